@@ -12,8 +12,9 @@ from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
 from infergate.core.messages import OPERATION_NAMES, InferRequest, ModelMetadata
 from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
-from infergate.core.wire import HttpRequest
+from infergate.core.wire import HttpRequest, RpcRequest
 from infergate.gateway.dispatch import assign_request_id
+from infergate.gateway.services import HEALTH_SERVICE, REFLECTION_SERVICES
 from infergate.migration.explain.client_request import ClientRequest
 from infergate.migration.explain.listeners import codec_of, listener_of
 from infergate.migration.explain.route_checks import RouteCheck, check_routes, targets_of
@@ -28,6 +29,8 @@ from infergate.migration.explain.target import (
 
 __all__ = ["ExplainOptions", "Explanation", "ModelMetadata", "explain"]
 _ACCESS_NOTE: Final = "Access rules and rate limits are not applied here."
+_OWN_SERVICES: Final = tuple(f"/{name}/" for name in (HEALTH_SERVICE, *REFLECTION_SERVICES))
+"""The beginnings of the methods of the gateway's own gRPC services."""
 _SERVER_NOTE: Final = "The gateway itself answers requests about the server."
 
 
@@ -63,10 +66,14 @@ class ExplainOptions:
 async def explain(config: Config, request: ClientRequest, options: ExplainOptions) -> Explanation:
     """Explain ``request``. Raises RequestError if no listener of ``config`` could receive it."""
     listener, wire = listener_of(config, request), request.wire
-    codec = codec_of(config, listener, wire)
+    codec, envelope = codec_of(config, listener, wire)
     found = Explanation(listener, codec.name)
+    if isinstance(wire, RpcRequest) and wire.method.startswith(_OWN_SERVICES):
+        return replace(found, protocol="grpc", notes=(_SERVER_NOTE,))
+    if envelope:
+        found = replace(found, notes=(f"The envelope '{envelope}' carries the request.",))
     if config.access is not None:
-        found = replace(found, notes=(_ACCESS_NOTE,))
+        found = replace(found, notes=(*found.notes, _ACCESS_NOTE))
     table = compiled.routing_table(config)
     try:
         summary = codec.summarize(replace(wire))

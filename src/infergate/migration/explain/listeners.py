@@ -43,29 +43,32 @@ def _shared(config: Config) -> dict[str, TransportKind]:
     }
 
 
-def codec_of(config: Config, listener: str, wire: HttpRequest | RpcRequest) -> Codec[Any, Any]:
-    """Return the codec that serves ``wire`` on a listener, as ``gateway.dispatch`` chooses it."""
+def codec_of(
+    config: Config, listener: str, wire: HttpRequest | RpcRequest
+) -> tuple[Codec[Any, Any], str]:
+    """Return the codec that serves ``wire`` on a listener, as ``gateway.dispatch`` chooses it, and
+    the name of its envelope, which is empty for a protocol."""
     codecs = _codecs(config, listener)
     path = wire.path if isinstance(wire, HttpRequest) else wire.method
     first = path[1:].partition("/")[0]
     return codecs.get(path) or codecs.get(first) or next(iter(codecs.values()))
 
 
-def _codecs(config: Config, listener: str) -> Mapping[str, Codec[Any, Any]]:
-    """Return the codecs of a listener by the paths, first path segments or services that they
-    claim."""
+def _codecs(config: Config, listener: str) -> Mapping[str, tuple[Codec[Any, Any], str]]:
+    """Return the codecs of a listener with the names of their envelopes, by the paths, first path
+    segments or services that they claim."""
     single = compiled.model_listeners(config).get(listener)
     if single is not None:
-        return {"": plugins()[single.protocol].create(single.options)}
+        return {"": (plugins()[single.protocol].create(single.options), "")}
     options = compiled.frontend_options(config)
 
-    def create(protocol: str) -> Codec[Any, Any]:
-        return plugins()[protocol].create(options.get(protocol, {}))
+    def create(protocol: str) -> tuple[Codec[Any, Any], str]:
+        return plugins()[protocol].create(options.get(protocol, {})), ""
 
     codecs = by_claim(compiled.listener_protocols(config)[listener], create)
     for name, envelope in compiled.envelope_options(config, listener).items():
         codec = ENVELOPES[name](**envelope)
-        codecs |= dict.fromkeys(codec.claims, codec)
+        codecs |= dict.fromkeys(codec.claims, (codec, name))
     return codecs
 
 

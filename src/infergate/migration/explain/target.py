@@ -36,9 +36,10 @@ _TIMEOUT_SECONDS: Final = 60.0
 _OK: Final = "ok"
 _ANSWERED: Final = "nothing is sent: the gateway itself answers this request"
 _NEEDS_QUERY: Final = (
-    "unknown, because {} needs facts that only the server has, such as the model's metadata; "
-    "declare the model under 'models', or query the server with --metadata"
+    "unknown, because {} needs facts that only the server has, such as the model's metadata; {}"
+    "query the server with --metadata"
 )
+_DECLARE: Final = "declare the model under 'models', or "
 
 
 def error_text(error: GatewayError) -> str:
@@ -144,7 +145,9 @@ class ExplainedRequest:
         """Return why the backend keeps no message."""
         record = context.record
         if captured.needs_query:
-            return _NEEDS_QUERY.format(" or ".join({self.codec.name: 0, backend.protocol: 0}))
+            protocols = " or ".join({self.codec.name: 0, backend.protocol: 0})
+            declare = "" if self.summary.model in self.declared else _DECLARE
+            return _NEEDS_QUERY.format(protocols, declare)
         if record.outcome == _OK:
             return _ANSWERED
         return f"{record.outcome}: {record.error} {record.detail}".rstrip()

@@ -22,6 +22,8 @@ from infergate.recording.encoding import RecordedExchange
 from infergate.recording.format import RecordingError
 from infergate.recording.reader import DamagedPart, read_recording
 
+_MAX_TIME: Final = 2.0**33
+"""The year 2242, in seconds since the Unix epoch. Later times are errors of a clock."""
 _MAX_WAITING: Final = 256
 _MAX_WAITING_BYTES: Final = 16 * MIB
 
@@ -48,7 +50,7 @@ def start_time(entry: RecordedExchange) -> float:
     """Return when the request arrived, in seconds since the Unix epoch, or 0 if the file has no
     valid time."""
     started_at = entry.exchange.started_at
-    return started_at if math.isfinite(started_at) else 0.0
+    return started_at if 0 <= started_at < _MAX_TIME else 0.0
 
 
 def valid_outcome(outcome: Outcome) -> Outcome:

@@ -392,6 +392,32 @@ async def test_the_port_selects_the_listener_and_the_path_the_protocol(
     assert (found.listener, found.protocol) == (listener, protocol)
 
 
+async def test_an_envelope_is_named() -> None:
+    listeners = LISTENERS.replace("sagemaker: {}", "sagemaker: {model: m}")
+    request = built(M)
+    assert isinstance(request.wire, HttpRequest)
+    request.wire.path = "/invocations"
+    found = await explained(one("", V2, listeners), request)
+    assert found.notes == ("The envelope 'sagemaker' carries the request.",)
+    assert found.model == "m"
+
+
+async def test_the_gateways_own_services_have_no_route() -> None:
+    wire = RpcRequest("/grpc.health.v1.Health/Check", (b"",))
+    found = await explained(one("", V2), ClientRequest(wire))
+    assert found.notes == ("The gateway itself answers requests about the server.",)
+    assert found.error == ""
+
+
+async def test_a_stream_needs_facts_that_no_declaration_gives() -> None:
+    wire = built(M, "v2-grpc").wire
+    assert isinstance(wire, RpcRequest)
+    wire.method = "/inference.GRPCInferenceService/ModelStreamInfer"
+    config = one("", f"{V2}, profile: triton", DECLARED)
+    (target,) = (await explained(config, ClientRequest(wire))).targets
+    assert target.error.endswith("such as the model's metadata; query the server with --metadata")
+
+
 async def test_without_a_listener_for_the_transport_the_request_is_rejected() -> None:
     with pytest.raises(RequestError, match="no listener serves gRPC requests"):
         await explained(one("", V2, "listeners: {grpc: null}"), built(M, "v2-grpc"))

@@ -139,14 +139,14 @@ def test_a_file_of_a_newer_version_is_rejected(
 
 
 def test_invalid_times_do_not_break_the_order(tmp_path: Path) -> None:
-    times = [math.nan, 5.0, math.inf, 1.0]
+    times = [math.nan, 5.0, math.inf, 1.0, 1e300, -1e300]
     content = (exchange(n, started_at=time) for n, time in enumerate(times))
     write_recording(tmp_path / "a", content)
-    assert numbers(read_entries([tmp_path / "a"])) == ["0", "2", "3", "1"]
+    assert numbers(read_entries([tmp_path / "a"])) == ["0", "2", "4", "5", "3", "1"]
 
 
 def test_an_inference_is_found_by_its_number(tmp_path: Path) -> None:
-    write_recording(tmp_path / "a", (exchange(n, started_at=-n) for n in (7, 8)))
+    write_recording(tmp_path / "a", (exchange(n, started_at=9 - n) for n in (7, 8)))
     assert read_entry(tmp_path / "a", 2).exchange.request_id == "id-8"
     with pytest.raises(RecordingError, match="has 2 readable inferences; there is no number 3"):
         read_entry(tmp_path / "a", 3)
