@@ -45,7 +45,7 @@ def test_the_tables_show_addresses_and_models() -> None:
     )
 
 
-def test_a_table_omits_most_of_many_tensors() -> None:
+def test_a_table_omits_the_rest_of_many_tensors() -> None:
     inputs = tuple(tensor(f"n{n}", "FP32", 1) for n in range(40))
     rows = text(findings(model("m", inputs=inputs))).splitlines()
     assert [row.split() for row in rows if "…" in row] == [["in", "…", "8", "more"]]
