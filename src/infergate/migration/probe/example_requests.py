@@ -21,6 +21,7 @@ from infergate.codecs.registry import plugins
 from infergate.config.values import Url
 from infergate.core.datatypes import DATATYPES_BY_NAME, FLOATS, Datatype
 from infergate.core.errors import GatewayError
+from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
 from infergate.core.tensor import Parameters, Tensor, tensor_from_array
 from infergate.core.wire import HttpRequest, join_parts
@@ -111,7 +112,11 @@ def _parameters(metadata: ModelMetadata) -> Parameters:
 
 
 def _example_inputs(metadata: ModelMetadata) -> tuple[Tensor, ...]:
-    """Return valid inputs. Raises ValueError for an unknown datatype and for large inputs."""
+    """Return valid inputs. Raises ValueError for an unknown datatype, and for large or too many
+    inputs."""
+    count = len(metadata.inputs)
+    if count > DEFAULT_LIMITS.tensors:
+        raise ValueError(f"the model has {count} inputs, too many for a request")
     shapes = [tuple(max(size, 1) for size in tensor.shape) for tensor in metadata.inputs]
     elements = sum(map(math.prod, shapes))
     if elements > MAX_ELEMENTS:

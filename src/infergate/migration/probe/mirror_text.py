@@ -9,7 +9,7 @@ from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.messages import ModelMetadata
 from infergate.migration.probe.pairing import ModelPair, TensorPair
 from infergate.migration.probe.report import shown
-from infergate.migration.probe.yaml_text import flow
+from infergate.migration.probe.yaml_text import flow, scalar
 
 _SUBSTITUTES: Final = {Datatype.BOOL: Datatype.UINT8, Datatype.BF16: Datatype.FP32}
 
@@ -36,7 +36,7 @@ def mirror_lines(pair: ModelPair, backend: str) -> Iterator[str]:
         return
     lines = [
         "mirror:",
-        f"  backend: {backend}",
+        f"  backend: {scalar(backend)}",
         "  percent: 100",
         *_rewrite_lines(pair),
         "  compare: {}",
@@ -65,19 +65,20 @@ def _rewrite_lines(pair: ModelPair) -> Iterator[str]:
     if pair.new.name != pair.old.name:
         rewrite["model"] = pair.new.name
     for side, items in (("inputs", pair.inputs), ("outputs", pair.outputs)):
-        if names := _renamed(items):
+        if names := {i.old.name: i.new.name for i in items if i.new and _is_rewritten(i, pair)}:
             rewrite[side] = names
     if rewrite:
         yield "  rewrite:"
         yield from (f"    {key}: {flow(value)}" for key, value in rewrite.items())
     for item in pair.outputs:
         if not item.is_certain:
-            reason = f"{item.reason}{_alternatives(item.alternatives)}"
-            yield f"  # output {shown(item.old.name)}: {reason}"
+            possible = [item.new.name] if item.new and item.is_renamed else item.alternatives
+            yield f"  # output {shown(item.old.name)}: {item.reason}{_alternatives(possible)}"
 
 
-def _renamed(items: Sequence[TensorPair]) -> dict[str, str]:
-    return {item.old.name: item.new.name for item in items if item.new and item.is_renamed}
+def _is_rewritten(item: TensorPair, pair: ModelPair) -> bool:
+    """Return whether the rewrite has this pair. In a comment, it also has uncertain pairs."""
+    return item.is_renamed and (item.is_certain or not pair.can_mirror)
 
 
 def _alternatives(names: Sequence[str]) -> str:

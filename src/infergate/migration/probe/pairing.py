@@ -12,18 +12,25 @@ any shape, because some servers report no shapes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from infergate.core.conversion import LOSSLESS_TARGETS
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.messages import TensorMetadata
+from infergate.core.name_rules import NameRule, find_tensor_name_problem
 from infergate.migration.probe.findings import ProbedModel
 from infergate.migration.probe.report import shape_text
 
+_NamedT = TypeVar("_NamedT", ProbedModel, TensorMetadata)
 _MAX_ALTERNATIVES: Final = 5
+_MAX_CANDIDATES: Final = 100
+"""Maximum number of models whose tensors are compared with those of one model."""
+_MAX_COMPARISONS: Final = 1 << 14
+"""Maximum number of pairs of tensors that are compared by datatype and shape."""
+_NAMES: Final = NameRule(allow_slash=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,35 +93,44 @@ class Pairing:
         self, old: Sequence[ProbedModel], new: Sequence[ProbedModel]
     ) -> list[ModelPair]:
         """Return a pair for each of the ``old`` models."""
-        names = {model.name for model in old}
-        return [self._pair_model(model, new, names) for model in old]
-
-    def _pair_model(
-        self, old: ProbedModel, new: Sequence[ProbedModel], old_names: AbstractSet[str]
-    ) -> ModelPair:
-        for normalize in (str, _normalized):
-            found = [item for item in new if normalize(item.name) == normalize(old.name)]
-            if len(found) == 1:
-                return self._pair(old, found[0])
-            if found:
-                return ModelPair(old, None, "several models have similar names", _names(found))
+        by_name = {model.name: model for model in new}
+        old_names = {model.name for model in old}
         # A model that has the name of another old model is the counterpart of that one.
-        fitting = [m for m in new if m.name not in old_names and self._fits(old, m)]
+        others = [model for model in new if model.name not in old_names]
+        similar = _grouped(others, _normalized)
+        rivals = _grouped((model for model in old if model.name not in by_name), _normalized)
+        pairs = []
+        for model in old:
+            key = _normalized(model.name)
+            found = similar.get(key, [])
+            if model.name in by_name:
+                pairs.append(self._pair(model, by_name[model.name]))
+            elif len(found) == len(rivals[key]) == 1:
+                pairs.append(self._pair(model, found[0]))
+            elif found:
+                reason = "several models have similar names"
+                pairs.append(ModelPair(model, None, reason, _names(found)))
+            else:
+                pairs.append(self._pair_by_tensors(model, others))
+        return pairs
+
+    def _pair_by_tensors(self, old: ProbedModel, others: Sequence[ProbedModel]) -> ModelPair:
+        candidates = [item for item in others if _tensor_counts(item) == _tensor_counts(old)]
+        fitting = [item for item in candidates[:_MAX_CANDIDATES] if self._fits(old, item)]
         if len(fitting) == 1:
             reason = "the names differ; it is the only model with the same tensors"
             return self._pair(old, fitting[0], reason)
         if fitting:
             return ModelPair(old, None, "the names differ; several models fit", _names(fitting))
-        return ModelPair(old, None, "no model has this name or these tensors", _names(new))
+        return ModelPair(old, None, "no model has this name or these tensors", _names(others))
 
     def _fits(self, old: ProbedModel, new: ProbedModel) -> bool:
-        if old.metadata is None or new.metadata is None:
-            return False
         pair = self._pair(old, new)
-        is_complete = len(new.metadata.outputs) == len(old.metadata.outputs)
-        return is_complete and pair.can_mirror and all(item.is_certain for item in pair.outputs)
+        return pair.can_mirror and all(item.is_certain for item in pair.outputs)
 
     def _pair(self, old: ProbedModel, new: ProbedModel, reason: str = "") -> ModelPair:
+        if problem := _NAMES.find_problem(new.name):
+            reason = f"the name of the new model {problem}"
         if old.metadata is None or new.metadata is None:
             side = "old" if old.metadata is None else "new"
             return ModelPair(old, new, reason or f"the {side} model's tensors are unknown")
@@ -129,18 +145,18 @@ class Pairing:
     ) -> list[TensorPair]:
         """Return a pair for each of the ``old`` tensors, in their order."""
         pairs: dict[str, TensorPair] = {}
-        rest = list(new)
+        rest = {item.name: item for item in new}
         for normalize in (str, _normalized):
-            for tensor in old:
-                key = normalize(tensor.name)
-                rivals = [i for i in old if i.name not in pairs and normalize(i.name) == key]
-                found = [item for item in rest if normalize(item.name) == key]
-                if rivals == [tensor] and len(found) == 1:
-                    pairs[tensor.name] = self._tensor_pair(tensor, found[0])
-                    rest.remove(found[0])
+            candidates = _grouped(rest.values(), normalize)
+            unpaired = [tensor for tensor in old if tensor.name not in pairs]
+            for key, tensors in _grouped(unpaired, normalize).items():
+                found = candidates.get(key, [])
+                if len(tensors) == len(found) == 1:
+                    pairs[tensors[0].name] = self._tensor_pair(tensors[0], found[0])
+                    del rest[found[0].name]
         unpaired = [tensor for tensor in old if tensor.name not in pairs]
         for tensor in unpaired:
-            pairs[tensor.name] = self._pair_by_type(tensor, unpaired, rest)
+            pairs[tensor.name] = self._pair_by_type(tensor, unpaired, list(rest.values()))
         return [pairs[tensor.name] for tensor in old]
 
     def _pair_by_type(
@@ -149,6 +165,9 @@ class Pairing:
         unpaired: Sequence[TensorMetadata],
         rest: Sequence[TensorMetadata],
     ) -> TensorPair:
+        if len(unpaired) * len(rest) > _MAX_COMPARISONS:  # GraphPipe servers list all nodes
+            names = [item.name for item in rest[:_MAX_ALTERNATIVES]]
+            return TensorPair(tensor, None, "too many tensors have other names", names)
         fitting = [item for item in rest if self._tensor_pair(tensor, item).is_certain]
         rivals = [i for i in unpaired if fitting and self._tensor_pair(i, fitting[0]).is_certain]
         if len(fitting) == 1 and len(rivals) == 1:
@@ -160,6 +179,8 @@ class Pairing:
         return TensorPair(tensor, None, reason, names)
 
     def _tensor_pair(self, old: TensorMetadata, new: TensorMetadata) -> TensorPair:
+        if problem := find_tensor_name_problem(old.name) or find_tensor_name_problem(new.name):
+            return TensorPair(old, new, f"a name {problem}")
         cast = None
         if old.datatype != new.datatype:
             cast = self._cast(old.datatype, new.datatype)
@@ -180,6 +201,18 @@ class Pairing:
             if targets and source not in carried and DATATYPES_BY_NAME.get(substitute) in targets:
                 return datatype, substitute
         return None
+
+
+def _grouped(items: Iterable[_NamedT], key: Callable[[str], str]) -> dict[str, list[_NamedT]]:
+    groups: dict[str, list[_NamedT]] = {}
+    for item in items:
+        groups.setdefault(key(item.name), []).append(item)
+    return groups
+
+
+def _tensor_counts(model: ProbedModel) -> tuple[int, int] | None:
+    metadata = model.metadata
+    return None if metadata is None else (len(metadata.inputs), len(metadata.outputs))
 
 
 def _names(models: Sequence[ProbedModel]) -> list[str]:

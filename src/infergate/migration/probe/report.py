@@ -17,6 +17,8 @@ from infergate.terminal import Table
 
 _MAX_SHOWN: Final = 200
 _MAX_NAMES: Final = 10
+_MAX_TENSORS: Final = 32
+"""Maximum number of inputs, and of outputs, of a model in a table."""
 MAX_TEXT_EXAMPLES: Final = 20
 MAX_JSON_EXAMPLES: Final = 100
 """Maximum number of models of a server whose requests are printed as text or as JSON. A request
@@ -59,11 +61,13 @@ def _model_rows(model: ProbedModel) -> Iterator[tuple[str, ...]]:
         yield name, "-", "-", "-", model.state.lower() or "unknown"
         return
     batch = _batch_text(model.metadata)
-    sides = (("in", model.metadata.inputs), ("out", model.metadata.outputs))
-    for side, tensor in ((side, tensor) for side, tensors in sides for tensor in tensors):
-        datatype = shown(tensor.datatype) or "unknown"
-        yield name, f"{side} {shown(tensor.name)}", datatype, shape_text(tensor.shape), batch
-        name = batch = ""
+    for side, tensors in (("in", model.metadata.inputs), ("out", model.metadata.outputs)):
+        for tensor in tensors[:_MAX_TENSORS]:
+            datatype = shown(tensor.datatype) or "unknown"
+            yield name, f"{side} {shown(tensor.name)}", datatype, shape_text(tensor.shape), batch
+            name = batch = ""
+        if len(tensors) > _MAX_TENSORS:  # some GraphPipe servers list every node of a graph
+            yield "", f"{side} … {len(tensors) - _MAX_TENSORS} more", "", "", ""
 
 
 def _batch_text(metadata: ModelMetadata) -> str:

@@ -214,7 +214,7 @@ def _listeners(
 
 def _backend_lines(backend: _Backend, options: ProbeOptions) -> Iterator[str]:
     server, best = backend.server, backend.server.best
-    yield f"  {backend.name}:  # {shown(server.title)}"
+    yield f"  {scalar(backend.name)}:  # {shown(server.title)}"
     for item in server.protocols[1:]:
         yield f"    # It also speaks {item.protocol}: {item.url}"
     section = options.backend_section(best.protocol, best.url)
@@ -230,7 +230,7 @@ def _routes(
 ) -> Iterator[str]:
     for entry in entries:
         yield f"  - model: {flow(_pattern(entry.name))}"
-        yield f"    backend: {entry.backend.name}"
+        yield f"    backend: {scalar(entry.backend.name)}"
         if casts := cast_rules(entry.model.metadata, entry.pair):
             yield f"    cast: {flow(casts)}  # for protocols without these datatypes"
         if entry.model.problem:
@@ -250,7 +250,7 @@ def _pattern(name: str) -> str:
 
 
 def _models(entries: Sequence[_Entry]) -> Iterator[str]:
-    if any("/" in entry.name for entry in entries):
+    if any("/" in name for entry in entries for name in _names_of(entry)):
         yield "\nallow_slash_in_model_names: true"
     declared: list[str] = []
     unknown: list[str] = []
@@ -269,6 +269,12 @@ def _models(entries: Sequence[_Entry]) -> Iterator[str]:
         if not declared:
             yield "# models:"
         yield from unknown
+
+
+def _names_of(entry: _Entry) -> tuple[str, ...]:
+    """Return the names of a model in the file."""
+    new = entry.pair.new if entry.pair else None
+    return (entry.name, new.name) if new else (entry.name,)
 
 
 def _is_complete(metadata: ModelMetadata) -> bool:

@@ -149,6 +149,10 @@ def test_a_sequence_begins_and_ends_with_the_request() -> None:
             f"the inputs have {MAX_ELEMENTS + 1} elements, too many for an example",
         ),
         (model("m", inputs=(tensor("x", "FP32", 2**62, 2**62),)), "too many for an example"),
+        (
+            model("m", inputs=tuple(tensor(f"x{n}") for n in range(1025))),
+            "the model has 1025 inputs, too many for a request",
+        ),
         (model(".."), "a model name or version may not be '..' over REST"),
     ],
 )

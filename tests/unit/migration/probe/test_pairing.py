@@ -155,6 +155,40 @@ def test_similar_names_of_several_models_are_uncertain() -> None:
     assert pair.alternatives == ["bert-base", "BERT.base"]
 
 
+def test_two_old_models_with_similar_names_are_uncertain() -> None:
+    pairs = pair_models([model("bert_base"), model("bert-base")], [model("BERT.base")])
+    assert {pair.reason for pair in pairs} == {"several models have similar names"}
+
+
+def test_names_that_no_message_can_contain_are_uncertain() -> None:
+    [pair] = pair_tensors([tensor("x")], [tensor("x\n")])
+    assert (pair.is_certain, pair.reason) == (False, "a name contains the control character U+000A")
+    [other] = pair_models([model("m")], [model("M\n")])
+    assert (other.can_mirror, other.reason) == (
+        False,
+        "the name of the new model contains the control character U+000A",
+    )
+
+
+def test_thousands_of_tensors_with_other_names_are_not_compared_with_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+    compare = Pairing._tensor_pair
+
+    def counted(pairing: Pairing, old: TensorMetadata, new: TensorMetadata) -> TensorPair:
+        compared.append(old.name)
+        return compare(pairing, old, new)
+
+    monkeypatch.setattr(Pairing, "_tensor_pair", counted)
+    old = [tensor(f"old{n}", "FP32", n) for n in range(4000)]
+    new = [tensor(f"new{n}", "FP32", n) for n in range(4000)]
+    pairs = pair_tensors([*old, tensor("x")], [tensor("x"), *new])
+    assert compared == ["x"]
+    assert pairs[-1].is_certain
+    assert {pair.reason for pair in pairs[:-1]} == {"too many tensors have other names"}
+
+
 def test_another_name_with_the_same_tensors_is_uncertain() -> None:
     other = model("other", inputs=(tensor("t", "BYTES", -1),))
     [pair] = pair_models([model("resnet")], [model("resnet_v2"), other])

@@ -45,6 +45,13 @@ def test_the_tables_show_addresses_and_models() -> None:
     )
 
 
+def test_a_table_omits_the_rest_of_many_tensors() -> None:
+    inputs = tuple(tensor(f"n{n}", "FP32", 1) for n in range(40))
+    rows = text(findings(model("m", inputs=inputs))).splitlines()
+    assert [row.split() for row in rows if "…" in row] == [["in", "…", "8", "more"]]
+    assert sum(" n" in row for row in rows) == 32
+
+
 def test_remarks_say_what_to_try() -> None:
     unknown = [ProbedModel(f"m{n}", problem="no metadata") for n in range(12)]
     names = "m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 2 more"

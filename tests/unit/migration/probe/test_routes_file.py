@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from probe_kit import model, server, tensor
 
+from infergate.config import source
 from infergate.config.load import parse
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
+from infergate.core.messages import TensorMetadata
 from infergate.core.name_rules import NameRule
 from infergate.migration.probe import listener_ports
 from infergate.migration.probe.findings import ProbedModel, ProbedServer
@@ -162,6 +164,7 @@ NAMES = st.text(min_size=1, max_size=30)
 
 
 @given(st.lists(NAMES, min_size=1, max_size=4, unique=True), NAMES, NAMES)
+@example(["null"], "true", "FALSE")
 def test_whatever_a_server_names_things_the_file_is_valid(
     models: list[str], tensor_name: str, server_name: str
 ) -> None:
@@ -240,6 +243,31 @@ def test_an_output_without_a_counterpart_is_a_comment_in_the_mirror() -> None:
     lines = mirrored(model("m"), new).splitlines()
     assert "      # output y: the datatypes differ: FP32 and FP64; no cast fits" in lines
     assert "      compare: {}" in lines
+
+
+def test_an_uncertain_output_is_not_rewritten() -> None:
+    lines = mirrored(model("m"), model("m", outputs=(tensor("Y", "FP64", -1),))).splitlines()
+    reason = "the datatypes differ: FP32 and FP64; no cast fits; possible: Y"
+    assert f"      # output y: {reason}" in lines
+    assert not any("rewrite" in line for line in lines)
+
+
+TENSORS = st.lists(
+    st.builds(tensor, NAMES, st.sampled_from(["FP32", "BOOL", "INT64", ""]), st.just(-1)),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda item: item.name,
+)
+
+
+@given(NAMES, NAMES, TENSORS, TENSORS)
+def test_whatever_the_tensors_are_named_a_pair_makes_a_valid_file(
+    old_name: str, new_name: str, old: list[TensorMetadata], new: list[TensorMetadata]
+) -> None:
+    first = server(model("ok"), model(old_name, tuple(old), tuple(old)))
+    second = server(model("OK"), model(new_name, tuple(new), tuple(new)), url="grpc://new:1")
+    config = checked(compose(first, new=(second,)).text)
+    assert config.routes[0].backend == "old"
 
 
 def test_models_of_only_one_side_are_served_without_a_mirror() -> None:
@@ -323,6 +351,16 @@ VALUES = st.recursive(
 )
 
 
+def as_lists(value: Any) -> Any:
+    """Return ``value`` with lists in place of tuples."""
+    if isinstance(value, dict):
+        return {key: as_lists(item) for key, item in value.items()}
+    return list(map(as_lists, value)) if isinstance(value, tuple | list) else value
+
+
 @given(VALUES)
-def test_yaml_reads_the_written_values(value: object) -> None:
-    assert yaml.safe_load(f"- {flow(value)}") == [value]
+@example("${HOME} $${ ${")
+def test_a_configuration_has_the_written_values(value: Any) -> None:
+    found = source.parse(f"key: {flow(value)}", "routes.yaml", {"HOME": "wrong"})
+    assert not found.mistakes
+    assert as_lists(found.data) == {"key": value}
