@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import urllib.error
 import urllib.parse
@@ -175,6 +176,44 @@ async def test_failing_routes_come_first_and_edges_stay_attached_to_their_cards(
             await page.until(f"{DETACHED} === 0", "every edge ends at its card")
             await page.eval("document.querySelector('.port').style.marginTop = '90px'")
             await page.until(f"{DETACHED} === 0", "the ports below a taller port keep their edges")
+
+
+COMPARED = """
+backends: {old: {protocol: builtin}, new: {protocol: builtin}}
+routes:
+  - model: simple
+    backend: old
+    mirror:
+      backend: new
+      rewrite: {outputs: {OUTPUT0: OUTPUT1, OUTPUT1: OUTPUT0}}
+      compare: {}
+  - {model: "*", backend: old, mirror: {backend: new, compare: {}}}
+"""
+
+
+async def test_comparisons_of_mirrors_are_shown_live(shots: Path) -> None:
+    with started_infergate(COMPARED, LISTENERS) as running:
+        tensor = {"shape": [1, 16], "datatype": "INT32", "data": list(range(16))}
+        body = json.dumps({"inputs": [{**tensor, "name": f"INPUT{i}"} for i in range(2)]}).encode()
+        url = f"http://{running.http}/v2/models/simple/infer"
+        async with opened_page() as page:
+            await page.look(*WIDE)
+            await page.open(f"http://{running.admin}/console/#comparison")
+            headline = "document.getElementById('comparison-headline').textContent"
+            await page.until(f"{headline} === 'No responses have been compared'")
+            assert await page.eval("!document.getElementById('comparison-link').hidden")
+            for _ in range(3):
+                await asyncio.to_thread(urllib.request.urlopen, url, body)
+            await page.until(f"{headline}.startsWith('0 % of 3 responses')", "it is updated")
+            rows = "[...document.querySelectorAll('#comparison-table tbody tr')]"
+            shown = await page.eval(f"{rows}.map((row) => row.innerText)")
+            assert [row.split()[:2] for row in shown] == [
+                ["simple", "different"], ["OUTPUT0", "different"], ["OUTPUT1", "different"],
+            ]  # fmt: skip
+            await page.shoot(shots / "comparison.png")
+            await page.open(f"http://{running.admin}/comparisons?format=html")
+            await page.until("document.body.textContent.includes('0 % of 3 responses')")
+            assert page.console_errors == []
 
 
 async def test_client_errors_do_not_mark_a_backend_as_failing(page: Page, harness: Harness) -> None:

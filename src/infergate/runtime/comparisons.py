@@ -33,6 +33,13 @@ if TYPE_CHECKING:
 PATH: Final = "/comparisons"
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
 _JSON: Final = {"content-type": "application/json"}
+_HTML: Final = {
+    "content-type": "text/html; charset=utf-8",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
 _audit = logging.getLogger("infergate.audit")
 
 
@@ -73,8 +80,10 @@ class ComparisonSource(Protocol):
 
 
 class ComparisonsApp:
-    """Serves GET and, if ``allows_reset``, DELETE ``/comparisons``. Both require a trusted name in
-    the Host header, because a summary contains elements of responses."""
+    """Serves GET and, if ``allows_reset``, DELETE ``/comparisons``. GET returns the merged summary,
+    or with ``?format=report`` the report as JSON, or with ``?format=html`` the report as a page.
+    Both methods require a trusted name in the Host header, because a summary contains elements of
+    responses."""
 
     def __init__(
         self, source: ComparisonSource, hosts: Collection[str], *, allows_reset: bool
@@ -87,7 +96,7 @@ class ComparisonsApp:
         if rejected := browser_checks.reject_untrusted_host(wire, self._hosts, _TEXT):
             return rejected
         if wire.method in {"GET", "HEAD"}:
-            return HttpResponse(200, _JSON, [await self._merged_json()])
+            return await self._report(wire.query.removeprefix("format="))
         if wire.method != "DELETE":
             allowed = {**_TEXT, "allow": "GET, HEAD, DELETE"}
             return HttpResponse(405, allowed, [b"this path supports only GET, HEAD and DELETE\n"])
@@ -103,13 +112,37 @@ class ComparisonsApp:
         _audit.info("reset comparisons peer=%s", context.peer, extra=fields)
         return HttpResponse(200, _TEXT, [b"new summaries begin now\n"])
 
-    async def _merged_json(self) -> bytes:
+    async def _report(self, report_format: str) -> HttpResponse:
+        total = await self._merged()
+        match report_format:
+            case "report":
+                from infergate.comparison.report import report_json
+
+                return HttpResponse(
+                    200, _JSON, [await asyncio.to_thread(lambda: orjson.dumps(report_json(total)))]
+                )
+            case "html":
+                from infergate.comparison.report_html import render_html
+
+                page = await asyncio.to_thread(render_html, total)
+                return HttpResponse(200, _HTML, [page.encode()])
+            case "":
+                return HttpResponse(200, _JSON, [await self._as_json(total)])
+            case _:
+                return HttpResponse(400, _TEXT, [b"the formats are report and html\n"])
+
+    async def _merged(self) -> Summary:
         from infergate.comparison.summary import Summary
 
         total = Summary()
         for encoded in await self._source.comparisons():
             total.merge(Summary.from_json(orjson.loads(encoded)))
             await asyncio.sleep(0)
+        return total
+
+    async def _as_json(self, total: Summary) -> bytes:
+        from infergate.comparison.summary import Summary
+
         document = Summary().as_json()
         for summary in total.by_model():
             for route, models in summary.as_json()["routes"].items():

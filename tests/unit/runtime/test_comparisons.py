@@ -20,7 +20,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
-from infergate.core.wire import HttpRequest
+from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.gateway.gateway import Gateway
 from infergate.observe.metrics import Metrics
 from infergate.routing.table import MirrorTarget, Route
@@ -65,6 +65,27 @@ async def response_for(
     wire = HttpRequest(method, path, headers=headers or {})
     reply = await app.respond(wire, RequestContext("test"))
     return reply.status, b"".join(bytes(part) for part in reply.body)
+
+
+async def test_the_report_is_returned_as_json_or_html() -> None:
+    app = admin(Source("a", "b"))
+
+    async def get(query: str) -> tuple[HttpResponse, bytes]:
+        reply = await app.respond(HttpRequest("GET", PATH, query), RequestContext("test"))
+        return reply, b"".join(bytes(part) for part in reply.body)
+
+    _, body = await get("format=report")
+    report = json.loads(body)
+    assert report["headline"].startswith("0 % of 3 responses equal within tolerance")
+    assert [(model["route"], model["compared"]) for model in report["models"]] == [
+        ("a", 2),
+        ("b", 1),
+    ]
+    reply, body = await get("format=html")
+    assert reply.headers["content-security-policy"].startswith("default-src 'none'")
+    assert body.startswith(b"<!doctype html>")
+    assert b"0 % of 3 responses" in body
+    assert (await get("format=pdf"))[0].status == 400
 
 
 async def test_the_merged_summaries_are_returned_as_json() -> None:

@@ -73,6 +73,7 @@ def _route(index: int, route: Route) -> Json:
         "split": [{"backend": t.backend, "percent": t.percent} for t in route.split],
         "fallback": route.fallback,
         "mirror": route.mirror.backend if route.mirror else "",
+        "compared": bool(route.mirror and route.mirror.comparison),
         "headers": sorted(route.headers),
         "rewrites": _rewrites(route),
         "timeout": route.timeout,

@@ -1,6 +1,7 @@
 // The console: requests the state once a second while the page is visible, and shows it.
 
 import { get } from "./api.js";
+import * as comparison from "./comparison.js";
 import * as config from "./config.js";
 import { byId, el, setText, svg } from "./dom.js";
 import { bytes, count, History, recent, percent, rate, seconds } from "./statistics.js";
@@ -11,7 +12,7 @@ import * as tryRequest from "./try_request.js";
 const INTERVAL_MS = 1000;
 /** With more routes, the configuration is compared with its file only when the Config tab is open. */
 const MAX_ROUTES_COMPARED = 500;
-const SECTIONS = ["live", "translation", "errors", "try", "config"];
+const SECTIONS = ["live", "translation", "comparison", "errors", "try", "config"];
 const history = new History();
 const tileViews = new Map();
 const graph = new TrafficGraph();
@@ -65,8 +66,10 @@ async function refresh() {
       plan = { ...(await get("plan")), number: state.config.number, since: state.config.since };
       if (plan.routes.length <= MAX_ROUTES_COMPARED || section === "config") config.compare().catch(() => {});
       tryRequest.showChoices(plan);
+      byId("comparison-link").hidden = !plan.routes.some((route) => route.compared);
     }
     history.add(state);
+    if (section === "comparison") await comparison.refresh();
     show(state);
     showProblem("");
   } catch (error) {
