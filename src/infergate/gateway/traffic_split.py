@@ -189,7 +189,7 @@ class TrafficSplit:
         """Send a copy of ``request`` if it is selected for the mirror."""
         mirror = self._mirror
         if kept is not None:
-            if mirror is not None and kept.target is not None and _is_same(kept.target, mirror):
+            if self._is_served_by_mirror(kept.target):
                 kept.release()  # a server agrees with itself, which proves nothing
             else:
                 self._send_compared(kept)
@@ -203,6 +203,14 @@ class TrafficSplit:
             mirror.binding.apply_to(child)
             send = _discard_stream if is_stream else RoutePlan.infer
             self._mirror_sender.send(request, size, partial(send, mirror, request, child), memory)
+
+    def _is_served_by_mirror(self, target: RoutePlan | None) -> bool:
+        """Return whether ``target``, of the split or the fallback, is the mirror. A route whose own
+        backend is its mirror measures the noise of this backend."""
+        mirror = self._mirror
+        if mirror is None or target is None or target is self._own:
+            return False
+        return _is_same(target, mirror)
 
     def _send_compared(self, kept: KeptInference) -> None:
         """Send a copy of an inference, to compare its responses with those of ``kept``."""

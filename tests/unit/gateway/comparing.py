@@ -133,7 +133,7 @@ class Harness:
         """Replace the gateway, as a reload does."""
         rewrite = fields.get("rewrite", Rewrite())
         mirror = MirrorTarget("mirror", percent, 10_000, comparison, rewrite)
-        routes = [Route("m", "own", mirror=mirror, **fields)]
+        routes = [Route("m", fields.pop("backend", "own"), mirror=mirror, **fields)]
         self.comparer = MirrorComparer(
             routes,
             self.offload,
