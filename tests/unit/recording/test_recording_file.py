@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from exchange_samples import EXCHANGES, OUTCOMES, TEXTS, comparable, sample_exchange
 from infergate import __version__
 from infergate.codecs.protos import SCHEMA
+from infergate.codecs.protos.wire_scanner import MalformedMessageError
 from infergate.core.datatypes import Datatype
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferRequest
@@ -42,6 +44,7 @@ from infergate.recording.format import (
 )
 from infergate.recording.reader import DamagedPart, read_recording
 from infergate.recording.writer import RecordingFile
+from infergate.testing.strategies import corrupted_bytes
 
 ID = b"12345678"
 
@@ -334,6 +337,31 @@ def test_frames_that_overlap_many_times_are_not_read_forever(tmp_path: Path) -> 
     path.write_bytes(pack_file_header(ID) + header * 10_000 + bytes(100_000))
     with pytest.raises(RecordingError, match=r"byte \d+: too many frames are damaged"):
         list(read_recording(path, max_record_bytes=100_000))
+
+
+@given(st.data())
+def test_any_damage_hides_records_but_changes_none(
+    reference: tuple[bytes, list[tuple[int, int]]], data: st.DataObject
+) -> None:
+    content, _ = reference
+    with tempfile.TemporaryDirectory() as folder:
+        original = records(read_bytes(Path(folder, "original"), content))
+        try:
+            found = records(
+                read_bytes(Path(folder, "damaged"), data.draw(corrupted_bytes(content)))
+            )
+        except RecordingError:
+            found = []
+    remaining = iter(original * 3)  # a change may repeat a part of the file
+    assert all(record in remaining for record in found)
+
+
+@given(EXCHANGES, st.data())
+def test_a_record_of_any_bytes_is_read_or_reported(exchange: Exchange, data: st.DataObject) -> None:
+    """The bytes have a valid checksum, as in a file that another program wrote."""
+    record = b"".join(encode_exchange(exchange))
+    with contextlib.suppress(MalformedMessageError):
+        decode_exchange(data.draw(corrupted_bytes(record)))
 
 
 # ---- foreign files and versions
