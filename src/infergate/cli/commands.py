@@ -71,7 +71,10 @@ def _admin_url(text: str) -> str:
 
 
 def _positive(text: str) -> float:
-    value = float(text)  # argparse reports a ValueError
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
     return value
@@ -327,7 +330,11 @@ _ALL: Final = (
         "ones",
         _replay,
         (*_REPLAY, JSON),
-        Operands("FILE", "recording files, or one .json input file of perf_analyzer", "+"),
+        Operands(
+            "FILE",
+            "recording files, folders of them, or one .json input file of perf_analyzer",
+            "+",
+        ),
         "exit codes: 0 if all responses are equal, 1 if any differs or cannot be sent, 2 if a file "
         "or an option is wrong.",
     ),
@@ -370,10 +377,10 @@ _ALL: Final = (
             "ACTION",
             "start, stop or status, which query the gateway at --admin with the key in "
             "INFERGATE_ADMIN_KEY, if it is set; or show FILE…, which lists the inferences and the "
-            "damaged parts of recordings",
+            "damaged parts of recordings or of folders of them",
             "+",
         ),
-        "examples:\n  infergate record status\n  infergate record show recordings/*.igrec",
+        "examples:\n  infergate record status\n  infergate record show recordings/",
     ),
     PROBE,
 )

@@ -10,7 +10,7 @@ from typing import Final
 from infergate.cli.admin_client import AdminQueryError, Json, get_json
 from infergate.recording.format import RecordingError
 from infergate.recording.listing import as_json, as_text
-from infergate.recording.reader import DamagedPart, read_recording
+from infergate.recording.reader import DamagedPart, read_recording, recording_files
 from infergate.terminal import Table, print_tables
 
 SHOW: Final = "show"
@@ -25,7 +25,12 @@ def run(operands: Sequence[str], admin: str, *, as_json: bool) -> int:
     queried or recording has stopped because of a problem; 2 for invalid operands."""
     action, *files = operands
     if action == SHOW and files:
-        return max([_show(file, lines=as_json) for file in files])
+        try:
+            paths = recording_files(files)
+        except RecordingError as error:
+            print(f"infergate: {error}", file=sys.stderr)
+            return 1
+        return max([_show(str(file), lines=as_json) for file in paths])
     if action in ACTIONS and not files:
         return _control(action, admin, as_json=as_json)
     usage = f"record {'|'.join(ACTIONS)}, or: infergate record {SHOW} FILE…"

@@ -40,6 +40,7 @@ from infergate.migration.replay.target import (
     UrlTarget,
 )
 from infergate.migration.report import RecordingError, render, write_file
+from infergate.recording.reader import recording_files
 from infergate.terminal import Progress
 
 _EXACT: Final = "exact"
@@ -117,7 +118,7 @@ def _rules(compare: str | None) -> ComparisonRules:
 
 
 def _files(arguments: Arguments) -> list[Path]:
-    return [Path(name) for name in arguments.operands]
+    return recording_files(arguments.operands)
 
 
 def _target(arguments: Arguments, header_names: Sequence[str] = ()) -> ReplayTarget:

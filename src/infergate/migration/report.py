@@ -24,8 +24,7 @@ from infergate.migration.replay.entries import (
     valid_outcome,
 )
 from infergate.migration.replay.result import ReplayResult
-from infergate.recording.directory import SUFFIX
-from infergate.recording.format import RecordingError
+from infergate.recording.format import SUFFIX, RecordingError
 
 __all__ = ["RecordingError", "Summary", "SummaryFormatError"]
 _MAX_JSON_BYTES: Final = 256 * MIB

@@ -19,9 +19,9 @@ from infergate.core.records import record
 from infergate.core.tensor import Buffer
 from infergate.core.wire import total_size
 from infergate.recording.encoding import UnrecordableError
+from infergate.recording.format import SUFFIX
 from infergate.recording.writer import RecordingFile, max_frame_bytes
 
-SUFFIX: Final = ".igrec"
 _NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-([0-9]+)-[0-9]+" + re.escape(SUFFIX))
 
 

@@ -41,6 +41,10 @@ MAX_METADATA_BYTES: Final = 4 << 20
 """The maximum size of a record without its tensor data."""
 
 
+SUFFIX: Final = ".igrec"
+"""The end of the names of recording files."""
+
+
 class RecordingError(Exception):
     """A recording cannot be read. The message names the file and the position."""
 

@@ -26,8 +26,8 @@ from infergate.core.exchange import Exchange, Outcome
 from infergate.core.log_events import MISMATCHES_NOT_STORED
 from infergate.core.tensor import Buffer
 from infergate.core.wire import total_size
-from infergate.recording.directory import SUFFIX
 from infergate.recording.encoding import UnrecordableError, encode_exchange
+from infergate.recording.format import SUFFIX
 from infergate.recording.redaction import Redaction
 from infergate.recording.writer import RecordingFile, max_frame_bytes
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -24,6 +24,7 @@ from infergate.recording.format import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     MAX_RECORD_BYTES,
+    SUFFIX,
     FrameHeader,
     RecordingError,
     make_decompressor,
@@ -58,6 +59,18 @@ def read_recording(
     Raises RecordingError if the file is not a recording or has a newer version, and OSError."""
     with Path(path).open("rb") as file:
         yield from _RecordingReader(file, os.fspath(path), max_record_bytes).read()
+
+
+def recording_files(names: Iterable[str]) -> list[Path]:
+    """Return the files of these names. A folder stands for its recordings, in the order of their
+    names. Raises RecordingError for a folder without recordings."""
+    files: list[Path] = []
+    for path in map(Path, names):
+        found = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        if not found:
+            raise RecordingError(f"{path}: the folder has no recordings (*{SUFFIX})")
+        files += found
+    return files
 
 
 class _RecordingReader:

@@ -139,3 +139,18 @@ def test_inferences_that_cannot_be_sent_and_damaged_parts_are_listed(
     out = capsys.readouterr().out
     assert "2 not sent:\n  v2-rest needs a URL with the scheme http" in out
     assert f"1 damaged parts of the files:\n  {damaged}: bytes " in out
+
+
+def test_a_folder_stands_for_its_recordings(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_recording(tmp_path / "b.igrec", [exchange(1)])
+    main(["replay", str(tmp_path), "--config", files[0], "--fast"])
+    assert "4 inferences sent" in capsys.readouterr().out
+    assert main(["record", "show", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("a.igrec: 3 records") < shown.index("b.igrec: 1 records")
+    (tmp_path / "none").mkdir()
+    for command in (["record", "show"], ["replay", "--config", files[0]]):
+        assert main([*command, str(tmp_path / "none")])
+        assert "none: the folder has no recordings (*.igrec)" in capsys.readouterr().err
