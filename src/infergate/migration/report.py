@@ -24,7 +24,8 @@ from infergate.migration.replay.entries import (
     valid_outcome,
 )
 from infergate.migration.replay.result import ReplayResult
-from infergate.recording.format import SUFFIX, RecordingError
+from infergate.recording.format import RecordingError
+from infergate.recording.reader import recording_files
 
 __all__ = ["RecordingError", "Summary", "SummaryFormatError"]
 _MAX_JSON_BYTES: Final = 256 * MIB
@@ -51,12 +52,9 @@ def summarize_mismatches(
 ) -> tuple[Summary, list[DamagedFilePart]]:
     """Compare the stored outcomes of the inferences in ``folder``, and return the summary and the
     damaged parts. Raises RecordingError."""
-    files = sorted(folder.glob(f"*{SUFFIX}"))
-    if not files:
-        raise RecordingError(f"{folder} has no files *{SUFFIX}")
     summary = Summary()
     damaged: list[DamagedFilePart] = []
-    for entry in read_entries(files):
+    for entry in read_entries(recording_files([str(folder)])):
         if isinstance(entry, DamagedFilePart):
             damaged.append(entry)
             continue

@@ -46,7 +46,7 @@ def test_stored_mismatches_are_compared_again(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_mismatches_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match=r"has no files \*\.igrec"):
+    with pytest.raises(RecordingError, match=r"has no recordings"):
         summarize_mismatches(tmp_path, ComparisonRules())
 
 
