@@ -56,7 +56,7 @@ def blocks_of(page: Path) -> list[Block]:
 def _fences(text: str) -> Iterator[tuple[Block, int]]:
     """Return each block with the last line of its fence."""
     needs: frozenset[str] = frozenset()
-    for token in MarkdownIt().parse(text):
+    for token in MarkdownIt().disable("inline").parse(text):
         if token.type in {"fence", "code_block"}:
             assert token.map is not None
             first, after = token.map
