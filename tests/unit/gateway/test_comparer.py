@@ -306,7 +306,7 @@ async def test_what_the_mirrors_backend_served_is_not_compared_with_itself() -> 
     await renamed.compared(equal=1)
 
 
-async def test_a_route_whose_mirror_is_its_own_backend_measures_noise() -> None:
+async def test_a_route_mirrored_to_its_own_backend_measures_noise() -> None:
     harness = Harness(backend="mirror")
     await harness.infer()
     await harness.compared(equal=1)
