@@ -95,7 +95,8 @@ class KeepConfig(Section):
     the folder is full, no more are stored until files are removed or exceed `age`."""
 
     path: FilePath = Field(
-        description="The folder for the files. Its files have the permissions 600."
+        description="The folder for the files, which have the permissions 600. It must not be that "
+        "of `recording`. Routes with the same folder must have the same `count`, `bytes` and `age`."
     )
     count: Positive = Field(default=100, description="Maximum number of files.")
     bytes: PositiveSize = Field(

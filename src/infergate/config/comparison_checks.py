@@ -1,11 +1,14 @@
-"""Checks the rules of comparisons against the route and the declared models."""
+"""Checks comparisons: their rules against the route and the declared models, and the folders in
+which mismatches are stored."""
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from infergate.comparison.rules import ComparisonRuleError, OutputRule
-from infergate.config.comparison import CompareConfig, OutputRuleConfig
+from infergate.config.comparison import CompareConfig, KeepConfig, OutputRuleConfig
 from infergate.config.mistakes import Finding, KeyPath, suggestion
 from infergate.config.outline import Outline
 from infergate.config.routes import RouteConfig
@@ -16,7 +19,9 @@ _FLOAT_NAMES = tuple(datatype.value for datatype in Datatype if datatype in FLOA
 
 
 def comparison_findings(outline: Outline) -> Iterator[Finding]:
-    """Yield an error for each rule of a comparison that no response can fulfil or break."""
+    """Yield an error for each rule of a comparison that no response can fulfil or break, and for
+    each folder of mismatches that is used in two ways."""
+    yield from _folders(outline)
     for index, route in outline.routes.items():
         mirror = route.mirror
         if mirror is None or mirror.compare is None:
@@ -28,6 +33,28 @@ def comparison_findings(outline: Outline) -> Iterator[Finding]:
                 yield (*base, "tolerances", name), problem
         yield from _rules(base, compare.outputs, _declared_outputs(route, outline.models))
         yield from _baseline(base, compare, route)
+
+
+def _folders(outline: Outline) -> Iterator[Finding]:
+    recordings = None if outline.recording_path is None else _absolute(outline.recording_path)
+    first: dict[str, tuple[int, KeepConfig]] = {}
+    for index, route in outline.routes.items():
+        compare = None if route.mirror is None else route.mirror.compare
+        if compare is None or compare.keep is None:
+            continue
+        keep, folder = compare.keep, _absolute(compare.keep.path)
+        path: KeyPath = ("routes", index, "mirror", "compare", "keep", "path")
+        if folder == recordings:
+            yield path, f"'{keep.path}' is already the folder of recording.path; name another one"
+        earlier, other = first.setdefault(folder, (index, keep))
+        if (keep.count, keep.bytes, keep.age) != (other.count, other.bytes, other.age):
+            keys = "count, bytes and age must equal those"
+            yield path, f"'{keep.path}' is already the folder of routes[{earlier}]; {keys}"
+
+
+def _absolute(path: Path) -> str:
+    """Return ``path`` without "..". The file system is not read, because it may not respond."""
+    return os.path.abspath(path)  # noqa: PTH100 - Path.resolve reads the file system
 
 
 def _datatype_problem(name: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
@@ -22,6 +23,7 @@ from infergate.config.listeners import (
     Listeners,
 )
 from infergate.config.mistakes import KeyPath
+from infergate.config.recording import RecordingConfig
 from infergate.config.routes import RouteConfig
 from infergate.config.schema import BackendConfig, Config, DeclaredModelConfig
 from infergate.config.section import Section
@@ -70,6 +72,8 @@ class Outline:
     """Whether model names may contain "/"."""
     has_recording: bool = False
     """Whether there is a section ``recording``."""
+    recording_path: Path | None = None
+    """``recording.path``, or None if it is missing or unreadable."""
     has_payload_log: bool = True
     """Whether there is a section ``payload_log``, readable or not."""
 
@@ -95,6 +99,7 @@ def outline_config(config: Config) -> Outline:
         tensorflow_serving=config.tensorflow_serving,
         allows_slash=config.allow_slash_in_model_names,
         has_recording=config.recording is not None,
+        recording_path=config.recording.path if config.recording else None,
         has_payload_log=config.payload_log is not None,
     )
 
@@ -117,6 +122,7 @@ def outline_readable(data: Any) -> Outline:
     routes = {index: _readable(RouteConfig, entry) for index, entry in route_data.items()}
     backends = top.get("backends")
     by_path = _by_path(listeners, per_model, additional)
+    recording = _readable(RecordingConfig, top.get("recording"))
     return Outline(
         listeners={path: listener.address for path, listener in by_path.items()},
         listener_models=_models(by_path),
@@ -142,6 +148,7 @@ def outline_readable(data: Any) -> Outline:
         tensorflow_serving=_validated(TensorFlowServingConfig, top.get("tensorflow_serving")),
         allows_slash=top.get("allow_slash_in_model_names") is True,
         has_recording=top.get("recording") is not None,
+        recording_path=recording.path if recording else None,
         has_payload_log=top.get("payload_log") is not None,
     )
 

@@ -7,6 +7,8 @@ a thread.
 *Rule 1.* A folder never exceeds its limits, even if several processes share it, because each
 process locks the folder. *Rule 2.* A full folder takes no more files until files expire or are
 removed. Keeping the latest files instead would write all the time if every response differs.
+*Rule 3.* Only files named like those of this module, ``mismatch-TIME-PID-NUMBER``, are counted and
+deleted, because other programs may keep files in the folder.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import fcntl
 import itertools
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +38,9 @@ STORED: Final = "stored"
 FULL: Final = "full"
 FAILED: Final = "failed"
 _PARTIAL: Final = ".partial"
+_NAME: Final = re.compile(
+    rf"mismatch-[0-9]+-[0-9]+-[0-9]+({re.escape(SUFFIX)}|{re.escape(_PARTIAL)})"
+)
 _RETRY_SECONDS: Final = 60.0
 """Seconds for which nothing is stored after an error of the file system."""
 _FULL_SECONDS: Final = 1.0
@@ -78,7 +84,7 @@ class MismatchFolder:
             if len(sizes) >= storage.max_count or sum(sizes) + size > storage.max_bytes:
                 self._full_until = time.monotonic() + _FULL_SECONDS
                 return FULL
-            name = f"{time.time_ns()}-{os.getpid()}-{next(self._numbers)}"
+            name = f"mismatch-{time.time_ns()}-{os.getpid()}-{next(self._numbers)}"
             partial = storage.path / f"{name}{_PARTIAL}"
             try:
                 file = RecordingFile(partial)
@@ -112,11 +118,11 @@ class MismatchFolder:
             os.close(descriptor)
 
     def _current_sizes(self) -> Iterator[int]:
-        """Delete expired files, and yield the sizes of the other files of this class. A partial
-        file, whose writer must have ended, is deleted too."""
+        """Delete expired files of this class, and yield the sizes of its other files (Rule 3). A
+        partial file, whose writer must have ended, is deleted too."""
         oldest = time.time() - self._storage.max_age
         for entry in os.scandir(self._storage.path):
-            if not entry.name.endswith((SUFFIX, _PARTIAL)):
+            if not _NAME.fullmatch(entry.name):
                 continue
             status = entry.stat(follow_symlinks=False)
             if status.st_mtime < oldest or entry.name.endswith(_PARTIAL):

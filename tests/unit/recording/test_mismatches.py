@@ -131,9 +131,28 @@ def test_files_are_deleted_at_their_maximum_age(tmp_path: Path) -> None:
 def test_a_partial_file_of_a_killed_process_is_deleted(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "1-2-3.partial").write_bytes(b"half")
+    (tmp_path / "kept" / "mismatch-1-2-3.partial").write_bytes(b"half")
     assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
     only_record(tmp_path)
+
+
+def test_files_of_others_are_neither_counted_nor_deleted(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path, max_count=1)
+    (tmp_path / "kept").mkdir()
+    others = {
+        "20260101T000000.000000Z-0-1.igrec",  # a recording
+        "1-2-3.igrec",
+        "mismatch-of-may.igrec",
+        "mismatch-1-2-3.igrec.bak",
+        "download.partial",
+    }
+    for name in others:
+        (tmp_path / "kept" / name).write_bytes(bytes(10))
+        os.utime(tmp_path / "kept" / name, (1, 1))
+    folder.remove_expired()
+    assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
+    assert others < {file.name for file in files(tmp_path)}
+    assert len(files(tmp_path)) == len(others) + 1
 
 
 def test_a_full_disk_stops_storing_for_a_while(
