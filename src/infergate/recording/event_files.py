@@ -2,17 +2,19 @@
 
 Each process writes its own files, ``events-TIME-PID-NUMBER.jsonl``, with mode 0600. A file that is
 full is followed by a new one, and the oldest files of all processes are deleted. A failed write
-leaves no incomplete line.
+leaves no incomplete line and no empty file, and for a few seconds nothing is written after it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import math
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -28,6 +30,9 @@ _WAIT_SECONDS: Final = 0.2
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 5.0
+"""Seconds for which nothing is written after an error of the file system."""
+_SHORT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def structured_line(event: CloudEvent) -> WireEvent:
@@ -37,24 +42,34 @@ def structured_line(event: CloudEvent) -> WireEvent:
 
 class EventFiles:
     """An ``EventSink`` that writes files of up to ``file_bytes`` to ``folder``. All files together
-    hold at most ``total_bytes``, plus ``file_bytes`` for each process."""
+    hold at most ``total_bytes``, plus ``file_bytes`` for each process. ``clock``
+    returns seconds."""
 
     encode = staticmethod(structured_line)
     max_batch: int = _MAX_BATCH
     max_wait: float = _WAIT_SECONDS
     max_concurrent: int = 1
 
-    def __init__(self, folder: Path, file_bytes: int, total_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        file_bytes: int,
+        total_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Create ``folder`` if it is missing. Raises OSError if it cannot be written to."""
         self.error = ""
         self._folder: Final = folder
         self._file_bytes: Final = file_bytes
         self._total_bytes: Final = total_bytes
+        self._clock: Final = clock
         self._numbers: Final = count(1)
         self._lock: Final = threading.Lock()
         """Held while lines are written, because a cancelled ``send`` leaves its thread running."""
         self._file = -1
+        self._path = folder
         self._size = 0
+        self._retry_at = -math.inf
         folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(f"payload_log.file.path: the folder '{folder}' is not writable")
@@ -83,11 +98,14 @@ class EventFiles:
     def _write_or_report(self, line: bytes) -> str:
         if len(line) > self._file_bytes:
             return TOO_LARGE
+        if self._clock() < self._retry_at:
+            return FAILED
         try:
             self._write(line)
         except OSError as error:
             self.error = f"cannot write to '{self._folder}': {error.strerror}"
-            self._close()
+            self._retry_at = self._clock() + _RETRY_SECONDS
+            self._restore(error)
             return FAILED
         return SENT
 
@@ -95,23 +113,38 @@ class EventFiles:
         if self._file < 0 or self._size + len(line) > self._file_bytes:
             self._close()
             self._open()
-        try:
-            view = memoryview(line)
-            while view:
-                view = view[os.write(self._file, view) :]
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(self._file, self._size)
-            raise
+        view = memoryview(line)
+        while view:
+            view = view[os.write(self._file, view) :]
         self._size += len(line)
+
+    def _restore(self, error: OSError) -> None:
+        """Remove the incomplete line that ``error`` left, or the file if it has no other line.
+
+        After a lack of space, the file is continued, so that a full disk does not get many short
+        files. After other errors, a new file may work, for example on a network file system."""
+        if self._file < 0:
+            return
+        try:
+            os.ftruncate(self._file, self._size)
+            is_usable = self._size > 0 and error.errno in _SHORT_OF_SPACE
+        except OSError:
+            is_usable = False
+        if is_usable:
+            return
+        self._close()
+        if not self._size:
+            with suppress(OSError):
+                self._path.unlink()
 
     def _open(self) -> None:
         self._delete_oldest()
         started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         name = f"{_PREFIX}{started}-{os.getpid()}-{next(self._numbers):06}{_SUFFIX}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(self._folder / name, flags, _FILE_MODE)
+        self._path = self._folder / name
         self._size = 0
+        self._file = os.open(self._path, flags, _FILE_MODE)
 
     def _close(self) -> None:
         if self._file >= 0:

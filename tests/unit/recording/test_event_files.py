@@ -66,27 +66,59 @@ async def test_a_line_over_the_size_of_a_file_is_not_written(tmp_path: Path) -> 
     await sink.close()
 
 
-async def test_a_full_disk_leaves_no_incomplete_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "count"), [(errno.ENOSPC, 1), (errno.EIO, 2)])
+async def test_a_failed_write_leaves_no_incomplete_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, count: int
 ) -> None:
-    sink, real = EventFiles(tmp_path, 1000, 10_000), os.write
+    now, real = [0.0], os.write
+    sink = EventFiles(tmp_path, 1000, 10_000, lambda: now[0])
     await write(sink, event("a"))
     written = 0
 
     def short(descriptor: int, data: Any) -> int:
         nonlocal written
         if written:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(number, os.strerror(number))
         written = real(descriptor, data[:10])
         return written
 
     monkeypatch.setattr(os, "write", short)
     assert await write(sink, event("b")) == {"failed": 1}
-    assert "No space left on device" in sink.error
+    assert os.strerror(number) in sink.error
     monkeypatch.undo()
+    assert files(tmp_path)[0].read_bytes() == event("a")[1]
+    now[0] += 10
     assert await write(sink, event("c")) == {"sent": 1}
-    written = {file.read_bytes() for file in files(tmp_path)}
-    assert written == {event("a")[1], event("c")[1]}
+    contents = [file.read_bytes() for file in sorted(files(tmp_path))]
+    assert len(contents) == count  # a full disk gets no further file; a broken one is not continued
+    assert b"".join(contents) == event("a")[1] + event("c")[1]
+    await sink.close()
+
+
+async def test_a_full_disk_gets_no_empty_files_and_is_tried_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, real, opened = [0.0], os.open, 0
+    sink = EventFiles(tmp_path, 1000, 10_000, lambda: now[0])
+
+    def count(*arguments: Any) -> int:
+        nonlocal opened
+        opened += 1
+        return real(*arguments)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", count)
+        patched.setattr(os, "write", full)
+        for _ in range(100):
+            assert await write(sink, event(), event()) == {"failed": 2}
+            now[0] += 0.25
+    assert opened == 5  # in 25 seconds
+    assert files(tmp_path) == []
+    now[0] += 10
+    assert await write(sink, event()) == {"sent": 1}
     await sink.close()
 
 
