@@ -101,22 +101,24 @@ class BackgroundWriter:
 
         self._queue.put(resume)
 
-    async def close_file(self) -> None:
-        """Write all jobs in the queue, and complete the current file."""
+    def close_file(self) -> asyncio.Future[None]:
+        """Write all jobs in the queue, and complete the current file. The result is done after
+        that, which takes as long as the disk does not respond."""
         done: asyncio.Future[None] = self._loop.create_future()
 
         def finish() -> None:
-            if not done.done():  # The future is done if the caller was cancelled.
+            if not done.done():  # The future is done if a caller cancelled it.
                 done.set_result(None)
 
         def close() -> None:
             report = BatchReport([])
             self._close_file(report)
             self._report(report)
-            self._loop.call_soon_threadsafe(finish)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(finish)
 
         self._queue.put(close)
-        await done
+        return done
 
     def close(self) -> None:
         """Write the jobs in the queue, for at most a few seconds, complete the file and stop. This

@@ -88,10 +88,17 @@ class RecordingDirectory:
             self._file.flush()
 
     def close_file(self) -> None:
-        """Complete the current file. The next record begins a new one. Raises OSError."""
-        file, self._file, self._name = self._file, None, ""
+        """Complete the current file, or remove it if a failure left no record in it. The next
+        record begins a new one. Raises OSError."""
+        file, path = self._file, self._settings.path / self._name
+        self._file, self._name = None, ""
         if file is not None:
-            file.close()
+            try:
+                file.close()
+            finally:
+                if file.is_empty:
+                    with suppress(OSError):
+                        path.unlink()
 
     def _open(self) -> None:
         settings = self._settings

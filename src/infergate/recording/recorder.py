@@ -5,6 +5,7 @@ written, recording stops; serving is not affected."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, Final
 
@@ -36,6 +37,8 @@ RESULTS: Final = (RECORDED, QUEUE_FULL, MEMORY_SHORT, UNRECORDABLE, NOT_WRITTEN)
 MAX_QUEUED: Final = 10_000
 MAX_QUEUED_BYTES: Final = 256 * MIB
 """Maximum memory of the exchanges in the queue. A single exchange may be larger."""
+NOT_RESPONDING: Final = "the disk does not respond"
+_STOP_TIMEOUT_SECONDS: Final = 3.0
 _log = logging.getLogger("infergate")
 
 
@@ -59,6 +62,8 @@ class Recorder:
         self._problem = ""
         """The reason why recording stopped by itself, or empty."""
         self._file = ""
+        self._late_stop: asyncio.Future[None] | None = None
+        """The end of the last stop that the disk delayed."""
         self._writer: Final = BackgroundWriter(RecordingDirectory(settings), self._on_report)
         self.is_active = is_active
         """Whether exchanges are recorded."""
@@ -70,9 +75,12 @@ class Recorder:
         self._writer.resume()
 
     async def stop(self) -> None:
-        """Stop recording. The files are complete when this returns."""
+        """Stop recording. When this returns, the files are complete, or the status has a problem:
+        this waits only a few seconds for the disk."""
         self.is_active = False
-        await self._writer.close_file()
+        stopped = self._writer.close_file()
+        await asyncio.wait([stopped], timeout=_STOP_TIMEOUT_SECONDS)
+        self._late_stop = None if stopped.done() else stopped
 
     def close(self) -> None:
         """Stop recording and the thread. This blocks for up to a few seconds."""
@@ -81,9 +89,10 @@ class Recorder:
 
     def status(self) -> dict[str, Any]:
         """Return the state and the counters as JSON data."""
+        is_late = self._late_stop is not None and not self._late_stop.done()
         return {
             "active": self.is_active,
-            "problem": self._problem,
+            "problem": self._problem or (NOT_RESPONDING if is_late else ""),
             "path": str(self._settings.path),
             "file": self._file,
             "bytes": self._counters.bytes,

@@ -62,6 +62,11 @@ class RecordingFile:
         """The size of the file, including bytes that are not written yet."""
         return self._written_bytes + len(self._buffer)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record has been passed to the operating system."""
+        return self._flushed_bytes <= FILE_HEADER_BYTES
+
     def append(self, parts: Sequence[Buffer]) -> int:
         """Append the record ``parts`` and return the size of its frame. A part of the frame may
         stay in memory until ``flush``. Raises OSError."""

@@ -283,6 +283,36 @@ async def test_closing_does_not_wait_for_a_disk_that_hangs(
     assert not disk.released.is_set()
 
 
+async def test_a_stop_reports_a_disk_that_hangs_until_the_file_is_complete(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with recording(tmp_path) as found:
+        found.recorder.record(sample_exchange(), UNLIMITED)
+        await asyncio.to_thread(disk.reached.wait, 60)
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "_STOP_TIMEOUT_SECONDS", 0.01)
+            await found.recorder.stop()
+        status = found.recorder.status()
+        assert (status["active"], status["problem"]) == (False, "the disk does not respond")
+        disk.released.set()
+        while found.recorder.status()["problem"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert len(found.exchanges()) == 1
+        assert not found.recorder.status()["file"]
+
+
+async def test_closing_after_a_stop_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_STOP_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(background_writer, "_CLOSE_TIMEOUT_SECONDS", 0.01)
+    async with recording(tmp_path) as found:
+        found.recorder.record(sample_exchange(), UNLIMITED)
+        await asyncio.to_thread(disk.reached.wait, 60)
+        await found.recorder.stop()
+    assert not disk.released.is_set()
+
+
 @pytest.mark.parametrize(
     ("error", "problem"),
     [

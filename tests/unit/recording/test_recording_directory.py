@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -25,6 +26,7 @@ from infergate.recording.directory import (
     RecordingDirectory,
 )
 from infergate.recording.encoding import RecordedExchange, UnrecordableError, encode_exchange
+from infergate.recording.format import FILE_HEADER_BYTES
 from infergate.recording.reader import read_recording
 from infergate.recording.writer import RecordingFile, max_frame_bytes
 
@@ -194,6 +196,25 @@ def test_a_file_that_fails_is_closed_and_the_next_record_begins_another(
     directory.close_file()
     assert len(files(tmp_path)) == len(first) + 1
     assert count_records(tmp_path) == 2
+
+
+def test_a_full_disk_leaves_no_file_without_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, real = RecordingDirectory(settings(tmp_path)), os.pwrite
+
+    def full(descriptor: int, data: bytes, position: int) -> int:
+        if position or len(data) > FILE_HEADER_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data, position)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):  # noqa: PT012 - as the recorder does
+            directory.append(record())
+            directory.flush()
+        directory.close_file()
+    assert files(tmp_path) == []
 
 
 def _fail(*_: object) -> None:
