@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import urllib.request
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from peers.support.process import Launch, free_ports, started
 
@@ -26,6 +28,13 @@ class Infergate:
     def metrics(self) -> str:
         with urllib.request.urlopen(f"http://{self.admin}/metrics") as answer:
             return str(answer.read().decode())
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Return the log lines of ``event``. The log is standard output and standard error of all
+        processes, so other lines need not be JSON, and the last line may be incomplete."""
+        complete, _, _ = self.log.read_text(errors="replace").rpartition("\n")
+        lines = [json.loads(each) for each in complete.split("\n") if each.startswith("{")]
+        return [line for line in lines if line.get("event") == event]
 
 
 LISTENERS = """

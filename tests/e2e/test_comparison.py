@@ -17,6 +17,7 @@ import tritonclient.grpc
 
 from e2e.clients import Client, client
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.watch import until
 from infergate.comparison.model_summary import ModelSummary
 from infergate.comparison.summary import Summary
 from infergate.comparison.verdict import Verdict
@@ -246,8 +247,8 @@ def test_streams_are_compared_response_by_response(servers: Servers) -> None:
 
 
 def test_a_backend_that_no_route_uses_is_a_warning_in_the_log(servers: Servers) -> None:
-    lines = map(json.loads, servers.gateway.log.read_text().splitlines()[:2])
-    (warning,) = [line for line in lines if line.get("event") == "config_warning"]
+    until(lambda: bool(servers.gateway.logged("config_warning")), "the warning is logged")
+    (warning,) = servers.gateway.logged("config_warning")
     assert warning["message"].endswith("backends.spare: no route uses the backend 'spare'")
 
 

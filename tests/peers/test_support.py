@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.running import started_infergate
+from e2e.running import Infergate, started_infergate
 from peers.support.forked import Forked, forked
 from peers.support.process import Launch, PortTakenError, free_ports, started
 
@@ -128,6 +128,16 @@ def test_the_exit_is_noticed_despite_many_descriptors(tmp_path: Path) -> None:
             assert result.wait(100) == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_lines_of_an_event_are_found_among_plain_and_incomplete_lines(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    gateway = Infergate("", "", "", 0, log)
+    plain, warning = "a library warns\n\n", '{"event":"config_warning","message":"m"}\n'
+    log.write_text(plain + warning[:20])
+    assert gateway.logged("config_warning") == []
+    log.write_text(plain + warning + '{"event":"serving"}\n' + warning[:-1])
+    assert gateway.logged("config_warning") == [{"event": "config_warning", "message": "m"}]
 
 
 def test_a_server_is_removed_with_its_children() -> None:

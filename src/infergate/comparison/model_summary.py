@@ -18,6 +18,7 @@ from infergate.comparison.tensors import CAUSES, VALUES, ElementDifference, Outp
 from infergate.comparison.timeline import Timeline
 from infergate.comparison.verdict import (
     DifferenceCounts,
+    Judge,
     Judgement,
     Verdict,
     judge,
@@ -223,18 +224,19 @@ class ModelSummary:
         self.actual_latencies.merge(other.actual_latencies)
         self.timeline.merge(other.timeline)
 
-    def classify(self, comparison: Comparison) -> Verdict:
+    def classify(self, comparison: Comparison, judge: Judge = judge) -> Verdict:
         """Return the verdict on ``comparison``, which has been added. The comparison is within
         noise if every part of it that differs has this verdict, and the noise has distances as
-        large."""
+        large. ``judge`` weighs the differences."""
         verdicts = []
         if comparison.cause:
             verdicts.append(judge(self.differences, self.noise).verdict)
         for output in comparison.outputs:
             if output.cause and not output.is_known:
                 summary = self._output(output.name)
-                is_larger = not summary.noise.count_from_bin(bin_of(output.distance))
-                verdicts.append(Verdict.DIFFERENT if is_larger else summary.judge().verdict)
+                if not summary.noise.count_from_bin(bin_of(output.distance)):
+                    return Verdict.DIFFERENT
+                verdicts.append(judge(summary.differences, summary.noise).verdict)
         return worst_verdict(*verdicts)
 
     def verdict(self) -> Verdict:

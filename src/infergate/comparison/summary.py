@@ -3,7 +3,8 @@
 Summaries of several processes can be merged; the result does not depend on the order. A summary is
 bounded: clients may choose the names of models on routes with patterns, and servers choose the
 names of outputs, so each route has entries for at most MAX_MODELS models, and each model for at
-most MAX_OUTPUTS outputs. The others are added up under OTHER."""
+most MAX_OUTPUTS outputs. The others are added up under OTHER, and so are comparisons after which
+the model may not exist: names that clients invent must not displace names of models."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from infergate.comparison.json_types import Name
 from infergate.comparison.model_summary import ModelSummary, bounded_entry
-from infergate.comparison.outcomes import Comparison
-from infergate.comparison.verdict import Verdict, worst_verdict
+from infergate.comparison.outcomes import OTHER, Comparison
+from infergate.comparison.verdict import Judge, Verdict, judge, worst_verdict
+from infergate.core.errors import Kind
 
 MAX_MODELS: Final = 32
 _MAX_ROUTES: Final = 4096
@@ -51,16 +53,18 @@ class Summary:
         ``noise`` compares the expected server with itself. ``time`` is in seconds since the Unix
         epoch, or 0 to leave the comparison out of the timelines. ``request_id`` identifies the
         request in the list of worst cases."""
-        summary = self._model(route, model)
+        summary = self._model(route, _entry_name(model, comparison))
         if noise is not None:
             summary.add_noise(noise)
         summary.add(comparison, time, request_id[:_MAX_ID])
         return summary.classify(comparison)
 
-    def classify(self, route: str, model: str, comparison: Comparison) -> Verdict:
+    def classify(
+        self, route: str, model: str, comparison: Comparison, judge: Judge = judge
+    ) -> Verdict:
         """Return the verdict on ``comparison``, which has been added, given all comparisons so
-        far."""
-        return self._model(route, model).classify(comparison)
+        far. ``judge`` weighs the differences."""
+        return self._model(route, _entry_name(model, comparison)).classify(comparison, judge)
 
     def merge(self, other: Summary) -> None:
         """Add the comparisons of ``other``, which does not change."""
@@ -103,5 +107,14 @@ class Summary:
         return bounded_entry(models, name, MAX_MODELS, ModelSummary)
 
 
+def _entry_name(model: str, comparison: Comparison) -> str:
+    """Return the name of the entry of ``comparison``. It depends on nothing else, so that merged
+    summaries do not depend on the order of comparisons."""
+    kinds = {comparison.expected_kind, comparison.actual_kind}
+    return OTHER if kinds <= _MODEL_MAY_NOT_EXIST else model
+
+
+_MODEL_MAY_NOT_EXIST: Final = frozenset({Kind.NOT_FOUND.value, Kind.BAD_REQUEST.value})
+"""The kinds of errors with which servers reject a request for an unknown model."""
 _adapter: Final = TypeAdapter(Summary)
 _MAX_ID: Final = 256

@@ -20,6 +20,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -102,8 +103,12 @@ def judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
         return Judgement(Verdict.EQUAL, share, noise_share)
     if not noise_share:
         return Judgement(Verdict.DIFFERENT, share, noise_share)
+    # The counts in bin ``index`` and above: those in the bins below are subtracted.
+    count, noise_count = differences.differing, noise.differing
+    noise_bins = sorted(noise.distances, reverse=True)
     for index in sorted(differences.distances):
-        count, noise_count = differences.count_from_bin(index), noise.count_from_bin(index)
+        while noise_bins and noise_bins[-1] < index:
+            noise_count -= noise.distances[noise_bins.pop()]
         if _exceeds(count, differences.compared, noise_count, noise.compared):
             is_total = count == differences.differing and noise_count == noise.differing
             return Judgement(
@@ -112,7 +117,29 @@ def judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
                 noise_count / noise.compared,
                 ZERO_BIN if is_total else index,
             )
+        count -= differences.distances[index]
     return Judgement(Verdict.WITHIN_NOISE, share, noise_share)
+
+
+class CachedJudge:
+    """Judges like ``judge``, but judges the same counts again only after they have changed.
+
+    Counts change only together with ``compared``, which never decreases. Each cache belongs to one
+    batch, because it holds all counts that it has judged."""
+
+    def __init__(self) -> None:
+        self._judged: Final[dict[int, tuple[DifferenceCounts, tuple[int, int], Judgement]]] = {}
+
+    def __call__(self, differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
+        key = differences.compared, noise.compared
+        judged = self._judged.get(id(differences))
+        if judged is None or judged[1] != key:
+            judged = differences, key, judge(differences, noise)
+            self._judged[id(differences)] = judged
+        return judged[2]
+
+
+Judge = Callable[[DifferenceCounts, DifferenceCounts], Judgement]
 
 
 def noise_limit(differences: DifferenceCounts, noise: DifferenceCounts) -> float:

@@ -22,7 +22,7 @@ from infergate.comparison.outcomes import Comparison
 from infergate.comparison.rules import ComparisonRules
 from infergate.comparison.settings import Baseline, MirrorComparison
 from infergate.comparison.summary import Summary
-from infergate.comparison.verdict import Verdict
+from infergate.comparison.verdict import CachedJudge, Judge, Verdict
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange, Outcome
@@ -133,9 +133,10 @@ class RouteComparer:
         """Count a comparison by its result."""
         self.counters.comparisons[result] += 1
 
-    def classify(self, model: str, comparison: Comparison) -> Verdict:
-        """Return the verdict on ``comparison``, which the summary contains, and count it."""
-        verdict = self.summary.classify(self.compared.label, model, comparison)
+    def classify(self, model: str, comparison: Comparison, judge: Judge) -> Verdict:
+        """Return the verdict on ``comparison``, which the summary contains, and count it.
+        ``judge`` weighs the differences."""
+        verdict = self.summary.classify(self.compared.label, model, comparison, judge)
         self.count(verdict.value)
         if verdict is Verdict.DIFFERENT:
             if comparison.cause:
@@ -290,8 +291,9 @@ class MirrorComparer:
             compared = await self._run_batch(route, batch, size)
             if compared is not None:
                 route.summary.merge(compared.summary)
+                judge = CachedJudge()
                 for position, waiting in enumerate(unrecorded):
-                    await self._record(waiting, compared, position)
+                    await self._record(waiting, compared, position, judge)
         finally:
             for waiting in unrecorded:  # memory is short, or the gateway closes
                 waiting.route.count("dropped")
@@ -321,8 +323,11 @@ class MirrorComparer:
                 return None
             return ComparedBatch(Summary(), {}, dict.fromkeys(range(len(batch)), str(error)))
 
-    async def _record(self, waiting: _WaitingJob, compared: ComparedBatch, position: int) -> None:
-        """Count the result at ``position``, and store the inference if it differs."""
+    async def _record(
+        self, waiting: _WaitingJob, compared: ComparedBatch, position: int, judge: Judge
+    ) -> None:
+        """Count the result at ``position``, and store the inference if it differs. ``judge`` weighs
+        the differences."""
         route, job = waiting.route, waiting.job
         if position in compared.errors:
             route.count("error")
@@ -333,7 +338,7 @@ class MirrorComparer:
             route.count(Verdict.EQUAL.value)
             return
         await asyncio.sleep(0)  # a verdict on many outputs may take a millisecond
-        verdict = route.classify(job.exchange.request.model, comparison)
+        verdict = route.classify(job.exchange.request.model, comparison, judge)
         if verdict is Verdict.DIFFERENT and route.store is not None:
             result = await _in_thread(
                 lambda store: store.store(job.exchange, job.mirrored, route.compared.mirror),

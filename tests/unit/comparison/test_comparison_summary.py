@@ -20,6 +20,7 @@ from infergate.comparison.summary import MAX_MODELS, Summary, SummaryFormatError
 from infergate.comparison.timeline import MAX_INTERVALS, Timeline
 from infergate.comparison.verdict import Verdict
 from infergate.core.errors import Kind
+from infergate.core.exchange import Outcome
 
 IGNORED = ComparisonRules(outputs={"x": OutputRule(ignore=True)})
 # Sums of these errors are exact, so that they do not depend on the order.
@@ -38,6 +39,11 @@ COMPARISONS = [
         outcome(fp32("x", 0, 1)),
     ),
 ]
+REJECTED = [
+    compare(NO_RULES, failure(first), failure(second))
+    for first in (Kind.NOT_FOUND, Kind.BAD_REQUEST)
+    for second in (Kind.NOT_FOUND, Kind.BAD_REQUEST)
+]
 Added = tuple[str, str, Comparison, Comparison | None, float, str]
 
 
@@ -46,8 +52,8 @@ def additions() -> st.SearchStrategy[list[Added]]:
         st.tuples(
             st.sampled_from("ab"),
             st.integers(0, 2).map("m{}".format),
-            st.sampled_from(COMPARISONS),
-            st.none() | st.sampled_from(COMPARISONS),
+            st.sampled_from([*COMPARISONS, *REJECTED]),
+            st.none() | st.sampled_from([*COMPARISONS, *REJECTED]),
             st.just(0.0) | st.floats(1, 2e9) | st.integers(1, 2000).map(float),
             st.sampled_from(("", "r1", "r2")),
         ),
@@ -97,6 +103,40 @@ def test_the_models_that_keep_an_entry_do_not_depend_on_the_order(step: int) -> 
 
 def _by_steps(added: list[Added], step: int) -> list[Added]:
     return [each for start in range(step) for each in added[start::step]]
+
+
+@pytest.mark.parametrize("rejected", REJECTED)
+def test_names_of_models_that_may_not_exist_do_not_displace_models(rejected: Comparison) -> None:
+    served: list[Added] = [("r", "digits", COMPARISONS[0], None, 0.0, "")] * 5
+    invented: list[Added] = [("r", f"aa{n}", rejected, None, 0.0, "") for n in range(10, 56)]
+    summary = summary_of([*served, *invented])
+    assert {name: each.compared for name, each in summary.routes["r"].items()} == {
+        "digits": 5,
+        OTHER: 46,
+    }
+    assert summary_of([*invented, *served]) == summary
+    assert merged(summary_of(invented), summary_of(served)) == summary
+
+
+@pytest.mark.parametrize("rejected", REJECTED)
+@pytest.mark.parametrize("served", [outcome(fp32("x", 1)), failure(Kind.BACKEND_ERROR)])
+def test_a_request_that_only_one_server_rejected_keeps_the_name_of_its_model(
+    rejected: Comparison, served: Outcome
+) -> None:
+    kind = Kind(rejected.expected_kind)
+    summary = Summary()
+    summary.add("r", "m", compare(NO_RULES, failure(kind), served))
+    summary.add("r", "m", compare(NO_RULES, served, failure(kind)))
+    assert list(summary.routes["r"]) == ["m"]
+
+
+def test_the_verdict_on_a_rejected_request_comes_from_its_own_entry() -> None:
+    summary = Summary()
+    for rejected in REJECTED:
+        verdict = summary.add("r", "m", rejected)
+        assert verdict is (Verdict.DIFFERENT if rejected.cause else Verdict.EQUAL)
+        assert summary.classify("r", "m", rejected) is verdict
+    assert list(summary.routes["r"]) == [OTHER]
 
 
 def test_clients_cannot_make_a_summary_long() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infergate.comparison import verdict as verdict_module
 from infergate.comparison.error_stats import (
     BIN_COUNT,
     INFINITE_BIN,
@@ -19,7 +22,11 @@ from infergate.comparison.error_stats import (
     count_bins,
 )
 from infergate.comparison.verdict import (
+    MIN_ABSOLUTE,
+    MIN_RELATIVE,
+    CachedJudge,
     DifferenceCounts,
+    Judgement,
     Verdict,
     interval,
     judge,
@@ -100,6 +107,108 @@ def test_servers_with_the_same_noise_are_rarely_different() -> None:
                 each.add(distance if distance > 0.005 else None)
         wrong += judge(differences, noise).verdict is not Verdict.WITHIN_NOISE
     assert wrong == 0
+
+
+def reference_judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
+    """Apply the rule by adding up the counts anew for every bin."""
+    share, noise_share = differences.share, noise.share
+    if not share:
+        return Judgement(Verdict.EQUAL, share, noise_share)
+    if not noise_share:
+        return Judgement(Verdict.DIFFERENT, share, noise_share)
+    for index in sorted(differences.distances):
+        count, noise_count = differences.count_from_bin(index), noise.count_from_bin(index)
+        large, large_noise = count / differences.compared, noise_count / noise.compared
+        excess = large - large_noise
+        if (
+            excess > MIN_ABSOLUTE
+            and excess > MIN_RELATIVE * (large + large_noise)
+            and interval(count, differences.compared)[0] > interval(noise_count, noise.compared)[1]
+        ):
+            is_total = count == differences.differing and noise_count == noise.differing
+            distance_bin = ZERO_BIN if is_total else index
+            return Judgement(Verdict.DIFFERENT, large, large_noise, distance_bin)
+    return Judgement(Verdict.WITHIN_NOISE, share, noise_share)
+
+
+def random_counts() -> st.SearchStrategy[DifferenceCounts]:
+    def build(bins: dict[int, int], equal: int) -> DifferenceCounts:
+        return DifferenceCounts(sum(bins.values()) + equal, Counter(bins))
+
+    bins = st.dictionaries(
+        st.integers(60, 66) | st.integers(0, BIN_COUNT - 1), st.integers(0, 500), max_size=12
+    )
+    return st.builds(build, bins, st.integers(0, 500))
+
+
+@settings(max_examples=500)
+@given(random_counts(), random_counts())
+def test_the_judgement_is_that_of_the_rule_applied_to_each_bin(
+    differences: DifferenceCounts, noise: DifferenceCounts
+) -> None:
+    assert judge(differences, noise) == reference_judge(differences, noise)
+
+
+class ReadBins(Counter[int]):
+    """Counts the bins that are read."""
+
+    reads = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.reads += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[int]:
+        self.reads += len(self)
+        return super().__iter__()
+
+    def values(self) -> Any:
+        self.reads += len(self)
+        return super().values()
+
+    def items(self) -> Any:
+        self.reads += len(self)
+        return super().items()
+
+
+def test_a_judgement_reads_each_bin_a_few_times_only() -> None:
+    bins = dict.fromkeys(range(BIN_COUNT), 10)
+    differences, noise = (
+        DifferenceCounts(20 * BIN_COUNT, ReadBins(bins)),
+        DifferenceCounts(20 * BIN_COUNT, ReadBins(bins)),
+    )
+    read = []
+    for each in (differences, noise):
+        assert isinstance(each.distances, ReadBins)
+        each.distances.reads = 0
+        read.append(each.distances)
+    assert judge(differences, noise).verdict is Verdict.WITHIN_NOISE
+    assert all(0 < each.reads <= 8 * BIN_COUNT for each in read)
+
+
+def test_a_cached_judgement_is_repeated_until_the_counts_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged = []
+
+    def counting(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
+        judged.append(differences)
+        return judge(differences, noise)
+
+    monkeypatch.setattr(verdict_module, "judge", counting)
+    cached = CachedJudge()
+    differences, noise, others = counts(1000, 300), counts(1000, 300), counts(1000, 900)
+    for _ in range(3):
+        assert cached(differences, noise) == judge(differences, noise)
+        assert cached(others, noise) == judge(others, noise)
+    assert len(judged) == 2
+    for changed in (differences, noise):
+        for change in (lambda counts: counts.add(math.inf), lambda counts: counts.merge(others)):
+            before = len(judged)
+            change(changed)
+            assert cached(differences, noise) == judge(differences, noise)
+            assert cached(differences, noise) == judge(differences, noise)
+            assert len(judged) == before + 1
 
 
 @given(total=st.integers(1, 10**6), share=st.floats(0, 1))

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from comparing import REQUEST, Harness, Store, output, response, until
 
+from infergate.comparison import model_summary as model_summary_module
+from infergate.comparison import verdict as verdict_module
 from infergate.comparison.rules import ComparisonRules, OutputRule, Tolerance
 from infergate.comparison.settings import Baseline, MirrorComparison
-from infergate.comparison.verdict import Verdict
+from infergate.comparison.verdict import DifferenceCounts, Judgement, Verdict, judge
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse
@@ -454,6 +456,36 @@ async def test_expired_mismatches_are_searched_for_until_the_gateway_closes() ->
     await until(lambda: bool(store.searches))
     await harness.gateway.close()
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_batch_judges_each_output_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[DifferenceCounts] = []
+
+    def counting(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
+        judged.append(differences)
+        return judge(differences, noise)
+
+    harness = Harness(TWIN)
+    outputs = [output(1, name=name) for name in "abcd"]
+    changed = [output(1.5, name=name) for name in "abcd"]
+    harness.own.answer = response(*outputs)
+    harness.mirror.answer = harness.twin.answer = response(*changed)
+    harness.offload.may_run.clear()
+    await harness.infer()
+    await until(lambda: bool(harness.offload.batches))
+    for _ in range(20):
+        await harness.infer()
+    comparer = harness.comparer
+    assert comparer is not None
+    await until(lambda: comparer._unfinished == 21)
+    for module in (verdict_module, model_summary_module):
+        monkeypatch.setattr(module, "judge", counting)
+    harness.offload.may_run.set()
+    await harness.compared(within_noise=21)
+    (summary,) = comparer.summaries()
+    in_gateway = {id(each.differences) for each in summary.routes["m"]["m"].outputs.values()}
+    assert harness.offload.batches == [1, 20]
+    assert sum(id(each) in in_gateway for each in judged) == 2 * len(outputs)
 
 
 async def test_differing_outputs_beyond_a_limit_share_a_name(
