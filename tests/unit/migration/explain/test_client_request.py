@@ -145,7 +145,7 @@ def test_known_grpc_methods_are_recognized(text: str, is_known: bool) -> None:
     assert is_rpc_method(text) is is_known
 
 
-def test_a_recorded_request_whose_body_was_redacted_is_refused(tmp_path: Path) -> None:
+def test_a_recorded_request_with_a_redacted_body_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.igrec"
     write_recording(file, [exchange(1)], redacted=("(body)",))
     with pytest.raises(RequestError, match="#1: its body was redacted in the recording"):

@@ -330,7 +330,7 @@ async def test_a_cancelled_replay_has_the_result_until_then() -> None:
     assert running.result.counts.seconds > 0
 
 
-async def test_an_inference_whose_body_was_redacted_is_not_sent() -> None:
+async def test_an_inference_with_a_redacted_body_is_not_sent() -> None:
     server = Server()
     result = await replayed(recorded(exchange(1), redacted=("(body)",)), server)
     assert (result.counts.not_sent, server.requests) == (1, [])
