@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, Final
+from urllib.parse import unquote_plus
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
 
 from infergate.codecs.protos import SCHEMA
+from infergate.core.credential_names import may_hold_credentials
 from infergate.core.limits import MIB
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
@@ -36,7 +38,6 @@ _MAX_VALUE_LENGTH: Final = 256
 _MAX_LENGTH_DIGITS: Final = 19
 _JSON_LENGTH_HEADER: Final = "inference-header-content-length"
 """The header of V2 REST with the size of the JSON at the beginning of the body."""
-_SECRET_WORDS: Final = ("auth", "cookie", "key", "token", "secret")
 HIDDEN: Final = "(hidden)"
 
 
@@ -46,8 +47,7 @@ def describe_request(wire: HttpRequest | RpcRequest) -> Json:
     if isinstance(wire, RpcRequest):
         text = _decode_protobuf(wire.method, wire.message, 0)
         return _describe(f"gRPC {wire.method}", wire.metadata, wire.message, text)
-    query = f"?{wire.query}" if wire.query else ""
-    start = f"{wire.method} {wire.path or '/'}{query} HTTP/1.1"
+    start = f"{wire.method} {wire.path or '/'}{shown_query(wire.query)} HTTP/1.1"
     return _describe(start, wire.headers, wire.body, _decode_body(wire.headers, wire.body))
 
 
@@ -77,13 +77,26 @@ def truncate(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}\n…"
 
 
-def is_secret(header: str) -> bool:
-    """Return whether the value of ``header`` (lower-case) may be a credential."""
-    return any(word in header for word in _SECRET_WORDS)
+def shown_query(query: str) -> str:
+    """Return ``query``, of a URL, as it is appended to the path: empty, or with a question mark.
+    Values that may be credentials are hidden."""
+    shown = [
+        f"{name}={HIDDEN}" if is_credential else f"{name}{value}"
+        for name, value, is_credential in query_parameters(query)
+    ]
+    return f"?{'&'.join(shown)}" if shown else ""
+
+
+def query_parameters(query: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the name of each parameter of ``query``, its value with the equals sign, and whether
+    the value may be a credential. Percent encoding is kept."""
+    for parameter in query.split("&") if query else ():
+        name, separator, value = parameter.partition("=")
+        yield name, separator + value, bool(value) and may_hold_credentials(unquote_plus(name))
 
 
 def _header_value(name: str, value: str) -> str:
-    return HIDDEN if is_secret(name) else value[:_MAX_TEXT_CHARS]
+    return HIDDEN if may_hold_credentials(name) else value[:_MAX_TEXT_CHARS]
 
 
 def hex_dump(data: bytes) -> Iterator[str]:

@@ -11,13 +11,14 @@ import pickle
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from infergate.comparison.outcomes import Comparison, compare
+from infergate.comparison.outcomes import Comparison, compare, without_values
 from infergate.comparison.rules import ComparisonRuleError, ComparisonRules
 from infergate.comparison.summary import Summary
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import GatewayError
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferResponse
+from infergate.core.name_globs import name_matcher
 from infergate.core.tensor import Buffer, Tensor
 
 MAX_SHORT_BYTES: Final = 16 * 1024
@@ -35,7 +36,8 @@ class PackedOutcome(NamedTuple):
 
 class PackedPair(NamedTuple):
     """The outcomes of an inference on ``model``: the served outcome, the outcome of the copy, and
-    the outcome of the noise baseline or None. ``started_at`` is in seconds since the Unix epoch."""
+    the outcome of the noise baseline or None. ``started_at`` is in seconds since the Unix epoch.
+    ``is_forwarded`` is ``InferRequest.is_forwarded``."""
 
     model: str
     started_at: float
@@ -43,6 +45,7 @@ class PackedPair(NamedTuple):
     expected: PackedOutcome
     actual: PackedOutcome
     baseline: PackedOutcome | None
+    is_forwarded: bool
 
 
 class ComparedBatch(NamedTuple):
@@ -67,6 +70,7 @@ def pack_pair(exchange: Exchange, actual: Outcome, baseline: Outcome | None) -> 
         expected,
         packed,
         noise[0] if noise else None,
+        exchange.request.is_forwarded,
     )
     if is_short and all(outcome.error is None for outcome in outcomes):
         return pickle.dumps(tuple(pair), pickle.HIGHEST_PROTOCOL)
@@ -91,10 +95,15 @@ def _pack(outcome: Outcome, *, copy: bool) -> PackedOutcome:
 
 
 def compare_batch(
-    route: str, rules: ComparisonRules, pairs: Sequence[PackedPair | Buffer]
+    route: str,
+    rules: ComparisonRules,
+    redacted: Sequence[str],
+    pairs: Sequence[PackedPair | Buffer],
 ) -> ComparedBatch:
-    """Compare ``pairs`` of inferences on ``route``."""
+    """Compare ``pairs`` of inferences on ``route``. The result has no elements of outputs that
+    match a glob in ``redacted``; if there are any globs, it has no bodies of responses either."""
     batch = ComparedBatch(Summary(), {}, {})
+    is_redacted = name_matcher(redacted)
     for position, packed in enumerate(pairs):
         pair = packed if isinstance(packed, PackedPair) else _load(packed)
         expected, noise = _unpack(pair.expected), None
@@ -105,6 +114,10 @@ def compare_batch(
         except ComparisonRuleError as error:
             batch.errors[position] = str(error)
             continue
+        if is_redacted is not None:
+            hides = _is_any if pair.is_forwarded else is_redacted
+            comparison = without_values(comparison, hides)
+            noise = noise and without_values(noise, hides)
         batch.summary.add(
             route,
             pair.model,
@@ -116,6 +129,10 @@ def compare_batch(
         if not comparison.is_equal:
             batch.different[position] = comparison
     return batch
+
+
+def _is_any(_name: str) -> bool:
+    return True
 
 
 def _load(pickled: Buffer) -> PackedPair:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -25,6 +26,8 @@ from infergate.core.tensor import Tensor
 OUTCOME: Final = "outcome"
 RESPONSES: Final = "responses"
 MAX_OUTPUTS: Final = 64
+HIDDEN: Final = "(hidden)"
+"""The text that replaces a value of a redacted output."""
 _MAX_TEXT: Final = 256
 OTHER: Final = "(others)"
 """The name under which outputs and models beyond a limit are added up."""
@@ -134,6 +137,22 @@ def _compare_output(
 
 def _describe(tensor: Tensor | None) -> str:
     return f"{tensor.datatype.value} {list(tensor.shape)}"[:_MAX_TEXT] if tensor else "no output"
+
+
+def without_values(comparison: Comparison, hides: Callable[[str], object]) -> Comparison:
+    """Return ``comparison`` without the values of elements of the outputs for whose names ``hides``
+    returns a true value. The outputs that are merged into OTHER lose theirs too."""
+
+    def hide(difference: ElementDifference | None) -> ElementDifference | None:
+        return difference and replace(difference, expected=HIDDEN, actual=HIDDEN)
+
+    outputs = [
+        replace(each, first=hide(each.first), worst=hide(each.worst))
+        if each.name == OTHER or hides(each.name)
+        else each
+        for each in comparison.outputs
+    ]
+    return replace(comparison, outputs=tuple(outputs))
 
 
 def _at_response(output: OutputComparison, position: int) -> OutputComparison:

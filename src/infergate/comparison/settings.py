@@ -33,6 +33,11 @@ class MismatchStorage:
     removed: Sequence[str] = ()
     zeroed: Sequence[str] = ()
 
+    @property
+    def redacted(self) -> tuple[str, ...]:
+        """The globs of all redacted tensors."""
+        return (*self.removed, *self.zeroed)
+
 
 @dataclass(frozen=True, slots=True)
 class MirrorComparison:

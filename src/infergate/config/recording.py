@@ -29,7 +29,8 @@ RecordedHeader = Annotated[
 
 class RedactConfig(Section):
     """Tensors that are removed or zeroed before anything is written, by the client's names or
-    globs of names.
+    globs of names. With any name, bodies that only servers of one protocol understand are removed
+    too (docs/recording.md).
 
     Example: `redact: {remove: [comment], zero: [patient_*]}`.
     """

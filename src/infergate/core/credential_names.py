@@ -1,13 +1,18 @@
-"""Names of headers that may hold credentials."""
+"""Names of headers and query parameters that may hold credentials."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-_CREDENTIAL: Final = re.compile(r"auth|cookie|key|token|secret|password|session", re.IGNORECASE)
+_CREDENTIAL: Final = re.compile(
+    r"auth|cookie|key|token|secret|session|jwt|credential|assertion|passw|passphrase|passcode"
+    # Short words count only as whole words, because they are parts of others, such as x-compass.
+    r"|(?<![^\W_])(?:pass|pwd|cert|certificate|sig|signature)(?![^\W_])",
+    re.IGNORECASE,
+)
 
 
 def may_hold_credentials(name: str) -> bool:
-    """Return whether a header called ``name`` may hold credentials."""
+    """Return whether a header or query parameter called ``name`` may hold credentials."""
     return _CREDENTIAL.search(name) is not None

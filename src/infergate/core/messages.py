@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from infergate.core.records import record
 from infergate.core.region_ref import RegionRef
-from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
+from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Parameters, Tensor
 
 # ---- operations -------------------------------------------------------------------------------
 
@@ -78,6 +78,14 @@ class InferRequest:
     parameters: Parameters = NO_PARAMETERS
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[RequestedOutput, ...] = ()
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether the request's data is a body that only servers of certain protocols understand.
+        The response to it is a body too, in a single output."""
+        parameters = self.parameters
+        is_body = isinstance(parameters, OpaqueParameters) and bool(parameters.text)
+        return is_body and not self.inputs
 
 
 @record

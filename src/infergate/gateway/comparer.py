@@ -102,6 +102,7 @@ class ComparedRoute(NamedTuple):
     mirror_rewrite: Rewrite
     rules: ComparisonRules
     baseline: str | None
+    redacted: tuple[str, ...]
 
 
 class RouteComparer:
@@ -120,7 +121,9 @@ class RouteComparer:
         self.store: Final = store
         self.summary = Summary()
         self.counters: Final = counters
-        self.compare_batch: Final = partial(compare_batch, compared.label, compared.rules)
+        self.compare_batch: Final = partial(
+            compare_batch, compared.label, compared.rules, compared.redacted
+        )
         """The function that the helper process runs. It is pickled only once."""
         self._queue: Final = queue
 
@@ -181,7 +184,7 @@ class MirrorComparer:
             mirror = route.mirror
             if mirror is None or mirror.comparison is None:
                 continue
-            baseline = mirror.comparison.baseline
+            baseline, storage = mirror.comparison.baseline, mirror.comparison.storage
             compared = ComparedRoute(
                 route.label,
                 route.backend,
@@ -190,6 +193,7 @@ class MirrorComparer:
                 mirror.rewrite,
                 mirror.comparison.rules,
                 None if baseline is None else baseline.backend,
+                () if storage is None else storage.redacted,
             )
             store = make_store(mirror.comparison)
             comparer = RouteComparer(

@@ -62,7 +62,8 @@ class RecordedExchange:
     """A record of a file. ``position`` and ``length`` are those of its frame in bytes.
 
     ``further`` are outcomes of the same request at other backends, by name. ``redacted`` are the
-    names of tensors that were removed, or whose data was replaced by zeros."""
+    names of tensors that were removed, or whose data was replaced by zeros, and ``redaction.BODY``
+    if the body of the request was removed."""
 
     exchange: Exchange
     further: Mapping[str, Outcome] = _NO_FURTHER

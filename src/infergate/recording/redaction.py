@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from infergate.core.credential_names import may_hold_credentials
 from infergate.core.datatypes import Datatype
 from infergate.core.exchange import Exchange, Outcome
+from infergate.core.name_globs import name_matcher
 from infergate.core.records import EMPTY_MAPPING
-from infergate.core.tensor import Tensor
+from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Tensor
 from infergate.core.wire import NO_HEADERS
 
+BODY: Final = "(body)"
+"""Stands for the body of a request among the names of redacted tensors."""
 _NO_FURTHER: Final[Mapping[str, Outcome]] = EMPTY_MAPPING
 
 
@@ -27,6 +28,8 @@ class Redaction:
     - ``removed`` inputs and outputs are removed.
     - ``zeroed`` inputs and outputs keep their names, datatypes, shapes and sizes, but all their
       bytes become 0. BYTES elements become empty, because their lengths may be confidential too.
+    - If tensors are removed or zeroed, a body that only servers of certain protocols understand is
+      removed, as is the response to it, because names of tensors cannot select data in a body.
     """
 
     def __init__(
@@ -35,27 +38,39 @@ class Redaction:
         removed: Iterable[str] = (),
         zeroed: Iterable[str] = (),
     ) -> None:
-        self._keeps_header: Final = _matcher(headers)
-        self._removes: Final = _matcher(removed)
-        self._zeroes: Final = _matcher(zeroed)
+        self._keeps_header: Final = name_matcher(headers)
+        self._removes: Final = name_matcher(removed)
+        self._zeroes: Final = name_matcher(zeroed)
 
     def apply(
         self, exchange: Exchange, further: Mapping[str, Outcome] = _NO_FURTHER
     ) -> tuple[Exchange, Mapping[str, Outcome], tuple[str, ...]]:
         """Return ``exchange`` and the ``further`` outcomes of its request without redacted data,
-        and the names of the tensors that were removed or zeroed. The result has the order of the
-        arguments of ``encode_exchange``."""
+        and the names of the tensors that were removed or zeroed, with BODY for a removed body. The
+        result has the order of the arguments of ``encode_exchange``."""
         exchange = self.select_headers(exchange)
         if self._removes is None and self._zeroes is None:
             return exchange, further, ()
         names: dict[str, None] = {}
         request = exchange.request
+        is_forwarded = request.is_forwarded
+        parameters = request.parameters
+        if isinstance(parameters, OpaqueParameters) and parameters.text:
+            names[BODY] = None
+            # The other parameters may have been parsed from the body.
+            parameters = OpaqueParameters(
+                NO_PARAMETERS, parameters.protocols, b"", parameters.rejection
+            )
+            request = replace(request, parameters=parameters)
         exchange = replace(
             exchange,
             request=replace(request, inputs=self._redact(request.inputs, names)),
-            outcome=self._redact_outcome(exchange.outcome, names),
+            outcome=self._redact_outcome(exchange.outcome, names, is_forwarded=is_forwarded),
         )
-        further = {name: self._redact_outcome(each, names) for name, each in further.items()}
+        further = {
+            name: self._redact_outcome(each, names, is_forwarded=is_forwarded)
+            for name, each in further.items()
+        }
         return exchange, further, tuple(names)
 
     def select_headers(self, exchange: Exchange) -> Exchange:
@@ -72,9 +87,11 @@ class Redaction:
             }
         return replace(exchange, headers=kept)
 
-    def _redact_outcome(self, outcome: Outcome, names: dict[str, None]) -> Outcome:
+    def _redact_outcome(
+        self, outcome: Outcome, names: dict[str, None], *, is_forwarded: bool
+    ) -> Outcome:
         responses = [
-            replace(response, outputs=self._redact(response.outputs, names))
+            replace(response, outputs=() if is_forwarded else self._redact(response.outputs, names))
             for response in outcome.responses
         ]
         return replace(outcome, responses=tuple(responses))
@@ -91,11 +108,6 @@ class Redaction:
             else:
                 kept.append(tensor)
         return tuple(kept)
-
-
-def _matcher(globs: Iterable[str]) -> Callable[[str], object] | None:
-    patterns = list(map(fnmatch.translate, globs))
-    return re.compile("|".join(patterns)).fullmatch if patterns else None
 
 
 def _zeroed(tensor: Tensor) -> Tensor:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 
 from comparison_kit import NO_RULES, compare_values, failure, fp32, outcome, stream
+from infergate.comparison.batch import compare_batch, pack_pair
 from infergate.comparison.outcomes import MAX_OUTPUTS, OTHER, Comparison, compare
 from infergate.comparison.rules import ComparisonRuleError, ComparisonRules, OutputRule
+from infergate.comparison.tensors import ElementDifference
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import Kind
-from infergate.core.exchange import Outcome
-from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.core.exchange import Exchange, Outcome
+from infergate.core.messages import InferRequest
+from infergate.core.tensor import OpaqueParameters, Tensor, pack_bytes, tensor_from_array
 
 INT64 = tensor_from_array("x", Datatype.INT64, np.array([1]))
 
@@ -125,3 +130,29 @@ def test_many_outputs_make_a_small_result() -> None:
 def test_a_comparison_can_be_pickled() -> None:
     comparison = compare_values(1, 2)
     assert pickle.loads(pickle.dumps(comparison)) == comparison
+
+
+def test_values_of_redacted_outputs_are_in_no_summary() -> None:
+    served = Exchange(InferRequest("m"), outcome(fp32("secret", 1234.5), fp32("open", 7777)))
+    mirrored = outcome(fp32("secret", 4321.5), fp32("open", 8888))
+    noise = outcome(fp32("secret", 5678.5), fp32("open", 7777))
+    pair = pack_pair(served, mirrored, noise)
+    batch = compare_batch("r", NO_RULES, ["sec*"], [pair])
+    text = json.dumps(batch.summary.as_json()) + repr(batch.different)
+    assert not any(value in text for value in ("1234.5", "4321.5", "5678.5"))
+    assert "7777" in text
+    assert "8888" in text
+    (_, secret) = batch.different[0].outputs
+    assert secret.worst == ElementDifference((0,), "(hidden)", "(hidden)", 3087.0, ANY)
+
+
+def test_bodies_of_responses_are_in_no_summary_if_anything_is_redacted() -> None:
+    body = OpaqueParameters({}, ("tfs-rest",), b"classify\0{}")
+    served, mirrored = (
+        outcome(Tensor("response", Datatype.BYTES, (1,), pack_bytes([text])))
+        for text in (b"PATIENT 1", b"PATIENT 2")
+    )
+    pair = pack_pair(Exchange(InferRequest("m", parameters=body), served), mirrored, None)
+    assert "PATIENT" in repr(compare_batch("r", NO_RULES, [], [pair]))
+    batch = compare_batch("r", NO_RULES, ["image"], [pair])
+    assert "PATIENT" not in json.dumps(batch.summary.as_json()) + repr(batch.different)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from comparing import REQUEST, Harness, Store, output, response, until
 from infergate.comparison import model_summary as model_summary_module
 from infergate.comparison import verdict as verdict_module
 from infergate.comparison.rules import ComparisonRules, OutputRule, Tolerance
-from infergate.comparison.settings import Baseline, MirrorComparison
+from infergate.comparison.settings import Baseline, MirrorComparison, MismatchStorage
 from infergate.comparison.verdict import DifferenceCounts, Judgement, Verdict, judge
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
@@ -433,6 +434,21 @@ async def test_only_mismatches_are_stored() -> None:
     assert mirrored.responses == (harness.mirror.answer,)
     assert name == "mirror"
     assert harness.counters.mismatches == {"stored": 1}
+
+
+async def test_values_of_outputs_that_mismatches_redact_are_in_no_summary() -> None:
+    storage = MismatchStorage(Path("unused"), 1, 1, 1.0, removed=["a"], zeroed=["b*"])
+    harness = Harness(MirrorComparison(storage=storage))
+    harness.own.answer = response(*[output(1, name=name) for name in ("a", "b1", "c")])
+    harness.mirror.answer = response(*[output(2, name=name) for name in ("a", "b1", "c")])
+    await harness.infer()
+    await harness.compared(different=1)
+    worst = {name: each.worst[0].difference for name, each in harness.summary().outputs.items()}
+    assert {name: (each.expected, each.actual) for name, each in worst.items()} == {
+        "a": ("(hidden)", "(hidden)"),
+        "b1": ("(hidden)", "(hidden)"),
+        "c": ("1.0", "2.0"),
+    }
 
 
 async def test_a_bug_in_the_store_affects_one_batch(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,7 @@ from infergate.comparison.settings import MismatchStorage
 from infergate.core.datatypes import Datatype
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.core.tensor import OpaqueParameters, Tensor, tensor_from_array
 from infergate.recording.mismatches import FAILED, FULL, STORED, MismatchFolder
 from infergate.recording.reader import RecordedExchange, read_recording
 from infergate.recording.writer import RecordingFile
@@ -183,3 +183,15 @@ def test_what_cannot_be_recorded_is_not_stored(
     assert folder.store(replace(EXCHANGE, request=request), MIRRORED, "new") == FAILED
     assert "cannot be recorded" in caplog.text
     assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
+
+
+def test_a_redacted_body_and_its_responses_are_not_stored(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path, zeroed=["image"])
+    body = OpaqueParameters({}, ("tfs-rest",), b"classify\0PATIENT")
+    request = replace(EXCHANGE.request, inputs=(), parameters=body)
+    assert folder.store(replace(EXCHANGE, request=request), MIRRORED, "new") == STORED
+    record = only_record(tmp_path)
+    assert record.redacted == ("(body)",)
+    assert getattr(record.exchange.request.parameters, "text", None) == b""
+    for outcome in (record.exchange.outcome, *record.further.values()):
+        assert [response.outputs for response in outcome.responses] == [()]

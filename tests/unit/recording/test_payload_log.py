@@ -19,7 +19,7 @@ from infergate.core.exchange import Exchange, Outcome
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import tensor_from_array
+from infergate.core.tensor import OpaqueParameters, Tensor, pack_bytes, tensor_from_array
 from infergate.recording.cloud_events import CloudEvent, EventAttributes, binary_message
 from infergate.recording.payload_log import (
     LoggedRoute,
@@ -278,6 +278,16 @@ async def test_a_sink_that_hangs_does_not_prevent_closing(monkeypatch: pytest.Mo
     assert found.results == {"dropped": 6}
     found.add(exchange())
     assert found.results == {"dropped": 8}
+
+
+async def test_a_redacted_body_and_the_response_to_it_are_not_logged() -> None:
+    body = OpaqueParameters({"p": "PATIENT"}, ("tfs-rest",), b"classify\0PATIENT")
+    answer = Tensor("response", Datatype.BYTES, (1,), pack_bytes([b"PATIENT"]))
+    outcome = Outcome((InferResponse("m", outputs=(answer,)),))
+    async with harness(redaction=Redaction(removed=["y"])) as found:
+        found.add(Exchange(InferRequest("m", parameters=body), outcome))
+    assert len(found.sent) == 2
+    assert "PATIENT" not in repr(found.sent)
 
 
 async def test_redaction_applies_before_anything_is_encoded() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from urllib.parse import quote
 
-from infergate.codecs.wire_format import is_secret
 from infergate.core.classification import CLASSIFICATION
+from infergate.core.credential_names import may_hold_credentials
 from infergate.core.datatypes import Datatype
 from infergate.core.messages import InferRequest
 from infergate.core.sequences import SEQUENCE_ID
@@ -69,7 +69,7 @@ class _Program:
         """Return an expression for a dict of ``headers``."""
         entries = []
         for name, value in headers.items():
-            secret = is_secret(name)
+            secret = may_hold_credentials(name)
             if secret:
                 self.arrays.imports.add("os")
             source = f'os.environ["{variable_name(name)}"]' if secret else repr(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,8 @@ class ClientInference:
         }
 
 
-def variable_name(header: str) -> str:
-    """Return the name of the environment variable that holds the value of a secret header."""
-    return "".join(letter if letter.isalnum() else "_" for letter in header).upper()
+def variable_name(name: str) -> str:
+    """Return the name of the environment variable that holds the value of the header or query
+    parameter ``name``, which may be a credential."""
+    letters = re.sub("[^A-Za-z0-9]", "_", name).upper()
+    return f"_{letters}" if letters[:1].isdigit() else letters

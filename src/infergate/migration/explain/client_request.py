@@ -23,6 +23,7 @@ from infergate.core.wire import HttpRequest, RpcRequest
 from infergate.migration.recorded import recorded_message, recorded_metadata
 from infergate.migration.replay.entries import read_entry
 from infergate.recording.format import RecordingError
+from infergate.recording.redaction import BODY
 
 _HTTP_PORTS: Final = {"http": 80, "https": 443}
 _IGNORED_SWITCHES: Final = frozenset(
@@ -260,7 +261,10 @@ def recorded_request(file: Path, number: int) -> tuple[ClientRequest, ModelMetad
     """Return the inference ``number`` of a recording (from 1) as its client sent it, and the
     metadata that its tensors give. Raises RequestError."""
     try:
-        exchange = read_entry(file, number).exchange
+        entry = read_entry(file, number)
+        exchange = entry.exchange
+        if BODY in entry.redacted:
+            raise RequestError(f"{file}#{number}: its body was redacted in the recording")
         return ClientRequest(recorded_message(exchange)), recorded_metadata(exchange)
     except RecordingError as error:
         raise RequestError(str(error)) from None

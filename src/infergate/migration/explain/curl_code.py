@@ -6,8 +6,10 @@ import base64
 import shlex
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote_plus
 
-from infergate.codecs.wire_format import is_secret
+from infergate.codecs.wire_format import query_parameters
+from infergate.core.credential_names import may_hold_credentials
 from infergate.core.errors import GatewayError
 from infergate.core.messages import InferRequest
 from infergate.core.wire import HttpRequest, join_parts
@@ -30,9 +32,7 @@ def curl_code(inference: ClientInference) -> str:
     if wire is None:
         wire = _v2_rest(inference.request)
         headers = inference.own_headers() | dict(wire.headers)
-    query = f"?{wire.query}" if wire.query else ""
-    url = f"{inference.addresses.http_url()}{wire.path}{query}"
-    parts = [f"curl {shlex.quote(url)}"]
+    parts = [f"curl {_url(inference.addresses.http_url() + wire.path, wire.query)}"]
     body = bytes(join_parts(wire.body)) if wire.body else b""
     if wire.method != ("POST" if body else "GET"):
         parts.append(f"-X {shlex.quote(wire.method)}")
@@ -46,8 +46,23 @@ def curl_code(inference: ClientInference) -> str:
     return prefix + " \\\n  ".join(parts) + "\n"
 
 
+def _url(url: str, query: str) -> str:
+    """Return the URL as shell text. Credentials in ``query`` are read from the environment."""
+    text = ""
+    separator = "?"
+    for name, value, is_credential in query_parameters(query):
+        url += separator + name
+        separator = "&"
+        if is_credential:
+            text += f'{shlex.quote(f"{url}=")}"${variable_name(unquote_plus(name))}"'
+            url = ""
+        else:
+            url += value
+    return text + (shlex.quote(url) if url else "")
+
+
 def _header(name: str, value: str) -> str:
-    if is_secret(name):
+    if may_hold_credentials(name):
         return f'{shlex.quote(f"{name}: ")}"${variable_name(name)}"'
     return shlex.quote(f"{name}: {value}")
 

@@ -253,6 +253,6 @@ def _url(wire: Wire, endpoint: Endpoint) -> str:
         return f"{'grpcs' if endpoint.tls else 'grpc'}://{endpoint}{wire.method}"
     if endpoint.framed:
         return f"unix:{endpoint.unix}" if endpoint.unix else f"tcp://{endpoint}"
-    query = f"?{wire.query}" if wire.query else ""
     scheme = "https" if endpoint.tls else "http"
-    return f"{scheme}://{endpoint.authority}{endpoint.path}{wire.path or '/'}{query}"
+    path = f"{endpoint.path}{wire.path or '/'}{wire_format.shown_query(wire.query)}"
+    return f"{scheme}://{endpoint.authority}{path}"

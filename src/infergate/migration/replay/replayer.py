@@ -30,6 +30,7 @@ from infergate.migration.replay.pace import Pace
 from infergate.migration.replay.result import ReplayResult
 from infergate.migration.replay.target import ReplayTarget, ReplayTargetError
 from infergate.recording.encoding import RecordedExchange
+from infergate.recording.redaction import BODY
 
 _MAX_HELD_BYTES: Final = 256 * MIB
 _BATCH: Final = 64
@@ -39,6 +40,7 @@ _MAX_INLINE_BYTES: Final = 64 * KIB
 _MAX_OUTPUT_NAMES: Final = 10_000
 _MAX_ROUTES: Final = 1000
 _PEER: Final = "replay"
+_BODY_REDACTED: Final = "the body of the request was redacted in the recording"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class Replayer:
         if self._options.pace.speed is not None or self._options.pace.rate is not None:
             counts.max_delay = max(counts.max_delay, late)
         try:
-            gateway = await self._target.gateway_for(exchange)
+            gateway = await self._gateway_for(job.entry)
         except ReplayTargetError as error:
             self.result.add_not_sent(str(error))
         else:
@@ -192,6 +194,12 @@ class Replayer:
             sequence = job.entry.sequence
             if sequence is not None and self._last_of_sequence.get(sequence) is job.done:
                 del self._last_of_sequence[sequence]
+
+    async def _gateway_for(self, entry: RecordedExchange) -> Gateway:
+        """Return the gateway that sends ``entry``. Raises ReplayTargetError."""
+        if BODY in entry.redacted:
+            raise ReplayTargetError(_BODY_REDACTED)
+        return await self._target.gateway_for(entry.exchange)
 
     async def _send(self, gateway: Gateway, exchange: Exchange) -> Outcome:
         context, request = self._context(exchange), exchange.request

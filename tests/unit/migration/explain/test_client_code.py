@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,16 @@ def test_tls_is_used_where_the_listener_has_it() -> None:
     assert "ssl=True" in code["tritonclient-grpc"]
     assert "secure_channel" in code["tensorflow-serving-api"]
     assert "no TLS" in code["tensorrtserver"]
+
+
+def test_credentials_in_the_query_are_read_from_the_environment() -> None:
+    query = "a=1&api_key=SECRETQ&%70ass=SECRETR&b=x%20y&sig=&token&2fa-token=SECRETS"
+    wire = HttpRequest("POST", "/p", query, {}, (b"{}",))
+    (code,) = code_of(["curl"], inference(wire=wire)).values()
+    assert "SECRET" not in code
+    words = {"API_KEY": "1", "PASS": "2", "_2FA_TOKEN": "3"}
+    script = f'curl() {{ printf %s "$1"; }}\n{code}'
+    found = subprocess.run(["bash", "-c", script], env=words, capture_output=True, check=True)
+    assert found.stdout.decode() == (
+        "http://h:8000/p?a=1&api_key=1&%70ass=2&b=x%20y&sig=&token&2fa-token=3"
+    )

@@ -13,7 +13,9 @@ from infergate.migration.explain.client_request import (
     parse_command,
     parse_headers,
     read_file,
+    recorded_request,
 )
+from recordings import exchange, write_recording
 
 FORM = {"accept": "*/*", "content-type": "application/x-www-form-urlencoded"}
 JSON = {"accept": "application/json", "content-type": "application/json"}
@@ -141,3 +143,10 @@ def test_headers_need_a_name() -> None:
 )
 def test_known_grpc_methods_are_recognized(text: str, is_known: bool) -> None:
     assert is_rpc_method(text) is is_known
+
+
+def test_a_recorded_request_with_a_redacted_body_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.igrec"
+    write_recording(file, [exchange(1)], redacted=("(body)",))
+    with pytest.raises(RequestError, match="#1: its body was redacted in the recording"):
+        recorded_request(file, 1)

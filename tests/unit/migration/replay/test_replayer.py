@@ -328,3 +328,10 @@ async def test_a_cancelled_replay_has_the_result_until_then() -> None:
         await task
     assert (running.result.counts.sent, running.result.counts.equal) == (3, 3)
     assert running.result.counts.seconds > 0
+
+
+async def test_an_inference_with_a_redacted_body_is_not_sent() -> None:
+    server = Server()
+    result = await replayed(recorded(exchange(1), redacted=("(body)",)), server)
+    assert (result.counts.not_sent, server.requests) == (1, [])
+    assert result.reasons == {"the body of the request was redacted in the recording": 1}

@@ -210,3 +210,9 @@ def test_long_strings_are_shown_truncated() -> None:
     assert tensor_format.to_json(tensor_format.parse(text, DEFAULT_LIMITS))["data"] == [
         "x" * 256 + "…"
     ]
+
+
+def test_credentials_in_a_query_are_hidden() -> None:
+    query = "a=1&api_key=SECRET&x-amz-signature=SECRET&compass=n"
+    shown = wire_format.describe_request(HttpRequest("GET", "/p", query))["start"]
+    assert shown == ("GET /p?a=1&api_key=(hidden)&x-amz-signature=(hidden)&compass=n HTTP/1.1")
