@@ -92,8 +92,12 @@ def _show(file: str, *, lines: bool) -> int:
         print(f"infergate: {error}", file=sys.stderr)
         return 1
     if not lines:
-        print(f"{file}: {records} records, {damaged} damaged parts")
+        print(f"{file}: {_count(records, 'record')}, {_count(damaged, 'damaged part')}")
     return int(damaged > 0)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _printable(text: str) -> str:

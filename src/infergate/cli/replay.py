@@ -98,6 +98,8 @@ def _check(arguments: Arguments) -> None:
     if arguments.export is not None and (arguments.to or arguments.config is not None):
         if arguments.model is None:
             _fail("--export with --to or --config, which give the metadata, needs --model")
+        if arguments.to and not arguments.protocol:
+            _fail("--export with --to needs --protocol")
     elif arguments.export is None and bool(arguments.to) == (arguments.config is not None):
         _fail("expected either --to URL or --config FILE")
     if arguments.protocol is not None and not arguments.to:

@@ -82,7 +82,7 @@ def _kth_largest(rows: Array, k: int) -> Array:
 
 
 def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
-    """Return the cosine similarity of each row: 1 for two rows of zeros, 0 if only one has zeros,
+    """Return the cosine similarity of each row: 1 for two equal rows, 0 if only one has zeros,
     -1 if NaN or infinity is not equal in both. Equal NaNs and infinities do not count."""
     with np.errstate(all="ignore"):
         first, second = expected.astype(np.float64), actual.astype(np.float64)
@@ -97,7 +97,9 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
         norms *= np.sqrt(np.einsum("ij,ij->i", second, second))
         cosines: npt.NDArray[np.float64] = np.clip(dot / norms, -1.0, 1.0)
     cosines[is_zero | other_is_zero] = 0.0
-    cosines[is_zero & other_is_zero] = 1.0
+    # Rows of zeros, or rows whose finite elements are all zeros. The cosine of other equal rows
+    # may be rounded to less than 1.
+    cosines[(is_zero & other_is_zero) | equal.all(axis=1)] = 1.0
     cosines[~comparable] = -1.0
     return cosines
 

@@ -210,8 +210,3 @@ def _percent_encode(match: re.Match[str]) -> str:
 def structured_json(event: CloudEvent) -> bytes:
     """Return ``event`` in the JSON format, without line breaks."""
     return orjson.dumps({**event.attributes, "data": orjson.Fragment(event.data)})
-
-
-def batch_json(events: Sequence[CloudEvent]) -> bytes:
-    """Return ``events`` in the JSON batch format."""
-    return b"[" + b",".join(map(structured_json, events)) + b"]"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from infergate import __version__
 from infergate.codecs.protos import SCHEMA
-from infergate.codecs.protos.bounded_parser import parse
+from infergate.codecs.protos.bounded_parser import check_fields, parse_checked
 from infergate.codecs.protos.wire_scanner import (
     MalformedMessageError,
     field_prefix,
@@ -42,8 +42,17 @@ from infergate.recording.format import FORMAT_VERSION, MAX_METADATA_BYTES, MAX_R
 _Record: Final = SCHEMA.message_class("infergate.recording.Record")
 _TENSOR_DATA: Final = 15
 """The number of the field ``tensor_data``."""
-_MAX_FIELDS: Final = MAX_METADATA_BYTES
-"""Every field takes at least a byte, so no record within the limits has more fields."""
+_MAX_FIELDS: Final = 1_000_000
+"""Maximum number of fields without tensor data, at all depths, with the elements of lists."""
+_MAX_OBJECTS: Final = 100_000
+"""Maximum number of responses, tensors, parameters, headers and other messages in a record, with
+the names of redacted tensors. An empty one has only two bytes in the file."""
+_MIN_OBJECT_BYTES: Final = 2
+_OBJECT_MEMORY: Final = 512
+"""An upper bound of the Python objects for a message without its texts and data, in bytes."""
+_BYTE_MEMORY: Final = 10
+"""Memory for a byte of texts, numbers and shapes, which become Python objects. A dimension takes
+up to 18 bytes for each of its bytes."""
 _SHAPE_LIMITS: Final = Limits(rank=1024)
 _RESPONSES_PER_PAUSE: Final = 16
 """Responses of a stream that are encoded before a pause, in about 0.2 ms."""
@@ -53,8 +62,8 @@ _ORIGINS: Final = (Origin.GATEWAY, Origin.BACKEND)
 
 
 class UnrecordableError(Exception):
-    """An exchange cannot be recorded: it is larger than a record may be, or a parameter is not
-    JSON."""
+    """An exchange cannot be recorded: it is larger than a record may be, has too many parts, or a
+    parameter is not JSON."""
 
 
 @record
@@ -63,7 +72,8 @@ class RecordedExchange:
 
     ``further`` are outcomes of the same request at other backends, by name. ``redacted`` are the
     names of tensors that were removed, or whose data was replaced by zeros, and ``redaction.BODY``
-    if the body of the request was removed."""
+    if the body of the request was removed. ``overhead`` is the estimated memory of everything
+    except tensor data, in bytes."""
 
     exchange: Exchange
     further: Mapping[str, Outcome] = _NO_FURTHER
@@ -71,6 +81,13 @@ class RecordedExchange:
     gateway_version: str = __version__
     position: int = 0
     length: int = 0
+    overhead: int = 0
+
+    @property
+    def size(self) -> int:
+        """The estimated memory in bytes."""
+        further = sum(outcome.size for outcome in self.further.values())
+        return self.overhead + self.exchange.size + further
 
     @property
     def sequence(self) -> SequenceKey | None:
@@ -119,6 +136,11 @@ def encode_exchange(
             f"the record without its tensors has {len(metadata)} bytes; the limit is "
             f"{MAX_METADATA_BYTES}"
         )
+    if len(metadata) > _MIN_OBJECT_BYTES * _MAX_OBJECTS:  # shorter ones cannot have too many
+        try:
+            _check_objects(metadata, len(redacted))
+        except MalformedMessageError as error:
+            raise UnrecordableError(f"the record has too many parts: {error}") from None
     parts: list[Buffer] = [metadata]
     for tensor in chain(request.inputs, *map(_outputs, outcomes)):
         parts += (field_prefix(_TENSOR_DATA, len(tensor.data)), tensor.data)
@@ -209,8 +231,17 @@ def _write_parameters(owner: Any, parameters: Parameters) -> None:
 def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> RecordedExchange:
     """Return the record ``data``. Its tensors are views of ``data``. Raises
     MalformedMessageError."""
-    metadata, blobs = split_raw_fields(data, _TENSOR_DATA, _MAX_FIELDS)
-    message = parse(_Record, metadata, _MAX_FIELDS, MAX_METADATA_BYTES)
+    # Most fields at the top level are objects; twice their number leaves room for the others.
+    metadata, blobs = split_raw_fields(data, _TENSOR_DATA, 2 * _MAX_OBJECTS)
+    if len(metadata) > MAX_METADATA_BYTES:
+        raise MalformedMessageError(
+            f"it has {len(metadata)} bytes without its tensors; the limit is {MAX_METADATA_BYTES}"
+        )
+    objects = _check_objects(metadata)
+    message = parse_checked(_Record, metadata)
+    _check_count(objects + len(message.redacted))
+    # Each list and object in the JSON of a parameter is a Python object too.
+    objects += len(message.redacted) + sum(map(bytes(metadata).count, (b"[", b"{")))
     tensor_data = iter(blobs)
     try:
         exchange = Exchange(
@@ -230,7 +261,13 @@ def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> Recorde
         }
         redacted = tuple(map(_decode, message.redacted))
         found = RecordedExchange(
-            exchange, further, redacted, message.gateway_version, position, length
+            exchange,
+            further,
+            redacted,
+            message.gateway_version,
+            position,
+            length,
+            _OBJECT_MEMORY * objects + _BYTE_MEMORY * len(metadata),
         )
         found.sequence  # noqa: B018 - this checks the id of the sequence
     except GatewayError as error:
@@ -240,6 +277,22 @@ def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> Recorde
     if next(tensor_data, None) is not None:
         raise MalformedMessageError("it has data of more tensors than it describes")
     return found
+
+
+def _check_objects(metadata: Buffer, further: int = 0) -> int:
+    """Return the number of messages in ``metadata``, a record without tensor data. Raises
+    MalformedMessageError if it has too many, together with ``further`` objects, or too many
+    fields."""
+    messages = check_fields(_Record, metadata, _MAX_FIELDS, max_messages=_MAX_OBJECTS)
+    _check_count(messages + further)
+    return messages
+
+
+def _check_count(objects: int) -> None:
+    if objects > _MAX_OBJECTS:
+        raise MalformedMessageError(
+            f"it has more than {_MAX_OBJECTS} responses, tensors, parameters and headers"
+        )
 
 
 def _decode(value: bytes) -> str:
@@ -260,10 +313,6 @@ def _read_request(message: Any, data: Iterator[memoryview]) -> InferRequest:
             ]
         ),
     )
-
-
-def _read_requested(message: Any) -> RequestedOutput:
-    return RequestedOutput(_decode(message.name), _read_parameters(message))
 
 
 def _read_outcome(message: Any, data: Iterator[memoryview]) -> Outcome:

@@ -173,7 +173,7 @@ def test_damage_is_printed_and_is_a_failure(
     assert "the checksum of the record is wrong" in text
     assert "timeout" in text
     if not options:
-        assert f"{file}: 1 records, 1 damaged parts" in text
+        assert f"{file}: 1 record, 1 damaged part" in text
 
 
 @pytest.mark.parametrize(

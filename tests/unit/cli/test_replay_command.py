@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,20 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
     assert not report.exists()
 
 
+def test_a_server_that_cannot_be_reached_is_reported_though_there_are_rules(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules, report = tmp_path / "rules.yaml", tmp_path / "report.html"
+    rules.write_text("outputs: {y: {top_k: 1}}")
+    with socket.socket() as reserved:  # bound, but it does not listen
+        reserved.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
+        argv = ["--to", url, "--compare", str(rules), "--report", str(report), "--fast"]
+        assert main(["replay", files[1], *argv]) == 1
+    assert "ok/connect 3" in capsys.readouterr().out
+    assert report.exists()
+
+
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("argv", "reason"),
@@ -98,6 +113,10 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
         (["a.json", "--model", "m", "--export", "b.json"], "is replayed alone"),
         (["a.json", "--model", "m", "--to", "http://127.0.0.1:9"], "needs --protocol"),
         (["a.igrec", "--to", "http://h", "--export", "b.json"], "needs --model"),
+        (
+            ["a.igrec", "--to", "http://h", "--model", "m", "--export", "b.json"],
+            "--export with --to needs --protocol",
+        ),
         (["a.igrec", "--export", "/no/such/b.json"], "No such file or directory"),
         (["a.igrec", "b.igrec", "--export", "b.json"], "of one model, but there are 'm' and 'n'"),
     ],
@@ -149,7 +168,7 @@ def test_a_folder_stands_for_its_recordings(
     assert "4 inferences sent" in capsys.readouterr().out
     assert main(["record", "show", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert shown.index("a.igrec: 3 records") < shown.index("b.igrec: 1 records")
+    assert shown.index("a.igrec: 3 records") < shown.index("b.igrec: 1 record, 0 damaged parts")
     (tmp_path / "none").mkdir()
     for command in (["record", "show"], ["replay", "--config", files[0]]):
         assert main([*command, str(tmp_path / "none")])

@@ -106,6 +106,24 @@ def test_cosine_is_the_smallest_of_all_rows_whatever_their_scale(
     assert result.distance == pytest.approx(1 - min(exact), abs=1e-9)
 
 
+@given(
+    rows=st.integers(1, 6).flatmap(
+        lambda length: st.lists(
+            st.lists(st.floats(), min_size=length, max_size=length), min_size=1, max_size=3
+        )
+    )
+)
+def test_identical_rows_always_pass(rows: list[list[float]]) -> None:
+    result = compare_arrays(Datatype.FP64, rows, rows, OutputRule(cosine=1.0))
+    assert (result.cause, result.cosine, result.distance) == ("", 1.0, 0.0)
+
+
+@pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16, Datatype.FP32])
+def test_the_rounding_of_a_cosine_does_not_make_identical_rows_differ(datatype: Datatype) -> None:
+    rows = np.random.default_rng(0).normal(size=(1000, 100))
+    assert compare_arrays(datatype, rows, rows, OutputRule(cosine=1.0)).cause == ""
+
+
 def test_the_minimum_of_the_cosine_decides() -> None:
     angle = math.acos(0.95)
     actual = [math.cos(angle), math.sin(angle)]

@@ -57,6 +57,11 @@ def parse(
     if len(data) > max_bytes:
         raise MalformedMessageError(f"it has {len(data)} bytes; the limit is {max_bytes}")
     check_fields(message_class, data, max_fields, max_on_loop)
+    return parse_checked(message_class, data)
+
+
+def parse_checked(message_class: Any, data: Buffer) -> Any:
+    """Parse ``data``, whose fields have been counted. Raises MalformedMessageError."""
     try:
         return message_class.FromString(data)
     except DecodeError:
@@ -64,11 +69,18 @@ def parse(
 
 
 def check_fields(
-    message_class: Any, data: Buffer, max_fields: int, max_on_loop: int | None = None
-) -> None:
-    """Count the fields of ``data``, a ``message_class``, at all depths. Each element of a packed
-    list counts as a field. Raises MalformedMessageError for more than ``max_fields`` fields, and
-    NeedsOffloadError for more than ``max_on_loop``."""
+    message_class: Any,
+    data: Buffer,
+    max_fields: int,
+    max_on_loop: int | None = None,
+    max_messages: int | None = None,
+) -> int:
+    """Count the fields of ``data``, a ``message_class``, at all depths, and return the number of
+    messages inside it. Each element of a packed list counts as a field. With ``max_messages``, the
+    count ends at the first message beyond it, which the caller must reject. Raises
+    MalformedMessageError for more than ``max_fields`` fields, and NeedsOffloadError for more than
+    ``max_on_loop``."""
+    messages = 0
     fields_left = max_fields if max_on_loop is None else min(max_fields, max_on_loop)
     position, end, shape = 0, len(data), _field_layout(message_class.DESCRIPTOR)
     outer: list[tuple[int, int, FieldLayout]] = []  # the unread rest of the enclosing messages
@@ -93,15 +105,19 @@ def check_fields(
             raise MalformedMessageError(
                 f"field {number} at byte {start} runs past the end of its message"
             )
-        if wire_type == DELIMITED and value_start < position and number in shape:
+        if wire_type == DELIMITED and number in shape:
             inner = shape[number]
             if isinstance(inner, dict):
+                messages += 1
+                if messages - 1 == max_messages:
+                    return messages
                 outer.append((position, end, shape))
                 position, end, shape = value_start, position, inner
             else:
                 fields_left -= (position - value_start) // inner
     if fields_left < 0:
         raise _too_many_fields(max_fields, max_on_loop)
+    return messages
 
 
 def _too_many_fields(max_fields: int, max_on_loop: int | None) -> Exception:

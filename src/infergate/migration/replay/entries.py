@@ -143,10 +143,10 @@ def _reordered(entries: Iterator[Entry]) -> Iterator[Entry]:
             yield entry
             continue
         heapq.heappush(window, (start_time(entry), number, entry))
-        size += entry.exchange.size
+        size += entry.size
         while len(window) > _MAX_WAITING or (size > _MAX_WAITING_BYTES and window):
             earliest = heapq.heappop(window)[2]
-            size -= earliest.exchange.size
+            size -= earliest.size
             yield earliest
     while window:
         yield heapq.heappop(window)[2]

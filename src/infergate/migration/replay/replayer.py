@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final, NamedTuple
 
 from infergate.comparison.outcomes import OTHER, Comparison, compare
@@ -104,10 +105,10 @@ class Replayer:
         finally:
             self.result.counts.seconds = time.monotonic() - self._started
         unknown = self._options.rules.outputs.keys() - self._output_names
-        if unknown and self.result.counts.compared:
+        if unknown and self._output_names:
             raise ComparisonRuleError(
                 f"no response has the output '{min(unknown)}' of the rules; expected one of: "
-                f"{', '.join(sorted(self._output_names)) or 'none'}"
+                f"{', '.join(sorted(self._output_names))}"
             )
         return self.result
 
@@ -144,7 +145,7 @@ class Replayer:
         size = 0
         for entry in self._entries:
             entries.append(entry)
-            size += entry.exchange.size if isinstance(entry, RecordedExchange) else 0
+            size += entry.size if isinstance(entry, RecordedExchange) else 0
             if len(entries) == _BATCH or size > _BATCH_BYTES:
                 break
         return entries
@@ -155,7 +156,7 @@ class Replayer:
 
     async def _make_job(self, entry: RecordedExchange) -> _Job:
         # The new response is likely to be as long as the recorded one.
-        size = entry.exchange.size + entry.exchange.outcome.size
+        size = entry.size + entry.exchange.outcome.size
         while self._held_bytes and self._held_bytes + size > _MAX_HELD_BYTES:
             self._released.clear()
             await self._released.wait()
@@ -249,8 +250,7 @@ class Replayer:
         comparison = await self._comparison(expected, _without(entry.redacted, outcome))
         counts.compared += 1
         counts.equal += comparison.is_equal
-        if len(self._output_names) < _MAX_OUTPUT_NAMES:
-            self._output_names.update(each.name for each in comparison.outputs)
+        self._add_output_names(exchange.outcome, comparison)
         self.result.summary.add(
             self._route_name(exchange),
             exchange.request.model,
@@ -258,6 +258,15 @@ class Replayer:
             time=start_time(entry),
             request_id=exchange.request_id,
         )
+
+    def _add_output_names(self, expected: Outcome, comparison: Comparison) -> None:
+        """Add the recorded outputs and those of the comparison, which has none if the server
+        failed."""
+        recorded = (output.name for each in expected.responses for output in each.outputs)
+        for name in chain(recorded, (each.name for each in comparison.outputs)):
+            if len(self._output_names) == _MAX_OUTPUT_NAMES:
+                break
+            self._output_names.add(name)
 
     def _route_name(self, exchange: Exchange) -> str:
         """Return the recorded route, or OTHER if the file names too many routes."""

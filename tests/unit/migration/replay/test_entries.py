@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from infergate.core.exchange import Outcome
+from infergate.core.limits import MIB
+from infergate.core.messages import InferResponse
 from infergate.migration.replay import entries
 from infergate.migration.replay.entries import (
     DamagedFilePart,
@@ -80,6 +83,29 @@ def test_only_a_limited_number_of_inferences_is_held(
     next(found)
     assert 1 <= taken <= 258
     monkeypatch.setattr(entries, "_MAX_WAITING_BYTES", 20)  # two inferences have 16 bytes
+    found = read_entries([tmp_path / "a"])
+    taken = 0
+    next(found)
+    assert taken <= 4
+
+
+def test_responses_without_tensors_count_for_the_limit_of_the_bytes_that_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = Outcome((InferResponse(""),) * 1000)
+    content = (exchange(n, started_at=n, outcome=outcome) for n in range(20))
+    write_recording(tmp_path / "a", content)
+    monkeypatch.setattr(entries, "_MAX_WAITING_BYTES", MIB)
+    taken = 0
+    read = entries.read_recording
+
+    def reading(path: Path) -> Iterator[object]:
+        nonlocal taken
+        for entry in read(path):
+            taken += 1
+            yield entry
+
+    monkeypatch.setattr(entries, "read_recording", reading)
     found = read_entries([tmp_path / "a"])
     taken = 0
     next(found)

@@ -177,10 +177,12 @@ async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int)
     assert peak == concurrency
 
 
+@pytest.mark.parametrize("overhead", [0, 100])
 async def test_the_memory_of_inferences_in_progress_is_limited(
-    monkeypatch: pytest.MonkeyPatch,
+    overhead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replayer, "_MAX_HELD_BYTES", 24)  # an exchange counts 12 bytes
+    # An exchange counts 12 bytes without its overhead.
+    monkeypatch.setattr(replayer, "_MAX_HELD_BYTES", 2 * (12 + overhead))
     running = peak = 0
 
     async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
@@ -192,7 +194,10 @@ async def test_the_memory_of_inferences_in_progress_is_limited(
         running -= 1
         return await echo(request, context)
 
-    result = await replayed(recorded(*map(exchange, range(20))), Server(answer))
+    entries: list[Entry] = [
+        RecordedExchange(exchange(number), overhead=overhead) for number in range(20)
+    ]
+    result = await replayed(entries, Server(answer))
     assert result.counts.sent == 20
     assert peak == 2
 
@@ -265,6 +270,23 @@ async def test_a_rule_for_an_output_that_no_response_has_is_an_error() -> None:
     rules = ComparisonRules(outputs={"z": OutputRule(atol=1)})
     with pytest.raises(ComparisonRuleError, match=r"no response has the output 'z'.*: y"):
         await replayed(recorded(exchange(1)), options=replace(FAST, rules=rules))
+
+
+@pytest.mark.parametrize("kind", [None, Kind.BAD_REQUEST])
+async def test_a_rule_for_a_recorded_output_is_right_if_the_server_fails(
+    kind: Kind | None,
+) -> None:
+    """``kind`` is the error in the recording, which then has no outputs that the rule could
+    name."""
+
+    async def fail(request: InferRequest, context: RequestContext) -> InferResponse:
+        raise GatewayError(Kind.CONNECT, "connection refused")
+
+    rules = ComparisonRules(outputs={"y": OutputRule(atol=1)})
+    each = with_outcome(1, error=GatewayError(kind, "no")) if kind else exchange(1)
+    result = await replayed(recorded(each), Server(fail), replace(FAST, rules=rules))
+    assert (result.counts.compared, result.counts.equal) == (1, 0)
+    assert not result.is_equal
 
 
 async def test_a_rule_that_does_not_fit_an_output_stops_the_replay() -> None:
