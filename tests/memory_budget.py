@@ -27,5 +27,9 @@ class Budget:
         other.held = other.peak = size
         return other
 
+    def detach_optional(self, size: int) -> Budget:
+        self.grow(size)
+        return self.detach(size)
+
     def close(self) -> None:
         self.held = 0

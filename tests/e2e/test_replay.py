@@ -259,6 +259,7 @@ def test_ctrl_c_ends_a_replay_with_the_result_until_then(
     report = tmp_path / "report.html"
     to = ["--to", f"http://{server.http}", "--protocol", "v2-rest", "--report", str(report)]
     argv = [sys.executable, "-m", "infergate", "replay", str(plain), *to, "--rate", "0.001"]
+    argv = ["env", "--default-signal=INT", *argv]  # background jobs of a shell ignore the signal
     count = infers(server)
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         until(lambda: infers(server) > count, "the first inference")

@@ -9,6 +9,8 @@ from infergate.core.limits import KIB
 
 IN_FLIGHT_BYTES: Final = "in_flight_bytes"
 """The name of the limit in errors."""
+OPTIONAL_BYTES: Final = "transport.server.admission.OPTIONAL_PART"
+"""The name of the limit of optional work in errors."""
 MIN_ACCOUNTED_BYTES: Final = 64 * KIB
 """Allocations up to this size are not charged individually; ``limits.in_flight`` bounds their
 total."""
@@ -37,6 +39,13 @@ class MemoryAccount(Protocol):
         request."""
         ...
 
+    def detach_optional(self, size: int) -> DetachedMemoryAccount:
+        """Charge ``size`` more bytes to a separate account for optional work, which no client waits
+        for: recording, logging, mirroring. Raises OVERLOADED, and then charges nothing, if the
+        budget or the part of it that optional work may use is exhausted. This also holds for the
+        growth of the account, and of accounts detached from it."""
+        ...
+
 
 class DetachedMemoryAccount(MemoryAccount, Protocol):
     """A memory account whose creator must close it."""
@@ -56,6 +65,10 @@ class _Unlimited:
         """Accept any size."""
 
     def detach(self, size: int) -> DetachedMemoryAccount:  # noqa: ARG002
+        """Return this account, which counts nothing."""
+        return self
+
+    def detach_optional(self, size: int) -> DetachedMemoryAccount:  # noqa: ARG002
         """Return this account, which counts nothing."""
         return self
 

@@ -1,8 +1,9 @@
 """Compares the responses of mirrors with the served responses, off the serving path.
 
 Comparisons wait in a queue, from which a helper process takes batches. The queue is limited by
-``MAX_WAITING`` and ``MAX_BYTES``, and its tensors count for ``limits.in_flight_bytes``. A
-comparison beyond a limit is dropped and counted; a request never waits for a comparison.
+``MAX_WAITING`` and ``MAX_BYTES``, and its tensors count for ``limits.in_flight_bytes``, as optional
+work, because they move from the account of the copy. A comparison beyond a limit is dropped and
+counted; a request never waits for a comparison.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ T = TypeVar("T")
 MAX_WAITING: Final = 512
 """Maximum number of comparisons that wait or run, of all routes."""
 MAX_BYTES: Final = 256 * MIB
-"""Maximum bytes of the tensors of these comparisons. A single comparison may exceed it."""
+"""Maximum bytes of the tensors of these comparisons. A single comparison may exceed it, within
+the memory for optional work."""
 _MAX_BATCH: Final = 128
 _MAX_BATCH_BYTES: Final = 4 * MIB
 _MAX_BATCH_TENSORS: Final = 256

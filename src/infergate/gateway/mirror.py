@@ -2,9 +2,9 @@
 
 - A copy is sent after the response to the original request, so the client never waits for it.
 - The number of concurrent copies is limited. Together they hold at most ``MAX_BYTES`` of tensors,
-  but a single copy may exceed ``MAX_BYTES``. Copies and their responses also count for
-  ``limits.in_flight_bytes``, even after their clients have disconnected. A copy beyond a limit is
-  dropped and counted as ``dropped``.
+  but a single copy may exceed ``MAX_BYTES``. Copies and their responses also count as optional work
+  for ``limits.in_flight_bytes``, even after their clients have disconnected. A copy beyond a limit
+  is dropped and counted as ``dropped``.
 - Copies of one sequence are sent one after the other. If one of them is dropped, all later ones are
   dropped, because the backend's state would differ from the state of the original.
 - ``MirrorSender`` keeps all tasks. They are finished when ``close`` returns.
@@ -62,8 +62,7 @@ class MirrorSender:
             and (not sizes or sum(sizes) + size <= MAX_BYTES)
         ):
             with contextlib.suppress(GatewayError):
-                memory.grow(size)
-                return memory.detach(size)
+                return memory.detach_optional(size)
         self._counters.mirrored["dropped"] += 1
         if sequence is not None:
             self._incomplete[sequence] = None

@@ -1,7 +1,8 @@
 """The payload log: sends inferences as CloudEvents to a sink, such as an HTTP server or files.
 
 - Requests never wait for the log. Exchanges wait in a queue that is bounded by their number and
-  bytes and counted in ``limits.in_flight_bytes``; exchanges beyond a limit are dropped and counted.
+  bytes and counted as optional work in ``limits.in_flight_bytes``; exchanges beyond a limit are
+  dropped and counted.
 - Events are written as JSON by helper processes, except small ones, because orjson holds the
   interpreter.
 - The sink's failures are logged when they begin and when they end, and counted.
@@ -147,11 +148,11 @@ class PayloadLog:
             self._count(DROPPED, number)
             return
         try:
-            memory.grow(size)
+            account = memory.detach_optional(size)
         except GatewayError:
             self._count(DROPPED, number)
             return
-        self._queue.append(_Waiting(exchange, mode, id_, number, size, memory.detach(size)))
+        self._queue.append(_Waiting(exchange, mode, id_, number, size, account))
         self._bytes += size
         self._filled.set()
         if len(self._queue) >= self._sink.max_batch or self._bytes >= _MAX_BATCH_BYTES:
@@ -240,7 +241,9 @@ class PayloadLog:
         """Return the encoded events. Raises OVERLOADED, TIMEOUT and UNSUPPORTED."""
         settings, memory = self._settings, waiting.memory
         tensor_bytes = waiting.exchange.size
-        max_bytes = waiting.size + json_size_bounds(_tensors(waiting.exchange))[1]
+        # The tensors once more, which are pickled for the helper, and the events. They are charged
+        # together, because encoders that hold a part each while they wait would all be refused.
+        max_bytes = waiting.size + tensor_bytes + json_size_bounds(_tensors(waiting.exchange))[1]
         arguments: tuple[Any, ...] = (
             self._sink.encode,
             settings.attributes,
@@ -260,8 +263,6 @@ class PayloadLog:
                 *arguments,
                 client=_CLIENT,
                 cost=tensor_bytes,
-                memory=memory,
-                size=tensor_bytes,
             )
         memory.shrink(max(0, max_bytes - sum(len(body) for _, body in events)))
         return events

@@ -36,7 +36,8 @@ RESULTS: Final = (RECORDED, QUEUE_FULL, MEMORY_SHORT, UNRECORDABLE, NOT_WRITTEN)
 """The results of inferences that were selected for recording."""
 MAX_QUEUED: Final = 10_000
 MAX_QUEUED_BYTES: Final = 256 * MIB
-"""Maximum memory of the exchanges in the queue. A single exchange may be larger."""
+"""Maximum memory of the exchanges in the queue. A single exchange may be larger, within the memory
+for optional work."""
 NOT_RESPONDING: Final = "the disk does not respond"
 _STOP_TIMEOUT_SECONDS: Final = 3.0
 _log = logging.getLogger("infergate")
@@ -121,13 +122,13 @@ class Recorder:
             self._counters.exchanges[QUEUE_FULL] += 1
             return
         try:
-            memory.grow(size)
+            account = memory.detach_optional(size)
         except GatewayError:
             self._counters.exchanges[MEMORY_SHORT] += 1
             return
         self._queued += 1
         self._queued_bytes += size
-        self._writer.put(WriteJob(exchange, self._redaction, size, memory.detach(size)))
+        self._writer.put(WriteJob(exchange, self._redaction, size, account))
 
     def _on_report(self, report: BatchReport) -> None:
         for job in report.jobs:

@@ -20,7 +20,7 @@ from exchange_samples import comparable, sample_exchange
 from infergate.core.counters import RecordingCounters
 from infergate.core.datatypes import Datatype
 from infergate.core.exchange import Exchange
-from infergate.core.limits import Limits
+from infergate.core.limits import MIB, Limits
 from infergate.core.memory import UNLIMITED
 from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
@@ -155,6 +155,24 @@ async def test_redacted_data_counts_as_memory_because_its_message_is_kept(
     assert memory.peak == held_bytes(sample_exchange(size=1000))
     disk.released.set()
     await asyncio.to_thread(recorder.close)
+
+
+async def test_a_disk_that_hangs_leaves_three_quarters_of_the_memory_to_requests(
+    tmp_path: Path, disk: Disk
+) -> None:
+    admission = Admission(Limits(in_flight_bytes=16 * MIB))
+    account = RequestAccount(admission)
+    async with recording(tmp_path) as found:
+        for number in range(100):
+            found.recorder.record(sample_exchange(number, size=MIB // 4), account)
+        assert 2 * MIB < admission.bytes <= 4 * MIB
+        account.admit(11 * MIB)  # a sixteenth is reserved for short requests
+        account.release()
+        disk.released.set()
+        await found.settled()
+        assert found.results.keys() == {"recorded", "memory_short"}
+        assert sum(found.results.values()) == 100
+    assert admission.bytes == 0
 
 
 async def test_the_queue_is_bounded_by_count(

@@ -25,7 +25,7 @@ from infergate.codecs.v2_rest import PLUGIN
 from infergate.core.counters import BackendCounters
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB
+from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.core.memory import DetachedMemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import NO_PARAMETERS, Tensor
@@ -41,6 +41,7 @@ from infergate.runtime.offload.ipc_message import (
 from infergate.runtime.offload.pool import LARGE_JOB_COST
 from infergate.testing import Vector, load
 from infergate.testing.canonical import to_text
+from infergate.transport.server.admission import Admission, RequestAccount
 
 CODEC: Any = PLUGIN.create({})
 VECTORS = Path(__file__).parents[2] / "vectors" / "v2-rest"
@@ -456,6 +457,10 @@ class _Budget:
     def detach(self, size: int) -> DetachedMemoryAccount:
         return _Detached(self, size)
 
+    def detach_optional(self, size: int) -> DetachedMemoryAccount:
+        self.grow(size)
+        return self.detach(size)
+
 
 class _Detached(_Budget):
     def __init__(self, budget: _Budget, size: int) -> None:
@@ -479,3 +484,29 @@ async def test_a_job_waits_for_memory_that_other_jobs_hold() -> None:
             await pool.run(None, len, "abc", memory=budget, size=101)
     finally:
         await pool.close()
+
+
+class _Started(_Budget):
+    """Sets ``started`` when a job starts."""
+
+    def __init__(self) -> None:
+        super().__init__(100)
+        self.started = asyncio.Event()
+
+    def detach(self, size: int) -> DetachedMemoryAccount:
+        self.started.set()
+        return super().detach(size)
+
+
+async def test_a_job_of_optional_work_does_not_occupy_a_helper_while_it_waits_for_memory() -> None:
+    pool, started = HelperPool(2), _Started()
+    optional = RequestAccount(Admission(Limits(in_flight_bytes=1000))).detach_optional(250)
+    running = asyncio.create_task(pool.run(None, time.sleep, 60, memory=started, size=10))
+    try:
+        await started.started.wait()
+        with pytest.raises(GatewayError, match="optional work"):
+            await pool.run(None, len, "abc", memory=optional, size=1)
+        assert not running.done()
+    finally:
+        await pool.close()
+        await asyncio.gather(running, return_exceptions=True)

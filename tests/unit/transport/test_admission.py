@@ -8,12 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB, Limits
-from infergate.core.memory import MIN_ACCOUNTED_BYTES
+from infergate.core.memory import MIN_ACCOUNTED_BYTES, OPTIONAL_BYTES
 from infergate.transport.server import admission as admission_module
 from infergate.transport.server.admission import (
     MAX_STREAMS,
     Admission,
     IncomingBody,
+    OptionalAccount,
     RequestAccount,
     UnsentResponse,
 )
@@ -115,6 +116,46 @@ def test_detached_memory_outlasts_its_request() -> None:
     assert admission.bytes == 0, "the request has ended"
     account.detach(10).close()
     assert admission.bytes == 0
+
+
+def test_optional_work_never_holds_more_than_a_quarter() -> None:
+    admission = Admission(Limits(in_flight_bytes=1000))
+    account = RequestAccount(admission)
+    account.admit(0)
+    first = account.detach_optional(100)
+    second = account.detach_optional(100)
+    with raises_kind(Kind.OVERLOADED, match="125 bytes of waiting optional work") as caught:
+        account.detach_optional(0)
+    assert caught.value.limit == OPTIONAL_BYTES
+    first.grow(50)  # started work may grow
+    for grow in (first.grow, first.detach(20).grow):
+        with raises_kind(Kind.OVERLOADED, match="250 bytes of optional work"):
+            grow(1)
+    assert (admission.optional_bytes, admission.bytes) == (250, 250)
+    first.shrink(130)
+    second.close()
+    second.close()
+    assert (admission.optional_bytes, admission.bytes) == (20, 20)
+    with pytest.raises(GatewayError):
+        account.detach_optional(231)
+    account.detach_optional(230)  # one large piece may fill the quarter
+    other = RequestAccount(admission)
+    other.admit(750)
+
+
+def test_optional_work_does_not_limit_the_only_request() -> None:
+    admission = Admission(Limits(in_flight_bytes=1000))
+    account = RequestAccount(admission)
+    account.admit(100)
+    optional = account.detach_optional(200)
+    account.grow(5000)
+    with pytest.raises(GatewayError):  # the whole budget is in use
+        optional.grow(1)
+    account.release()
+    assert (admission.optional_bytes, admission.bytes) == (200, 200)
+    optional.close()
+    account.detach_optional(10).close()
+    assert (admission.optional_bytes, admission.bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -229,12 +270,14 @@ class Accounts(RuleBasedStateMachine):
     @rule(data=st.data(), size=st.integers(0, 600))
     def grow(self, data: st.DataObject, size: int) -> None:
         account = self._pick(data)
-        is_alone = self.sizes[account] == self.admission.bytes
+        optional = self.admission.optional_bytes
+        is_alone = self.sizes[account] == self.admission.bytes - optional
         try:
             account.grow(size)
         except GatewayError:
-            assert not is_alone
-            assert self.admission.bytes + size > 1000
+            if not isinstance(account, OptionalAccount) or optional + size <= 250:
+                assert not is_alone or isinstance(account, OptionalAccount)
+                assert self.admission.bytes + size > 1000
         else:
             self.sizes[account] += size
 
@@ -248,6 +291,12 @@ class Accounts(RuleBasedStateMachine):
             account.shrink(size)
         else:
             self.sizes[account.detach(size)] = size
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), size=st.integers(0, 260))
+    def detach_optional(self, data: st.DataObject, size: int) -> None:
+        with suppress(GatewayError):
+            self.sizes[self._pick(data).detach_optional(size)] = size
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), unread=st.integers(0, 500))
@@ -279,6 +328,10 @@ class Accounts(RuleBasedStateMachine):
     @invariant()
     def totals_are_correct(self) -> None:
         assert self.admission.bytes == sum(self.sizes.values())
+        assert self.admission.optional_bytes <= 250
+        assert self.admission.optional_bytes == sum(
+            size for each, size in self.sizes.items() if isinstance(each, OptionalAccount)
+        )
         assert self.admission.requests == len(self.requests)
         unsent = {each for each in self.sizes if isinstance(each, UnsentResponse)}
         assert set(self.admission.transfers) == unsent
@@ -292,6 +345,7 @@ class Accounts(RuleBasedStateMachine):
             else:
                 each.close()
         assert (self.admission.bytes, self.admission.requests) == (0, 0)
+        assert self.admission.optional_bytes == 0
         assert not self.admission.transfers
 
 

@@ -22,7 +22,12 @@ from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
 from infergate.core.log_events import BUG
-from infergate.core.memory import UNLIMITED, DetachedMemoryAccount, MemoryAccount
+from infergate.core.memory import (
+    OPTIONAL_BYTES,
+    UNLIMITED,
+    DetachedMemoryAccount,
+    MemoryAccount,
+)
 from infergate.runtime.interpreter import python_command
 from infergate.runtime.offload.fairness import MAX_COST, MAX_WAITING, FairQueue
 from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, unpack
@@ -159,8 +164,9 @@ class _JobMemory:
         while True:
             try:
                 return memory.grow(size)
-            except GatewayError:
-                if not self.running_jobs:
+            except GatewayError as error:
+                # Optional work must not occupy a slot until other optional work ends.
+                if not self.running_jobs or error.limit == OPTIONAL_BYTES:
                     raise
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)

@@ -9,13 +9,17 @@ from typing import ClassVar, Final, Protocol
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.memory import IN_FLIGHT_BYTES, MIN_ACCOUNTED_BYTES
+from infergate.core.memory import IN_FLIGHT_BYTES, MIN_ACCOUNTED_BYTES, OPTIONAL_BYTES
 from infergate.transport.net.timer import body_deadline
 
 MAX_STREAMS = 1024
 """Maximum number of streams per process. Streams may stay open for hours."""
 RESERVED_PART: Final = 16
 """The divisor of the part of ``limits.in_flight_bytes`` that is reserved for short bodies."""
+OPTIONAL_PART: Final = 4
+"""The divisor of the part of ``limits.in_flight_bytes`` that optional work may use: recording, the
+payload log, copies for mirrors and comparisons. New optional work starts only while at most half of
+this part is in use, so that started work can grow and finish."""
 READER_GRACE: Final = 1.0  # grace period of a reader when memory is short, in seconds
 MAX_PAUSE: Final = 2.0
 """Seconds without progress after which a client is stalled. A sender also has this long to
@@ -35,6 +39,7 @@ class Admission:
         "_max_requests",
         "_patience",
         "bytes",
+        "optional_bytes",
         "requests",
         "streams",
         "transfers",
@@ -46,6 +51,8 @@ class Admission:
         self.bytes = 0
         """Bytes of request bodies as announced, of data derived from them, and of unsent
         responses."""
+        self.optional_bytes = 0
+        """The part of ``bytes`` that optional work holds."""
         self.transfers: Final[dict[PendingTransfer, None]] = {}
         """Transfers that wait for a client to read a response or to send a body."""
         self._checked_at = -math.inf
@@ -78,6 +85,23 @@ class Admission:
             self._disconnect_slow()
             raise _limit_reached(f"{self._max_bytes} bytes in memory", IN_FLIGHT_BYTES)
         self.bytes += size
+
+    def grow_optional(self, size: int) -> None:
+        """Count ``size`` more bytes of optional work. Raises OVERLOADED, in which case the bytes
+        are not counted."""
+        allowed = self._max_bytes // OPTIONAL_PART
+        if self.optional_bytes + size > allowed:
+            raise _limit_reached(f"{allowed} bytes of optional work in memory", OPTIONAL_BYTES)
+        self.grow(size)
+        self.optional_bytes += size
+
+    def start_optional(self, size: int) -> None:
+        """Count ``size`` bytes of new optional work. Raises OVERLOADED, in which case the bytes are
+        not counted."""
+        allowed = self._max_bytes // OPTIONAL_PART // 2
+        if self.optional_bytes > allowed:
+            raise _limit_reached(f"{allowed} bytes of waiting optional work", OPTIONAL_BYTES)
+        self.grow_optional(size)
 
     def _disconnect_slow(self) -> None:
         """Disconnect slow clients until a quarter of the memory is free. Clients that would hold
@@ -142,12 +166,13 @@ class RequestAccount:
 
     def grow(self, size: int) -> None:
         """Count ``size`` more bytes. The growth is not limited if this request holds all memory in
-        use."""
+        use, except that of optional work."""
         if self.is_admitted:
-            if self._bytes == self._admission.bytes:
-                self._admission.bytes += size
+            admission = self._admission
+            if self._bytes == admission.bytes - admission.optional_bytes:
+                admission.bytes += size
             else:
-                self._admission.grow(size)
+                admission.grow(size)
             self._bytes += size
 
     def shrink(self, size: int) -> None:
@@ -165,6 +190,13 @@ class RequestAccount:
             account.is_admitted, account._bytes = True, size
         return account
 
+    def detach_optional(self, size: int) -> OptionalAccount:
+        """Count ``size`` bytes in a new account of optional work, even if the request has ended.
+        Raises OVERLOADED."""
+        account = OptionalAccount(self._admission)
+        account.start(size)
+        return account
+
     def close(self) -> None:
         """Close a detached account."""
         self.shrink(self._bytes)
@@ -176,6 +208,38 @@ class RequestAccount:
             self.is_admitted = False
             self._admission.requests -= 1
             self._admission.bytes -= self._bytes
+
+
+class OptionalAccount(RequestAccount):
+    """A detached account of optional work, which counts in ``Admission.optional_bytes`` as well."""
+
+    __slots__ = ()
+
+    def start(self, size: int) -> None:
+        """Start the work with ``size`` bytes. Raises OVERLOADED."""
+        self._admission.start_optional(size)
+        self.is_admitted = True
+        self._bytes = size
+
+    def detach(self, size: int) -> OptionalAccount:
+        """Move ``size`` bytes to a new account, which is of optional work too."""
+        account = OptionalAccount(self._admission)
+        if self.is_admitted:
+            self._bytes -= size
+            account.is_admitted, account._bytes = True, size
+        return account
+
+    def grow(self, size: int) -> None:
+        """Count ``size`` more bytes. Raises OVERLOADED."""
+        if self.is_admitted:
+            self._admission.grow_optional(size)
+            self._bytes += size
+
+    def shrink(self, size: int) -> None:
+        """Subtract ``size`` bytes."""
+        if self.is_admitted:
+            self._admission.optional_bytes -= size
+            super().shrink(size)
 
 
 def shutting_down() -> GatewayError:

@@ -1,0 +1,81 @@
+"""A sink or mirror that accepts connections and never responds fails no request: what waits for it
+holds at most a quarter of ``limits.in_flight_bytes``."""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+import socket
+from contextlib import closing
+from http.client import HTTPConnection
+
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from infergate.core.limits import MIB
+
+BUDGET = 24 * MIB
+LOG = "payload_log: {}"
+MIRROR = "mirror: {backend: silent, max_requests: 1000}"
+COMPARED = "mirror: {backend: silent, max_requests: 1000, compare: {}}"
+COPIES = 'infergate_mirrored_requests_total{.*outcome="dropped".*}'
+EVENTS = 'infergate_payload_events_total{.*result="dropped".*}'
+
+
+CONFIG = """
+backends:
+  ours: {protocol: builtin}
+  silent: {protocol: v2-rest, endpoints: ["http://SILENT"], timeout: 60s}
+payload_log:
+  http: {url: "http://SILENT/", timeout: 60s}
+routes:
+  - {model: "*", backend: ours, FEATURES}
+limits: {in_flight_bytes: 24MiB}
+readiness: lenient
+"""
+
+
+def infer(gateway: Infergate, size: int) -> int:
+    """Return the status of the response to a request with a tensor of ``size`` bytes."""
+    tensor = {"name": "INPUT0", "datatype": "UINT8", "shape": [size],
+              "parameters": {"binary_data_size": size}}  # fmt: skip
+    options = {"parameters": {"binary_data_output": True}}
+    document = json.dumps({"inputs": [tensor], **options}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(document))}
+    with closing(HTTPConnection(gateway.http, timeout=60)) as client:
+        client.request("POST", "/v2/models/identity/infer", document + bytes(size), headers)
+        response = client.getresponse()
+        response.read()
+        return response.status
+
+
+def metric(gateway: Infergate, pattern: str) -> float:
+    """Return the sum of the samples whose name and labels match ``pattern``."""
+    found = re.findall(rf"^{pattern} (\S+)$", gateway.metrics(), re.MULTILINE)
+    return sum(map(float, found))
+
+
+@pytest.mark.parametrize(
+    ("features", "dropped"),
+    [
+        (LOG, [EVENTS]),
+        (MIRROR, [COPIES]),
+        (COMPARED, [COPIES]),
+        (f"{LOG}, {MIRROR}", [EVENTS, COPIES]),
+    ],
+    ids=["log", "mirror", "comparison", "both"],
+)
+def test_requests_are_served_while_a_sink_or_mirror_hangs(
+    features: str, dropped: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it never reads
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        config = CONFIG.replace("SILENT", address).replace("FEATURES", features)
+        with started_infergate(config) as gateway:
+            statuses = [infer(gateway, MIB // 4) for _ in range(100)]
+            statuses += [infer(gateway, 4 * MIB) for _ in range(5)]
+            assert statuses == [200] * 105
+            assert select.select([silent], [], [], 60)[0], "the gateway has connected"
+            assert all(metric(gateway, pattern) > 0 for pattern in dropped)
+            assert 0 < metric(gateway, "infergate_in_flight_bytes") <= BUDGET // 4
