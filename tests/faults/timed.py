@@ -17,6 +17,7 @@ from typing import Any
 
 from infergate.assembly import engines
 from infergate.cli import main
+from infergate.config import check
 
 _CHEAP = 0.03
 """CPU seconds that are cheap enough on any machine."""
@@ -71,6 +72,8 @@ def answer(listener: socket.socket) -> None:
 if __name__ == "__main__":
     asyncio.Handle._run = _timed  # type: ignore[method-assign]
     engines._uvloop_factory = lambda: None  # type: ignore[assignment]  # uvloop is C
+    # The gateway is its own backend, so that one event loop serves both sides of each codec.
+    check._loops = lambda *_: iter(())
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
     threading.Thread(target=answer, args=(listening,), daemon=True).start()
     sys.exit(main(sys.argv[2:]))
