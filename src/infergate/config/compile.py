@@ -73,8 +73,12 @@ def _route(route: RouteConfig) -> Route:
         split_by=route.split_by or "",
         fallback=route.fallback,
         mirror=_mirror(route),
-        has_layers=route.record is not None or route.payload_log is not None,
+        has_layers=_has_layers(route),
     )
+
+
+def _has_layers(route: RouteConfig) -> bool:
+    return route.record is not None or route.payload_log is not None
 
 
 def _retry_policy(route: RouteConfig) -> RetryPolicy:

@@ -29,7 +29,7 @@ from infergate.gateway.observed_route import ExchangeObserver, ObservedRoute
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import to_backend, to_client
 from infergate.gateway.route_binding import RouteBinding
-from infergate.gateway.route_layers import RouteInferences
+from infergate.gateway.route_layers import RouteInferences, RouteLayer
 from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.server_control import NO_PERMISSIONS, ControlPermissions, ServerControl
 from infergate.gateway.shared_memory import SharedMemory
@@ -76,6 +76,9 @@ class GatewayOptions:
     observers: Mapping[int, Sequence[ExchangeObserver]] = field(default_factory=dict)
     """The observers of routes with layers, by the route's position in the table, because routes
     that differ in their headers have the same label. They see what the client sees."""
+    layers: Mapping[int, Sequence[RouteLayer]] = field(default_factory=dict)
+    """The layers of routes, by the route's position in the table. The first is next to the
+    client."""
     comparer: MirrorComparer | None = None
     """Compares the responses of mirrors. It is None if no route compares them."""
 
@@ -134,8 +137,7 @@ class Gateway:
         self._plans.update(self.traffic_splits)
         for position, binding in enumerate(self.bindings):
             if binding.route.has_layers:
-                observers = options.observers.get(position, ())
-                self._plans[binding] = self._add_layers(binding, observers)
+                self._plans[binding] = self._add_layers(binding, position, options)
         self._serving: Final = serving_backends(table.routes)
         self._combine_readiness: Final = options.combine_readiness
         self._catalogue: Final = ModelCatalogue(
@@ -290,9 +292,12 @@ class Gateway:
         return plan if isinstance(plan, RoutePlan) and plan.sender is not None else None
 
     def _add_layers(
-        self, binding: RouteBinding, observers: Sequence[ExchangeObserver]
+        self, binding: RouteBinding, position: int, options: GatewayOptions
     ) -> RouteInferences:
         inferences: RouteInferences = self.traffic_splits.get(binding) or self._compile(binding)
+        for layer in reversed(options.layers.get(position, ())):
+            inferences = layer(inferences)
+        observers = options.observers.get(position, ())
         return ObservedRoute(inferences, observers) if observers else inferences
 
     def _keep_plan(self, binding: RouteBinding) -> RoutePlan:

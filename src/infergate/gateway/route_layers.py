@@ -1,10 +1,14 @@
-"""The inferences of a route. ``ObservedRoute`` is a layer around them, before the route's split,
-fallback and mirror: it sees each inference in canonical form with the client's names. Routes
-without layers do not pay for them."""
+"""Layers around the inferences of a route, such as a transform or a response cache.
+
+A layer sees each inference in canonical form with the client's names, before the route's split,
+fallback and mirror. The layers of a route are, from the client inwards: observers
+(``ObservedRoute``), request hooks, the response cache, and transforms. Routes without layers do not
+pay for them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Protocol
 
 from infergate.core.messages import InferRequest, InferResponse
@@ -23,3 +27,7 @@ class RouteInferences(Protocol):
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request`` on demand."""
         ...
+
+
+RouteLayer = Callable[[RouteInferences], RouteInferences]
+"""Returns inferences that use the given inferences of the next layer."""

@@ -1,0 +1,25 @@
+"""The layers of routes, in their order from the client inwards: request hooks, the response cache,
+and transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from infergate.config.routes import RouteConfig
+from infergate.config.schema import Config
+from infergate.gateway.route_layers import RouteLayer
+
+LayerFactory = Callable[[RouteConfig], RouteLayer | None]
+"""Returns the layer that the route's configuration asks for, or None."""
+
+
+def make_layers(
+    config: Config, factories: Sequence[LayerFactory]
+) -> Mapping[int, Sequence[RouteLayer]]:
+    """Return the layers of the routes by position. The layer of the first factory is next to the
+    client."""
+    layers = {
+        position: [layer for make in factories if (layer := make(route)) is not None]
+        for position, route in enumerate(config.routes)
+    }
+    return {position: found for position, found in layers.items() if found}
