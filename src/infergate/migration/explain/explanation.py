@@ -83,7 +83,7 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
     model, version = summary.model, summary.version
     operation = OPERATION_NAMES[summary.operation]
     found = replace(found, operation=operation, model=model, version=version)
-    if not model:
+    if not model and summary.operation is not InferRequest:
         return replace(found, notes=(*found.notes, _SERVER_NOTE))
     context = _context(wire)
     headers = context.headers

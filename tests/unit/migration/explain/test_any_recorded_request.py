@@ -7,13 +7,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from exchange_samples import EXCHANGES
 from infergate.config.load import parse
 from infergate.core.errors import GatewayError
-from infergate.core.exchange import Exchange
+from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferRequest, RequestedOutput
 from infergate.migration.explain.client_code import CLIENTS, code_of
 from infergate.migration.explain.client_inference import ClientAddresses, ClientInference
@@ -51,9 +51,11 @@ VALID_REQUESTS = st.builds(
 )
 EXPLAINED = EXCHANGES | st.builds(replace, EXCHANGES, request=VALID_REQUESTS)
 PROTOCOLS = st.sampled_from([*BACKENDS, "sagemaker", "\x1b"])
+WITHOUT_MODEL = Exchange(InferRequest("", "", "", {}, (), ()), Outcome((), None, 0.0, ()))
 
 
 @given(EXPLAINED, PROTOCOLS)
+@example(WITHOUT_MODEL, "trtis-grpc")
 def test_any_recorded_request_is_explained_or_refused(exchange: Exchange, protocol: str) -> None:
     exchange = replace(exchange, protocol=protocol)
     try:
