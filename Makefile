@@ -35,7 +35,7 @@ test: lint .venv/tested  ## lint, types, tests with a real Triton, branch covera
 	    -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
 test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and others (large downloads), and whole searches
-	@INFERGATE_SEARCH=whole INFERGATE_FORKED=no $(BIN)/pytest -n 2 --no-loadscope-reorder -m "peers or hypothesis"
+	@INFERGATE_SEARCH=whole INFERGATE_FORKED=no $(BIN)/pytest -n 3 --no-loadscope-reorder -m "peers or hypothesis"
 
 compiled-engines: .venv-compiled/tested  ## install infergate with engines compiled by mypyc into .venv-compiled (minutes)
 	@.venv-compiled/bin/infergate --version

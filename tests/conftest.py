@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -95,13 +96,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(_PEERS[name][0])
 
 
+_SPLIT_FILES: Final = ("tests/faults/test_cost_of_bytes.py",)
+"""Files whose test functions may run in different processes, because they take minutes each."""
+
+
 class FileScheduling(LoadFileScheduling):
     """Gives each file to one process, and all files that use Triton to the same process, because a
     Triton server takes ten seconds of CPU and a GiB of memory to start."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
-        return "triton" if _uses_triton(self.config.rootpath / file) else file
+        if _uses_triton(self.config.rootpath / file):
+            return "triton"
+        return nodeid.partition("[")[0] if file in _SPLIT_FILES else file
 
 
 @functools.cache
