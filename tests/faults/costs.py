@@ -26,7 +26,7 @@ from e2e.running import ENGINE, Infergate
 from faults.peer import Client, post
 from faults.rpc import INFER, Status, call, channel
 from peers.support.process import Launch, free_ports, started
-from searching import examples
+from searching import WHOLE
 
 MAX_SECONDS = 0.05
 """Maximum CPU seconds of one callback, on a machine on which ``timed.calibrated`` takes
@@ -37,8 +37,8 @@ TRIES = 5
 time as well."""
 MAX_WAIT = 1.0
 """Maximum p99 of a good client in seconds."""
-ATTACKS = examples(3)
-"""Messages per second of each attacker."""
+ATTACKS = 2 if WHOLE else 1
+"""Messages of each attacker."""
 CONFIG = """
 engine: {engine}
 listeners:
