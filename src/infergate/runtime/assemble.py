@@ -25,7 +25,7 @@ from infergate.core.tracing import Tracer
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request_id
 from infergate.gateway.frontend import Frontend, RequestAuthorizer
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import GatewayServices, gateway_services
@@ -184,7 +184,7 @@ def _build_parts(
     payload_log = make_payload_log(config, limits, helper_pool, shared.group, previous)
     table = compiled.routing_table(config)
     counters_of = shared.group.metrics.backends.route_counters
-    gateway = Gateway(
+    gateway = RoutingGateway(
         table,
         backends,
         compiled.declared_models(config),
@@ -284,7 +284,7 @@ def _make_access_log(config: Config, group: WorkerGroup) -> AccessLog | None:
 
 def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners share
     config: Config,
-    gateway: Gateway,
+    gateway: RoutingGateway,
     helper_pool: HelperPool | None,
     access_log: AccessLog | None,
     shared: _SharedState,
@@ -398,7 +398,7 @@ def _envelope_claims(
 
 
 def _own_services(
-    claims: Mapping[str, Frontend[Any, Any]], gateway: Gateway, authorizer: Authorizer | None
+    claims: Mapping[str, Frontend[Any, Any]], gateway: RoutingGateway, authorizer: Authorizer | None
 ) -> GatewayServices:
     """Return health and reflection of a listener that serves ``claims``."""
     services = gateway_services(SCHEMA, tuple(claims), gateway.readiness)

@@ -26,7 +26,7 @@ from infergate.config.schema import Config
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.tracing import Tracer
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.access_log import AccessLog
 from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 from infergate.runtime.offload import HelperPool
@@ -84,7 +84,7 @@ class GatewayParts:
 
     config: Config
     limits: Limits
-    gateway: Gateway
+    gateway: RoutingGateway
     listeners: Mapping[str, ListenerSpec]
     access_log: AccessLog | None
     helper_pool: HelperPool | None
@@ -171,7 +171,7 @@ class RunningGateway:
         return self._active.config
 
     @property
-    def gateway(self) -> Gateway:
+    def gateway(self) -> RoutingGateway:
         """The active gateway."""
         return self._active.gateway
 
