@@ -85,6 +85,13 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "recording",
         "terminal",
     ),
+    "library": (
+        "core",
+        "codecs",
+        "transport",
+        "config",
+        "runtime",
+    ),
     "matrix": (
         "core",
         "codecs",
@@ -96,6 +103,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "terminal": (),
     "cli": (
         "config",
+        "library",
         "runtime",
         "matrix",
         "migration",
