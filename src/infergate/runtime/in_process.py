@@ -75,7 +75,8 @@ class InProcessListener:
                 raise shutting_down()
             account.admit(request_size(operation))
         except GatewayError as error:
-            raise self._app.refuse(error, operation, context) from None
+            refuse = contextvars.copy_context().run
+            raise refuse(self._app.refuse, error, operation, context) from None
         call = _Call(context)
         self._calls.add(call)
         try:

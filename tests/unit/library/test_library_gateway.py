@@ -12,6 +12,7 @@ import threading
 import urllib.request
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,12 @@ from infergate import (
     Tensor,
     tensor,
 )
+from infergate.backends.builtin import BuiltinBackend
 from infergate.core.datatypes import Datatype
+from infergate.core.messages import Operation, Response
+from infergate.core.request_context import RequestContext
+from infergate.runtime.assemble import assemble
+from infergate.runtime.running import RunningGateway
 
 FREE = {"address": "127.0.0.1:0"}
 LISTENERS: dict[str, Any] = {"http": FREE, "grpc": FREE, "admin": None}
@@ -340,6 +346,41 @@ async def test_a_cancelled_caller_is_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
         await gateway.infer(ONES)  # the call was released
+
+
+async def test_an_abandoned_stream_is_released() -> None:
+    async with Gateway.from_dict(config(NO_LISTENERS, limits={"in_flight": 1})) as gateway:
+        async for _ in gateway.stream(repeat(0, 60_000)):
+            break
+        async with asyncio.timeout(60):
+            await _infer_when_admitted(gateway)
+
+
+async def _infer_when_admitted(gateway: Gateway) -> None:
+    try:
+        await gateway.infer(ONES)
+    except GatewayError:
+        await asyncio.sleep(0)
+        await _infer_when_admitted(gateway)
+
+
+async def test_the_callers_context_variables_are_visible_and_unchanged() -> None:
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+
+    class Observed(Gateway):
+        def _assemble(self, config: Config) -> RunningGateway:
+            return assemble(config, lambda name, _: Backend(name))
+
+    class Backend(BuiltinBackend):
+        async def perform(self, operation: Operation, context: RequestContext) -> Response:
+            assert variable.get() == 1
+            variable.set(2)
+            return await super().perform(operation, context)
+
+    async with Observed(Gateway.from_dict(config(NO_LISTENERS)).config) as gateway:
+        variable.set(1)
+        await gateway.infer(ONES)
+        assert variable.get() == 1
 
 
 async def _collect(gateway: Gateway, request: InferRequest) -> list[Any]:
