@@ -85,6 +85,13 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "recording",
         "terminal",
     ),
+    "library": (
+        "core",
+        "codecs",
+        "transport",
+        "config",
+        "runtime",
+    ),
     "matrix": (
         "core",
         "codecs",
@@ -96,6 +103,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "terminal": (),
     "cli": (
         "config",
+        "library",
         "runtime",
         "matrix",
         "migration",
@@ -104,7 +112,19 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "access.keys",
         "core.compilation",
     ),
-    "testing": ("core", "codecs"),
+    "testing": (
+        "core",
+        "codecs",
+        "transport.base",
+        "backends",
+        "gateway.observation",
+        "config",
+        "runtime",
+        "library",
+        "recording",
+        "migration.recorded",
+    ),
+    "pytest_plugin": ("backends.builtin.model", "testing"),
     "__main__": ("cli",),
 }
 # The protocols whose bodies a codec carries, and which it may import besides.

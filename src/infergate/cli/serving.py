@@ -57,11 +57,13 @@ def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:
 
 
 def _serve(arguments: Arguments) -> int:
-    from infergate.runtime.serve import serve as run  # noqa: PLC0415 - --check needs no server
+    # --check needs no server
+    from infergate.cli.served_gateway import ServedGateway  # noqa: PLC0415
+    from infergate.runtime.serve import serve as run  # noqa: PLC0415
 
     source = None if arguments.command == REST_PROXY else arguments.config
     try:
-        return run(functools.partial(_configuration, arguments), source)
+        return run(functools.partial(_configuration, arguments), source, ServedGateway)
     except OSError as error:
         print(f"infergate: {error}", file=sys.stderr)
         return _FAILED

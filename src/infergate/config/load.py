@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -12,17 +14,27 @@ from infergate.config.check import check
 from infergate.config.explain import explain
 from infergate.config.fields import FILES, FOLDER
 from infergate.config.mistakes import ConfigError, Finding, Mistake, format_path
-from infergate.config.outline import outline_config, outline_readable
+from infergate.config.outline import Outline, outline_config, outline_readable
 from infergate.config.renamed_keys import accept_old_names
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.config.warnings import warning_findings
 
+_MAPPING: Final = "configuration"
+"""The name of a configuration without a file in error messages."""
 
-def load(path: Path, environ: Mapping[str, str], files: TrackedFiles | None = None) -> Config:
+
+def load(
+    path: Path,
+    environ: Mapping[str, str],
+    files: TrackedFiles | None = None,
+    *,
+    needs_listener: bool = True,
+) -> Config:
     """Return the configuration in the file ``path``.
 
-    ``files`` records every file that is read. Raises ConfigError with all errors.
+    ``files`` records every file that is read. Without ``needs_listener``, no listener has to be
+    enabled. Raises ConfigError with all errors.
     """
     files = files or TrackedFiles()
     try:
@@ -34,28 +46,64 @@ def load(path: Path, environ: Mapping[str, str], files: TrackedFiles | None = No
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError([Mistake(str(path), line, "", "not UTF-8 text")]) from None
-    return parse(text, str(path), environ, files)
+    return parse(text, str(path), environ, files, needs_listener=needs_listener)
 
 
 def parse(
-    text: str, file: str, environ: Mapping[str, str], files: TrackedFiles | None = None
+    text: str,
+    file: str,
+    environ: Mapping[str, str],
+    files: TrackedFiles | None = None,
+    *,
+    needs_listener: bool = True,
 ) -> Config:
     """Return the configuration in ``text``, with its warnings.
 
     ``file`` is the configuration's name in error messages and the base of relative paths. ``files``
     records the files that the configuration refers to. Raises ConfigError with all errors."""
     document = source.parse(text, file, environ)
+    folder = Path(file).parent
+    return _config(document, folder, files or TrackedFiles(), needs_listener=needs_listener)
+
+
+def from_mapping(data: Mapping[str, Any], folder: Path, *, needs_listener: bool = True) -> Config:
+    """Return the configuration in ``data``, which has the keys of routes.yaml, with its warnings.
+
+    Values are taken literally: environment variables are not substituted. ``folder`` is the base
+    of relative paths. Without ``needs_listener``, no listener has to be enabled. Raises ConfigError
+    with all errors."""
+    document = source.from_data(data, _MAPPING)
+    return _config(document, folder, TrackedFiles(), needs_listener=needs_listener)
+
+
+def check_config(config: Config, *, needs_listener: bool = True) -> None:
+    """Check the conflicts between the entries of ``config``, which pydantic does not find. Raises
+    ConfigError with all errors."""
+    findings = _check(outline_config(config), needs_listener=needs_listener)
+    mistakes = [Mistake(_MAPPING, 0, format_path(path), text) for path, text in findings]
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def _check(outline: Outline, *, needs_listener: bool) -> Iterator[Finding]:
+    return check(outline if needs_listener else replace(outline, has_frontend=True))
+
+
+def _config(
+    document: source.YamlSource, folder: Path, files: TrackedFiles, *, needs_listener: bool
+) -> Config:
     accept_old_names(document)
+    file = document.file
     findings: list[Finding] = []
     config: Config | None = None
-    context = {FOLDER: Path(file).parent, FILES: files or TrackedFiles()}
+    context = {FOLDER: folder, FILES: files}
     try:
         config = Config.model_validate(document.data, context=context)
         outline = outline_config(config)
     except ValidationError as error:
         findings += explain(error.errors(include_url=False))
         outline = outline_readable(document.data)
-    findings += check(outline)
+    findings += _check(outline, needs_listener=needs_listener)
 
     def located(found: Iterable[Finding]) -> list[Mistake]:
         mistakes = [

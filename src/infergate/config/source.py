@@ -96,6 +96,27 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> YamlSource:
     return source
 
 
+def from_data(data: Mapping[str, Any], name: str) -> YamlSource:
+    """Return plain ``data`` as if it had been parsed from a file called ``name``. Every value is on
+    line 0. Raises ConfigError if the data is nested too deeply."""
+    source = YamlSource(name)
+    try:
+        source.data = _copy(data, (), source.lines)
+    except RecursionError:
+        raise ConfigError([Mistake(name, 0, "", "not readable: nested too deeply")]) from None
+    return source
+
+
+def _copy(value: Any, path: KeyPath, lines: dict[KeyPath, int]) -> Any:
+    """Return a copy of ``value`` in which sequences are tuples, and set the line of each value."""
+    lines[path] = 0
+    if isinstance(value, Mapping):
+        return {str(key): _copy(item, (*path, str(key)), lines) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_copy(item, (*path, i), lines) for i, item in enumerate(value))
+    return value
+
+
 def _compose(text: str) -> yaml.Node | None:
     """Return the root node. The pure Python loader reports errors, so that they are the same
     everywhere."""

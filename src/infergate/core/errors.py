@@ -93,6 +93,7 @@ class GatewayError(Exception):
         key = f"limits.{self.limit}"
         if self.limit in CONFIGURED_LIMITS and key not in self.public:
             self.public = f"{self.public} ({key})"
+            self.args = (self.public,)
 
     def reworded(self, public: str, detail: str | None = None) -> GatewayError:
         """Return a copy with another ``public`` text and, if ``detail`` is not None, another

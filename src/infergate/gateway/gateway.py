@@ -83,7 +83,7 @@ class GatewayOptions:
     """Compares the responses of mirrors. It is None if no route compares them."""
 
 
-class Gateway:
+class RoutingGateway:
     """Routes operations to backends."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Gateway:
         backends: Mapping[str, Backend],
         declared: Mapping[str, ModelMetadata],
         options: GatewayOptions | None = None,
-        predecessor: Gateway | None = None,
+        predecessor: RoutingGateway | None = None,
     ) -> None:
         """``declared`` is metadata from the configuration, keyed by the client's model name. It
         replaces metadata that the backend reports. This gateway continues the statistics and the

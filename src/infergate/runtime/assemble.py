@@ -23,9 +23,10 @@ from infergate.core.offload import Offload
 from infergate.core.stats import ConcurrencyStats, EndpointStats
 from infergate.core.tracing import Tracer
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
+from infergate.gateway.canonical_frontend import IN_PROCESS, CanonicalFrontend
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request_id
 from infergate.gateway.frontend import Frontend, RequestAuthorizer
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import GatewayServices, gateway_services
@@ -43,6 +44,7 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open, max_client_connections
+from infergate.runtime.in_process import InProcessListener
 from infergate.runtime.layers import make_layers
 from infergate.runtime.observers import make_observers, make_payload_log, make_recorder
 from infergate.runtime.offload import HelperPool
@@ -184,7 +186,7 @@ def _build_parts(
     payload_log = make_payload_log(config, limits, helper_pool, shared.group, previous)
     table = compiled.routing_table(config)
     counters_of = shared.group.metrics.backends.route_counters
-    gateway = Gateway(
+    gateway = RoutingGateway(
         table,
         backends,
         compiled.declared_models(config),
@@ -284,7 +286,7 @@ def _make_access_log(config: Config, group: WorkerGroup) -> AccessLog | None:
 
 def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners share
     config: Config,
-    gateway: Gateway,
+    gateway: RoutingGateway,
     helper_pool: HelperPool | None,
     access_log: AccessLog | None,
     shared: _SharedState,
@@ -369,6 +371,10 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
             _make_admin(config, scrape, ready, shared), config, group.metrics
         )
         listen(ADMIN, admin_app, transports.make_http_server, _FIXED_HTTP, _HTTP_1)
+    in_process = CanonicalFrontend(factory.gateway, limits, record, assign_id, authorizer)
+    make_in_process = functools.partial(InProcessListener, in_process, shared.admission)
+    gate = ConnectionGate()  # admits no connections
+    listeners[IN_PROCESS] = ListenerSpec(Address(), in_process, make_in_process, gate, limits)
     return listeners
 
 
@@ -398,7 +404,7 @@ def _envelope_claims(
 
 
 def _own_services(
-    claims: Mapping[str, Frontend[Any, Any]], gateway: Gateway, authorizer: Authorizer | None
+    claims: Mapping[str, Frontend[Any, Any]], gateway: RoutingGateway, authorizer: Authorizer | None
 ) -> GatewayServices:
     """Return health and reflection of a listener that serves ``claims``."""
     services = gateway_services(SCHEMA, tuple(claims), gateway.readiness)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, TextIO
 
 from infergate import __version__
 from infergate.config.compile import envelope_options
@@ -41,36 +41,26 @@ _HEAD = (
 )
 
 
-class HasAddress(Protocol):
-    """A listener whose address is known."""
-
-    @property
-    def address(self) -> Address:
-        """The address that the listener is bound to."""
-        ...
-
-
 _MAX_ROUTES: Final = 20
 
 
 def print_banner(
-    config: Config, listeners: Mapping[str, HasAddress], source: Path | None, stream: TextIO
+    config: Config, addresses: Mapping[str, Address], source: Path | None, stream: TextIO
 ) -> None:
-    """Write the message to ``stream`` when every listener is bound. It has colors on a terminal."""
+    """Write the message to ``stream``. It has colors on a terminal. ``addresses`` are the bound
+    addresses of the listeners."""
     is_demo = all(backend.protocol == BUILTIN for backend in config.backends.values())
     subject = str(source or ("the embedded models" if is_demo else ", ".join(config.backends)))
     workers = f", {config.workers} workers" if config.workers > 1 else ""
     stream.write(f"infergate {version_text(__version__)} serves {subject}{workers}\n\n")
-    print_tables(
-        _tables(config, {name: listener.address for name, listener in listeners.items()}), stream
-    )
+    print_tables(_tables(config, addresses), stream)
     omitted = len(config.routes) - _MAX_ROUTES
     if omitted > 0:
         stream.write(f"  … and {omitted} more routes: infergate routes\n")
-    if source is None and "http" in listeners:
+    if source is None and "http" in addresses:
         stream.write(
             _HTTP_EXAMPLES.format(
-                http=listeners["http"].address,
+                http=addresses["http"],
                 values=_VALUES,
                 ones=_ONES,
                 head=_HEAD,

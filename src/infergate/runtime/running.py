@@ -26,9 +26,11 @@ from infergate.config.schema import Config
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.tracing import Tracer
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.canonical_frontend import IN_PROCESS
+from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.access_log import AccessLog
 from infergate.runtime.event_loop_lag import EventLoopLagMonitor
+from infergate.runtime.in_process import InProcessListener
 from infergate.runtime.offload import HelperPool
 from infergate.transport.base import Address, BindFunction, Server
 from infergate.transport.net.buffer_pool import limit_unused_bytes
@@ -84,7 +86,7 @@ class GatewayParts:
 
     config: Config
     limits: Limits
-    gateway: Gateway
+    gateway: RoutingGateway
     listeners: Mapping[str, ListenerSpec]
     access_log: AccessLog | None
     helper_pool: HelperPool | None
@@ -171,7 +173,7 @@ class RunningGateway:
         return self._active.config
 
     @property
-    def gateway(self) -> Gateway:
+    def gateway(self) -> RoutingGateway:
         """The active gateway."""
         return self._active.gateway
 
@@ -187,8 +189,19 @@ class RunningGateway:
 
     @property
     def listeners(self) -> Mapping[str, Server]:
-        """The servers, keyed by configuration name."""
-        return {name: listener.server for name, listener in self._listeners.items()}
+        """The servers with sockets, keyed by configuration name."""
+        return {
+            name: listener.server
+            for name, listener in self._listeners.items()
+            if name != IN_PROCESS
+        }
+
+    @property
+    def in_process(self) -> InProcessListener:
+        """The listener for callers in this process."""
+        listener = self._listeners[IN_PROCESS].server
+        assert isinstance(listener, InProcessListener)
+        return listener
 
     @property
     def all_parts(self) -> Iterable[GatewayParts]:
@@ -202,7 +215,7 @@ class RunningGateway:
     @property
     def gates(self) -> Iterable[ConnectionGate]:
         """The connection gates of all listeners."""
-        return [listener.gate for listener in self._listeners.values()]
+        return [item.gate for name, item in self._listeners.items() if name != IN_PROCESS]
 
     @property
     def generation_count(self) -> int:
@@ -400,7 +413,7 @@ class RunningGateway:
         everything."""
         self._is_stopping = True
         self.drain()
-        data = [server for name, server in self.listeners.items() if name != ADMIN]
+        data = [item.server for name, item in self._listeners.items() if name != ADMIN]
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._closing_servers)))
         if ADMIN in self._listeners:  # stopped last, because the admin listener reports the drain
             await self._listeners[ADMIN].server.stop(0)

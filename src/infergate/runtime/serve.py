@@ -14,7 +14,7 @@ import functools
 import logging
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -33,22 +33,23 @@ from infergate.core.log_events import (
     with_fields,
 )
 from infergate.observe.log_lines import FORMATTERS, start_logging
-from infergate.runtime.assemble import assemble
-from infergate.runtime.banner import HasAddress, print_banner
+from infergate.runtime.banner import print_banner
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.descriptors import LoopExceptionHandler, raise_limit
 from infergate.runtime.file_watch import watch_files
 from infergate.runtime.memory import freeze_objects, keep_freed_memory
 from infergate.runtime.reload import ConfigReloader, ReadConfig
 from infergate.runtime.worker_group import ProcessEndedError
+from infergate.transport.base import Address
 
 _log = logging.getLogger("infergate")
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(read: ReadConfig, source: Path | None) -> int:
+def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> int:
     """Serve the configuration that ``read`` returns, and reload it when required. ``source`` is the
-    configuration's file, or None for the embedded demo.
+    configuration's file, or None for the embedded demo. ``make_gateway`` returns the gateway of a
+    single process; several processes have a supervisor.
 
     Return 0 after a clean stop. Raises ConfigError, and OSError if an address is in use.
     """
@@ -65,7 +66,7 @@ def serve(read: ReadConfig, source: Path | None) -> int:
         history = ConfigHistory(source, files.sha256 if source else "")
         if source is not None:
             history.read_config = lambda: read(TrackedFiles())
-        running = _make_service(config, history)
+        running = _make_service(config, history, make_gateway)
 
         async def apply(config: Config) -> None:
             await running.reload(config)
@@ -77,11 +78,11 @@ def serve(read: ReadConfig, source: Path | None) -> int:
             return 0
         freeze_objects()
         if config.log.format == "json":  # a banner would not be JSON
-            listeners = {name: str(item.address) for name, item in running.listeners.items()}
+            listeners = {name: str(address) for name, address in running.addresses.items()}
             message = "infergate %s is serving"
             _log.info(message, __version__, extra=with_fields(SERVING, listeners=listeners))
         else:
-            print_banner(config, running.listeners, source, sys.stdout)
+            print_banner(config, running.addresses, source, sys.stdout)
         return await _run_until_stopped(running, reloader, signals)
 
     with asyncio.Runner(loop_factory=load_engine(config.engine).make_loop) as runner:
@@ -97,14 +98,14 @@ def _log_warnings(config: Config) -> None:
         _log.warning("%s", warning, extra=CONFIG_WARNING)
 
 
-class _GatewayService(Protocol):
-    """A ``RunningGateway``, or the supervisor of several processes."""
+class GatewayService(Protocol):
+    """A gateway of one process, or the supervisor of several processes."""
 
     @property
     def config(self) -> Config: ...
 
     @property
-    def listeners(self) -> Mapping[str, HasAddress]: ...
+    def addresses(self) -> Mapping[str, Address]: ...
 
     async def start(self) -> None: ...
 
@@ -115,11 +116,15 @@ class _GatewayService(Protocol):
     async def stop(self, grace: float) -> None: ...
 
 
-def _make_service(config: Config, history: ConfigHistory) -> _GatewayService:
+MakeGateway = Callable[[Config, ConfigHistory], GatewayService]
+"""Returns a gateway that runs in this process, and is not started."""
+
+
+def _make_service(
+    config: Config, history: ConfigHistory, make_gateway: MakeGateway
+) -> GatewayService:
     if config.workers == 1:
-        running = assemble(config, history=history)
-        running.on_retired = freeze_objects
-        return running
+        return make_gateway(config, history)
     from infergate.runtime.workers.supervisor import Supervisor  # noqa: PLC0415
 
     return Supervisor(config, history)
@@ -138,7 +143,7 @@ class _Signals:
 
 
 async def _start_unless_stopped(
-    running: _GatewayService, stop_signals: asyncio.Queue[signal.Signals]
+    running: GatewayService, stop_signals: asyncio.Queue[signal.Signals]
 ) -> bool:
     """Start ``running``. Return False if a stop signal arrives first. Raises the errors that
     ``running`` raises."""
@@ -160,7 +165,7 @@ async def _start_unless_stopped(
 
 
 async def _run_until_stopped(
-    running: _GatewayService, reloader: ConfigReloader | None, signals: _Signals
+    running: GatewayService, reloader: ConfigReloader | None, signals: _Signals
 ) -> int:
     reload_tasks = (
         asyncio.create_task(_reload_on_sighup(signals.reload_requested, reloader)),
@@ -211,7 +216,7 @@ async def _reload_on_sighup(
             await reloader.reload("SIGHUP")
 
 
-async def _reload_on_change(running: _GatewayService, reloader: ConfigReloader | None) -> None:
+async def _reload_on_change(running: GatewayService, reloader: ConfigReloader | None) -> None:
     """Reload when files have changed, as the active configuration specifies."""
 
     def quiet_seconds() -> float | None:
@@ -223,6 +228,6 @@ async def _reload_on_change(running: _GatewayService, reloader: ConfigReloader |
         await watch_files(lambda: reloader.files.paths, quiet_seconds, reload_changed)
 
 
-async def _drain(running: _GatewayService) -> None:
+async def _drain(running: GatewayService) -> None:
     await asyncio.sleep(running.config.drain.delay)
     await running.stop(running.config.drain.timeout)

@@ -1,6 +1,13 @@
-"""Tools for authors of codecs: a conformance check, test vectors and hypothesis strategies.
+"""Tools for tests, of clients and of codecs.
 
-Start with ``check_codec``.
+For tests of clients (docs/testing-clients.md), start with ``BackgroundGateway``; pytest's fixture
+``infergate_gateway`` returns one.
+
+- ``background_gateway``: a gateway on free ports, on a thread
+- ``fake_model``: models that are Python functions
+- ``recorded_model``: models that return recorded responses
+
+For authors of codecs, start with ``check_codec``.
 
 - ``codec_check``: a check that a codec follows ``infergate.codecs.base``
 - ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both directions
@@ -9,8 +16,26 @@ Start with ``check_codec``.
 - ``strategies``: random canonical requests and responses; it needs hypothesis
 """
 
+from infergate.core.exchange import Exchange, Outcome
+from infergate.testing.background_gateway import BackgroundGateway
 from infergate.testing.canonical import from_json, is_same, to_json
 from infergate.testing.codec_check import check_codec
+from infergate.testing.fake_model import FakeModel
+from infergate.testing.recorded_model import RecordedModel, recorded_models
 from infergate.testing.vectors import Vector, check_vector, load
 
-__all__ = ["Vector", "check_codec", "check_vector", "from_json", "is_same", "load", "to_json"]
+__all__ = [
+    "BackgroundGateway",
+    "Exchange",
+    "FakeModel",
+    "Outcome",
+    "RecordedModel",
+    "Vector",
+    "check_codec",
+    "check_vector",
+    "from_json",
+    "is_same",
+    "load",
+    "recorded_models",
+    "to_json",
+]

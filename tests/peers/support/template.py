@@ -24,7 +24,7 @@ LONGEST = 1 << 17
 
 def _load() -> None:
     """Load the modules of ``engine: own`` that start no thread when imported."""
-    import infergate.cli  # noqa: PLC0415
+    import infergate.cli.served_gateway  # noqa: PLC0415
     import infergate.runtime.serve  # noqa: PLC0415
     from infergate.assembly.engines import load_engine  # noqa: PLC0415
     from infergate.codecs.registry import plugins  # noqa: PLC0415

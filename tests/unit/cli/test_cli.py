@@ -16,6 +16,7 @@ from infergate.cli import main
 from infergate.cli.arguments import parse
 from infergate.cli.command import JSON, Arguments, Command, Operands
 from infergate.cli.commands import COMMANDS, REST_PROXY, SERVE
+from infergate.cli.served_gateway import ServedGateway
 from infergate.config import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.core.compilation import version_text
@@ -31,7 +32,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path | None]]
     """The configurations that ``main`` passes to the server."""
     seen: list[tuple[Config, Path | None]] = []
 
-    def serve(read: ReadConfig, source: Path | None) -> int:
+    def serve(read: ReadConfig, source: Path | None, make_gateway: object) -> int:
+        assert make_gateway is ServedGateway
         seen.append((read(TrackedFiles()), source))
         return 0
 
@@ -223,7 +225,8 @@ def test_version_and_help(flag: str, text: str, capsys: pytest.CaptureFixture[st
 
 
 def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def serve(read: ReadConfig, source: Path | None) -> int:
+    def serve(read: ReadConfig, source: Path | None, make_gateway: object) -> int:
+        assert make_gateway is ServedGateway
         raise OSError("127.0.0.1:8000 is taken")
 
     install(monkeypatch, serve)
@@ -232,7 +235,8 @@ def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def test_control_c_is_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve(read: ReadConfig, source: Path | None) -> int:
+    def serve(read: ReadConfig, source: Path | None, make_gateway: object) -> int:
+        assert make_gateway is ServedGateway
         raise KeyboardInterrupt
 
     install(monkeypatch, serve)

@@ -21,7 +21,7 @@ from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.gateway.comparer import MirrorComparer
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable
 from infergate.runtime.offload.ipc_message import pack, unpack
 
@@ -143,7 +143,7 @@ class Harness:
             self.comparer,
         )
         backends: Any = {each.name: each for each in (self.own, self.mirror, self.twin)}
-        self.gateway = Gateway(
+        self.gateway = RoutingGateway(
             RouteTable(routes),
             backends,
             {},

@@ -32,7 +32,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RetryPolicy
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request_id
 from infergate.gateway.frontend import Frontend, RequestAuthorizer
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.access_log import log_fields
 from infergate.observe.request_counters import RequestCounters
 from infergate.routing.table import Rewrite, Route, RouteTable
@@ -329,7 +329,7 @@ class Stack:
             )
             for model in ("m", "renamed", "quick")
         }
-        self.gateway = Gateway(
+        self.gateway = RoutingGateway(
             RouteTable(routes), {"b": self.backend}, declared if self.declares else {}
         )
         frontend: Any = Frontend(

@@ -40,7 +40,7 @@ from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
 from infergate.gateway.dispatch import RpcDispatch
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.services import GatewayServices
 from infergate.routing.table import Route, RouteTable
@@ -52,7 +52,7 @@ def gateway(backend: Any, *patterns: str) -> AuthorizedGateway:
     routes = [Route(pattern, "b") for pattern in patterns or ("*",)]
     allowed = ControlPermissions(repository=True, settings=True)
     return AuthorizedGateway(
-        Gateway(RouteTable(routes), {"b": backend}, {}, GatewayOptions(permissions=allowed))
+        RoutingGateway(RouteTable(routes), {"b": backend}, {}, GatewayOptions(permissions=allowed))
     )
 
 
@@ -185,7 +185,7 @@ async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) 
 
 def test_the_authorizer_gets_the_routes_label() -> None:
     table = RouteTable([Route("bert-*", "b"), Route("m", "b")])
-    created = Gateway(table, {"b": Memory("b")}, {})
+    created = RoutingGateway(table, {"b": Memory("b")}, {})
     assert [created.route_label(each, "", {}) for each in ("bert-1", "m", "x")] == [
         "bert-*",
         "m",
@@ -196,7 +196,7 @@ def test_the_authorizer_gets_the_routes_label() -> None:
 def test_a_route_with_headers_matches_requests_that_have_them() -> None:
     """If ``route_label`` ignored headers, requests would be counted under another route."""
     canary = Route("m", "b", version="2", headers={"x-team": "a*"})
-    created = Gateway(RouteTable([canary, Route("m", "b")]), {"b": Memory("b")}, {})
+    created = RoutingGateway(RouteTable([canary, Route("m", "b")]), {"b": Memory("b")}, {})
     assert created.route_label("m", "2", {"x-team": "ab"}) == canary.label
     assert created.route_label("m", "2", {}) == "m"
 

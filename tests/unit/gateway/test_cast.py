@@ -17,7 +17,7 @@ from infergate.core.messages import (
 )
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 from memory_budget import Budget
 
@@ -42,9 +42,9 @@ class LimitedBackend(Memory):
 
 def gateway_for(
     backend: Memory, casts: Any = CASTS, declared: Any = None, **rewrite: Any
-) -> Gateway:
+) -> RoutingGateway:
     route = Route("m", "b", cast=casts, rewrite=Rewrite(**rewrite))
-    return Gateway(RouteTable([route]), {"b": backend}, declared or {})
+    return RoutingGateway(RouteTable([route]), {"b": backend}, declared or {})
 
 
 def limited_client_context() -> RequestContext:
@@ -54,7 +54,7 @@ def limited_client_context() -> RequestContext:
     return created
 
 
-async def infer(gateway: Gateway, context: RequestContext, *inputs: Tensor) -> InferResponse:
+async def infer(gateway: RoutingGateway, context: RequestContext, *inputs: Tensor) -> InferResponse:
     response = await gateway.perform(InferRequest("m", inputs=inputs), context)
     assert isinstance(response, InferResponse)
     return response
@@ -214,7 +214,7 @@ async def test_a_declared_model_has_the_backends_names() -> None:
 
 async def test_declared_metadata_applies_to_its_model_only() -> None:
     context = new_context()
-    created = Gateway(RouteTable([Route("*", "b")]), {"b": Memory("b")}, {"other": MODEL})
+    created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": Memory("b")}, {"other": MODEL})
     await created.perform(InferRequest("other"), context)
     assert context.policy.declared_metadata is not None
     await infer(created, context, BOOL)

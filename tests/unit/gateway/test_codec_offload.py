@@ -35,7 +35,7 @@ from infergate.core.wire import (
 )
 from infergate.gateway.codec_offload import CodecOffload
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Route, RouteTable
 from infergate.runtime.offload.ipc_message import pack, unpack
 from memory_budget import Budget
@@ -109,7 +109,7 @@ def _answer(elements: int) -> HttpResponse:
 
 def _frontend(offload: _Offload, reply: HttpResponse, **route: Any) -> Frontend[Any, Any]:
     table = RouteTable([Route("m", "b", **route)])
-    gateway = Gateway(table, {"b": _Rest(reply)}, {})
+    gateway = RoutingGateway(table, {"b": _Rest(reply)}, {})
     return Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS, offload)
 
 

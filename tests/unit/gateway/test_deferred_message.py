@@ -17,7 +17,7 @@ from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.deferred_message import PREFIX_BYTES, leading_fields
 from infergate.gateway.dispatch import RpcDispatch
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Route, RouteTable
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -58,7 +58,7 @@ def _message(model: str = "m") -> bytes:
 
 
 def _dispatch(memory: Memory, gate: _Gate) -> RpcDispatch:
-    gateway = Gateway(RouteTable([Route("*", "b")]), {"b": memory}, {})
+    gateway = RoutingGateway(RouteTable([Route("*", "b")]), {"b": memory}, {})
     codec = plugins()["v2-grpc"].create({})
     frontend = Frontend(codec, gateway, DEFAULT_LIMITS, authorizer=gate)
     return RpcDispatch({"": frontend}, {"/own/Method": _own}, {}, lambda _: None)

@@ -8,12 +8,12 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 
 def frontend(backend: Any, codec: LineCodec, **route: Any) -> Frontend[RpcRequest, RpcResponse]:
-    created = Gateway(RouteTable([Route("m", "b", **route)]), {"b": backend}, {})
+    created = RoutingGateway(RouteTable([Route("m", "b", **route)]), {"b": backend}, {})
     return Frontend(codec, created, DEFAULT_LIMITS)
 
 

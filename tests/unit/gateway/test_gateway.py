@@ -25,19 +25,19 @@ from infergate.core.messages import (
     TensorMetadata,
 )
 from infergate.core.tensor import Tensor
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 
 def gateway(
     *routes: Route, backends: Any = (), declared: Any = None, combine: Any = all
-) -> Gateway:
-    return Gateway(
+) -> RoutingGateway:
+    return RoutingGateway(
         RouteTable(routes), {b.name: b for b in backends}, declared or {}, GatewayOptions(combine)
     )
 
 
-def one(rewrite: Rewrite | None = None, **route: Any) -> tuple[Gateway, Memory]:
+def one(rewrite: Rewrite | None = None, **route: Any) -> tuple[RoutingGateway, Memory]:
     memory = Memory("b")
     created = Route(route.pop("pattern", "m"), "b", rewrite=rewrite or Rewrite(), **route)
     return gateway(created, backends=[memory]), memory

@@ -21,7 +21,7 @@ from infergate.core.messages import (
 from infergate.core.tensor import tensor_from_array
 from infergate.gateway.classification import add_classes, requests_classes
 from infergate.gateway.datatypes import MAX_INLINE_CLASSIFY_BYTES
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 SCORES = np.array([[1, 3, 2], [9, 7, 8]], np.float32)
@@ -35,7 +35,7 @@ def model(shape: tuple[int, ...], batch: int | None = None, output: str = "Y") -
 
 def gateway_with_backend(
     metadata: ModelMetadata | GatewayError, declared: Any = None, **route: Any
-) -> tuple[Gateway, Memory]:
+) -> tuple[RoutingGateway, Memory]:
     memory = Memory("b")
     memory.has_classes = False
     memory.description = metadata
@@ -45,7 +45,7 @@ def gateway_with_backend(
         outputs=(tensor_from_array("Y", Datatype.FP32, SCORES), tensor("Z", [[5], [6]])),
     )
     table = RouteTable([Route("m", "b", **route)])
-    return Gateway(table, {"b": memory}, declared or {}), memory
+    return RoutingGateway(table, {"b": memory}, declared or {}), memory
 
 
 def tensor(name: str, values: Any) -> Any:
@@ -56,7 +56,7 @@ def classes(count: int, name: str = "Y", **more: Any) -> RequestedOutput:
     return RequestedOutput(name, {"classification": count, **more})
 
 
-async def response_json(gateway: Gateway, *outputs: RequestedOutput) -> dict[str, Any]:
+async def response_json(gateway: RoutingGateway, *outputs: RequestedOutput) -> dict[str, Any]:
     response = await gateway.perform(InferRequest("m", outputs=outputs), new_context())
     assert isinstance(response, InferResponse)
     return {t.name: t.numpy().tolist() for t in response.outputs}
@@ -163,7 +163,7 @@ async def test_an_output_without_an_order_is_rejected() -> None:
 
 
 async def test_embedded_models_classify_with_their_own_labels() -> None:
-    gateway = Gateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
+    gateway = RoutingGateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
     request = InferRequest(
         "identity", inputs=(tensor("INPUT0", [4, 9]),), outputs=(classes(1, "OUTPUT0"),)
     )

@@ -18,7 +18,7 @@ from infergate.core.request_record import RequestRecord
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.dispatch import HttpDispatch
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 EVENT = b'data: {"id":"i","model_name":"m","model_version":"7"}\n\n'
@@ -59,7 +59,7 @@ class Harness:
     def __init__(self, timeout: float | None = None) -> None:
         self.backend = Acting()
         route = Route("m", "acting", rewrite=Rewrite("real"), timeout=timeout)
-        self.gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
+        self.gateway = RoutingGateway(RouteTable([route]), {"acting": self.backend}, {})
         frontend: Any = Frontend(plugins()["v2-rest"].create({}), self.gateway, DEFAULT_LIMITS)
         self.records: list[RequestRecord] = []
         self.app = HttpDispatch({"v2": frontend}, self.record)

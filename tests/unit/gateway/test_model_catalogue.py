@@ -18,7 +18,7 @@ from infergate.core.messages import ModelIndexEntry, ModelIndexRequest, ModelMet
 from infergate.core.request_context import RequestContext
 from infergate.core.request_record import RequestRecord
 from infergate.gateway import model_catalogue
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 
@@ -55,11 +55,13 @@ class Repository(Memory):
         return ModelMetadata(model, self.versions.get(model, ("1",)))
 
 
-def gateway(*routes: Route, backends: Any) -> Gateway:
-    return Gateway(RouteTable(routes), {b.name: b for b in backends}, {})
+def gateway(*routes: Route, backends: Any) -> RoutingGateway:
+    return RoutingGateway(RouteTable(routes), {b.name: b for b in backends}, {})
 
 
-async def status(tested_gateway: Gateway, model: str = "", **fields: Any) -> messages.ServerStatus:
+async def status(
+    tested_gateway: RoutingGateway, model: str = "", **fields: Any
+) -> messages.ServerStatus:
     reported = await tested_gateway.perform(
         messages.ServerStatusRequest(model), new_context(**fields)
     )
@@ -88,7 +90,9 @@ async def test_one_model() -> None:
     )
 
 
-async def versions(created: Gateway, model: str, version: str = "", **fields: Any) -> list[Any]:
+async def versions(
+    created: RoutingGateway, model: str, version: str = "", **fields: Any
+) -> list[Any]:
     operation = ModelIndexRequest(model=model, version=version)
     index = await created.perform(operation, new_context(**fields))
     assert isinstance(index, messages.ModelIndex)
@@ -184,7 +188,7 @@ async def test_a_server_without_readiness_of_models() -> None:
         messages.ModelMetadataRequest: GatewayError(Kind.UNSUPPORTED, "declare it"),
     }
     routes, declared = RouteTable([Route("*", "b")]), {"m": ModelMetadata("m")}
-    created = Gateway(routes, {"b": server}, declared)
+    created = RoutingGateway(routes, {"b": server}, declared)
     ready = messages.ModelReadyRequest("m")
     assert await created.perform(ready, new_context()) == messages.HealthStatus(ok=True)
     assert await versions(created, "m") == [("", "READY", "")]
@@ -455,7 +459,9 @@ class Indexed(Memory):
                 return messages.ModelIndex(tuple(self.index))
 
 
-async def index(tested_gateway: Gateway, *, ready_only: bool = False) -> list[ModelIndexEntry]:
+async def index(
+    tested_gateway: RoutingGateway, *, ready_only: bool = False
+) -> list[ModelIndexEntry]:
     index_response = await tested_gateway.perform(ModelIndexRequest(ready_only), new_context())
     assert isinstance(index_response, messages.ModelIndex)
     return list(index_response.models)

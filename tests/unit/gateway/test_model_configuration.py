@@ -15,7 +15,7 @@ from infergate.core.messages import (
     ModelMetadata,
     TensorMetadata,
 )
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.model_configuration import config_from_metadata
 from infergate.routing.table import Rewrite, Route, RouteTable
 
@@ -72,9 +72,11 @@ def test_every_datatype_has_a_name(datatype: Datatype) -> None:
     assert config_from_metadata(model).settings["input"][0]["data_type"] != "TYPE_INVALID"
 
 
-def build_gateway(backend: Any, rewrite: Rewrite | None = None, declared: Any = None) -> Gateway:
+def build_gateway(
+    backend: Any, rewrite: Rewrite | None = None, declared: Any = None
+) -> RoutingGateway:
     routes = [Route("m", "b", rewrite=rewrite or Rewrite())]
-    return Gateway(RouteTable(routes), {"b": backend}, declared or {})
+    return RoutingGateway(RouteTable(routes), {"b": backend}, declared or {})
 
 
 async def test_a_servers_configuration_has_the_clients_names() -> None:
@@ -115,7 +117,7 @@ async def test_a_declared_model_is_as_declared() -> None:
 
 
 async def test_embedded_models_have_a_configuration() -> None:
-    gateway = Gateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
+    gateway = RoutingGateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
     response = await gateway.perform(ModelConfigRequest("simple"), new_context())
     assert isinstance(response, ModelConfig)
     assert response.settings["max_batch_size"] == 8

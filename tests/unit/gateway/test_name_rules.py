@@ -32,7 +32,7 @@ from infergate.core.name_rules import NameRule
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, RpcRequest
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.routing.table import Route, RouteTable
@@ -140,7 +140,7 @@ def frontend(
     protocol: str, memory: Memory, gate: Any, names: NameRule | None = None
 ) -> Frontend[Any, Any]:
     memory.profile_of_all = replace(GENERIC, has_trace_settings=True, reports_statistics=True)
-    created = Gateway(
+    created = RoutingGateway(
         RouteTable([Route("*", "b")], names or NameRule()),
         {"b": memory},
         {},

@@ -19,7 +19,7 @@ from infergate.core.messages import InferRequest, InferResponse, Operation, Resp
 from infergate.core.region_ref import RegionRef
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 from memory_budget import Budget
 
@@ -49,7 +49,7 @@ class Harness:
     def __init__(self, *observers: Observer, **fields: Any) -> None:
         route = Route("m", "own", has_layers=True, **fields)
         self.backend = Memory("own")
-        self.gateway = Gateway(
+        self.gateway = RoutingGateway(
             RouteTable([route]),
             {"own": self.backend},
             {},

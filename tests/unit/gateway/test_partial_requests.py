@@ -12,7 +12,7 @@ from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
 
@@ -36,7 +36,7 @@ def model(*shape: int) -> ModelMetadata:
 
 async def send_request(backend: Memory, data: bytes = b"\x01\x02") -> HttpResponse:
     route = Route("m", "b", rewrite=Rewrite("real", inputs={"X": "data"}))
-    gateway = Gateway(RouteTable([route]), {"b": backend}, {})
+    gateway = RoutingGateway(RouteTable([route]), {"b": backend}, {})
     frontend = Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS)
     headers = {"inference-header-content-length": "0"}
     wire = HttpRequest("POST", "/v2/models/m/infer", "", headers, [data])

@@ -15,7 +15,7 @@ from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, ModelMetadata
 from infergate.core.wire import RpcRequest
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.shared_memory import SharedMemory
@@ -76,7 +76,9 @@ def test_a_plan_has_only_the_required_steps(
 async def test_pipelines_and_plans_are_made_on_first_use_and_kept() -> None:
     codec = LineCodec()
     backends = {"b": WireBackend("b", codec), "other": Memory("other")}
-    gateway = Gateway(RouteTable([PLAIN, Route("n", "other"), Route("o", "b")]), backends, {})
+    gateway = RoutingGateway(
+        RouteTable([PLAIN, Route("n", "other"), Route("o", "b")]), backends, {}
+    )
     frontend: Frontend[Any, Any] = Frontend(codec, gateway, DEFAULT_LIMITS)
     assert not frontend.pipelines
     assert not gateway._plans
@@ -89,7 +91,7 @@ async def test_pipelines_and_plans_are_made_on_first_use_and_kept() -> None:
 
 async def test_a_plain_inference_reaches_the_backend_unchanged() -> None:
     memory = Memory("b")
-    gateway = Gateway(RouteTable([PLAIN]), {"b": memory}, {})
+    gateway = RoutingGateway(RouteTable([PLAIN]), {"b": memory}, {})
     request, context = InferRequest("m", id="mine"), new_context()
     response = await gateway.infer(request, gateway.bind("m", "", context), context)
     assert memory.requests[0] is request

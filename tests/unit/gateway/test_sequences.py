@@ -7,15 +7,15 @@ from gateway_errors import raises_kind
 from infergate.core.errors import Kind
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import OpaqueParameters
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Route, RouteTable
 
 
-async def perform(tested_gateway: Gateway, request: InferRequest) -> None:
+async def perform(tested_gateway: RoutingGateway, request: InferRequest) -> None:
     await tested_gateway.perform(request, new_context())
 
 
-async def stream(tested_gateway: Gateway, request: InferRequest) -> None:
+async def stream(tested_gateway: RoutingGateway, request: InferRequest) -> None:
     context = new_context()
     async for _ in tested_gateway.stream(
         request, tested_gateway.bind(request.model, "", context), context
@@ -27,11 +27,11 @@ async def stream(tested_gateway: Gateway, request: InferRequest) -> None:
 async def test_a_protocol_without_sequences_gets_none(act: object) -> None:
     assert callable(act)
     backend = Memory("b")
-    created = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     request = InferRequest("m", parameters={"sequence_id": 7})
     await act(created, request)
     backend.supports_sequences = False
-    created = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     await act(created, InferRequest("m", parameters={"sequence_id": 0}))
     assert len(backend.requests) == 2
     with raises_kind(Kind.UNSUPPORTED) as caught:
@@ -48,7 +48,7 @@ async def test_a_config_is_passed_to_its_server(act: object) -> None:
     assert callable(act)
     backend = Memory("b")
     backend.supports_sequences = False
-    created = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     sequence = OpaqueParameters({"sequence_id": 7}, ("graphpipe",), b'{"sequence_id": 7}')
     refused = OpaqueParameters({}, ("graphpipe",), b"\xff", (Kind.BAD_REQUEST, "not UTF-8"))
     for parameters, kind in ((sequence, Kind.UNSUPPORTED), (refused, Kind.BAD_REQUEST)):

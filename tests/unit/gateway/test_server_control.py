@@ -15,7 +15,7 @@ from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import Acknowledgement, ModelLoadRequest, ModelUnloadRequest, Settings
 from infergate.gateway.audit import log_denied
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.server_control import ControlPermissions
 from infergate.routing.table import Rewrite, Route, RouteTable
 
@@ -28,9 +28,9 @@ SETTINGS = (
 )
 
 
-def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> Gateway:
+def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> RoutingGateway:
     every_backend = backends or (Memory("b", Acknowledgement()),)
-    return Gateway(
+    return RoutingGateway(
         RouteTable(routes),
         {each.name: each for each in every_backend},
         {},
@@ -38,7 +38,7 @@ def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> Gateway:
     )
 
 
-async def refusal(tested_gateway: Gateway, operation: messages.Operation) -> GatewayError:
+async def refusal(tested_gateway: RoutingGateway, operation: messages.Operation) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
         await tested_gateway.perform(operation, new_context())
     return caught.value

@@ -38,7 +38,7 @@ from infergate.core.region_ref import RegionRef
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.gateway import shared_memory
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.shared_memory_region import open_region
 from infergate.routing.table import Route, RouteTable
@@ -697,7 +697,7 @@ async def test_gpu_memory_is_forwarded_to_the_backend() -> None:
 async def test_an_inference_through_the_gateway() -> None:
     memory = await on()
     backend = Memory("b")
-    created = Gateway(
+    created = RoutingGateway(
         RouteTable([Route("*", "b")]), {"b": backend}, {}, GatewayOptions(shared_memory=memory)
     )
     request = request_with(RegionRef("r", 0, 2))
@@ -706,7 +706,7 @@ async def test_an_inference_through_the_gateway() -> None:
     (operations,) = backend.requests
     assert isinstance(operations, InferRequest)
     assert operations.inputs == (Tensor("X0", Datatype.UINT8, (2,), b"\0\1"),)
-    off = Gateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
+    off = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     with pytest.raises(UnknownRegionError, match="not enabled"):
         await off.perform(request, new_context())
     assert len(backend.requests) == 1

@@ -19,7 +19,7 @@ from infergate.core.messages import (
     Operation,
 )
 from infergate.core.request_record import RequestRecord
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.statistics import MAX_MODELS, GatewayStatistics, merge_statistics
 from infergate.routing.table import Rewrite, Route, RouteTable
 
@@ -131,8 +131,8 @@ def test_statistics_of_several_servers_are_added_up() -> None:
     assert rest == [{"name": "only-1", "version": "1"}, {"name": "only-2", "version": "1"}]
 
 
-def build_gateway(*backends: Any, routes: Any) -> Gateway:
-    return Gateway(RouteTable(routes), {each.name: each for each in backends}, {})
+def build_gateway(*backends: Any, routes: Any) -> RoutingGateway:
+    return RoutingGateway(RouteTable(routes), {each.name: each for each in backends}, {})
 
 
 async def test_a_servers_statistics_have_the_clients_names() -> None:

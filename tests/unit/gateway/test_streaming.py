@@ -18,7 +18,7 @@ from infergate.core.offload import Offload
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.streaming import (
     MAX_CONCURRENT_REQUESTS,
     InferenceStream,
@@ -154,7 +154,7 @@ class Harness:
     ) -> None:
         self.backend = Acting()
         route = Route("*", "acting", timeout=timeout)
-        self.gateway = gateway = Gateway(RouteTable([route]), {"acting": self.backend}, {})
+        self.gateway = gateway = RoutingGateway(RouteTable([route]), {"acting": self.backend}, {})
         self.codec = codec or StreamCodec()
         frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS, offload)
         self.records: list[RequestContext] = []

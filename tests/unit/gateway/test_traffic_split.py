@@ -21,7 +21,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.core.wire import RpcRequest
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable, SplitTarget
 from memory_budget import Budget
 
@@ -34,7 +34,7 @@ class Harness:
         self.own, self.other = Memory("own"), Memory("other")
         known: dict[str, Any] = {"own": self.own, "other": self.other, **backends}
         self.counters = RouteCounters()
-        self.gateway = Gateway(
+        self.gateway = RoutingGateway(
             RouteTable(routes), known, {}, GatewayOptions(counters_of=lambda _: self.counters)
         )
 
@@ -413,7 +413,7 @@ async def test_only_routes_with_a_traffic_split_are_translated_for_it() -> None:
     backend = WireBackend("own", LineCodec())
     routes = [Route("m", "own", fallback="other"), Route("n", "own")]
     known: dict[str, Any] = {"own": backend, "other": Memory("other")}
-    created = Frontend(LineCodec(), Gateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)
+    created = Frontend(LineCodec(), RoutingGateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)
     pipelines = []
     for model in ("m", "n"):
         context = new_context()

@@ -15,6 +15,7 @@ from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest
+from infergate.gateway.canonical_frontend import IN_PROCESS
 from infergate.observe import access_log
 from infergate.runtime.assemble import assemble
 from infergate.runtime.worker_group import WorkerGroup
@@ -140,6 +141,7 @@ def test_header_limits_depend_on_the_listeners_protocols(
         "grpc": others,
         "admin": others,
         "graphpipe[0]": others,
+        IN_PROCESS: others,
     }
 
 

@@ -10,22 +10,15 @@ from infergate.config import Config
 from infergate.runtime.banner import print_banner
 from infergate.transport.base import Address
 
-
-class FakeServer:
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self.address = Address(host, port)
-
-    async def start(self) -> None: ...
-
-    async def stop(self, grace: float) -> None: ...
+ADDRESSES = {
+    name: Address("127.0.0.1", port)
+    for name, port in (("http", 8000), ("grpc", 8001), ("admin", 8002))
+}
 
 
-LISTENERS = {"http": FakeServer(8000), "grpc": FakeServer(8001), "admin": FakeServer(8002)}
-
-
-def banner(config: Config, source: Path | None, **listeners: FakeServer) -> str:
+def banner(config: Config, source: Path | None, **addresses: Address) -> str:
     out = io.StringIO()
-    print_banner(config, LISTENERS | listeners, source, out)
+    print_banner(config, ADDRESSES | addresses, source, out)
     return out.getvalue()
 
 
@@ -99,7 +92,7 @@ def test_a_long_list_of_routes_is_truncated() -> None:
     ],
 )
 def test_the_consoles_address_is_reachable_locally(host: str, expected: str) -> None:
-    assert expected in banner(Config.default(), None, admin=FakeServer(8002, host))
+    assert expected in banner(Config.default(), None, admin=Address(host, 8002))
 
 
 def test_a_disabled_console_is_not_mentioned() -> None:

@@ -21,7 +21,7 @@ from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.metrics import Metrics
 from infergate.routing.table import MirrorTarget, Route
 from infergate.runtime.admin import AdminApp
@@ -196,7 +196,7 @@ async def compared(running: RunningGateway) -> int:
     return _number(gateway)
 
 
-def _number(gateway: Gateway) -> int:
+def _number(gateway: RoutingGateway) -> int:
     return sum(
         each.compared
         for summary in gateway.comparisons()

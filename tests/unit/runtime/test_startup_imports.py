@@ -14,16 +14,16 @@ import infergate.cli
 from infergate.config.tracked_files import TrackedFiles
 from infergate.config.load import load
 import infergate.runtime.serve
-from infergate.runtime.assemble import assemble
+from infergate.cli.served_gateway import ServedGateway
 from infergate.assembly.engines import load_engine
 from infergate.runtime.config_history import ConfigHistory
 
 config = load(Path(sys.argv[1]), os.environ, TrackedFiles())
 
 async def serve():
-    running = assemble(config, history=ConfigHistory(None, ""))
-    await running.start()
-    await running.stop(0)
+    gateway = ServedGateway(config, ConfigHistory(None, ""))
+    await gateway.start()
+    await gateway.stop(0)
 
 with asyncio.Runner(loop_factory=load_engine(config.engine).make_loop) as runner:
     runner.run(serve())

@@ -20,7 +20,7 @@ from infergate.core.messages import InferRequest, ModelMetadata
 from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.rename import metadata_to_backend
 from infergate.migration.explain import steps
 from infergate.migration.explain.backends import make_capturing_backend
@@ -112,7 +112,9 @@ class ExplainedRequest:
         )
         try:
             rule = compiled.routing_table(self.config).name_rule
-            gateway = Gateway(RouteTable((route,), rule), {route.backend: backend}, self.declared)
+            gateway = RoutingGateway(
+                RouteTable((route,), rule), {route.backend: backend}, self.declared
+            )
             limits = compiled.limits(self.config)
             frontend: Frontend[Any, Any] = Frontend(self.codec, gateway, limits)
             inference = metadata = None
@@ -163,7 +165,7 @@ class ExplainedRequest:
             return None
         return parsed.operation if isinstance(parsed.operation, InferRequest) else None
 
-    async def _describe(self, gateway: Gateway) -> ModelMetadata | None:
+    async def _describe(self, gateway: RoutingGateway) -> ModelMetadata | None:
         summary = self.summary
         try:
             return await gateway.describe(summary.model, summary.version, self._context())

@@ -25,7 +25,7 @@ from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
 from infergate.core.sequences import SequenceKey
 from infergate.gateway.dispatch import assign_request_id
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.migration.replay.entries import DamagedFilePart, Entry, start_time, valid_outcome
 from infergate.migration.replay.pace import Pace
 from infergate.migration.replay.result import ReplayResult
@@ -196,13 +196,13 @@ class Replayer:
             if sequence is not None and self._last_of_sequence.get(sequence) is job.done:
                 del self._last_of_sequence[sequence]
 
-    async def _gateway_for(self, entry: RecordedExchange) -> Gateway:
+    async def _gateway_for(self, entry: RecordedExchange) -> RoutingGateway:
         """Return the gateway that sends ``entry``. Raises ReplayTargetError."""
         if BODY in entry.redacted:
             raise ReplayTargetError(_BODY_REDACTED)
         return await self._target.gateway_for(entry.exchange)
 
-    async def _send(self, gateway: Gateway, exchange: Exchange) -> Outcome:
+    async def _send(self, gateway: RoutingGateway, exchange: Exchange) -> Outcome:
         context, request = self._context(exchange), exchange.request
         responses: list[InferResponse] = []
         offsets: list[float] = []
@@ -282,7 +282,7 @@ class Replayer:
 
 
 async def _stream(
-    gateway: Gateway, request: InferRequest, context: RequestContext
+    gateway: RoutingGateway, request: InferRequest, context: RequestContext
 ) -> AsyncGenerator[InferResponse, None]:
     binding = gateway.bind(request.model, request.version, context)
     async with aclosing(gateway.stream(request, binding, context)) as responses:

@@ -24,7 +24,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange
 from infergate.core.messages import ModelMetadata
 from infergate.core.request_context import RequestContext
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.migration.recorded import recorded_metadata
 from infergate.routing.table import RouteTable
 
@@ -45,7 +45,7 @@ class ReplayTargetError(ValueError):
 class ReplayTarget(Protocol):
     """The destination of a replay's inferences."""
 
-    async def gateway_for(self, exchange: Exchange) -> Gateway:
+    async def gateway_for(self, exchange: Exchange) -> RoutingGateway:
         """Return the gateway that sends ``exchange``. Raises ReplayTargetError."""
         ...
 
@@ -60,7 +60,7 @@ class ConfigTarget:
     def __init__(self, config: Config) -> None:
         self._gateway: Final = _make_gateway(config, {})
 
-    async def gateway_for(self, exchange: Exchange) -> Gateway:
+    async def gateway_for(self, exchange: Exchange) -> RoutingGateway:
         del exchange
         return self._gateway
 
@@ -82,12 +82,12 @@ class UrlTarget:
         self._urls: Final = tuple(urls)
         self._header_names: Final = tuple(header_names)
         self._protocol: Final = protocol
-        self._gateways: Final[dict[tuple[str, str], Gateway]] = {}
+        self._gateways: Final[dict[tuple[str, str], RoutingGateway]] = {}
         self._declared: Final[dict[tuple[str, str], dict[str, ModelMetadata]]] = {}
         self._checked: Final[set[tuple[str, str, str, str]]] = set()
         self._lock: Final = asyncio.Lock()
 
-    async def gateway_for(self, exchange: Exchange) -> Gateway:
+    async def gateway_for(self, exchange: Exchange) -> RoutingGateway:
         protocol = self._protocol or exchange.protocol
         request = exchange.request
         url = self._url(protocol).replace(MODEL, quote(request.model, safe=""))
@@ -143,7 +143,7 @@ class UrlTarget:
             # Routes are compiled when they are first used.
             backends = {each.name: each for each in self._gateways[key].backends}
             table = compiled.routing_table(self._config(*key))
-            self._gateways[key] = Gateway(table, backends, self._declared[key])
+            self._gateways[key] = RoutingGateway(table, backends, self._declared[key])
 
     def _config(self, protocol: str, url: str) -> Config:
         return _single_backend(protocol, url, ["*", *self._header_names])
@@ -196,7 +196,7 @@ def _single_backend(protocol: str, url: str, forward_headers: Sequence[str]) -> 
         raise ReplayTargetError(f"{url}: {error.mistakes[0].message}") from None
 
 
-def _make_gateway(config: Config, declared: dict[str, ModelMetadata]) -> Gateway:
+def _make_gateway(config: Config, declared: dict[str, ModelMetadata]) -> RoutingGateway:
     backends = {name: _make_backend(name, config) for name in config.backends}
     for backend in backends.values():
         if isinstance(backend, SupportsHealthWatch):
@@ -204,7 +204,7 @@ def _make_gateway(config: Config, declared: dict[str, ModelMetadata]) -> Gateway
     models = compiled.declared_models(config) | declared
     table = compiled.routing_table(config)
     routes = (replace(route, mirror=None) for route in table.routes)
-    return Gateway(RouteTable(routes, table.name_rule), backends, models)
+    return RoutingGateway(RouteTable(routes, table.name_rule), backends, models)
 
 
 def _make_backend(name: str, config: Config) -> Backend:
@@ -213,7 +213,7 @@ def _make_backend(name: str, config: Config) -> Backend:
     return make_remote_backend(name, config, compiled.limits(config))
 
 
-async def _close(gateway: Gateway) -> None:
+async def _close(gateway: RoutingGateway) -> None:
     await gateway.close()
     for backend in gateway.backends:
         await backend.close()

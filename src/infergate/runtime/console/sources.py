@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from infergate.config.schema import Config
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import ProcessSnapshot, RecentRequests, take_snapshot
 from infergate.runtime.comparisons import encode_summaries
@@ -64,7 +64,7 @@ class _Running(Protocol):
     def config(self) -> Config: ...
 
     @property
-    def gateway(self) -> Gateway: ...
+    def gateway(self) -> RoutingGateway: ...
 
     @property
     def listeners(self) -> Mapping[str, Any]: ...

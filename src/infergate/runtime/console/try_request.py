@@ -32,7 +32,7 @@ from infergate.core.messages import InferRequest, InferResponse, Operation, Resp
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import RouteTable
 from infergate.runtime.console import tensor_format
 from infergate.runtime.console.explanations import explain
@@ -92,14 +92,14 @@ class _RecordingUpstream:
         """Do nothing, because the real backend owns the upstream."""
 
 
-async def run_action(config: Config, gateway: Gateway, action: str, request: Json) -> Json:
+async def run_action(config: Config, gateway: RoutingGateway, action: str, request: Json) -> Json:
     """Perform an action of the console. ``action`` is TRY or EXAMPLE, and ``request`` is the JSON
     that docs/console.md describes. Raises GatewayError if the request is invalid or cannot be
     sent."""
     return await {TRY: _try_request, EXAMPLE: _example}[action](config, gateway, request)
 
 
-async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
+async def _try_request(config: Config, gateway: RoutingGateway, request: Json) -> Json:
     limits = compiled.limits(config)
     plugin = _plugin(request)
     model, version = _string(request, "model"), _string(request, "version")
@@ -145,7 +145,7 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
         await recording_gateway.close()
 
 
-async def _example(config: Config, gateway: Gateway, request: Json) -> Json:
+async def _example(config: Config, gateway: RoutingGateway, request: Json) -> Json:
     del config
     model, version = _string(request, "model"), _string(request, "version")
     context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=_headers(request))
@@ -158,7 +158,7 @@ async def _example(config: Config, gateway: Gateway, request: Json) -> Json:
 
 
 async def _metadata(
-    gateway: Gateway, model: str, version: str, context: RequestContext
+    gateway: RoutingGateway, model: str, version: str, context: RequestContext
 ) -> messages.ModelMetadata:
     """Return the metadata for client protocols that omit names or shapes."""
     try:
@@ -256,19 +256,23 @@ def wire_headers(wire: Any) -> Mapping[str, str]:
 
 
 def _recording_gateway(
-    gateway: Gateway, model: str, version: str, context: RequestContext, exchanges: list[Json]
-) -> Gateway:
+    gateway: RoutingGateway,
+    model: str,
+    version: str,
+    context: RequestContext,
+    exchanges: list[Json],
+) -> RoutingGateway:
     """Return a gateway with only the model's route, if there is one, and with backends that record
     messages."""
     backends_by_name = {backend.name: backend for backend in gateway.backends}
     try:
         route = gateway.bind(model, version, context.child()).route
     except GatewayError:
-        return Gateway(RouteTable((), gateway.name_rule), {}, gateway.declared)
+        return RoutingGateway(RouteTable((), gateway.name_rule), {}, gateway.declared)
     route = replace(route, mirror=None)
     names = (route.backend, route.fallback, *(target.backend for target in route.split))
     backends = {name: _with_recording(backends_by_name[name], exchanges) for name in names if name}
-    return Gateway(RouteTable((route,), gateway.name_rule), backends, gateway.declared)
+    return RoutingGateway(RouteTable((route,), gateway.name_rule), backends, gateway.declared)
 
 
 def _with_recording(backend: Backend, exchanges: list[Json]) -> Backend:

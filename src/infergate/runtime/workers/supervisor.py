@@ -38,7 +38,6 @@ from infergate.observe.label_names import NO_NAME, MetricNames
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import ProcessSnapshot
 from infergate.runtime.assemble import READINESS_RULES, assemble
-from infergate.runtime.banner import HasAddress
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console.sources import WorkerCounts
 from infergate.runtime.memory import freeze_objects
@@ -131,7 +130,12 @@ class Supervisor:
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        return {name: listener.address for name, listener in self.listeners.items()}
+        addresses = {
+            name: self._sockets[_socket_key(name, address)].address
+            for name, address in worker_addresses(self._config).items()
+        }
+        admin = self._admin_gateway.listeners
+        return addresses | {name: listener.address for name, listener in admin.items()}
 
     async def run_action(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
         """Perform a console action in the first serving worker. The action is not repeated in
@@ -168,15 +172,6 @@ class Supervisor:
 
     async def reset_comparisons(self) -> None:
         await self._request_all(messages.WorkerCommand.RESET_COMPARISONS)
-
-    @property
-    def listeners(self) -> Mapping[str, HasAddress]:
-        """The sockets of all listeners, keyed by configuration name."""
-        listeners: dict[str, HasAddress] = {
-            name: self._sockets[_socket_key(name, address)]
-            for name, address in worker_addresses(self._config).items()
-        }
-        return listeners | dict(self._admin_gateway.listeners)
 
     def _serving(self) -> list[tuple[WorkerSlot, Worker]]:
         return [(slot, slot.worker) for slot in self._slots if slot.is_serving and slot.worker]

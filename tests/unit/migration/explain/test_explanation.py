@@ -28,7 +28,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.core.wire import HttpRequest, RpcRequest
 from infergate.gateway.dispatch import assign_request_id
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.migration.explain.client_request import ClientRequest, RequestError
 from infergate.migration.explain.explanation import ExplainOptions, Explanation, explain
 from infergate.migration.explain.explanation_text import as_json, as_text
@@ -206,7 +206,7 @@ async def test_the_target_of_a_split_is_named_if_the_request_decides(
 ) -> None:
     config = configured(SPLIT_IN_HALF)
     backends = {name: Backend(name) for name in ("b", "c")}
-    gateway = Gateway(compiled.routing_table(config), backends, {})
+    gateway = RoutingGateway(compiled.routing_table(config), backends, {})
     chosen = set()
     for number in range(20):
         user = f"user {number}"

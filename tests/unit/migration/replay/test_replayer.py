@@ -17,7 +17,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferRequest, InferResponse, Operation, Response
 from infergate.core.request_context import RequestContext
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.migration.replay import replayer
 from infergate.migration.replay.entries import DamagedFilePart, Entry
 from infergate.migration.replay.pace import Pace
@@ -66,9 +66,9 @@ class Target:
     """Sends everything to one server, except the model ``unknown``."""
 
     def __init__(self, server: Server) -> None:
-        self._gateway = Gateway(RouteTable((Route("*", "b"),)), {"b": server}, {})
+        self._gateway = RoutingGateway(RouteTable((Route("*", "b"),)), {"b": server}, {})
 
-    async def gateway_for(self, each: Exchange) -> Gateway:
+    async def gateway_for(self, each: Exchange) -> RoutingGateway:
         if each.request.model == "unknown":
             raise ReplayTargetError("no server speaks it")
         return self._gateway

@@ -1,0 +1,29 @@
+"""The gateway of ``infergate serve`` in a single process, which owns the process."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.config.schema import Config
+from infergate.library.gateway import Gateway
+from infergate.runtime.assemble import assemble
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.memory import freeze_objects
+from infergate.runtime.running import RunningGateway
+
+
+class ServedGateway(Gateway):
+    """A gateway whose configuration applies to the whole process. The admin listener reports
+    ``history``. ``config`` has been checked by the caller."""
+
+    def __init__(self, config: Config, history: ConfigHistory) -> None:
+        self._history: Final = history
+        super().__init__(config)
+
+    def _adapted(self, config: Config) -> Config:
+        return config
+
+    def _assemble(self, config: Config) -> RunningGateway:
+        running = assemble(config, history=self._history)
+        running.on_retired = freeze_objects
+        return running

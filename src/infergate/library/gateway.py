@@ -1,0 +1,231 @@
+"""The gateway as an object of the caller's program.
+
+The object owns its listeners, backends, tasks and helper processes, and nothing of the process: it
+installs no signal handlers, configures no logging, and prints nothing. It lives on the event loop
+that starts it. Several gateways may run in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from infergate.config.load import check_config, from_mapping, load
+from infergate.config.schema import Config
+from infergate.core.messages import (
+    HealthStatus,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    ServerReadyRequest,
+)
+from infergate.core.wire import NO_HEADERS
+from infergate.library.addresses import ListenerAddress, listener_addresses
+from infergate.runtime.assemble import assemble
+from infergate.runtime.running import RunningGateway
+
+
+class Gateway:
+    """A gateway in this process. Use it as an async context manager.
+
+    ``access_log`` writes the access log that the configuration describes to standard output. The
+    keys ``workers`` and ``reload``, and ``drain.delay``, are for ``infergate serve`` and have no
+    effect here: the library runs one process, and reloads when ``reload`` is called.
+
+    Calls take a ``timeout`` in seconds, which includes waiting and retries, and ``headers``, which
+    routes, access rules and backends treat like the headers of a client. They raise
+    ``GatewayError``."""
+
+    def __init__(self, config: Config, *, access_log: bool = False) -> None:
+        """Raises ConfigError for conflicts between the entries of ``config``."""
+        self._has_access_log: Final = access_log
+        self._config = self._adapted(config)
+        self._path: Path | None = None
+        self._folder = Path()
+        self._running: RunningGateway | None = None
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], *, access_log: bool = False) -> Self:
+        """Return the gateway that the file ``path`` configures. Raises ConfigError with all
+        errors."""
+        file = Path(path)
+        gateway = cls(_load(file), access_log=access_log)
+        gateway._path, gateway._folder = file, file.parent
+        return gateway
+
+    @classmethod
+    def from_dict(
+        cls,
+        config: Mapping[str, Any],
+        *,
+        folder: str | os.PathLike[str] = ".",
+        access_log: bool = False,
+    ) -> Self:
+        """Return the gateway that ``config`` configures, a mapping with the keys of a configuration
+        file. ``folder`` is the base of relative paths. Raises ConfigError with all errors."""
+        base = Path(folder)
+        gateway = cls(_from_mapping(config, base), access_log=access_log)
+        gateway._folder = base
+        return gateway
+
+    @property
+    def config(self) -> Config:
+        """The active configuration."""
+        return self._config if self._running is None else self._running.config
+
+    @property
+    def addresses(self) -> Mapping[str, ListenerAddress]:
+        """The bound addresses of the listeners, by name: ``http``, ``grpc``, ``admin``,
+        ``additional.<name>``, ``graphpipe[0]``. Ports are the actual ports, also if the
+        configuration has port 0."""
+        running = self._started()
+        bound = {name: listener.address for name, listener in running.listeners.items()}
+        return listener_addresses(running.config, bound)
+
+    # ---- lifetime
+
+    async def start(self) -> None:
+        """Bind the listeners and accept connections. Raises OSError, which names the address that
+        cannot be bound."""
+        if self._running is not None:
+            raise RuntimeError("the gateway is already running")
+        running = self._running = self._assemble(self._config)
+        try:
+            await running.start()
+        except OSError:  # everything is closed
+            self._running = None
+            raise
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    def drain(self) -> None:
+        """Fail readiness for every protocol, but keep serving."""
+        self._started().drain()
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Stop accepting, let requests finish for up to ``grace`` seconds, by default
+        ``drain.timeout`` of the configuration, and close everything. A second call does nothing."""
+        running, self._running = self._running, None
+        if running is not None:
+            self._config = running.config
+            await running.stop(running.config.drain.timeout if grace is None else grace)
+
+    async def reload(self, config: Config | Mapping[str, Any] | None = None) -> None:
+        """Replace the configuration. Listeners that it keeps stay open, and requests in progress
+        finish under the old configuration. Without ``config``, read the file again.
+
+        Raises ConfigError if the configuration is invalid, and ConfigRejectedError if it cannot
+        replace the active one. The active configuration then stays."""
+        new = await asyncio.to_thread(self._read, config)
+        await self._started().reload(new)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop(None if kind is None else 0)
+
+    # ---- calls
+
+    async def infer(
+        self,
+        request: InferRequest,
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> InferResponse:
+        """Run ``request`` on the route of its model, and return the only response."""
+        response = await self._started().in_process.perform(request, timeout, headers)
+        assert isinstance(response, InferResponse)
+        return response
+
+    async def stream(
+        self,
+        request: InferRequest,
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> AsyncGenerator[InferResponse, None]:
+        """Yield all responses to ``request``, each of them on demand. Closing the generator
+        abandons the rest. The route's timeout applies to each response, ``timeout`` to all."""
+        responses = self._started().in_process.stream(request, timeout, headers)
+        async with aclosing(responses):
+            async for response in responses:
+                yield response
+
+    async def metadata(
+        self,
+        model: str,
+        version: str = "",
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> ModelMetadata:
+        """Return the metadata of ``model`` as clients see it."""
+        operation = ModelMetadataRequest(model, version)
+        metadata = await self._started().in_process.perform(operation, timeout, headers)
+        assert isinstance(metadata, ModelMetadata)
+        return metadata
+
+    async def is_ready(
+        self,
+        model: str = "",
+        version: str = "",
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> bool:
+        """Return whether ``model``, or by default the gateway, is ready."""
+        operation = ModelReadyRequest(model, version) if model else ServerReadyRequest()
+        status = await self._started().in_process.perform(operation, timeout, headers)
+        assert isinstance(status, HealthStatus)
+        return status.ok
+
+    # ---- what a subclass that owns more than the library does differently
+
+    def _adapted(self, config: Config) -> Config:
+        """Check ``config``, and return it without the settings of the process, which belong to the
+        caller. Raises ConfigError."""
+        check_config(config, needs_listener=False)
+        changes: dict[str, Any] = {"workers": 1}
+        if not self._has_access_log:
+            changes["log"] = config.log.model_copy(update={"access": False})
+        return config.model_copy(update=changes)
+
+    def _assemble(self, config: Config) -> RunningGateway:
+        return assemble(config)
+
+    def _started(self) -> RunningGateway:
+        if self._running is None:
+            raise RuntimeError("the gateway is not running")
+        return self._running
+
+    def _read(self, config: Config | Mapping[str, Any] | None) -> Config:
+        if config is None:
+            if self._path is None:
+                raise ValueError("the gateway has no file: pass the new configuration")
+            config = _load(self._path)
+        elif not isinstance(config, Config):
+            config = _from_mapping(config, self._folder)
+        return self._adapted(config)
+
+
+def _load(file: Path) -> Config:
+    return load(file, os.environ, needs_listener=False)
+
+
+def _from_mapping(config: Mapping[str, Any], folder: Path) -> Config:
+    return from_mapping(config, folder, needs_listener=False)

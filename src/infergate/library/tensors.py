@@ -1,0 +1,77 @@
+"""Converts arrays to canonical tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from infergate.core.datatypes import NUMPY_DTYPES, Datatype
+from infergate.core.tensor import Tensor, tensor_from_array
+
+_BFLOAT16: Final = "bfloat16"
+"""The name of the dtype of ml_dtypes."""
+_DATATYPES: Final = {
+    np.dtype(dtype): datatype
+    for datatype, dtype in NUMPY_DTYPES.items()
+    if datatype is not Datatype.BF16
+}
+_TEXT_KINDS: Final = "SUO"
+
+
+def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -> Tensor:
+    """Return a tensor with the elements of ``values``; its inverse is :meth:`Tensor.numpy`.
+
+    Without ``datatype``, the array's dtype gives it: Python integers become INT64, Python floats
+    FP64, and texts and bytes BYTES (texts as UTF-8). Raises TypeError if an element cannot have the
+    datatype."""
+    if datatype is Datatype.BYTES:
+        return tensor_from_array(name, datatype, _bytes_array(values))
+    if isinstance(values, np.ndarray):
+        array = values
+    else:
+        dtype = None if datatype is None else _array_dtype(datatype)
+        array = np.asarray(values, dtype)
+    if datatype is None:
+        if array.dtype.kind in _TEXT_KINDS:
+            return tensor_from_array(name, Datatype.BYTES, _bytes_array(values))
+        datatype = _datatype_of(array.dtype)
+    elif array.dtype.name != _BFLOAT16 and not np.can_cast(
+        array.dtype, _array_dtype(datatype), "same_kind"
+    ):
+        raise TypeError(f"tensor {name!r}: {array.dtype} values cannot be {datatype.value}")
+    return tensor_from_array(name, datatype, array)
+
+
+def _array_dtype(datatype: Datatype) -> npt.DTypeLike:
+    """Return the dtype of arrays of ``datatype``. numpy has no bfloat16."""
+    return np.float32 if datatype is Datatype.BF16 else NUMPY_DTYPES[datatype]
+
+
+def _datatype_of(dtype: np.dtype[Any]) -> Datatype:
+    if dtype.name == _BFLOAT16:
+        return Datatype.BF16
+    found = _DATATYPES.get(dtype.newbyteorder("<"))
+    if found is None:
+        raise TypeError(f"no tensor datatype holds {dtype} values")
+    return found
+
+
+def _bytes_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return ``values`` as an array of bytes objects. An array of numpy's own dtype for bytes would
+    lose zero bytes at the end of its elements."""
+    array = np.asarray(values, np.object_)
+    encoded = np.empty(array.size, np.object_)
+    encoded[:] = [_encode(item) for item in array.ravel().tolist()]
+    return encoded.reshape(array.shape)
+
+
+def _encode(item: Any) -> bytes:
+    if isinstance(item, str):
+        return item.encode()
+    if isinstance(item, (bytes, bytearray)):
+        return bytes(item)
+    raise TypeError(
+        f"an element of a BYTES tensor must be bytes or text, not {type(item).__name__}"
+    )

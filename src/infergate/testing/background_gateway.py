@@ -1,0 +1,271 @@
+"""A gateway on a thread of its own, for tests that are not async."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from infergate.backends.builtin.backend import BuiltinBackend
+from infergate.backends.builtin.model import Model
+from infergate.config.load import from_mapping, load
+from infergate.config.protocols import BUILTIN
+from infergate.config.schema import BackendConfig, Config
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.exchange import Exchange
+from infergate.core.messages import InferRequest, InferResponse, Operation, Response
+from infergate.core.request_context import RequestContext
+from infergate.gateway.observation import Observation
+from infergate.library.addresses import ListenerAddress
+from infergate.library.gateway import Gateway
+from infergate.runtime.assemble import assemble
+from infergate.runtime.running import RunningGateway
+from infergate.testing.recorded_model import recorded_models
+from infergate.transport.base import Address
+
+_FREE_PORT: Final = Address("127.0.0.1", 0)
+_MAX_REQUESTS: Final = 10_000
+"""Maximum number of requests that are kept; older ones are dropped."""
+_DEMO: Final[Mapping[str, Any]] = {
+    "backends": {"models": {"protocol": BUILTIN}},
+    "routes": ({"model": "*", "backend": "models"},),
+}
+
+
+class BackgroundGateway:
+    """A gateway on free ports of 127.0.0.1, on a thread with its own event loop. Use it as a
+    context manager.
+
+    - ``config`` is a mapping with the keys of a configuration file, or the file's path. Its
+      listeners get free ports. Without backends and routes, there is one route for all models.
+    - With ``models`` or ``recordings``, these models replace every backend of ``config``, so a
+      configuration can be tested without its servers. Otherwise, backends with ``protocol:
+      builtin`` serve the models embedded in infergate.
+    - ``recordings`` are files of ``infergate record``, or folders of them.
+    - ``folder`` is the base of relative paths.
+
+    ``with`` raises ConfigError, RecordingError and OSError."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        *,
+        models: Sequence[Model] = (),
+        recordings: Iterable[str | os.PathLike[str]] = (),
+        folder: str | os.PathLike[str] = ".",
+    ) -> None:
+        base = Path(folder)
+        fakes: list[Model] = [
+            *models,
+            *recorded_models(base / name for name in recordings),
+        ]
+        self._received: Final[deque[_Received]] = deque(maxlen=_MAX_REQUESTS)
+        gateway = _adapted(_read(config, base), replaces_backends=bool(fakes))
+        self._gateway: Final = _FakedGateway(gateway, fakes or None, self._received)
+        self._started: Final[Future[None]] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: Final = asyncio.Event()
+        self._thread: Final = threading.Thread(
+            target=self._run, name="infergate-gateway", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._started.result()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._gateway.start()
+        try:
+            self._addresses = self._gateway.addresses
+            self._started.set_result(None)
+            await self._stop.wait()
+        finally:
+            await self._gateway.stop(0)
+
+    # ---- what tests use
+
+    @property
+    def addresses(self) -> Mapping[str, ListenerAddress]:
+        """The bound addresses of the listeners, by name, as ``Gateway.addresses`` returns them."""
+        return self._addresses
+
+    @property
+    def http(self) -> str:
+        """The ``host:port`` of the HTTP listener."""
+        return str(self.addresses["http"])
+
+    @property
+    def grpc(self) -> str:
+        """The ``host:port`` of the gRPC listener."""
+        return str(self.addresses["grpc"])
+
+    @property
+    def requests(self) -> list[Exchange]:
+        """The inferences that have reached a fake, recorded or embedded model so far, in the order
+        of their arrival, with their responses or errors. Their names are those that the route sends
+        to its backend. Only the last 10,000 are kept."""
+        return [each.exchange for each in tuple(self._received)]
+
+    def clear_requests(self) -> None:
+        """Forget the requests that have arrived so far."""
+        self._received.clear()
+
+
+class _FakedGateway(Gateway):
+    """A gateway whose embedded backends serve ``models``, by default the embedded models."""
+
+    def __init__(
+        self, config: Config, models: Sequence[Model] | None, received: deque[_Received]
+    ) -> None:
+        self._models: Final = models
+        self._received: Final = received
+        super().__init__(config)
+
+    def _assemble(self, config: Config) -> RunningGateway:
+        return assemble(
+            config, lambda name, timeout: _Backend(name, self._models, timeout, self._received)
+        )
+
+
+class _Received:
+    """An inference that has arrived, and its exchange so far."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation: Final = observation
+        self._finished: Exchange | None = None
+
+    @property
+    def exchange(self) -> Exchange:
+        return self._finished or self._observation.exchange()
+
+    def finish(self) -> None:
+        self._finished = self._observation.exchange()
+
+
+class _Backend(BuiltinBackend):
+    """Serves ``models`` by their streams, and keeps the inferences in ``received``."""
+
+    def __init__(
+        self,
+        name: str,
+        models: Sequence[Model] | None,
+        timeout: float,
+        received: deque[_Received],
+    ) -> None:
+        super().__init__(name, models, timeout=timeout)
+        self._received: Final = received
+
+    async def perform(self, operation: Operation, context: RequestContext) -> Response:
+        if not isinstance(operation, InferRequest):
+            return await super().perform(operation, context)
+        found: list[InferResponse] = []
+        async with aclosing(self._kept(operation, context, is_stream=False)) as responses:
+            async for response in responses:
+                found.append(response)
+                if len(found) > 1:
+                    break
+        if len(found) != 1:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"model '{operation.model}' does not send exactly one response per request: use a "
+                "stream",
+                origin=Origin.BACKEND,
+            )
+        return replace(found[0], is_last=False)
+
+    async def stream(
+        self, operation: InferRequest, context: RequestContext
+    ) -> AsyncGenerator[InferResponse, None]:
+        async with aclosing(self._kept(operation, context, is_stream=True)) as responses:
+            async for response in responses:
+                yield response
+
+    async def _kept(
+        self, request: InferRequest, context: RequestContext, *, is_stream: bool
+    ) -> AsyncGenerator[InferResponse, None]:
+        observation = Observation(request, context, is_stream=is_stream)
+        received = _Received(observation)
+        self._received.append(received)
+        try:
+            async with aclosing(super().stream(request, context)) as responses:
+                async for response in responses:
+                    observation.add(response)
+                    yield response
+        except BaseException as error:
+            observation.fail(error)
+            raise
+        finally:
+            received.finish()
+            observation.release()
+
+
+def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None, folder: Path) -> Config:
+    if isinstance(config, (str, os.PathLike)):
+        return load(folder / config, os.environ)
+    mapping = dict(config or {})
+    if not mapping.keys() & _DEMO.keys():
+        mapping.update(_DEMO)
+    return from_mapping(mapping, folder, needs_listener=False)
+
+
+def _adapted(config: Config, *, replaces_backends: bool) -> Config:
+    """Return ``config`` with free ports, without helper processes unless they are configured, and
+    possibly with ``builtin`` in place of every backend."""
+    listeners = config.listeners
+    changes: dict[str, Any] = {
+        "listeners": listeners.model_copy(
+            update={
+                **{name: _on_free_port(getattr(listeners, name)) for name in _SINGLE_LISTENERS},
+                "graphpipe": tuple(map(_on_free_port, listeners.graphpipe)),
+                "additional": {
+                    name: _on_free_port(each) for name, each in listeners.additional.items()
+                },
+            }
+        )
+    }
+    if "helpers" not in config.model_fields_set:
+        changes["helpers"] = 0
+    if replaces_backends:
+        fake = BackendConfig.model_validate({"protocol": BUILTIN})
+        changes["backends"] = {
+            name: fake.model_copy(update={"timeout": backend.timeout})
+            for name, backend in config.backends.items()
+        }
+    return config.model_copy(update=changes)
+
+
+_SINGLE_LISTENERS: Final = ("http", "grpc", "admin")
+
+
+def _on_free_port(listener: Any) -> Any:
+    if listener is None or listener.address.unix:
+        return listener
+    return listener.model_copy(update={"address": _FREE_PORT})

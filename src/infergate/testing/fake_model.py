@@ -1,0 +1,157 @@
+"""Models for tests of clients, each of which is a Python function."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from dataclasses import replace
+from threading import Thread
+from typing import Any, Final, TypeVar
+
+import numpy.typing as npt
+
+from infergate.backends.builtin.model import Signature
+from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.tensor import Tensor
+from infergate.library.tensors import tensor
+
+T = TypeVar("T")
+TensorSpec = tuple[Datatype | str, Sequence[int]]
+"""A datatype by its Open Inference Protocol name, and a shape, in which -1 is any size."""
+ModelFunction = Callable[[Mapping[str, npt.NDArray[Any]]], Any]
+"""Returns a mapping of output names to values, or yields such mappings. It may be async."""
+
+
+class FakeModel:
+    """A model whose responses are computed by ``function``, with version 1.
+
+    The function gets the inputs as arrays by name, after they have been compared with ``inputs``,
+    and returns the outputs by name. A generator function makes a model with any number of responses
+    per request. A function that is not async runs in a thread, so it may block; several calls may
+    run at the same time.
+
+    If the function raises ``GatewayError``, the client gets this error. Any other exception, and
+    outputs that contradict ``outputs``, become an error of the backend that names the model and the
+    exception.
+
+    With ``max_batch_size``, the first dimension of every shape is the batch."""
+
+    def __init__(
+        self,
+        name: str,
+        function: ModelFunction,
+        *,
+        inputs: Mapping[str, TensorSpec],
+        outputs: Mapping[str, TensorSpec],
+        max_batch_size: int = 0,
+    ) -> None:
+        """Raises ValueError for an unknown datatype."""
+        self._function: Final = function
+        self._is_decoupled: Final = inspect.isgeneratorfunction(
+            function
+        ) or inspect.isasyncgenfunction(function)
+        self._signature: Final = Signature(
+            name,
+            _metadata(inputs),
+            _metadata(outputs),
+            max_batch_size,
+            decoupled=self._is_decoupled,
+        )
+
+    @property
+    def metadata(self) -> ModelMetadata:
+        return self._signature.metadata
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """Raise NotImplementedError: the backend of fake models uses ``stream``."""
+        raise NotImplementedError
+
+    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
+        checked = self._signature.checked_inputs(request)
+        arrays = {name: each.numpy() for name, each in checked.items()}
+        async with aclosing(self._results(arrays)) as results:
+            async for result in results:
+                response = self._signature.build_response(request, self._tensors(result))
+                yield response if self._is_decoupled else replace(response, is_last=True)
+
+    async def _results(
+        self, arrays: Mapping[str, npt.NDArray[Any]]
+    ) -> AsyncGenerator[Mapping[str, Any], None]:
+        """Yield what the function returns or yields. Raises GatewayError."""
+        function = self._function
+        try:
+            if inspect.isasyncgenfunction(function):
+                async with aclosing(function(arrays)) as results:
+                    async for result in results:
+                        yield result
+            elif inspect.isgeneratorfunction(function):
+                generator = function(arrays)
+                while (result := await _in_thread(next, generator, None)) is not None:
+                    yield result
+            else:
+                result = await _in_thread(function, arrays)
+                yield await result if inspect.isawaitable(result) else result
+        except GatewayError:
+            raise
+        except Exception as error:
+            raise self._failure(f"raised {type(error).__name__}: {error}") from error
+
+    def _tensors(self, result: Mapping[str, Any]) -> list[Tensor]:
+        declared = {each.name: each for each in self._signature.outputs}
+        if not isinstance(result, Mapping) or result.keys() != declared.keys():
+            found = sorted(result) if isinstance(result, Mapping) else type(result).__name__
+            raise self._failure(f"returned {found}; expected the outputs {sorted(declared)}")
+        tensors = []
+        for name, each in declared.items():
+            try:
+                made = tensor(name, result[name], DATATYPES_BY_NAME[each.datatype])
+            except (TypeError, ValueError, OverflowError) as error:
+                raise self._failure(f"returned a wrong output '{name}': {error}") from error
+            if len(made.shape) != len(each.shape) or any(
+                expected not in {-1, actual}
+                for actual, expected in zip(made.shape, each.shape, strict=True)
+            ):
+                raise self._failure(
+                    f"returned output '{name}' with shape {list(made.shape)}; "
+                    f"expected {list(each.shape)}"
+                )
+            tensors.append(made)
+        return tensors
+
+    def _failure(self, text: str) -> GatewayError:
+        public = f"the function of fake model '{self._signature.model}' {text}"
+        return GatewayError(Kind.BACKEND_ERROR, public, origin=Origin.BACKEND)
+
+
+async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Return ``function(*arguments)``, run by a thread that does not keep the process or the event
+    loop alive: a test may end while the function still sleeps."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+                future.set_exception(error)
+
+    Thread(target=run, name="infergate-fake-model", daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+def _metadata(specs: Mapping[str, TensorSpec]) -> tuple[TensorMetadata, ...]:
+    found = []
+    for name, (datatype, shape) in specs.items():
+        known = datatype if isinstance(datatype, Datatype) else DATATYPES_BY_NAME.get(datatype)
+        if known is None:
+            raise ValueError(
+                f"tensor '{name}': unknown datatype '{datatype}'; expected one of: "
+                f"{', '.join(DATATYPES_BY_NAME)}"
+            )
+        found.append(TensorMetadata(name, known.value, tuple(shape)))
+    return tuple(found)

@@ -1,0 +1,144 @@
+"""Models that return the responses in a recording of ``infergate record``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import orjson
+
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.exchange import Exchange
+from infergate.core.limits import MIB
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.tensor import Tensor
+from infergate.migration.recorded import recorded_metadata
+from infergate.recording.encoding import RecordedExchange
+from infergate.recording.format import RecordingError
+from infergate.recording.reader import read_recording, recording_files
+
+MAX_RECORDING_BYTES: Final = 1024 * MIB
+"""Maximum memory of the recordings that one call loads."""
+
+
+class RecordedModel:
+    """Returns to each request the response, stream or error that was recorded for an equal request.
+
+    Requests are equal if their inputs, parameters, requested outputs and version are; the id and
+    the client's protocol do not matter. If equal requests were recorded several times, they get the
+    responses in the recorded order, and then the last one again. The metadata is that of the first
+    recorded request with a response; its first dimensions are variable."""
+
+    def __init__(self, exchanges: Sequence[Exchange]) -> None:
+        """``exchanges`` are those of one model, at least one."""
+        described = next((each for each in exchanges if each.outcome.responses), exchanges[0])
+        version = next((each.request.version for each in exchanges if each.request.version), "")
+        self.metadata: Final[ModelMetadata] = replace(
+            recorded_metadata(described),
+            versions=(version or "1",),
+            platform="recording",
+            decoupled=any(len(each.outcome.responses) != 1 for each in exchanges if each.is_stream),
+        )
+        self._first: Final = exchanges[0].request
+        self._count: Final = len(exchanges)
+        self._exchanges: Final[dict[bytes, list[Exchange]]] = {}
+        for each in exchanges:
+            self._exchanges.setdefault(_key(each.request), []).append(each)
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """Raise NotImplementedError: the backend of fake models uses ``stream``."""
+        raise NotImplementedError
+
+    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
+        waiting = self._exchanges.get(_key(request))
+        if waiting is None:
+            raise self._unknown(request)
+        exchange = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        responses = exchange.outcome.responses
+        for index, response in enumerate(responses, 1):
+            is_last = response.is_last or (index == len(responses) and not exchange.is_stream)
+            yield replace(response, id=request.id, is_last=is_last)
+        error = exchange.outcome.error
+        if error is not None:
+            raise error.reworded(error.public)
+
+    def _unknown(self, request: InferRequest) -> GatewayError:
+        """Return the error for a request that was not recorded, with a difference from the first
+        recorded request."""
+        return GatewayError(
+            Kind.NOT_FOUND,
+            f"none of the {self._count} recorded requests to model '{request.model}' equals this "
+            f"request; the first one differs in {_difference(request, self._first)}",
+            origin=Origin.BACKEND,
+        )
+
+
+def recorded_models(
+    names: Iterable[str | os.PathLike[str]], max_bytes: int = MAX_RECORDING_BYTES
+) -> list[RecordedModel]:
+    """Return the models in the recordings ``names``; a folder stands for its recordings.
+
+    Raises OSError, and RecordingError if a part of a file is damaged or redacted, or if the
+    recordings need more than ``max_bytes`` of memory."""
+    by_model: dict[str, list[Exchange]] = {}
+    size = 0
+    for recorded in _records(names):
+        size += recorded.size
+        if size > max_bytes:
+            raise RecordingError(f"the recordings need more than {max_bytes} bytes of memory")
+        exchange = recorded.exchange
+        by_model.setdefault(exchange.request.model, []).append(exchange)
+    return [RecordedModel(exchanges) for exchanges in by_model.values()]
+
+
+def _records(names: Iterable[str | os.PathLike[str]]) -> Iterator[RecordedExchange]:
+    for file in recording_files([os.fspath(name) for name in names]):
+        for item in read_recording(file):
+            where = f"{file}: byte {item.position}"
+            if not isinstance(item, RecordedExchange):
+                raise RecordingError(f"{where}: {item.reason}")
+            if item.redacted:
+                raise RecordingError(
+                    f"{where}: {', '.join(item.redacted)} is redacted, so no request can equal "
+                    "this one"
+                )
+            yield item
+
+
+def _parts(request: InferRequest) -> dict[str, object]:
+    """Return the parts of ``request`` that matter for equality, by their names in messages."""
+    return {
+        "the version": request.version,
+        "the parameters": dict(request.parameters),
+        "the requested outputs": [
+            (each.name, dict(each.parameters)) for each in sorted(request.outputs, key=_name)
+        ],
+        **{
+            f"input '{each.name}'": (
+                each.datatype.value,
+                each.shape,
+                dict(each.parameters),
+                hashlib.sha256(each.data).hexdigest(),
+            )
+            for each in sorted(request.inputs, key=_name)
+        },
+    }
+
+
+def _name(item: Tensor | object) -> str:
+    return str(getattr(item, "name", ""))
+
+
+def _key(request: InferRequest) -> bytes:
+    text = orjson.dumps(_parts(request), default=repr, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(text).digest()
+
+
+def _difference(request: InferRequest, other: InferRequest) -> str:
+    """Return the names of the parts in which the requests differ."""
+    own, others = _parts(request), _parts(other)
+    names = [name for name in {**others, **own} if own.get(name) != others.get(name)]
+    return ", ".join(names)

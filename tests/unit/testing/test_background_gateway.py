@@ -1,0 +1,178 @@
+"""A gateway on a thread, and its requests."""
+
+from __future__ import annotations
+
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+from infergate import ConfigError
+from infergate.core.errors import Kind
+from infergate.core.exchange import OK
+from infergate.testing import BackgroundGateway, FakeModel
+from recordings import exchange, write_recording
+
+VECTOR = {"x": ("FP32", (-1,))}
+
+
+def double(inputs: Any) -> dict[str, Any]:
+    return {"y": inputs["x"] * 2}
+
+
+def fake(function: Any, name: str = "m") -> FakeModel:
+    return FakeModel(name, function, inputs=VECTOR, outputs={"y": ("FP32", (-1,))})
+
+
+def infer(client: Any, library: Any, model: str, *values: float) -> list[float]:
+    with client:
+        entry = library.InferInput("x", [len(values)], "FP32")
+        entry.set_data_from_numpy(np.array(values, np.float32))
+        found: list[float] = client.infer(model, [entry]).as_numpy("y").tolist()
+        return found
+
+
+def infer_http(gateway: BackgroundGateway, model: str, *values: float) -> list[float]:
+    client = triton_http.InferenceServerClient(gateway.http)
+    return infer(client, triton_http, model, *values)
+
+
+def infer_grpc(gateway: BackgroundGateway, model: str, *values: float) -> list[float]:
+    client = triton_grpc.InferenceServerClient(gateway.grpc)
+    return infer(client, triton_grpc, model, *values)
+
+
+def test_a_triton_client_calls_a_fake_model_and_the_test_sees_its_requests() -> None:
+    with BackgroundGateway(models=[fake(double)]) as gateway:
+        assert infer_http(gateway, "m", 1, 2) == [2, 4]
+        assert infer_grpc(gateway, "m", 3) == [6]
+        with pytest.raises(triton_http.InferenceServerException, match="unknown model 'n'"):
+            infer_http(gateway, "n", 1)
+        first, second, _ = gateway.requests
+        assert [first.protocol, second.protocol] == ["v2-rest", "v2-grpc"]
+        assert first.request.inputs[0].numpy().tolist() == [1, 2]
+        assert first.outcome.responses[0].outputs[0].numpy().tolist() == [2, 4]
+        assert "user-agent" in first.headers
+        assert [each.outcome.kind for each in gateway.requests] == [OK, OK, "not_found"]
+        gateway.clear_requests()
+        assert gateway.requests == []
+
+
+def test_a_stream_of_a_fake_model() -> None:
+    def count(inputs: Any) -> Any:
+        for value in inputs["x"]:
+            yield {"y": [value]}
+
+    received: list[Any] = []
+    arrived = threading.Semaphore(0)
+
+    def keep(result: Any, error: Any) -> None:
+        received.append(error or result.as_numpy("y").tolist())
+        arrived.release()
+
+    with (
+        BackgroundGateway(models=[fake(count)]) as gateway,
+        triton_grpc.InferenceServerClient(gateway.grpc) as client,
+    ):
+        entry = triton_grpc.InferInput("x", [2], "FP32")
+        entry.set_data_from_numpy(np.array([1, 2], np.float32))
+        client.start_stream(keep)
+        client.async_stream_infer("m", [entry])
+        assert all(arrived.acquire(timeout=60) for _ in range(2))
+        client.stop_stream()
+        assert received == [[1], [2]]
+        [request] = gateway.requests
+        assert request.is_stream
+        with pytest.raises(triton_grpc.InferenceServerException, match="use a stream"):
+            client.infer("m", [entry])
+
+
+def test_a_configuration_is_tested_without_its_servers() -> None:
+    config = {
+        "listeners": {"http": {"address": "0.0.0.0:8000"}, "grpc": {"address": "0.0.0.0:8001"}},
+        "backends": {
+            name: {"protocol": "v2-grpc", "endpoints": [f"grpc://{name}.example:8001"]}
+            for name in ("large", "small")
+        },
+        "routes": [
+            {"model": "old-*", "backend": "small", "rewrite": {"model": "m"}},
+            {"model": "*", "backend": "large"},
+        ],
+    }
+    with BackgroundGateway(config, models=[fake(double)]) as gateway:
+        assert infer_grpc(gateway, "old-name", 1) == [2]
+        assert infer_grpc(gateway, "m", 1) == [2]
+        assert [(each.backend, each.route) for each in gateway.requests] == [
+            ("small", "old-*"),
+            ("large", "*"),
+        ]
+        assert gateway.addresses["http"].host == "127.0.0.1"
+        assert gateway.addresses["http"].port != 8000
+
+
+def test_recordings_are_served(tmp_path: Path) -> None:
+    write_recording(tmp_path / "a.igrec", [exchange(1), exchange(2)])
+    with BackgroundGateway(recordings=["a.igrec"], folder=tmp_path) as gateway:
+        assert infer_http(gateway, "m", 1) == [1]
+        assert infer_grpc(gateway, "m", 2) == [2]
+        with pytest.raises(triton_http.InferenceServerException, match="none of the 2 recorded"):
+            infer_http(gateway, "m", 3)
+
+
+def test_without_models_the_embedded_models_are_served(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(
+        "backends: {demo: {protocol: builtin}}\nroutes: [{model: simple, backend: demo}]\n"
+    )
+    for config in (None, "routes.yaml"):
+        with BackgroundGateway(config, folder=tmp_path) as gateway:
+            url = f"{gateway.addresses['http'].url}/v2/models/simple/ready"
+            assert urllib.request.urlopen(url).status == 200
+
+
+def test_a_function_that_blocks_delays_neither_other_requests_nor_the_end() -> None:
+    called, release = threading.Event(), threading.Event()
+
+    def block(_: Any) -> Any:
+        called.set()
+        release.wait()
+
+    config = {
+        "backends": {"b": {"protocol": "builtin"}},
+        "routes": [
+            {"model": "slow", "backend": "b", "timeout": "100ms"},
+            {"model": "m", "backend": "b"},
+        ],
+    }
+    with BackgroundGateway(config, models=[fake(block, "slow"), fake(double)]) as gateway:
+        with pytest.raises(triton_http.InferenceServerException, match="before the deadline"):
+            infer_http(gateway, "slow", 1)
+        assert called.is_set()
+        assert infer_http(gateway, "m", 1) == [2]
+        assert gateway.requests[0].outcome.kind == Kind.TIMEOUT.value
+    release.set()  # only now, so the gateway has stopped without the function
+
+
+def test_errors_of_the_start_reach_the_test(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rutes: unknown key"):
+        BackgroundGateway({"rutes": []})
+    missing = tmp_path / "missing" / "socket"
+    listener = {"address": f"unix:{missing}", "model": "m", "framing": "size-prefixed"}
+    gateway = BackgroundGateway({"listeners": {"graphpipe": [listener]}})
+    threads = set(threading.enumerate())
+    with pytest.raises(OSError, match=r"listeners\.graphpipe\[0\]"):
+        gateway.__enter__()
+    assert set(threading.enumerate()) <= threads
+
+
+def test_no_thread_is_left() -> None:
+    threads = set(threading.enumerate())
+    with BackgroundGateway():
+        assert "infergate-gateway" in {each.name for each in threading.enumerate()}
+    assert set(threading.enumerate()) <= threads

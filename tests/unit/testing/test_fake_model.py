@@ -1,0 +1,118 @@
+"""Models that are Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway_errors import raises_kind
+from infergate import GatewayError, InferRequest, Kind, RequestedOutput, tensor
+from infergate.testing import FakeModel
+
+INPUTS = {"x": ("FP32", (-1, 2))}
+OUTPUTS = {"y": ("FP32", (-1, 2)), "n": ("INT64", (1,))}
+REQUEST = InferRequest("m", id="7", inputs=(tensor("x", np.ones((3, 2), np.float32)),))
+
+
+def model(function: Callable[..., Any], **options: Any) -> FakeModel:
+    return FakeModel("m", function, inputs=INPUTS, outputs=OUTPUTS, **options)
+
+
+async def responses(fake: FakeModel, request: InferRequest = REQUEST) -> list[Any]:
+    return [each async for each in fake.stream(request)]
+
+
+def double(inputs: Any) -> dict[str, Any]:
+    return {"y": inputs["x"] * 2, "n": [len(inputs["x"])]}
+
+
+async def double_later(inputs: Any) -> dict[str, Any]:
+    return double(inputs)
+
+
+def each_row(inputs: Any) -> Iterator[dict[str, Any]]:
+    for row in inputs["x"]:
+        yield {"y": row[np.newaxis] * 2, "n": [1]}
+
+
+async def each_row_later(inputs: Any) -> AsyncGenerator[dict[str, Any], None]:
+    for result in each_row(inputs):
+        yield result
+
+
+@pytest.mark.parametrize("function", [double, double_later])
+async def test_a_function_computes_the_response(function: Callable[..., Any]) -> None:
+    [response] = await responses(model(function))
+    assert (response.model, response.version, response.id) == ("m", "1", "7")
+    assert response.is_last
+    y, n = response.outputs
+    np.testing.assert_array_equal(y.numpy(), np.full((3, 2), 2))
+    assert n.numpy().tolist() == [3]
+
+
+@pytest.mark.parametrize("function", [each_row, each_row_later])
+async def test_a_generator_makes_a_decoupled_model(function: Callable[..., Any]) -> None:
+    fake = model(function)
+    assert fake.metadata.decoupled
+    assert [each.outputs[1].numpy().tolist() for each in await responses(fake)] == [[1]] * 3
+
+
+async def test_only_requested_outputs_are_returned() -> None:
+    request = InferRequest("m", inputs=REQUEST.inputs, outputs=(RequestedOutput("n"),))
+    [response] = await responses(model(double), request)
+    assert [each.name for each in response.outputs] == ["n"]
+
+
+async def test_requests_are_compared_with_the_metadata() -> None:
+    request = InferRequest("m", inputs=(tensor("x", [[1, 2]]),))
+    with raises_kind(Kind.BAD_REQUEST, "data-type is 'INT64', but model 'm' expects 'FP32'"):
+        await responses(model(double), request)
+
+
+def raise_value_error(_: Any) -> Any:
+    raise ValueError("boom")
+
+
+def raise_overloaded(_: Any) -> Any:
+    raise GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "text"),
+    [
+        (raise_overloaded, Kind.OVERLOADED, "^busy$"),
+        (raise_value_error, Kind.BACKEND_ERROR, "fake model 'm' raised ValueError: boom"),
+        (lambda _: None, Kind.BACKEND_ERROR, r"returned NoneType; expected .* \['n', 'y'\]"),
+        (lambda _: {"y": [[1, 2]]}, Kind.BACKEND_ERROR, r"returned \['y'\]; expected"),
+        (
+            lambda _: {"y": [1], "n": [1]},
+            Kind.BACKEND_ERROR,
+            r"output 'y' with shape \[1\]; expected \[-1, 2\]",
+        ),
+        (
+            lambda _: {"y": [["a", "b"]], "n": [1]},
+            Kind.BACKEND_ERROR,
+            "wrong output 'y': could not convert",
+        ),
+    ],
+)
+async def test_the_error_names_the_model_and_the_problem(
+    function: Callable[..., Any], kind: Kind, text: str
+) -> None:
+    with raises_kind(kind, text):
+        await responses(model(function))
+
+
+async def test_a_batch_dimension_is_declared() -> None:
+    fake = model(double, max_batch_size=2)
+    assert fake.metadata.max_batch_size == 2
+    with raises_kind(Kind.BAD_REQUEST, "batch-size must be <= 2"):
+        await responses(fake)
+
+
+def test_an_unknown_datatype_is_refused() -> None:
+    with pytest.raises(ValueError, match="tensor 'x': unknown datatype 'float'"):
+        FakeModel("m", double, inputs={"x": ("float", (1,))}, outputs={})
