@@ -35,6 +35,7 @@ from infergate.config.fields import (
 from infergate.config.mistakes import Finding, suggestion
 from infergate.config.section import Section
 from infergate.config.values import Url, describe_value, parse_size, parse_text, parse_url
+from infergate.core.priorities import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from infergate.core.request_context import ANONYMOUS
 from infergate.routing.table import is_glob, is_regex
 
@@ -319,6 +320,30 @@ class RateConfig(Section):
         return self
 
 
+class ShareConfig(Section):
+    """The share of clients in the queues of backends (`backends.<name>.limits.max_requests`). Each
+    client that matches has this share for itself. The first entry that matches a client applies.
+
+    Example: `{who: ["key:batch"], weight: 0.5, highest_priority: 7}`.
+    """
+
+    who: tuple[Pattern, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Identities, as in `rules`, except that `*` also matches `anonymous`.",
+    )
+    weight: Annotated[float, Field(ge=0.01, le=100)] = Field(
+        default=1.0,
+        description="While clients wait for the same backend with the same priority, each gets "
+        "slots in proportion to its weight. Example: `4`.",
+    )
+    highest_priority: Annotated[int, Field(ge=HIGHEST_PRIORITY, le=LOWEST_PRIORITY)] = Field(
+        default=HIGHEST_PRIORITY,
+        description="The highest priority that requests of the client get, whatever they request: "
+        "from `1`, the highest, to `9`. Example: `5`.",
+    )
+
+
 class RedisConfig(Section):
     """A Redis server, version 5 or later, with which several gateways share rate limits.
 
@@ -365,6 +390,12 @@ class AccessConfig(Section):
     )
     rates: tuple[RateConfig, ...] = Field(
         default=(), description="Rate limits. Example: `[{requests: 100/s, bytes: 10MiB/s}]`."
+    )
+    shares: tuple[ShareConfig, ...] = Field(
+        default=(),
+        description="Weights and highest priorities of clients in the queues of backends "
+        "(docs/overload.md). By default, all clients have the weight 1 and may request any "
+        'priority. Example: `[{who: ["key:ci"], weight: 4}]`.',
     )
     redis: RedisConfig | None = Field(
         default=None,
@@ -416,6 +447,7 @@ def _keys(access: AccessConfig) -> Iterator[Finding]:
 def _rules(access: AccessConfig) -> Iterator[Finding]:
     entries = [("rules", i, entry.who) for i, entry in enumerate(access.rules)]
     entries += [("rates", i, entry.who) for i, entry in enumerate(access.rates)]
+    entries += [("shares", i, entry.who) for i, entry in enumerate(access.shares)]
     for section, index, patterns in entries:
         for position, who in enumerate(patterns):
             if (problem := _identity_problem(who, access)) is not None:
