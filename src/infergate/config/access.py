@@ -31,11 +31,13 @@ from infergate.config.fields import (
     Positive,
     PositiveDuration,
     PositiveSize,
+    Priority,
+    Weight,
 )
 from infergate.config.mistakes import Finding, suggestion
 from infergate.config.section import Section
 from infergate.config.values import Url, describe_value, parse_size, parse_text, parse_url
-from infergate.core.priorities import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from infergate.core.priorities import HIGHEST_PRIORITY
 from infergate.core.request_context import ANONYMOUS
 from infergate.routing.table import is_glob, is_regex
 
@@ -332,12 +334,12 @@ class ShareConfig(Section):
         min_length=1,
         description="Identities, as in `rules`, except that `*` also matches `anonymous`.",
     )
-    weight: Annotated[float, Field(ge=0.01, le=100)] = Field(
+    weight: Weight = Field(
         default=1.0,
         description="While clients wait for the same backend with the same priority, each gets "
         "slots in proportion to its weight. Example: `4`.",
     )
-    highest_priority: Annotated[int, Field(ge=HIGHEST_PRIORITY, le=LOWEST_PRIORITY)] = Field(
+    highest_priority: Priority = Field(
         default=HIGHEST_PRIORITY,
         description="The highest priority that requests of the client get, whatever they request: "
         "from `1`, the highest, to `9`. Example: `5`.",

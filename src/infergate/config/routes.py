@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
 from pydantic import Field
 
@@ -14,6 +13,7 @@ from infergate.config.fields import (
     Pattern,
     Percent,
     PositiveDuration,
+    Priority,
     TensorType,
     Text,
 )
@@ -23,7 +23,7 @@ from infergate.config.recording import RecordConfig
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.section import Section
 from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig
-from infergate.core.priorities import DEFAULT_PRIORITY, HIGHEST_PRIORITY, LOWEST_PRIORITY
+from infergate.core.priorities import DEFAULT_PRIORITY
 
 
 class TargetConfig(Section):
@@ -69,7 +69,7 @@ class RouteConfig(Section):
         description="Maximum pause between two responses of a stream. By default, it equals "
         "`timeout`.",
     )
-    priority: Annotated[int, Field(ge=HIGHEST_PRIORITY, le=LOWEST_PRIORITY)] = Field(
+    priority: Priority = Field(
         default=DEFAULT_PRIORITY,
         description="Priority of the route's inferences in the queues of backends with "
         "`limits.max_requests`, from `1`, the highest, to `9` (docs/overload.md). A request may "
