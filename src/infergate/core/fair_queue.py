@@ -48,7 +48,8 @@ class QueuedJob(Generic[T]):
 _Load = tuple[float, float]
 """The cost and the number of jobs, or the number and the cost if the number decides."""
 
-_RankedName = tuple[_Load, int, str]
+_Rank = tuple[float, ...]
+_RankedName = tuple[_Rank, int, str]
 
 
 class _Ranking:
@@ -62,7 +63,7 @@ class _Ranking:
         self._entries: Final[dict[str, _RankedName]] = {}
         self._number = 0
 
-    def set(self, name: str, rank: _Load) -> None:
+    def set(self, name: str, rank: _Rank) -> None:
         entry = self._entries.get(name)
         if entry is not None and entry[0] == rank:
             return
@@ -99,6 +100,10 @@ class _Flow:
         """Return the cost of the next job of at most ``max_cost``, or 0 if there is none."""
         raise NotImplementedError
 
+    def latest(self) -> int:
+        """Return the number of the last job, or 0 if there may be others to choose from."""
+        return 0
+
     def load(self, *, costly: bool, added: int = 0) -> _Load:
         """Return what waits, in proportion to the weight. ``added`` is the cost of a further
         job."""
@@ -114,11 +119,15 @@ class _ConnectionFlow(_Flow, Generic[T]):
 
     def __init__(self, start: float) -> None:
         super().__init__(start)
-        self.jobs: Final[OrderedDict[QueuedJob[T], None]] = OrderedDict()
+        self.jobs: Final[OrderedDict[QueuedJob[T], int]] = OrderedDict()
+        """The jobs and their numbers."""
 
     def next_cost(self, max_cost: float = math.inf) -> int:
         cost = next(iter(self.jobs)).cost
         return cost if cost <= max_cost else 0
+
+    def latest(self) -> int:
+        return next(reversed(self.jobs.values()))
 
 
 F = TypeVar("F", bound=_Flow)
@@ -151,10 +160,10 @@ class _SharedFlow(_Flow, Generic[F]):
         """Rank the flow ``name`` again, or remove it if it is empty."""
         flow = self.flows[name]
         if flow.count:
-            self._order.set(name, (flow.start + flow.next_cost() / flow.weight, 0.0))
+            self._order.set(name, (flow.start + flow.next_cost() / flow.weight,))
             for costly, ranking in self._loads.items():
                 first, second = flow.load(costly=costly)
-                ranking.set(name, (-first, -second))
+                ranking.set(name, (-first, -second, -flow.latest()))
             return
         del self.flows[name]
         for ranking in (self._order, *self._loads.values()):
@@ -200,6 +209,7 @@ class FairQueue(Generic[T]):
         self.waiting = 0
         """The number of jobs in the queue."""
         self._cost = 0
+        self._number = 0
 
     def put(self, job: QueuedJob[T]) -> Sequence[QueuedJob[T]]:
         """Add ``job`` if it fits. Return the shed jobs: none, ``job`` itself, or other jobs, which
@@ -223,7 +233,8 @@ class FairQueue(Generic[T]):
         connection = client.flows.get(job.connection)
         if connection is None:
             connection = client.add(job.connection, _ConnectionFlow(client.clock))
-        connection.jobs[job] = None
+        self._number += 1
+        connection.jobs[job] = self._number
         self._count(job, 1)
         return shed
 

@@ -289,6 +289,17 @@ def test_within_a_client_the_connection_with_the_most_waiting_is_displaced() -> 
     assert list(queue.put(rejected)) == [rejected]
 
 
+def test_of_connections_with_as_much_waiting_the_last_job_is_displaced() -> None:
+    queue = _queue(4, math.inf)
+    jobs = [_job("a", str(number)) for number in range(4)]
+    assert all(_enqueue(queue, job) for job in jobs)
+    queue.discard(jobs[3])
+    jobs[3] = _job("a", "1")
+    assert _enqueue(queue, jobs[3])
+    assert list(queue.put(_job("b"))) == [jobs[3]]
+    assert list(queue.put(_job("c"))) == [jobs[2]]
+
+
 @pytest.mark.parametrize(
     ("connections", "jobs", "cost"), [(60, 1, 18 * MIB), (8, 400, MIB), (1100, 1, 700 * KIB)]
 )
