@@ -139,13 +139,16 @@ class _SharedFlow(_Flow, Generic[F]):
 
     __slots__ = ("_loads", "_order", "clock", "flows", "total_weight")
 
-    def __init__(self, start: float, weight: float = 1.0) -> None:
+    def __init__(self, start: float, weight: float = 1.0, *, has_costs: bool) -> None:
         super().__init__(start, weight)
         self.flows: Final[dict[str, F]] = {}
         self.clock = 0.0
         self.total_weight = 0.0
         self._order: Final = _Ranking()
-        self._loads: Final = {False: _Ranking(), True: _Ranking()}
+        self._loads: Final = {False: _Ranking()}
+        """The flows with the most jobs and, if ``has_costs``, with the highest cost."""
+        if has_costs:
+            self._loads[True] = _Ranking()
 
     def add(self, name: str, flow: F) -> F:
         self.flows[name] = flow
@@ -203,8 +206,10 @@ class FairQueue(Generic[T]):
     def __init__(self, max_waiting: int, max_cost: float = math.inf) -> None:
         self._max_waiting: Final = max_waiting
         self._max_cost: Final = max_cost
+        self._has_costs: Final = max_cost < math.inf
         self._levels: Final = {
-            priority: _SharedFlow[_SharedFlow[_ConnectionFlow[T]]](0.0) for priority in PRIORITIES
+            priority: _SharedFlow[_SharedFlow[_ConnectionFlow[T]]](0.0, has_costs=self._has_costs)
+            for priority in PRIORITIES
         }
         self.waiting = 0
         """The number of jobs in the queue."""
@@ -227,7 +232,7 @@ class FairQueue(Generic[T]):
         level = self._levels[job.priority]
         client = level.flows.get(job.client)
         if client is None:
-            client = level.add(job.client, _SharedFlow(level.clock, job.weight))
+            client = level.add(job.client, self._new_client(level.clock, job.weight))
         elif client.weight != job.weight:  # the configuration has changed
             level.set_weight(client, job.weight)
         connection = client.flows.get(job.connection)
@@ -237,6 +242,9 @@ class FairQueue(Generic[T]):
         connection.jobs[job] = self._number
         self._count(job, 1)
         return shed
+
+    def _new_client(self, start: float, weight: float) -> _SharedFlow[_ConnectionFlow[T]]:
+        return _SharedFlow(start, weight, has_costs=self._has_costs)
 
     def _count(self, job: QueuedJob[T], change: int) -> None:
         """Count ``job``, which was added (1) or removed (-1), and rank its flows again."""
@@ -262,7 +270,7 @@ class FairQueue(Generic[T]):
         client = level.heaviest(costly=costly)
         own_connection = None
         if lowest == job.priority:
-            own = level.flows.get(job.client) or _SharedFlow(0.0, job.weight)
+            own = level.flows.get(job.client) or self._new_client(0.0, job.weight)
             if client.load(costly=costly) <= own.load(costly=costly, added=job.cost):
                 if not own.count:
                     return None
