@@ -280,7 +280,7 @@ def test_a_full_queue_sheds_the_last_jobs_of_the_lowest_priority_first() -> None
     assert _take_all(queue) == urgent
 
 
-def test_within_a_client_the_connection_with_the_most_waiting_is_displaced() -> None:
+def test_the_connection_with_the_longest_queue_is_displaced_within_a_client() -> None:
     queue = _queue(3, math.inf)
     jobs = [_job("a", "1"), _job("a", "1"), _job("a", "1")]
     assert all(_enqueue(queue, job) for job in jobs)
