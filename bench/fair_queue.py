@@ -1,7 +1,7 @@
 """``python -m bench.fair_queue`` measures how a flood of one client affects another client.
 
-A server responds to each inference after 100 ms, and its backend has ``max_requests: 8``, so it
-serves 80 inferences per second. A steady client sends 10 per second. Meanwhile, another client
+A server responds to each inference after 50 to 150 ms, and its backend has ``max_requests: 8``, so
+it serves 80 inferences per second. A steady client sends 10 per second. Meanwhile, another client
 keeps 150 inferences in progress, and waits for 500 ms after each that is refused. docs/overload.md
 has the results: the steady client alone, during the flood, and with the identity of the flood, so
 that both are one client to the queue.
@@ -26,7 +26,7 @@ from aiohttp import web
 
 from peers.support.process import Launch, free_ports, started
 
-SERVICE_SECONDS = 0.1
+SERVICE_SECONDS = (0.05, 0.15)
 STEADY_RATE = 10
 FLOOD = 150
 _RETRY_SECONDS = 0.5
@@ -68,7 +68,7 @@ class Results:
 
 
 async def _infer(_: web.Request) -> web.Response:
-    await asyncio.sleep(SERVICE_SECONDS)
+    await asyncio.sleep(random.uniform(*SERVICE_SECONDS))
     return web.Response(text=_RESPONSE, content_type="application/json")
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -414,7 +415,8 @@ class AccessConfig(Section):
 
 def check_access(access: AccessConfig) -> Iterator[Finding]:
     """Yield the errors that involve several entries of ``access``."""
-    for path, message in (*_packages(access), *_issuers(access), *_keys(access), *_rules(access)):
+    checks = (_packages, _issuers, _keys, _rules, _shares)
+    for path, message in chain.from_iterable(check(access) for check in checks):
         yield ("access", *path), message
 
 
@@ -463,6 +465,13 @@ def _rules(access: AccessConfig) -> Iterator[Finding]:
         if "health" in rule.operations and access.open_health:
             message = "health is open to all clients unless open_health is false"
             yield ("rules", index, "operations"), message
+
+
+def _shares(access: AccessConfig) -> Iterator[Finding]:
+    catch_all = [rules.ANY in share.who for share in access.shares]
+    for index in range(len(catch_all)):
+        if any(catch_all[:index]):
+            yield ("shares", index), "an earlier entry matches all clients"
 
 
 def _identity_problem(who: str, access: AccessConfig) -> str | None:

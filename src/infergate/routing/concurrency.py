@@ -59,7 +59,7 @@ class ConcurrencyLimit(Generic[T]):
             while (request := queue.take()) is not None:
                 if request.deadline > now:
                     return request.item
-        self._intervals.interrupt()
+        self._intervals.latest = None
         self.active -= 1
         return None
 
@@ -74,28 +74,26 @@ class ConcurrencyLimit(Generic[T]):
 class _Intervals:
     """The mean interval at which slots pass to waiting requests."""
 
-    __slots__ = ("_count", "_latest", "_mean")
+    __slots__ = ("_count", "_mean", "latest")
 
     def __init__(self) -> None:
         self._count = 0
         self._mean = 0.0
-        self._latest: float | None = None
+        self.latest: float | None = None
+        """The time of the latest slot that passed to a waiting request, or None if no request has
+        waited since."""
 
     def add(self, now: float) -> None:
         """Record that a slot is released while requests wait."""
-        if self._latest is not None:
+        if self.latest is not None:
             self._count += 1
-            self._mean += max(_SMOOTHING, 1 / self._count) * (now - self._latest - self._mean)
-        self._latest = now
-
-    def interrupt(self) -> None:
-        """Record that no request waits, so that the next interval does not count."""
-        self._latest = None
+            self._mean += max(_SMOOTHING, 1 / self._count) * (now - self.latest - self._mean)
+        self.latest = now
 
     def mean(self, now: float) -> float | None:
         """Return the mean interval, as if a slot were released now if the present interval is
         already longer. Return None if no interval is known."""
         if not self._count:
             return None
-        present = self._mean if self._latest is None else now - self._latest
+        present = self._mean if self.latest is None else now - self.latest
         return self._mean + _SMOOTHING * max(0.0, present - self._mean)
