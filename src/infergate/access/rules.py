@@ -17,6 +17,7 @@ from typing import Any, Final
 from infergate.core import messages
 from infergate.core.bounded_cache import BoundedCache
 from infergate.core.messages import InferRequest
+from infergate.core.priorities import HIGHEST_PRIORITY
 from infergate.core.request_context import ANONYMOUS
 from infergate.routing.table import compile_pattern, is_glob, is_regex, model_matcher
 
@@ -113,6 +114,19 @@ class AccessRule:
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ClientShare:
+    """The weight and the highest priority of each client in fair queues. ``identities`` are
+    patterns as in routes; ``*`` also matches anonymous clients."""
+
+    identities: tuple[str, ...] = (ANY,)
+    weight: float = 1.0
+    highest_priority: int = HIGHEST_PRIORITY
+
+
+DEFAULT_SHARE: Final = ClientShare()
+
+
 class CompiledRule:
     """A rule with its patterns compiled."""
 
@@ -166,10 +180,14 @@ def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
 class RulePermit:
     """The combined permission of all rules for one identity."""
 
-    __slots__ = ("_decisions", "_rules", "identity")
+    __slots__ = ("_decisions", "_rules", "highest_priority", "identity", "weight")
 
-    def __init__(self, identity: str, rules: Sequence[CompiledRule]) -> None:
+    def __init__(
+        self, identity: str, rules: Sequence[CompiledRule], share: ClientShare = DEFAULT_SHARE
+    ) -> None:
         self.identity: str = identity
+        self.weight: float = share.weight
+        self.highest_priority: int = share.highest_priority
         self._rules: Final = rules
         self._decisions: Final = BoundedCache[tuple[type, str], bool](_MAX_CACHED_DECISIONS)
 
@@ -186,18 +204,22 @@ class RulePermit:
 
 
 class AccessRules:
-    """All rules of a configuration."""
+    """All rules of a configuration, and its ``shares``, of which the first that matches an identity
+    applies."""
 
-    def __init__(self, rules: Sequence[AccessRule]) -> None:
+    def __init__(self, rules: Sequence[AccessRule], shares: Sequence[ClientShare] = ()) -> None:
         self._rules: Final = tuple(map(CompiledRule, rules))
+        self._shares: Final = [(matcher(share.identities), share) for share in shares]
 
     def permit_for(self, identity: str, claims: Claims = NO_CLAIMS) -> RulePermit:
         """Return the permit of ``identity``, whose token has ``claims``."""
-        return RulePermit(
-            identity, [grant for grant in self._rules if grant.applies_to(identity, claims)]
-        )
+        grants = [grant for grant in self._rules if grant.applies_to(identity, claims)]
+        return RulePermit(identity, grants, self._share_of(identity))
+
+    def _share_of(self, identity: str) -> ClientShare:
+        return next((share for matches, share in self._shares if matches(identity)), DEFAULT_SHARE)
 
     def anonymous_permit(self) -> RulePermit | None:
         """Return the permit of anonymous clients, or None if no rule is for them."""
         grants = [grant for grant in self._rules if grant.applies_to(ANONYMOUS, NO_CLAIMS)]
-        return RulePermit(ANONYMOUS, grants) if grants else None
+        return RulePermit(ANONYMOUS, grants, self._share_of(ANONYMOUS)) if grants else None

@@ -55,6 +55,7 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
         endpoint_settings.hash_key(config),
         max_requests=config.limits.max_requests,
         max_queue=config.limits.max_queue,
+        priority_header=config.limits.priority_header,
         retry_share=config.limits.retry_percent / 100,
         min_retries=config.limits.min_retries,
         max_header_bytes=config.limits.forwarded_headers,

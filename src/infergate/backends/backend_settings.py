@@ -13,6 +13,7 @@ from infergate.backends.request_sender import SenderSettings
 from infergate.codecs.base import Profile
 from infergate.core.counters import BackendCounters
 from infergate.core.limits import FORWARDED_HEADER_BYTES
+from infergate.core.priorities import PRIORITY_HEADER
 from infergate.core.request_context import RequestContext
 from infergate.routing.budget import DEFAULT_MIN_RETRIES, DEFAULT_SHARE
 from infergate.transport.base import Endpoint
@@ -38,6 +39,8 @@ class BackendSettings:
     """Maximum concurrent inferences. 0 means no limit."""
     max_queue: int = 0
     """Maximum inferences waiting in the queue."""
+    priority_header: str = PRIORITY_HEADER
+    """The lower-case name of the header with the priority of an inference in the queue."""
     retry_share: float = DEFAULT_SHARE
     """Maximum number of concurrent retries, as a share of the inferences in progress."""
     min_retries: int = DEFAULT_MIN_RETRIES
@@ -59,4 +62,6 @@ class BackendSettings:
         """Return the queue for inferences beyond ``max_requests``, or None if there is no limit."""
         if not self.max_requests:
             return None
-        return RequestQueue(self.name, self.max_requests, self.max_queue, counters)
+        return RequestQueue(
+            self.name, self.max_requests, self.max_queue, counters, self.priority_header
+        )

@@ -19,11 +19,12 @@ from infergate.core.accounting import (
     estimate_read_bytes,
     needs_accounting,
 )
+from infergate.core.client_key import client_key
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits, NeedsOffloadError, event_loop_limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
-from infergate.core.offload import Offload, client_key
+from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import total_size
 

@@ -60,6 +60,7 @@ from infergate.core.messages import (
     ServerMetadataRequest,
 )
 from infergate.core.offload import Offload
+from infergate.core.priorities import requested_priority
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceKey, sequence_key
 from infergate.core.stats import ConcurrencyStats
@@ -135,14 +136,14 @@ class RemoteBackend(Generic[Req, Resp]):
         self._endpoints.on_suspected = self._monitor.check_suspected
         self.endpoint_stats: Final = self._endpoints.stats
         self.start: Final = self._monitor.start
-        queue = settings.make_queue(counters)
-        self._queue: Final = queue
+        self._queue: Final = settings.make_queue(counters)
+        self.has_queue: Final = self._queue is not None
         self._sender: Final = RequestSender(
             settings.sender_settings(),
             SenderState(
                 self._endpoints,
                 RetryBudget(settings.retry_share, settings.min_retries),
-                queue,
+                self._queue,
                 counters,
             ),
             upstream,
@@ -207,7 +208,7 @@ class RemoteBackend(Generic[Req, Resp]):
             if wire is None:
                 wire = await messages.write_request(operation, profile, context)
             if isinstance(operation, InferRequest):
-                sequence = self._relevant_sequence(operation, context)
+                sequence = self._read_scheduling(operation, context)
                 response = await self.infer(wire, context, sequence)
             else:
                 response = await self._sender.exchange(wire, context)
@@ -281,7 +282,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise
             model = fresh
             wire = await messages.write_request(request, profile, context, model)
-        response = await self.infer(wire, context, self._relevant_sequence(request, context))
+        response = await self.infer(wire, context, self._read_scheduling(request, context))
         try:
             try:
                 return messages.read_inline(response, request, context, model)
@@ -303,7 +304,7 @@ class RemoteBackend(Generic[Req, Resp]):
         wire, model = await self._build_stream_request(request, context)
         if wire is not None:
             assert isinstance(codec, SupportsStreaming)
-            sequence = self._relevant_sequence(request, context)
+            sequence = self._read_scheduling(request, context)
             try:
                 async with aclosing(self._sender.stream(wire, context, sequence)) as messages:
                     async for message in messages:
@@ -353,9 +354,12 @@ class RemoteBackend(Generic[Req, Resp]):
             model = await self.describe(request.model, request.version, context)
         return codec.build_stream_request(request, profile, model), model
 
-    def _relevant_sequence(
+    def _read_scheduling(
         self, request: InferRequest, context: RequestContext
     ) -> SequenceKey | None:
+        """Set the request's priority, and return the sequence that determines its endpoint."""
+        if self._queue is not None:
+            context.priority = requested_priority(request.parameters)
         is_relevant = self.supports_sequences and (
             self._endpoints.has_several or context.policy.retry.is_idempotent
         )

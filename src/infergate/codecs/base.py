@@ -234,6 +234,15 @@ class SupportsPassThrough(Protocol[Req, Resp]):
 
 
 @runtime_checkable
+class SupportsPriority(Protocol[Req_contra]):
+    """Implemented by a codec whose messages can pass through and contain a priority."""
+
+    def priority_of(self, wire: Req_contra) -> int:
+        """Return the priority of the inference ``wire``, the result of ``validate``, or 0 if it
+        requests none or was not validated. Never raises."""
+
+
+@runtime_checkable
 class SupportsContentEncoding(Protocol[Req_contra]):
     """Implemented by a codec whose requests may be compressed."""
 

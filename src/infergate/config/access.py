@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -31,10 +32,13 @@ from infergate.config.fields import (
     Positive,
     PositiveDuration,
     PositiveSize,
+    Priority,
+    Weight,
 )
 from infergate.config.mistakes import Finding, suggestion
 from infergate.config.section import Section
 from infergate.config.values import Url, describe_value, parse_size, parse_text, parse_url
+from infergate.core.priorities import HIGHEST_PRIORITY
 from infergate.core.request_context import ANONYMOUS
 from infergate.routing.table import is_glob, is_regex
 
@@ -319,6 +323,30 @@ class RateConfig(Section):
         return self
 
 
+class ShareConfig(Section):
+    """The share of clients in the queues of backends (`backends.<name>.limits.max_requests`). Each
+    client that matches has this share for itself. The first entry that matches a client applies.
+
+    Example: `{who: ["key:batch"], weight: 0.5, highest_priority: 7}`.
+    """
+
+    who: tuple[Pattern, ...] = Field(
+        default=("*",),
+        min_length=1,
+        description="Identities, as in `rules`, except that `*` also matches `anonymous`.",
+    )
+    weight: Weight = Field(
+        default=1.0,
+        description="While clients wait for the same backend with the same priority, each gets "
+        "slots in proportion to its weight. Example: `4`.",
+    )
+    highest_priority: Priority = Field(
+        default=HIGHEST_PRIORITY,
+        description="The highest priority that requests of the client get, whatever they request: "
+        "from `1`, the highest, to `9`. Example: `5`.",
+    )
+
+
 class RedisConfig(Section):
     """A Redis server, version 5 or later, with which several gateways share rate limits.
 
@@ -366,6 +394,12 @@ class AccessConfig(Section):
     rates: tuple[RateConfig, ...] = Field(
         default=(), description="Rate limits. Example: `[{requests: 100/s, bytes: 10MiB/s}]`."
     )
+    shares: tuple[ShareConfig, ...] = Field(
+        default=(),
+        description="Weights and highest priorities of clients in the queues of backends "
+        "(docs/overload.md). By default, all clients have the weight 1 and may request any "
+        'priority. Example: `[{who: ["key:ci"], weight: 4}]`.',
+    )
     redis: RedisConfig | None = Field(
         default=None,
         description="Shared storage for rate limits. If unset, rates are counted in memory, which "
@@ -381,7 +415,8 @@ class AccessConfig(Section):
 
 def check_access(access: AccessConfig) -> Iterator[Finding]:
     """Yield the errors that involve several entries of ``access``."""
-    for path, message in (*_packages(access), *_issuers(access), *_keys(access), *_rules(access)):
+    checks = (_packages, _issuers, _keys, _rules, _shares)
+    for path, message in chain.from_iterable(check(access) for check in checks):
         yield ("access", *path), message
 
 
@@ -416,6 +451,7 @@ def _keys(access: AccessConfig) -> Iterator[Finding]:
 def _rules(access: AccessConfig) -> Iterator[Finding]:
     entries = [("rules", i, entry.who) for i, entry in enumerate(access.rules)]
     entries += [("rates", i, entry.who) for i, entry in enumerate(access.rates)]
+    entries += [("shares", i, entry.who) for i, entry in enumerate(access.shares)]
     for section, index, patterns in entries:
         for position, who in enumerate(patterns):
             if (problem := _identity_problem(who, access)) is not None:
@@ -429,6 +465,13 @@ def _rules(access: AccessConfig) -> Iterator[Finding]:
         if "health" in rule.operations and access.open_health:
             message = "health is open to all clients unless open_health is false"
             yield ("rules", index, "operations"), message
+
+
+def _shares(access: AccessConfig) -> Iterator[Finding]:
+    catch_all = [rules.ANY in share.who for share in access.shares]
+    for index in range(len(catch_all)):
+        if any(catch_all[:index]):
+            yield ("shares", index), "an earlier entry matches all clients"
 
 
 def _identity_problem(who: str, access: AccessConfig) -> str | None:

@@ -74,6 +74,7 @@ def _route(route: RouteConfig) -> Route:
         fallback=route.fallback,
         mirror=_mirror(route),
         has_layers=_has_layers(route),
+        priority=route.priority,
     )
 
 

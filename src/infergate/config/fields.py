@@ -38,6 +38,7 @@ from infergate.config.values import (
     size_text,
 )
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.priorities import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from infergate.core.route_policy import HedgePolicy
 from infergate.transport.base import Address
 
@@ -193,6 +194,12 @@ PositivePercent = Annotated[
     WithJsonSchema({"type": "number", "format": "percent", "exclusiveMinimum": 0, "maximum": 100}),
 ]
 """A percentage above 0."""
+Weight = Annotated[
+    float,
+    Field(ge=0.01, le=100),
+    WithJsonSchema({"type": "number", "format": "number", "minimum": 0.01, "maximum": 100}),
+]
+Priority = Annotated[int, Field(ge=HIGHEST_PRIORITY, le=LOWEST_PRIORITY)]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 PositiveSize = Annotated[Size, Field(ge=1)]
 PositiveDuration = Annotated[Duration, Field(gt=0)]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from infergate.config.routes import RouteConfig
 from infergate.config.values import Url, display_names, hedge_text
+from infergate.core.priorities import DEFAULT_PRIORITY
 
 
 def targets_text(route: RouteConfig) -> str:
@@ -32,6 +33,8 @@ def _policies(route: RouteConfig) -> Iterator[str]:
         yield "idempotent"
     if route.hedge is not None:
         yield f"hedge after {hedge_text(route.hedge.after)}"
+    if route.priority != DEFAULT_PRIORITY:
+        yield f"priority {route.priority}"
     if not route.validate_:
         yield "not validated"
     if route.record is not None:

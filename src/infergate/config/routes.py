@@ -13,6 +13,7 @@ from infergate.config.fields import (
     Pattern,
     Percent,
     PositiveDuration,
+    Priority,
     TensorType,
     Text,
 )
@@ -22,6 +23,7 @@ from infergate.config.recording import RecordConfig
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.section import Section
 from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig
+from infergate.core.priorities import DEFAULT_PRIORITY
 
 
 class TargetConfig(Section):
@@ -66,6 +68,12 @@ class RouteConfig(Section):
         default=None,
         description="Maximum pause between two responses of a stream. By default, it equals "
         "`timeout`.",
+    )
+    priority: Priority = Field(
+        default=DEFAULT_PRIORITY,
+        description="Priority of the route's inferences in the queues of backends with "
+        "`limits.max_requests`, from `1`, the highest, to `9` (docs/overload.md). A request may "
+        "set another priority in a header or in V2's parameter `priority`.",
     )
     idempotent: bool = Field(
         default=False,

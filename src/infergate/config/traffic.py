@@ -7,10 +7,18 @@ from typing import Annotated
 from pydantic import Field
 
 from infergate.config.comparison import CompareConfig
-from infergate.config.fields import HedgeAfter, Name, Percent, PositiveDuration, PositiveSize
+from infergate.config.fields import (
+    HeaderName,
+    HedgeAfter,
+    Name,
+    Percent,
+    PositiveDuration,
+    PositiveSize,
+)
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.section import Section
 from infergate.core.limits import FORWARDED_HEADER_BYTES
+from infergate.core.priorities import PRIORITY_HEADER
 from infergate.core.route_policy import DEFAULT_RETRY_POLICY
 from infergate.routing.budget import DEFAULT_MIN_RETRIES, DEFAULT_SHARE
 
@@ -53,13 +61,21 @@ class BackendLimits(Section):
     max_requests: Annotated[int, Field(ge=0)] = Field(
         default=0,
         description="Maximum number of concurrent inferences, streams included, over all "
-        "endpoints of the backend. Further inferences wait in a first-in, first-out queue until "
-        "their deadline. Example: `32`. With `0`, the number is not limited.",
+        "endpoints of the backend. Further inferences wait until their deadline, in a queue that "
+        "is fair between clients and respects priorities (docs/overload.md). Example: `32`. With "
+        "`0`, the number is not limited.",
     )
     max_queue: Annotated[int, Field(ge=0)] = Field(
         default=100,
-        description="Maximum length of the queue of `max_requests`. Inferences beyond it are "
-        "refused at once (load shedding), with HTTP 503 and Retry-After or with gRPC UNAVAILABLE.",
+        description="Maximum length of the queue of `max_requests`. Beyond it, inferences are "
+        "refused (load shedding), with HTTP 503 and Retry-After or with gRPC UNAVAILABLE: those of "
+        "the lowest priority first, and of these the latest of the client with the most waiting.",
+    )
+    priority_header: HeaderName = Field(
+        default=PRIORITY_HEADER,
+        description="The header (gRPC: metadata) with the priority of an inference in the queue, "
+        "from `1`, the highest, to `9`. It takes precedence over V2's parameter `priority` and the "
+        "`priority` of the route. Other values are ignored.",
     )
     retry_percent: Annotated[int, Field(ge=0, le=100)] = Field(
         default=round(DEFAULT_SHARE * 100),

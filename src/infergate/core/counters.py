@@ -23,8 +23,10 @@ class BackendCounters:
     hedges_lost: int = 0
     queued: int = 0
     """Requests waiting in the queue now."""
+    queued_by_priority: Counter[int] = field(default_factory=Counter)
     queue_rejected: int = 0
-    """Requests rejected because the queue was full."""
+    """Requests rejected or displaced because the queue was full."""
+    shed_by_priority: Counter[int] = field(default_factory=Counter)
     queue_expired: int = 0
     """Requests whose deadline passed in the queue."""
     queue_wait: DurationHistogram = field(

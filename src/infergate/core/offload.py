@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from infergate.core.memory import UNLIMITED, MemoryAccount
-from infergate.core.request_context import ANONYMOUS, RequestContext
 
 T = TypeVar("T")
 
@@ -36,22 +34,3 @@ class Offload(Protocol):
         Raises the GatewayError of the function, or TIMEOUT, OVERLOADED or INTERNAL.
         """
         ...
-
-
-def client_key(context: RequestContext) -> tuple[str, str]:
-    """Return the client for fair sharing of helpers, and its connection.
-
-    A client is represented by its identity or, if it is anonymous, by its address. An IPv6
-    address is reduced to its /64 network, because one host may own the whole network."""
-    peer, identity = context.peer, context.identity
-    is_identified = identity and identity != ANONYMOUS
-    return identity if is_identified else _client_network(peer.rpartition(":")[0]), peer
-
-
-def _client_network(address: str) -> str:
-    if not address.startswith("["):
-        return address
-    number = ipaddress.IPv6Address(address[1:-1].partition("%")[0])
-    if number.ipv4_mapped is not None:
-        return str(number.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(number), 64), strict=False))

@@ -28,6 +28,10 @@ class Permit(Protocol):
 
     identity: str
     """The name of the client in rules and logs."""
+    weight: float
+    """The client's weight in fair queues."""
+    highest_priority: int
+    """The highest priority of the client's requests. 1 is the highest of all."""
 
     def allows(self, operation: type, model: str) -> bool:
         """Return whether the client may perform ``operation``, a class of ``core.messages``, on
@@ -69,6 +73,8 @@ class RequestContext:
     trace: TraceContext | None = None
     """The trace of the request. It is None if the request is not traced."""
     request_id: str = ""
+    priority: int = 0
+    """The priority in the client's message, or 0. It is read only if the backend has a queue."""
     abort_error: GatewayError | None = None
     """The error that the client receives if the gateway aborts the request while it is in progress.
     The gateway sets it and cancels the request."""

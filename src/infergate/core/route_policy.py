@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from infergate.core.messages import ModelMetadata
+from infergate.core.priorities import DEFAULT_PRIORITY
 from infergate.core.records import record
 
 
@@ -46,6 +47,8 @@ class RoutePolicy:
     declared_metadata: ModelMetadata | None = None
     """The configured metadata of a declared model, with the backend's names. If it is set, the
     server is not queried for metadata."""
+    priority: int = DEFAULT_PRIORITY
+    """The priority of requests that request none."""
 
 
 DEFAULT_ROUTE_POLICY: Final = RoutePolicy()

@@ -29,10 +29,11 @@ from infergate.core.accounting import (
     check_response_size,
     estimate_read_bytes,
 )
+from infergate.core.client_key import client_key
 from infergate.core.limits import Limits, event_loop_limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.messages import InferResponse, ModelMetadata, Response
-from infergate.core.offload import Offload, client_key
+from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
 

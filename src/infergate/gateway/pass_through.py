@@ -16,6 +16,7 @@ from infergate.codecs.base import (
     Profile,
     RequestSummary,
     SupportsPassThrough,
+    SupportsPriority,
 )
 from infergate.core.accounting import body_parts, charge_new_buffers
 from infergate.core.bounded_cache import BoundedCache
@@ -62,6 +63,11 @@ class SupportsRawMessages(Protocol):
         ...
 
     @property
+    def has_queue(self) -> bool:
+        """Whether inferences may wait for others, by their priority."""
+        ...
+
+    @property
     def fixed_profile(self) -> Profile | None:
         """The configured profile of the servers, or None if the profile is detected."""
         ...
@@ -99,6 +105,8 @@ class PassThrough(Generic[Req, Resp]):
         # validate is None if the operator trusts this route's clients.
         self.validate: Final = steps.sync(PARSE, codec.validate) if route.validate else None
         self.sequence_of: Final = codec.sequence_of
+        prioritized = codec if backend.has_queue and isinstance(codec, SupportsPriority) else None
+        self._prioritized_codec: Final = prioritized
         self.rewrite_request: Final = codec.rewrite_request
         self.rewrite_response: Final = steps.sync(RENDER, codec.rewrite_response)
         self.codec_offload: Final = codec_offload
@@ -208,9 +216,15 @@ class PassThrough(Generic[Req, Resp]):
             request is None or model in self.translated_models
         ):  # the server does not accept this format
             return await self.translate(checked, summary, binding, context)
+        self._read_priority(checked, context)
         response = await self._backend.infer(request, context, sequence)
         del request
         return await self.deliver(response, checked, summary, binding, context)
+
+    def _read_priority(self, checked: Any, context: RequestContext) -> None:
+        codec = self._prioritized_codec
+        if codec is not None:
+            context.priority = codec.priority_of(checked)
 
     def rename(self, summary: RequestSummary) -> tuple[str, str, tuple[str, str]]:
         """Return the backend's model and version, and the names for the response. An empty name

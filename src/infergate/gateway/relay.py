@@ -36,6 +36,7 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError
 from infergate.core.limits import NeedsOffloadError
 from infergate.core.messages import OPERATION_NAMES, InferRequest, InferResponse
+from infergate.core.priorities import requested_priority
 from infergate.core.request_context import RequestContext
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.internal_error import internal_error
@@ -428,6 +429,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
         )
 
     async def _wait_and_exchange(self) -> Resp:
+        self.context.priority = requested_priority(self._operation.parameters)
         self._response = await self.sender.infer(self.request, self.context)
         return await self._deliver()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from infergate.backends.base import Backend
@@ -32,9 +32,9 @@ class RouteBinding:
 
     def __post_init__(self) -> None:
         route = self.route
-        policy = idle_policy = RoutePolicy(route.timeout, route.retry)
+        policy = idle_policy = RoutePolicy(route.timeout, route.retry, priority=route.priority)
         if route.idle_timeout is not None:
-            idle_policy = RoutePolicy(route.idle_timeout, route.retry)
+            idle_policy = replace(policy, timeout=route.idle_timeout)
         object.__setattr__(self, "label", route.label)
         object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "idle_policy", idle_policy)

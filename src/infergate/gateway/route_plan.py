@@ -208,7 +208,9 @@ class RoutePlan:
         if model in self._declared and model not in self._declared_policies:
             metadata = metadata_to_backend(self._declared[model], request, self.binding.route)
             policy = self.binding.policy
-            self._declared_policies[model] = RoutePolicy(policy.timeout, policy.retry, metadata)
+            self._declared_policies[model] = RoutePolicy(
+                policy.timeout, policy.retry, metadata, policy.priority
+            )
         context.policy = self._declared_policies.get(model, self.binding.policy)
         return request
 

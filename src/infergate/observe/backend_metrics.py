@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final, TypeVar
 
@@ -82,6 +82,15 @@ class BackendMetrics(Collector):
             ((backend, counters.queued) for backend, counters in rows),
         )
         yield MetricFamily(
+            "gauge",
+            "infergate_queue_priority_requests",
+            "Inferences waiting in a backend's queue, by priority (1 is the highest).",
+            ("backend", "priority"),
+            rows_by_label(
+                (backend, _by_priority(counters.queued_by_priority)) for backend, counters in rows
+            ),
+        )
+        yield MetricFamily(
             "histogram",
             "infergate_queue_seconds",
             "Waiting time of queued inferences, in seconds.",
@@ -100,6 +109,15 @@ class BackendMetrics(Collector):
             "Inferences refused by a backend's queue: full, or expired (waited past the deadline).",
             ("backend", "reason"),
             rows_by_label((backend, _rejections(counters)) for backend, counters in rows),
+        )
+        yield MetricFamily(
+            "counter",
+            "infergate_queue_shed",
+            "Inferences refused or displaced because a backend's queue was full, by priority.",
+            ("backend", "priority"),
+            rows_by_label(
+                (backend, _by_priority(counters.shed_by_priority)) for backend, counters in rows
+            ),
         )
         yield from (self._concurrency_metrics(), *self._route_metrics(), *self._helper_metrics())
 
@@ -188,6 +206,10 @@ class BackendMetrics(Collector):
             ("route", "outcome"),
             rows_by_label((route, counters.mismatches) for route, counters in rows),
         )
+
+
+def _by_priority(counts: Mapping[int, int]) -> dict[str, int]:
+    return {str(priority): count for priority, count in counts.items()}
 
 
 def _rejections(counters: BackendCounters) -> dict[str, int]:

@@ -1,54 +1,99 @@
 """The concurrency limit of a backend, and its queue. This module has no I/O.
 
-Waiting requests get slots in the order of their arrival. Requests past their deadline are skipped.
-"""
+A released slot passes to the next request in the queue, which is fair between clients and respects
+priorities (``core.fair_queue``). Requests past their deadline are skipped."""
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
 
+from infergate.core.fair_queue import FairQueue, QueuedJob
+
 T = TypeVar("T")
+
+_UNKNOWN_WAIT_SECONDS: Final = 1.0
+"""The estimated wait before any slot has passed to a waiting request."""
+_SMOOTHING: Final = 1 / 16
+"""The weight of the latest interval in the mean interval."""
 
 
 class ConcurrencyLimit(Generic[T]):
     """Allows ``max_active`` concurrent requests and ``max_waiting`` queued requests. Deadlines and
-    times are seconds on the same clock. Each ``T`` identifies a queued request."""
+    times are seconds on the same clock."""
 
     def __init__(self, max_active: int, max_waiting: int) -> None:
         self.max_active: Final = max_active
         self.max_waiting: Final = max_waiting
         self.active = 0
-        self._waiting: Final[OrderedDict[T, float]] = OrderedDict()
+        self._queue: Final = FairQueue[T](max_waiting)
+        self._intervals: Final = _Intervals()
 
     @property
     def waiting(self) -> int:
         """The number of requests in the queue."""
-        return len(self._waiting)
+        return self._queue.waiting
 
     def try_acquire(self) -> bool:
-        """Take a slot if one is free and no request is waiting. Return whether a slot was taken."""
-        if self.active >= self.max_active or self._waiting:
+        """Take a slot if one is free, in which case no request waits. Return whether a slot was
+        taken."""
+        if self.active >= self.max_active:
             return False
         self.active += 1
         return True
 
-    def enqueue(self, waiter: T, deadline: float | None) -> bool:
-        """Add ``waiter`` to the queue until ``deadline``. Return False if the queue is full."""
-        if len(self._waiting) >= self.max_waiting:
-            return False
-        self._waiting[waiter] = math.inf if deadline is None else deadline
-        return True
+    def enqueue(self, request: QueuedJob[T]) -> Sequence[QueuedJob[T]]:
+        """Add ``request`` to the queue. Return the requests that are shed because the queue is
+        full: none, ``request`` itself, or another request, which has left the queue."""
+        return self._queue.put(request)
 
-    def remove(self, waiter: T) -> None:
-        self._waiting.pop(waiter, None)
+    def remove(self, request: QueuedJob[T]) -> None:
+        """Remove ``request`` if it is still in the queue."""
+        self._queue.discard(request)
 
     def release(self, now: float) -> T | None:
         """Release a slot. Return the waiting request that gets the slot, or None."""
-        while self._waiting:
-            waiter, deadline = self._waiting.popitem(last=False)
-            if deadline > now:
-                return waiter
+        queue = self._queue
+        if queue.waiting:
+            self._intervals.add(now)
+            while (request := queue.take()) is not None:
+                if request.deadline > now:
+                    return request.item
+        self._intervals.latest = None
         self.active -= 1
         return None
+
+    def wait_seconds(self, request: QueuedJob[T], now: float) -> float:
+        """Estimate the seconds until ``request`` would get a slot if the queue had room for it."""
+        interval = self._intervals.mean(now)
+        if interval is None:
+            return _UNKNOWN_WAIT_SECONDS
+        return (self._queue.jobs_before(request) + 1) * interval
+
+
+class _Intervals:
+    """The mean interval at which slots pass to waiting requests."""
+
+    __slots__ = ("_count", "_mean", "latest")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean = 0.0
+        self.latest: float | None = None
+        """The time of the latest slot that passed to a waiting request, or None if no request has
+        waited since."""
+
+    def add(self, now: float) -> None:
+        """Record that a slot is released while requests wait."""
+        if self.latest is not None:
+            self._count += 1
+            self._mean += max(_SMOOTHING, 1 / self._count) * (now - self.latest - self._mean)
+        self.latest = now
+
+    def mean(self, now: float) -> float | None:
+        """Return the mean interval, as if a slot were released now if the present interval is
+        already longer. Return None if no interval is known."""
+        if not self._count:
+            return None
+        present = self._mean if self.latest is None else now - self.latest
+        return self._mean + _SMOOTHING * max(0.0, present - self._mean)

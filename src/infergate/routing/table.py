@@ -13,6 +13,7 @@ from infergate.comparison.settings import MirrorComparison
 from infergate.core.bounded_cache import BoundedCache
 from infergate.core.datatypes import Datatype
 from infergate.core.name_rules import STRICT_RULE, NameRule
+from infergate.core.priorities import DEFAULT_PRIORITY
 from infergate.core.route_policy import DEFAULT_RETRY_POLICY, RetryPolicy
 from infergate.core.wire import NO_HEADERS
 from infergate.routing.rewrite_inverse import invert_rewrite
@@ -80,8 +81,9 @@ class Route:
     The route applies only to requests that match all of ``headers`` (lower-case names; the values
     are globs). ``split`` lists other backends that get a share of the inferences; if a request has
     the header ``split_by``, the header's value decides its backend. ``fallback`` is used if the
-    route's backend cannot be reached. If ``has_layers``, layers or observers of the
-    gateway receive the route's inferences in canonical form."""
+    route's backend cannot be reached. ``priority`` applies in the queue of the backend. If
+    ``has_layers``, layers or observers of the gateway receive the route's inferences in canonical
+    form."""
 
     pattern: str
     backend: str
@@ -99,6 +101,7 @@ class Route:
     fallback: str = ""
     mirror: MirrorTarget | None = None
     has_layers: bool = False
+    priority: int = DEFAULT_PRIORITY
 
     def matches_headers(self, headers: Mapping[str, str]) -> bool:
         """Return whether ``headers``, with lower-case names, match the route's headers."""

@@ -23,7 +23,13 @@ from infergate.access.credentials import read_credential
 from infergate.access.keys import ApiKeys, parse_file
 from infergate.access.rate_limits import LocalRateStore, Rate, RateLimit, RateLimits, RateStore
 from infergate.access.rejection import AccessRejected
-from infergate.access.rules import KEY_PREFIX, AccessRule, AccessRules, RulePermit
+from infergate.access.rules import (
+    KEY_PREFIX,
+    AccessRule,
+    AccessRules,
+    ClientShare,
+    RulePermit,
+)
 from infergate.access.watched_file import WatchedFile
 from infergate.assembly.engines import load_engine
 from infergate.config import compile as compiled
@@ -83,7 +89,8 @@ def make_authorizer(
         [
             AccessRule(item.who, item.models, frozenset(item.operations), item.claims)
             for item in access.rules
-        ]
+        ],
+        [ClientShare(item.who, item.weight, item.highest_priority) for item in access.shares],
     )
     closing: CloseCallbacks = []
     make_http = load_engine(config.engine).make_http_upstream

@@ -16,6 +16,7 @@ from infergate.access.rules import (
     STATE_CHANGING,
     AccessRule,
     AccessRules,
+    ClientShare,
     claim_values,
     matcher,
 )
@@ -205,3 +206,19 @@ def test_health_checks_and_changes_are_distinguished() -> None:
         *(each for each in RULE_OPERATIONS if each.__name__ == "ServerReadyRequest"),
     }
     assert sorted(STATE_CHANGING) == ["repository", "settings", "shared_memory"]
+
+
+def test_the_first_share_that_matches_a_client_applies() -> None:
+    shares = [
+        ClientShare(("key:a",), 2.0, 3),
+        ClientShare(("key:*",), 0.5),
+        ClientShare(("*",), 1.5, 7),
+    ]
+    rules = AccessRules([AccessRule(("*", "anonymous"))], shares)
+    anonymous = rules.anonymous_permit()
+    assert anonymous is not None
+    permits = [*map(rules.permit_for, ("key:a", "key:b", "jwt:idp:x")), anonymous]
+    found = [(permit.weight, permit.highest_priority) for permit in permits]
+    assert found == [(2.0, 3), (0.5, 1), (1.5, 7), (1.5, 7)]
+    permit = AccessRules([]).permit_for("key:a")
+    assert (permit.weight, permit.highest_priority) == (1.0, 1)

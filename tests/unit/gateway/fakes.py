@@ -153,6 +153,7 @@ class WireBackend(Memory):
         self.sent: list[RpcRequest] = []
         self.supports_sequences: list[SequenceKey | None] = []
         self.has_several_endpoints = True
+        self.has_queue = False
         self.reply = RpcResponse([b"as it came"])
 
     fixed_profile = None

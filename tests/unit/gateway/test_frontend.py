@@ -105,6 +105,7 @@ async def test_a_passed_through_sequence_has_the_backends_model_name(validate: b
 async def test_one_endpoint_needs_no_sequence_lookup() -> None:
     backend = WireBackend("b", LineCodec())
     backend.has_several_endpoints = False
+    backend.has_queue = False
     handler = frontend(backend, LineCodec())
     await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), new_context())
     assert backend.supports_sequences == [None]

@@ -325,14 +325,14 @@ async def test_large_jobs_leave_one_process_to_small_ones() -> None:
     for each in large:
         each.cancel()
     await asyncio.gather(*large, return_exceptions=True)
-    assert (counters.queued, len(pool._queue)) == (0, 0)
+    assert (counters.queued, pool._queue.waiting) == (0, 0)
     await pool.close()
 
 
 async def test_a_full_queue_rejects_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 2)
+    monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 1)
     counters = BackendCounters()
     pool = HelperPool(1, counters)
     running, waiting = (asyncio.create_task(pool.run(None, time.sleep, 3600)) for _ in range(2))
@@ -343,7 +343,7 @@ async def test_a_full_queue_rejects_jobs(
     assert (counters.queued, counters.queue_rejected) == (1, 1)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert (counters.queued, len(pool._queue)) == (0, 0)
+    assert (counters.queued, pool._queue.waiting) == (0, 0)
     with pytest.raises(GatewayError, match="deadline"):
         await pool.run(time.monotonic() + 0.01, pow, 2, 2)
     assert (counters.queue_rejected, counters.queue_expired) == (1, 1)
@@ -352,7 +352,7 @@ async def test_a_full_queue_rejects_jobs(
 
 
 async def test_a_displaced_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 2)
+    monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 1)
     counters = BackendCounters()
     pool = HelperPool(1, counters)
     running = asyncio.create_task(pool.run(None, time.sleep, 3600))
@@ -370,7 +370,7 @@ async def test_a_displaced_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         await tasks[0]
     assert (caught.value.kind, caught.value.retry_after) == (Kind.OVERLOADED, 1.0)
     await asyncio.gather(tasks[1], return_exceptions=True)
-    assert (counters.queued, counters.queue_rejected, len(pool._queue)) == (1, 2, 1)
+    assert (counters.queued, counters.queue_rejected, pool._queue.waiting) == (1, 2, 1)
     tasks[2].cancel()
     running.cancel()
     await asyncio.gather(tasks[2], return_exceptions=True)

@@ -26,6 +26,7 @@ from infergate.codecs.v2_grpc import errors, repository, stream_messages
 from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, MAX_HEAD_BYTES, max_fields
 from infergate.codecs.v2_grpc.infer_request import (
     pass_through_parts,
+    read_priority,
     read_request,
     read_sequence,
     requests_classes,
@@ -50,6 +51,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.priorities import requested_priority
 from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
@@ -329,6 +331,16 @@ class V2Grpc:
             return read_sequence(join_parts(wire.message), limits)
         except MalformedMessageError as error:
             raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
+
+    def priority_of(self, wire: RpcRequest) -> int:
+        """Read the priority from the request's own parameters."""
+        if OPERATIONS.get(wire.method) is not InferRequest:
+            return 0
+        split = self._request_heads.find(wire)
+        head = split and split.head and split.head.validated
+        if head:
+            return requested_priority(head.request.parameters)
+        return read_priority(join_parts(wire.message) if split is None else split.split.head)
 
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile

@@ -45,6 +45,7 @@ from infergate.core.errors import bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import InferRequest, RequestedOutput
 from infergate.core.name_rules import find_tensor_name_problem
+from infergate.core.priorities import PRIORITY_PARAMETER, requested_priority
 from infergate.core.records import record
 from infergate.core.region_ref import (
     REGION_PARAMETER,
@@ -54,7 +55,7 @@ from infergate.core.region_ref import (
 )
 from infergate.core.sequences import SEQUENCE_ID as SEQUENCE
 from infergate.core.sequences import SequenceId, sequence_id
-from infergate.core.tensor import Buffer
+from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters
 from infergate.core.wire import join_parts
 
 RAW_FIELD: Final = 7
@@ -69,6 +70,9 @@ _KEY: Final = 1
 """The key of a map entry."""
 _CLASSIFICATION: Final = CLASSIFICATION.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
+_PRIORITY: Final = PRIORITY_PARAMETER.encode()
+_MAX_PRIORITY_FIELDS: Final = 4096
+"""Maximum number of fields of a message whose priority is read, which takes up to 4 ms."""
 _MAX_SEARCHED: Final = 16 * KIB
 """Maximum size of a message that is first searched for the name. For short messages, a search is
 faster than a scan."""
@@ -216,18 +220,35 @@ def pass_through_parts(
 
 def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
     """Return the sequence id in the parameters of `message`. Raises MalformedMessageError."""
-    if len(message) <= _MAX_SEARCHED and _SEQUENCE not in bytes(message):
-        return None
+    parameters = _read_parameters(message, _SEQUENCE, max_fields(limits), MAX_HEAD_BYTES)
+    return sequence_id(parameters)
+
+
+def read_priority(message: Buffer) -> int:
+    """Return the priority in the parameters of `message`, which is valid, or 0. The parameters of a
+    message with unusually many fields or parameters are not read, because this would take long."""
+    try:
+        parameters = _read_parameters(message, _PRIORITY, _MAX_PRIORITY_FIELDS, _MAX_SEARCHED)
+    except MalformedMessageError:
+        return 0
+    return requested_priority(parameters)
+
+
+def _read_parameters(message: Buffer, name: bytes, max_count: int, max_bytes: int) -> Parameters:
+    """Return the parameters of `message`, or none if `message` does not contain `name`. Raises
+    MalformedMessageError for over `max_count` fields, or over `max_bytes` of parameters."""
+    if len(message) <= _MAX_SEARCHED and name not in bytes(message):
+        return NO_PARAMETERS
     view = memoryview(message)
     parts = [
         view[field.start : field.end]
-        for field in scan_fields(message, max_fields(limits))
+        for field in scan_fields(message, max_count)
         if field.number == _REQUEST_PARAMETERS and field.wire_type == DELIMITED
     ]
-    if sum(map(len, parts)) > MAX_HEAD_BYTES:
-        raise MalformedMessageError(f"its parameters have over {MAX_HEAD_BYTES} bytes (the limit)")
+    if sum(map(len, parts)) > max_bytes:
+        raise MalformedMessageError(f"its parameters have over {max_bytes} bytes (the limit)")
     head = parse(ModelInferRequest, b"".join(parts), MAX_FIELDS, MAX_HEAD_BYTES)
-    return sequence_id(read_parameters(head.parameters))
+    return read_parameters(head.parameters)
 
 
 def requests_classes(message: Buffer) -> bool:

@@ -262,6 +262,10 @@ class V2RestCodec:
         """Return the sequence that ``validate`` found, or read it from the request."""
         return pass_through.sequence_of(wire, limits)
 
+    def priority_of(self, wire: HttpRequest) -> int:
+        """Return the priority that ``validate`` found."""
+        return wire.priority if isinstance(wire, pass_through.CheckedRequest) else 0
+
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:

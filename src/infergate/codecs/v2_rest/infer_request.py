@@ -67,6 +67,7 @@ from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
+from infergate.core.priorities import requested_priority
 from infergate.core.records import record
 from infergate.core.region_ref import parse_region_ref, region_parameters
 from infergate.core.sequences import SequenceId, sequence_id
@@ -108,6 +109,8 @@ class InferRequestReading:
     shared_memory_outputs: tuple[RequestedOutput, ...] = ()
     """The requested outputs if any tensor is in shared memory; otherwise an empty tuple."""
     sequence_id: SequenceId | None = None
+    priority: int = 0
+    """The priority in the parameters, or 0."""
 
 
 class RequestHeadCache(JsonHeadCache[tuple[RequestFields, frozenset[WireFeature]]]):
@@ -175,6 +178,7 @@ def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
         features,
         request.outputs if WireFeature.SHARED_MEMORY in features else (),
         sequence_id(request.parameters),
+        requested_priority(request.parameters) if request.parameters else 0,
     )
 
 

@@ -74,6 +74,7 @@ class CheckedRequest(HttpRequest):
     shared_memory_outputs: tuple[RequestedOutput, ...] = ()
     """The requested outputs if any tensor is in shared memory; otherwise an empty tuple."""
     sequence_id: SequenceId | None = None
+    priority: int = 0
 
 
 def validate_inference(
@@ -93,6 +94,7 @@ def validate_inference(
         reading.response_format,
         reading.shared_memory_outputs,
         reading.sequence_id,
+        reading.priority,
     )
 
 

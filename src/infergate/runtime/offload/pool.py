@@ -2,7 +2,7 @@
 
 Each slot of the pool starts its process on first use, and starts a new process if it has died. A
 process runs one job at a time. Further jobs wait in a bounded queue that is fair between clients
-(``fairness``).
+(``core.fair_queue``).
 
 *Rule 1.* No job runs twice: if a process dies, its job fails.
 *Rule 2.* A cancelled job leaves the queue immediately. A running job may finish within a grace
@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar, cast
 
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.fair_queue import FairQueue, QueuedJob
 from infergate.core.limits import MIB
 from infergate.core.log_events import BUG
 from infergate.core.memory import (
@@ -29,11 +30,14 @@ from infergate.core.memory import (
     MemoryAccount,
 )
 from infergate.runtime.interpreter import python_command
-from infergate.runtime.offload.fairness import MAX_COST, MAX_WAITING, FairQueue
 from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, unpack
 from infergate.transport.net import buffer_pool
 
 T = TypeVar("T")
+
+MAX_WAITING: Final = 1024
+MAX_COST: Final = 1024 * MIB
+"""Limits of the waiting jobs: their number, and the bytes that they process."""
 _MAX_JOB_SECONDS: Final = 300.0
 """Maximum duration of a job, which is a hundred times the duration of the worst document of the
 default size. A process that exceeds it is stuck and blocks its slot."""
@@ -105,7 +109,7 @@ class HelperPool:
         return cast("T", value)
 
     def _take_free_slot(self, cost: int) -> _HelperSlot | None:
-        if self._free_slots and not len(self._queue) and cost <= self._max_cost():
+        if self._free_slots and not self._queue.waiting and cost <= self._max_cost():
             return self._free_slots.pop()
         return None
 
@@ -116,10 +120,11 @@ class HelperPool:
     async def _wait_for_slot(self, client: tuple[str, str], cost: int) -> _HelperSlot:
         counters, loop = self._counters, asyncio.get_running_loop()
         waiter: asyncio.Future[_HelperSlot] = loop.create_future()
-        for rejected in self._queue.put(*client, cost, waiter):
-            if not rejected.done():  # the job's caller may have just been cancelled
+        job = QueuedJob(waiter, *client, cost=max(cost, 1))
+        for shed in self._queue.put(job):
+            if not shed.item.done():  # the job's caller may have just been cancelled
                 counters.queue_rejected += 1
-                rejected.set_exception(_queue_full_error())
+                shed.item.set_exception(_queue_full_error())
         counters.queued += 1
         started = loop.time()
         self._assign()  # a small job may take the process that large jobs leave free
@@ -127,7 +132,7 @@ class HelperPool:
             slot = await waiter
         except asyncio.CancelledError:  # also raised at the deadline
             if waiter.cancelled():
-                self._queue.discard(*client, waiter)
+                self._queue.discard(job)
             elif waiter.exception() is None:  # the slot was assigned in the meantime
                 self._release_slot(waiter.result())
             raise
@@ -141,9 +146,9 @@ class HelperPool:
         self._assign()
 
     def _assign(self) -> None:
-        while self._free_slots and (waiter := self._queue.take(self._max_cost())) is not None:
-            if not waiter.done():  # the job's caller may have just been cancelled
-                waiter.set_result(self._free_slots.pop())
+        while self._free_slots and (job := self._queue.take(self._max_cost())) is not None:
+            if not job.item.done():  # the job's caller may have just been cancelled
+                job.item.set_result(self._free_slots.pop())
 
     async def close(self) -> None:
         """Kill all processes."""
@@ -241,7 +246,7 @@ def _queue_full_error() -> GatewayError:
         Kind.OVERLOADED,
         "too many long messages of this client are waiting for a helper process",
         retry_after=_RETRY_AFTER_SECONDS,
-        limit="runtime.offload.fairness.MAX_COST",
+        limit="runtime.offload.pool.MAX_COST",
     )
 
 

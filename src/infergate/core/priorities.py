@@ -1,0 +1,29 @@
+"""The priorities of requests in queues: 1 is the highest, as in Triton."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.core.tensor import Parameters
+
+HIGHEST_PRIORITY: Final = 1
+DEFAULT_PRIORITY: Final = 5
+LOWEST_PRIORITY: Final = 9
+PRIORITIES: Final = range(HIGHEST_PRIORITY, LOWEST_PRIORITY + 1)
+PRIORITY_PARAMETER: Final = "priority"
+"""Triton's parameter of an inference. 0 means the default priority."""
+PRIORITY_HEADER: Final = "infergate-priority"
+"""The default name of the header with the priority of an inference."""
+_MAX_DIGITS: Final = 20
+
+
+def requested_priority(parameters: Parameters) -> int:
+    """Return the priority that the parameters of an inference request, or 0."""
+    value = parameters.get(PRIORITY_PARAMETER, 0)
+    return min(value, LOWEST_PRIORITY) if type(value) is int and value > 0 else 0
+
+
+def parse_priority(text: str) -> int:
+    """Return the priority in a header, or 0 if ``text`` is not a positive number."""
+    is_number = len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()
+    return min(int(text), LOWEST_PRIORITY) if is_number else 0

@@ -1,0 +1,274 @@
+"""The order in which a server with one slot gets waiting inferences, over each transport and both
+pipelines. The server holds each inference until the test lets it respond."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+import pytest
+
+from e2e.running import Infergate, started_infergate
+from faults.watch import metric, until
+from infergate.codecs.v2_grpc.messages import ModelInferRequest, ModelInferResponse
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+NAMES = ("flood", "other", "limited")
+KEYS = ", ".join(f"{{name: {each}, sha256: {sha256(each.encode()).hexdigest()}}}" for each in NAMES)
+CONFIG = f"""
+access:
+  keys: [{KEYS}]
+  rules: [{{who: ["*"]}}]
+  shares:
+    - {{who: ["key:limited"], highest_priority: 7}}
+    - {{who: ["key:other"], weight: 2}}
+backends:
+  http:
+    protocol: v2-rest
+    profile: triton
+    endpoints: ["http://127.0.0.1:HTTP"]
+    limits: {{max_requests: 1, max_queue: 9}}
+  grpc:
+    protocol: v2-grpc
+    endpoints: ["grpc://127.0.0.1:GRPC"]
+    limits: {{max_requests: 1, max_queue: 9, priority_header: x-urgency}}
+routes:
+  - {{model: http, backend: http}}
+  - {{model: batch, backend: http, priority: 8, rewrite: {{model: http}}}}
+  - {{model: grpc, backend: grpc}}
+models:
+  http: {{inputs: [{{name: x, datatype: INT32, shape: [1]}}]}}
+"""
+
+
+@dataclass
+class Server:
+    """A V2 server. ``arrived`` are the ids of inferences, in order; each needs one of
+    ``responses``."""
+
+    arrived: list[str] = field(default_factory=list)
+    responses: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def serve(self, id_: str) -> None:
+        self.arrived.append(id_)
+        assert self.responses.acquire(timeout=60)
+
+    def release(self, count: int) -> None:
+        self.responses.release(count)
+
+
+def http_handler(server: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            length = self.headers.get("inference-header-content-length")
+            request = json.loads(body[: int(length)] if length else body)
+            server.serve(request["id"])
+            output = {"name": "y", "datatype": "INT32", "shape": [1], "data": [1]}
+            fields = {"model_name": "http", "id": request["id"], "outputs": [output]}
+            response = json.dumps(fields).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(response)))
+            self.end_headers()
+            self.wfile.write(response)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    return Handler
+
+
+class GrpcHandler(grpc.GenericRpcHandler):
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        assert call.method == INFER
+
+        def infer(request: Any, _: grpc.ServicerContext) -> Any:
+            self._server.serve(request.id)
+            response = ModelInferResponse(model_name="grpc", id=request.id)
+            response.outputs.add(name="y", datatype="INT32", shape=[1])
+            response.raw_output_contents.append(bytes(4))
+            return response
+
+        return grpc.unary_unary_rpc_method_handler(
+            infer, ModelInferRequest.FromString, ModelInferResponse.SerializeToString
+        )
+
+
+@dataclass
+class Deployment:
+    """A gateway, its two servers, and clients whose results are ``(status, retry-after)``."""
+
+    gateway: Infergate
+    servers: dict[str, Server]
+    pool: ThreadPoolExecutor
+    channel: grpc.Channel
+
+    def waiting(self, backend: str) -> float:
+        return metric(self.gateway, "infergate_queue_requests", backend=backend)
+
+    def send_http(
+        self, model: str, id_: str, headers: dict[str, str], priority: int
+    ) -> tuple[Any, str]:
+        tensor = {"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}
+        parameters = {"parameters": {"priority": priority}} if priority else {}
+        document = json.dumps({"id": id_, "inputs": [tensor], **parameters})
+        with closing(HTTPConnection(self.gateway.http, timeout=60)) as connection:
+            connection.request("POST", f"/v2/models/{model}/infer", document, headers)
+            response = connection.getresponse()
+            response.read()
+            return response.status, response.headers.get("retry-after", "")
+
+    def send_grpc(
+        self, model: str, id_: str, headers: dict[str, str], priority: int
+    ) -> tuple[Any, str]:
+        request = ModelInferRequest(model_name=model, id=id_, raw_input_contents=[bytes(4)])
+        request.inputs.add(name="x", datatype="INT32", shape=[1])
+        if priority:
+            request.parameters["priority"].uint64_param = priority
+        infer = self.channel.unary_unary(INFER, ModelInferRequest.SerializeToString)
+        try:
+            infer(request, metadata=list(headers.items()), timeout=60)
+        except grpc.RpcError as error:
+            return error.code().name, dict(error.trailing_metadata()).get("retry-after", "")
+        return "OK", ""
+
+
+@pytest.fixture(scope="module")
+def deployed() -> Iterator[Deployment]:
+    servers = {"http": Server(), "grpc": Server()}
+    http = ThreadingHTTPServer(("127.0.0.1", 0), http_handler(servers["http"]))
+    http.daemon_threads = True
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    rpc = grpc.server(ThreadPoolExecutor(2), handlers=[GrpcHandler(servers["grpc"])])
+    port = rpc.add_insecure_port("127.0.0.1:0")
+    rpc.start()
+    config = CONFIG.replace("HTTP", str(http.server_port)).replace("GRPC", str(port))
+    with ExitStack() as stack:
+        stack.callback(rpc.stop, None)
+        stack.callback(http.server_close)
+        stack.callback(http.shutdown)
+        gateway = stack.enter_context(started_infergate(config))
+        pool = stack.enter_context(ThreadPoolExecutor(16))
+        channel = stack.enter_context(grpc.insecure_channel(gateway.grpc))
+        for server in servers.values():
+            stack.callback(server.release, 100)
+        yield Deployment(gateway, servers, pool, channel)
+
+
+@dataclass
+class Waiting:
+    """Requests to one backend, which are sent one after the other and wait for its only slot."""
+
+    deployed: Deployment
+    transport: str
+    backend: str
+    sent: dict[str, Future[tuple[Any, str]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.server = self.deployed.servers[self.backend]
+        self.server.arrived.clear()
+        self.add("first", "other", waits=False)
+        until(lambda: self.server.arrived == ["first"], "it has the slot")
+
+    def add(
+        self,
+        name: str,
+        client: str,
+        model: str = "",
+        header: str = "",
+        priority: int = 0,
+        *,
+        waits: bool = True,
+    ) -> None:
+        """Send a request, and wait until it is in the queue if it ``waits``."""
+        before = self.deployed.waiting(self.backend)
+        header_name = {"http": "infergate-priority", "grpc": "x-urgency"}[self.backend]
+        headers = {"authorization": f"Bearer {client}"} | ({header_name: header} if header else {})
+        deployed, model = self.deployed, model or self.backend
+        send = deployed.send_http if self.transport == "http" else deployed.send_grpc
+        self.sent[name] = deployed.pool.submit(send, model, name, headers, priority)
+        if waits:
+            until(lambda: self.deployed.waiting(self.backend) == before + 1, f"{name} waits")
+
+    def finish(self) -> list[str]:
+        """Let the server respond. Return the order of the requests."""
+        self.server.release(len(self.sent))
+        for request in self.sent.values():
+            request.result(60)
+        until(lambda: self.deployed.waiting(self.backend) == 0, "nobody waits")
+        while self.server.responses.acquire(blocking=False):  # of requests that were shed
+            pass
+        return self.server.arrived[1:]
+
+
+TRANSPORTS = pytest.mark.parametrize(
+    ("transport", "backend"),
+    [("http", "http"), ("grpc", "grpc"), ("grpc", "http")],
+    ids=["http", "grpc", "translated"],
+)
+
+
+@TRANSPORTS
+def test_requests_are_sent_by_priority_and_fairly_between_clients(
+    deployed: Deployment, transport: str, backend: str
+) -> None:
+    waiting = Waiting(deployed, transport, backend)
+    waiting.add("late", "other", header="9", priority=1)
+    waiting.add("limited", "limited", priority=1)
+    for number in range(3):
+        waiting.add(f"flood{number}", "flood")
+    for number in range(2):
+        waiting.add(f"other{number}", "other", header="nonsense")
+    waiting.add("urgent", "flood", priority=2)
+    waiting.add("header", "flood", header="1", priority=3)
+    assert waiting.finish() == [
+        "header", "urgent", "other0", "flood0", "other1", "flood1", "flood2", "limited", "late",
+    ]  # fmt: skip
+
+
+def test_the_priority_of_the_route_applies_to_requests_without_one(deployed: Deployment) -> None:
+    waiting = Waiting(deployed, "http", "http")
+    waiting.add("batch", "other", model="batch")
+    waiting.add("low", "other", header="7")
+    waiting.add("raised", "flood", model="batch", priority=6)
+    assert waiting.finish() == ["raised", "low", "batch"]
+
+
+@TRANSPORTS
+def test_a_full_queue_sheds_the_flood_and_says_when_to_retry(
+    deployed: Deployment, transport: str, backend: str
+) -> None:
+    shed = ("infergate_queue_shed_total", {"backend": backend, "priority": "5"})
+    before = metric(deployed.gateway, shed[0], **shed[1])
+    waiting = Waiting(deployed, transport, backend)
+    for number in range(9):
+        waiting.add(f"flood{number}", "flood")
+    waiting.add("rejected", "flood", waits=False)
+    waiting.add("good", "other", waits=False)
+    refused = [waiting.sent[name].result(60) for name in ("rejected", "flood8")]
+    for status, retry_after in refused:
+        assert status == (503 if transport == "http" else "UNAVAILABLE")
+        assert re.fullmatch("[1-9][0-9]*", retry_after)
+    assert metric(deployed.gateway, shed[0], **shed[1]) == before + 2
+    waits = metric(
+        deployed.gateway, "infergate_queue_priority_requests", backend=backend, priority="5"
+    )
+    assert waits == 9
+    order = waiting.finish()
+    assert sorted(order) == ["flood0", *(f"flood{n}" for n in range(1, 8)), "good"]
+    assert order.index("good") < 2
