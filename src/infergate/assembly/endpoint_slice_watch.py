@@ -44,7 +44,7 @@ def make_watch(name: str, config: BackendConfig, limits: Limits) -> EndpointSlic
         tls = None if settings.ca is None else ClientTls(ca=settings.ca)
     namespace = settings.namespace or (labels[1] if len(labels) > 1 else _own_namespace())
     service = WatchedService(namespace, settings.service or labels[0], api, token_file)
-    slices = EndpointSlices(settings.port or None, endpoint.port, settings.zone)
+    slices = EndpointSlices(settings.port, endpoint.port, settings.zone)
     limits = replace(limits, body=_MAX_LIST_BYTES, json=_MAX_EVENT_BYTES)
     return EndpointSliceWatch(name, service, slices, LineUpstream(limits, tls))
 

@@ -92,7 +92,7 @@ class EndpointSliceWatch:
         times: WatchTimes = WatchTimes(),
     ) -> None:
         self._backend: Final = backend
-        self._service: Final = service
+        self.service: Final = service
         self._slices: Final = slices
         self._upstream: Final = upstream
         self._times: Final = times
@@ -164,14 +164,14 @@ class EndpointSliceWatch:
             _log.warning(
                 "backend '%s': cannot watch %s; %s: %s",
                 self._backend,
-                self._service,
+                self.service,
                 "its last addresses stay in use" if self.has_listed else "DNS is used instead",
                 reason[:_MAX_REASON],
                 extra=ENDPOINT_WATCH_FAILS,
             )
         else:
             _log.info(
-                "backend '%s': watching %s", self._backend, self._service,
+                "backend '%s': watching %s", self._backend, self.service,
                 extra=ENDPOINT_WATCH_CURRENT,
             )  # fmt: skip
         self._last_reason = reason
@@ -180,10 +180,10 @@ class EndpointSliceWatch:
 
     async def _request(self, **query: str) -> HttpRequest:
         headers = {"accept": "application/json"}
-        if self._service.token_file is not None:
-            token = await asyncio.to_thread(_read_token, self._service.token_file)
+        if self.service.token_file is not None:
+            token = await asyncio.to_thread(_read_token, self.service.token_file)
             headers["authorization"] = f"Bearer {token}"
-        selector = f"kubernetes.io/service-name={self._service.service}"
+        selector = f"kubernetes.io/service-name={self.service.service}"
         return HttpRequest(
             "GET", self._path, urlencode({"labelSelector": selector, **query}), headers
         )
@@ -195,7 +195,7 @@ class EndpointSliceWatch:
         for _ in range(_MAX_PAGES):
             query = {"limit": str(_PAGE_SLICES)} | ({"continue": position} if position else {})
             wire = await self._request(**query)
-            response = await self._upstream.exchange(wire, self._service.api, self._times.request)
+            response = await self._upstream.exchange(wire, self.service.api, self._times.request)
             document = _parse_response(response)
             found = [] if document.get("items") is None else document["items"]
             if not isinstance(found, list):
@@ -221,7 +221,7 @@ class EndpointSliceWatch:
             resourceVersion=self._version,
             timeoutSeconds=str(seconds),
         )
-        responses = self._upstream.stream(wire, self._service.api, self._times.request)
+        responses = self._upstream.stream(wire, self.service.api, self._times.request)
         async with asyncio.timeout(seconds + self._times.grace), aclosing(responses):
             async for response in responses:
                 if response.status == _OK and not response.body[0]:  # the watch has begun

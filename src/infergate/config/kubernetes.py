@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from infergate.config.access import WebUrl
 from infergate.config.fields import FilePath, Text
 from infergate.config.section import Section
 from infergate.config.tls import check_files
-from infergate.config.values import Url
+from infergate.config.values import Url, describe_value
 from infergate.core.hosts import is_ip_address
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-"""A DNS label (RFC 1123), which the names of services, namespaces and ports are."""
-_DnsLabel = Annotated[str, Field(pattern=f"^({_LABEL})?$")]
-_PortNumber = Annotated[int, Field(ge=1, le=65535)]
+"""A DNS label (RFC 1123)."""
+
+
+def _parse_label(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(_LABEL, value):
+        raise ValueError(
+            "expected a name of at most 63 lower-case letters, digits and '-', "
+            f"got {describe_value(value)}"
+        )
+    return value
+
+
+def _parse_port(value: Any) -> str | int:
+    if type(value) is not int:
+        return _parse_label(value)
+    if not 0 < value < 1 << 16:
+        raise ValueError(f"expected a port from 1 to 65535, got {value}")
+    return value
+
+
+_Label = Annotated[
+    str,
+    BeforeValidator(_parse_label),
+    WithJsonSchema({"type": "string", "format": "DNS label", "pattern": f"^{_LABEL}$"}),
+]
+_PodPort = Annotated[
+    str | int,
+    BeforeValidator(_parse_port),
+    WithJsonSchema({"type": ["string", "integer"], "format": "port name or number"}),
+]
 
 
 class KubernetesConfig(Section):
@@ -27,17 +55,17 @@ class KubernetesConfig(Section):
     Example: `kubernetes: {port: grpc}`.
     """
 
-    service: _DnsLabel = Field(
-        default="",
+    service: _Label | None = Field(
+        default=None,
         description="The service. By default, it is the first label of the endpoint's host: "
         "`triton` for `grpc://triton.models:8001`.",
     )
-    namespace: _DnsLabel = Field(
-        default="",
+    namespace: _Label | None = Field(
+        default=None,
         description="The service's namespace. By default, it is the second label of the endpoint's "
         "host, or infergate's own namespace if the host has only one label.",
     )
-    port: _PortNumber | _DnsLabel | None = Field(
+    port: _PodPort | None = Field(
         default=None,
         description="Name or number of the pods' port (`targetPort`). By default, it is the port "
         "of the endpoint's URL if the pods have that port, and otherwise their only port.",
@@ -67,6 +95,8 @@ class KubernetesConfig(Section):
 
     @model_validator(mode="after")
     def _access_fits(self) -> Self:
+        if self.api is not None and self.api.scheme not in {"http", "https"}:
+            raise ValueError("api begins with https:// or http://")
         if (self.token_file or self.ca) and (self.api is None or self.api.scheme != "https"):
             raise ValueError("token_file and ca need api with an https:// URL")
         check_files(None, None, self.ca)
