@@ -99,9 +99,7 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
                 # A rolling update replaces the first pod, as Kubernetes does it.
                 ending = endpoint(hosts[0], ready=False, serving=True, terminating=True)
                 api.put(pods_slice("a", ending))
-                await until(
-                    lambda: pods[0].connections() == 0, "the first is disconnected"
-                )
+                await until(lambda: pods[0].connections() == 0, "the first is disconnected")
                 await pods[0].kill()
                 api.put(pods_slice("b", endpoint(hosts[1]), endpoint(hosts[2])))
                 api.delete("a")
