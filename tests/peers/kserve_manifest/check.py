@@ -63,7 +63,7 @@ def _missing(model: Any, value: dict[str, Any]) -> Iterator[str]:
     models; those of KServe's SDK refuse None for a required field."""
     if hasattr(model, "model_fields"):
         fields = model.model_fields.items()
-        keys = {field.alias or name for name, field in fields if field.is_required()}
+        keys = {model.attribute_map[name] for name, field in fields if field.is_required()}
         yield from sorted(keys - value.keys())
         return
     for name, key in model.attribute_map.items():
