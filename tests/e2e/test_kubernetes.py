@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -104,6 +106,12 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
                 api.put(pods_slice("b", endpoint(hosts[1]), endpoint(hosts[2])))
                 api.delete("a")
                 await all_used(hosts[1], hosts[2])
+
+                lists = api.list_count
+                os.kill(gateway.pid, signal.SIGHUP)
+                await until(lambda: len(gateway.logged("config_loaded")) > 0, "it has reloaded")
+                await all_used(hosts[1], hosts[2])
+                assert api.list_count == lists, "the watch continues"
 
                 # The API server is away, and has forgotten the version when it is back.
                 await api.stop()

@@ -49,7 +49,8 @@ def kustomized(tools: Installed, overlay: str) -> list[Manifest]:
 
 
 def comparable(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
-    """Return the manifests by kind and name, without the differences that README.md documents."""
+    """Return the manifests by kind and name, without the documented differences
+    (docs/kubernetes.md)."""
     config = next((each for each in manifests if each["kind"] == "ConfigMap"), None)
     renamed = {config["metadata"]["name"]: "infergate"} if config else {}
     found = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from infergate.backends.endpoint_slice_watch import EndpointSliceWatch, WatchedService
 from infergate.backends.endpoint_slices import EndpointSlices
@@ -17,12 +19,14 @@ from infergate.transport.base import Endpoint
 from infergate.transport.http1.line_stream import LineUpstream
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where the kubelet mounts the token, the CA and the namespace of a pod."""
+"""The folder in which the kubelet mounts the token, the CA and the namespace of a pod."""
 _API_HOST: Final = "kubernetes.default.svc"
 _MAX_LIST_BYTES: Final = 8 * MIB
 _MAX_EVENT_BYTES: Final = 2 * MIB
 """Maximum size of an event, which holds one slice. etcd stores at most 1.5 MiB per object."""
 _MAX_NAMESPACE: Final = 63
+_watches: Final[WeakValueDictionary[Hashable, EndpointSliceWatch]] = WeakValueDictionary()
+"""The latest watch of each service, from which the watch of a reloaded configuration continues."""
 
 
 def make_watch(name: str, config: BackendConfig, limits: Limits) -> EndpointSliceWatch | None:
@@ -44,9 +48,18 @@ def make_watch(name: str, config: BackendConfig, limits: Limits) -> EndpointSlic
         tls = None if settings.ca is None else ClientTls(ca=settings.ca)
     namespace = settings.namespace or (labels[1] if len(labels) > 1 else _own_namespace())
     service = WatchedService(namespace, settings.service or labels[0], api, token_file)
-    slices = EndpointSlices(settings.port, endpoint.port, settings.zone)
+    selection = settings.port, endpoint.port, settings.zone
+    key = service, selection, tls
     limits = replace(limits, body=_MAX_LIST_BYTES, json=_MAX_EVENT_BYTES)
-    return EndpointSliceWatch(name, service, slices, LineUpstream(limits, tls))
+    watch = EndpointSliceWatch(
+        name,
+        service,
+        EndpointSlices(*selection),
+        LineUpstream(limits, tls),
+        previous=_watches.get(key),
+    )
+    _watches[key] = watch
+    return watch
 
 
 def _cluster_api() -> Endpoint:

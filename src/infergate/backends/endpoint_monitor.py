@@ -48,6 +48,10 @@ class AddressWatch(Protocol):
         """Whether the addresses have been read at least once."""
         ...
 
+    def known_addresses(self) -> Sequence[tuple[str, int]] | None:
+        """Return addresses and ports that are known before the watch runs, or None. Called once."""
+        ...
+
     async def run(
         self,
         on_change: Callable[[Sequence[tuple[str, int]]], None],
@@ -136,6 +140,9 @@ class EndpointMonitor:
         """Start the background tasks unless they are already running."""
         if not self._tasks:
             loop = asyncio.get_running_loop()
+            known = None if self._watch is None else self._watch.known_addresses()
+            if known is not None:
+                self._endpoints.set_watched_addresses(0, known)
             self._tasks = [loop.create_task(needed) for needed in self._needed_loops()]
 
     async def stop(self) -> None:

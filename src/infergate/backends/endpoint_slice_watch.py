@@ -83,28 +83,44 @@ class _ExpiredError(Exception):
 class EndpointSliceWatch:
     """Watches ``service`` over ``upstream``, whose streams must be lines, and which it closes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - dependency injection
         self,
         backend: str,
         service: WatchedService,
         slices: EndpointSlices,
         upstream: HttpStreamingUpstream,
         times: WatchTimes = WatchTimes(),
+        *,
+        previous: EndpointSliceWatch | None = None,
     ) -> None:
+        """``previous`` watches the same service until its configuration is replaced."""
         self._backend: Final = backend
         self.service: Final = service
-        self._slices: Final = slices
+        self.slices: Final = slices
         self._upstream: Final = upstream
+        self._previous = previous
         self._times: Final = times
         self._path: Final = (
             f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices"
         )
-        self._version = ""
+        self.version = ""
+        """The last resource version that was seen, or empty if the slices must be listed."""
         self._made_progress = False
         self._last_reason: str | None = ""
         self._publishing: asyncio.TimerHandle | None = None
         self.has_listed = False
         """Whether the slices have been read at least once."""
+
+    def known_addresses(self) -> Sequence[PodAddress] | None:
+        """Take over what the previous watch has read, so that this watch needs no list. Return the
+        addresses, or None if there is no previous watch."""
+        previous, self._previous = self._previous, None
+        if previous is None or not previous.has_listed:
+            return None
+        self.slices.copy_from(previous.slices)
+        self.version = previous.version
+        self.has_listed = True
+        return self.slices.addresses()
 
     async def run(
         self,
@@ -135,18 +151,18 @@ class EndpointSliceWatch:
     ) -> None:
         """List if necessary, then watch until the watch ends."""
         try:
-            if not self._version:
+            if not self.version:
                 await self._list()
                 self.has_listed = True
-                on_change(self._slices.addresses())
+                on_change(self.slices.addresses())
                 self._report(None, on_state)
             await self._watch(on_change, on_state)
         except _ExpiredError:
-            if not self._version:
+            if not self.version:
                 self._report("the list expired while it was being read", on_state)
-            self._version = ""
+            self.version = ""
         except MalformedObjectError as error:
-            self._version = ""
+            self.version = ""
             self._report(f"a response cannot be understood: {error}", on_state)
         except TimeoutError:
             self._report("the API server did not respond in time", on_state)
@@ -206,8 +222,8 @@ class EndpointSliceWatch:
                 break
             if len(position) > _MAX_CONTINUE:
                 raise MalformedObjectError("a list whose metadata.continue is too long")
-        self._slices.replace(items)
-        self._version = _resource_version(document)
+        self.slices.replace(items)
+        self.version = _resource_version(document)
 
     async def _watch(
         self,
@@ -218,7 +234,7 @@ class EndpointSliceWatch:
         wire = await self._request(
             watch="true",
             allowWatchBookmarks="true",
-            resourceVersion=self._version,
+            resourceVersion=self.version,
             timeoutSeconds=str(seconds),
         )
         responses = self._upstream.stream(wire, self.service.api, self._times.request)
@@ -232,23 +248,23 @@ class EndpointSliceWatch:
                 if kind == "ERROR":
                     error = _status_error(item.get("code"), item.get("message"))
                     if not isinstance(error, _ExpiredError):
-                        self._version = ""
+                        self.version = ""
                     raise error
                 version = _resource_version(item)
                 if kind in _UPDATES:
-                    self._slices.update(item)
+                    self.slices.update(item)
                 elif kind == "DELETED":
-                    self._slices.remove(item)
+                    self.slices.remove(item)
                 elif kind != "BOOKMARK":
                     raise MalformedObjectError("an unknown type of event")
-                self._version, self._made_progress = version, True
+                self.version, self._made_progress = version, True
                 if kind != "BOOKMARK" and self._publishing is None:
                     loop = asyncio.get_running_loop()
                     self._publishing = loop.call_later(self._times.merge, self._publish, on_change)
 
     def _publish(self, on_change: Callable[[Sequence[PodAddress]], None]) -> None:
         self._publishing = None
-        on_change(self._slices.addresses())
+        on_change(self.slices.addresses())
 
 
 def _read_token(path: Path) -> str:

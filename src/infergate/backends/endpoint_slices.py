@@ -74,6 +74,10 @@ class EndpointSlices:
             self._update(slices, item)
         self._slices = slices
 
+    def copy_from(self, other: EndpointSlices) -> None:
+        """Take over the slices of ``other``, which has the same port and zone."""
+        self._slices = dict(other._slices)
+
     def update(self, item: Any) -> None:
         """Add or replace a slice. Raises MalformedObjectError."""
         self._update(self._slices, item)

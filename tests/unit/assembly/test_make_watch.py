@@ -9,7 +9,7 @@ import pytest
 
 from infergate.assembly import endpoint_slice_watch
 from infergate.assembly.endpoint_slice_watch import make_watch
-from infergate.backends.endpoint_slice_watch import WatchedService
+from infergate.backends.endpoint_slice_watch import EndpointSliceWatch, WatchedService
 from infergate.config.schema import BackendConfig
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.transport.base import Endpoint
@@ -57,6 +57,22 @@ def test_the_service_is_the_one_that_the_url_names(
     account: Path, url: str, keys: dict[str, str], found: str
 ) -> None:
     assert str(service(url, **keys)) == f"service {found}"
+
+
+def test_a_reloaded_configuration_continues_the_watch_of_the_same_service(account: Path) -> None:
+    def watch(port: int) -> EndpointSliceWatch:
+        config = BackendConfig.model_validate(
+            {"protocol": "v2-grpc", "endpoints": (f"grpc://triton:{port}",), "kubernetes": {}}
+        )
+        found = make_watch("b", config, DEFAULT_LIMITS)
+        assert found is not None
+        return found
+
+    first, other = watch(8001), watch(9001)
+    first.has_listed = True
+    assert watch(9001).known_addresses() is None, "it has another port"
+    assert watch(8001).known_addresses() == []
+    assert other is not first
 
 
 def test_in_a_cluster_the_service_account_is_used(

@@ -119,6 +119,10 @@ class Watch:
         self.has_listed = False
         self.listed = asyncio.Event()
         self.runs = 0
+        self.known: Sequence[tuple[str, int]] | None = None
+
+    def known_addresses(self) -> Sequence[tuple[str, int]] | None:
+        return self.known
 
     async def run(
         self,
@@ -154,6 +158,16 @@ async def test_dns_is_used_until_the_watch_has_listed(caplog: pytest.LogCaptureF
         await asyncio.sleep(5 * QUICK.resolve_interval)
         assert world.looked_up == looked_up
     assert "bug while watching pods" in caplog.text
+
+
+async def test_addresses_that_a_watch_knows_are_used_at_once() -> None:
+    world, watch = World(), Watch()
+    watch.known = [("10.0.0.9", 9)]
+    endpoints = Endpoints("b", [PODS])
+    created = EndpointMonitor(endpoints, QUICK, world.check, world, world.resolve, watch=watch)
+    created.start()
+    assert [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.9:9"]
+    await created.stop()
 
 
 async def test_health_checks_change_the_choice_of_endpoint() -> None:

@@ -22,7 +22,7 @@ LIMITS = Limits(body=20_000, json=10_000, connect_time=2.0)
 
 
 class Seen:
-    """What a watch has reported."""
+    """Everything that a watch has reported."""
 
     def __init__(self, watch: EndpointSliceWatch) -> None:
         self.watch = watch
@@ -88,6 +88,39 @@ async def test_changes_arrive_without_another_request(api: ApiServer) -> None:
         api.delete("a")
         await seen.becomes()
     assert (api.list_count, api.watch_count) == (1, 1)
+
+
+async def test_the_watch_of_a_new_configuration_continues_the_previous_one(api: ApiServer) -> None:
+    async with watching(api) as seen:
+        await seen.becomes("1", "2")
+        server = WatchedService("models", "triton", Endpoint("127.0.0.1", api.port))
+        following = EndpointSliceWatch(
+            "b", server, EndpointSlices(None, 8001), LineUpstream(LIMITS), QUICK,
+            previous=seen.watch,
+        )  # fmt: skip
+        api.put(ready_slice("b", "10.0.0.3"))
+        await seen.becomes("1", "2", "3")
+    assert following.known_addresses() == [(f"10.0.0.{host}", 8001) for host in (1, 2, 3)]
+    assert following.known_addresses() is None
+    later = Seen(following)
+    task = asyncio.create_task(following.run(later.on_change, later.states.append))
+    api.put(ready_slice("b", "10.0.0.4"))
+    await later.becomes("1", "2", "4")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert api.list_count == 1
+
+
+async def test_the_watch_of_a_new_configuration_lists_if_the_previous_one_has_not(
+    api: ApiServer,
+) -> None:
+    api.responses = [(503, b"{}")]
+    async with watching(api) as seen:
+        await seen.fails()
+    server = WatchedService("models", "triton", Endpoint("127.0.0.1", api.port))
+    slices = EndpointSlices(None, 8001)
+    following = EndpointSliceWatch("b", server, slices, LineUpstream(LIMITS), previous=seen.watch)
+    assert following.known_addresses() is None
 
 
 async def test_a_list_has_several_pages(api: ApiServer) -> None:
