@@ -1,7 +1,8 @@
 """Generate files from others: ``python deploy/generate.py``. A test checks that they are current.
 
 - ``grafana/infergate.json``, the dashboard, from ``grafana/panels.yaml``;
-- ``kubernetes/prometheus-operator/rules.yaml`` from ``prometheus/alerts.yaml``.
+- ``kubernetes/prometheus-operator/rules.yaml`` from ``prometheus/alerts.yaml``;
+- the files of the Helm chart, which cannot include files outside of it.
 """
 # ruff: noqa: INP001 - a script, not part of a package
 
@@ -19,6 +20,12 @@ _PANELS: Final = _HERE / "grafana" / "panels.yaml"
 _ALERTS: Final = _HERE / "prometheus" / "alerts.yaml"
 DASHBOARD: Final = _HERE / "grafana" / "infergate.json"
 RULES: Final = _HERE / "kubernetes" / "prometheus-operator" / "rules.yaml"
+
+_CHART_FILES: Final = _HERE / "helm" / "infergate" / "files"
+_SHIPPED: Final = {
+    "argo-analysis.yaml": _HERE / "rollouts" / "argo" / "analysis.yaml",
+    "flagger-metrics.yaml": _HERE / "rollouts" / "flagger" / "metrics.yaml",
+}
 
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS: Final = 24
@@ -138,11 +145,21 @@ def _expanded(query: str) -> str:
     return query
 
 
+def _alert_groups() -> list[str]:
+    lines = _ALERTS.read_text(encoding="utf-8").splitlines()
+    return lines[lines.index("groups:") :]
+
+
+def chart_files() -> dict[Path, str]:
+    """Return the files that the Helm chart includes, by their paths."""
+    shipped = {name: path.read_text(encoding="utf-8") for name, path in _SHIPPED.items()}
+    shipped["alerts.yaml"] = "\n".join(_alert_groups()) + "\n"
+    return {_CHART_FILES / name: text for name, text in shipped.items()}
+
+
 def rules() -> str:
     """Return the alerts as a PrometheusRule resource."""
-    lines = _ALERTS.read_text(encoding="utf-8").splitlines()
-    groups = lines[lines.index("groups:") :]
-    indented = "\n".join(f"  {line}".rstrip() for line in groups)
+    indented = "\n".join(f"  {line}".rstrip() for line in _alert_groups())
     return (
         "# Generated from deploy/prometheus/alerts.yaml by `python deploy/generate.py`.\n"
         "apiVersion: monitoring.coreos.com/v1\n"
@@ -157,3 +174,5 @@ def rules() -> str:
 if __name__ == "__main__":
     DASHBOARD.write_text(dashboard(), encoding="utf-8")
     RULES.write_text(rules(), encoding="utf-8")
+    for path, text in chart_files().items():
+        path.write_text(text, encoding="utf-8")

@@ -28,6 +28,7 @@ from peers.support.graphpipe import (
 from peers.support.grpclib import prepare_grpclib
 from peers.support.installed import Installed
 from peers.support.kserve import KServe, prepare_kserve, started_kserve
+from peers.support.kubernetes_tools import prepare_kubernetes_tools
 from peers.support.legacy_client import prepare_legacy_client
 from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
 from peers.support.perf_analyzer import prepare_perf_analyzer
@@ -71,12 +72,14 @@ _PEERS = {
     "triton": (pytest.mark.triton, prepare_triton),
     "mlserver": (pytest.mark.peers, prepare_mlserver),
     "kserve": (pytest.mark.peers, prepare_kserve),
+    "kserve_sdk": (pytest.mark.peers, prepare_kserve),
     "legacy_client": (pytest.mark.peers, prepare_legacy_client),
     "graphpipe": (pytest.mark.peers, prepare_graphpipe),
     "graphpipe_new": (pytest.mark.peers, prepare_graphpipe_new),
     "grpclib": (pytest.mark.peers, prepare_grpclib),
     "perf_analyzer": (pytest.mark.peers, prepare_perf_analyzer),
     "deploy_tools": (pytest.mark.peers, prepare_deploy_tools),
+    "kubernetes_tools": (pytest.mark.peers, prepare_kubernetes_tools),
     "release_tools": (pytest.mark.peers, prepare_release_tools),
     "graphpipe_js": (pytest.mark.peers, _prepare_graphpipe_js),
     "ovmsclient": (pytest.mark.peers, prepare_ovmsclient),
@@ -204,6 +207,18 @@ def perf_analyzer() -> Installed:
 @pytest.fixture(scope="session")
 def deploy_tools() -> Installed:
     return prepare_deploy_tools()
+
+
+@pytest.fixture(scope="session")
+def kserve_sdk() -> Installed:
+    """Install KServe and its SDK, without starting a server."""
+    return prepare_kserve()
+
+
+@pytest.fixture(scope="session")
+def kubernetes_tools() -> Installed:
+    """Install helm and kubectl."""
+    return prepare_kubernetes_tools()
 
 
 @pytest.fixture(scope="session")

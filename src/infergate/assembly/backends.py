@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from infergate.assembly import endpoint_settings
+from infergate.assembly.endpoint_slice_watch import make_watch
 from infergate.assembly.engines import load_engine
 from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.header_filter import HeaderFilter
@@ -59,6 +60,7 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
         retry_share=config.limits.retry_percent / 100,
         min_retries=config.limits.min_retries,
         max_header_bytes=config.limits.forwarded_headers,
+        watch=make_watch(name, config, limits),
     )
     codec: Codec[Any, Any] = plugin.create({})
     tls = compiled.client_tls(config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from infergate.backends.endpoint_monitor import MonitoringSettings
+from infergate.backends.endpoint_monitor import AddressWatch, MonitoringSettings
 from infergate.backends.endpoints import BalanceSettings, ConfiguredEndpoint
 from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.request_queue import RequestQueue
@@ -47,6 +47,8 @@ class BackendSettings:
     """Number of concurrent retries that are always allowed."""
     max_header_bytes: int = FORWARDED_HEADER_BYTES
     """Maximum bytes of forwarded headers."""
+    watch: AddressWatch | None = None
+    """Watches the addresses of the only endpoint."""
 
     def sender_settings(self) -> SenderSettings:
         """Return the settings for sending requests."""

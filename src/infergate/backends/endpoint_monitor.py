@@ -1,5 +1,5 @@
-"""Background tasks for the endpoints of a backend: they resolve DNS names, check the health of
-servers, and close connections to removed addresses.
+"""Background tasks for the endpoints of a backend: they resolve DNS names or watch the addresses of
+a name, check the health of servers, and close connections to removed addresses.
 
 Tasks run from ``start`` to ``stop``. A backend with a single fixed address needs no tasks.
 
@@ -16,10 +16,10 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn, Protocol
 
 from infergate.backends.endpoints import EndpointHandle, Endpoints
 from infergate.core.hosts import is_ip_address
@@ -37,6 +37,29 @@ ResolveHost = Callable[[str, int], Awaitable[Collection[str]]]
 """Returns the addresses of a host name for a port, or an empty collection if the lookup fails."""
 CheckHealth = Callable[[EndpointHandle, float], Awaitable[bool]]
 """Returns whether an endpoint is healthy. The second argument is a timeout in seconds."""
+
+
+class AddressWatch(Protocol):
+    """A watch of the addresses of a backend's only configured endpoint, which is a DNS name. Until
+    ``has_listed`` is set, the name is resolved by DNS."""
+
+    @property
+    def has_listed(self) -> bool:
+        """Whether the addresses have been read at least once."""
+        ...
+
+    def known_addresses(self) -> Sequence[tuple[str, int]] | None:
+        """Return addresses and ports that are known before the watch runs, or None. Called once."""
+        ...
+
+    async def run(
+        self,
+        on_change: Callable[[Sequence[tuple[str, int]]], None],
+        on_state: Callable[[bool], None],
+    ) -> NoReturn:
+        """Pass addresses and ports to ``on_change`` whenever they may have changed, and whether
+        they are up to date to ``on_state``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +114,22 @@ class EndpointMonitor:
     """Monitors ``endpoints``. ``check`` tests the health of an endpoint, and ``upstream`` closes
     the connections to removed addresses."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - dependency injection
         self,
         endpoints: Endpoints,
         settings: MonitoringSettings,
         check: CheckHealth,
         upstream: SupportsDisconnect | None,
         resolve: ResolveHost = resolve_host,
+        *,
+        watch: AddressWatch | None = None,
     ) -> None:
         self._endpoints: Final = endpoints
         self._settings: Final = settings
         self._check: Final = check
         self._upstream: Final = upstream
         self._resolve: Final = resolve
+        self._watch: Final = watch
         self._tasks: list[asyncio.Task[None]] = []
         self._suspect_checks: Final[set[asyncio.Task[None]]] = set()
         self._dns_indices: Final = [
@@ -114,6 +140,9 @@ class EndpointMonitor:
         """Start the background tasks unless they are already running."""
         if not self._tasks:
             loop = asyncio.get_running_loop()
+            known = None if self._watch is None else self._watch.known_addresses()
+            if known is not None:
+                self._endpoints.set_watched_addresses(0, known)
             self._tasks = [loop.create_task(needed) for needed in self._needed_loops()]
 
     async def stop(self) -> None:
@@ -148,6 +177,8 @@ class EndpointMonitor:
         if checks is None:
             checks = bool(self._dns_indices) or len(self._endpoints.configured) > 1
         loops = [self._resolve_loop(index) for index in self._dns_indices]
+        if self._watch is not None:
+            loops.append(self._watch_loop(self._watch))
         return [*loops, self._check_loop()] if checks else loops
 
     @property
@@ -159,13 +190,28 @@ class EndpointMonitor:
             else self._settings.health_checks
         )
 
+    async def _watch_loop(self, watch: AddressWatch) -> None:
+        endpoints = self._endpoints
+        while True:
+            try:
+                await watch.run(
+                    lambda addresses: endpoints.set_watched_addresses(0, addresses),
+                    lambda is_current: endpoints.record_watch(0, is_current=is_current),
+                )
+            except Exception:  # noqa: BLE001 - a bug must not end the task
+                _log.exception(
+                    "bug while watching %s", endpoints.configured[0].endpoint.host, extra=BUG
+                )
+            await asyncio.sleep(_with_jitter(self._settings.resolve_interval))
+
     async def _resolve_loop(self, index: int) -> None:
         configured = self._endpoints.configured[index].endpoint
         while True:
             try:
-                self._endpoints.set_addresses(
-                    index, await self._resolve(configured.host, configured.port)
-                )
+                if self._watch is None or not self._watch.has_listed:
+                    addresses = await self._resolve(configured.host, configured.port)
+                    if self._watch is None or not self._watch.has_listed:
+                        self._endpoints.set_addresses(index, addresses)
                 if self._upstream is not None:
                     for endpoint in self._endpoints.pop_drained():
                         await self._upstream.disconnect(endpoint)

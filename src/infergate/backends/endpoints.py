@@ -9,7 +9,9 @@ connection is opened.
 *Rule 1.* A removed address gets no new requests. Its connections are closed when its requests in
 progress have finished (``pop_drained``). An address that reappears before its connections are
 closed keeps its state.
-*Rule 2.* A name that can no longer be resolved keeps its last addresses."""
+*Rule 2.* A name that can no longer be resolved keeps its last addresses.
+*Rule 3.* A watched name (``endpoint_slice_watch``) without addresses is one unresolved endpoint
+again, because its last addresses may belong to other servers by now."""
 
 from __future__ import annotations
 
@@ -138,6 +140,8 @@ class Endpoints:
         ]
         """Accumulated counters of removed addresses."""
         self._failed_lookups: Final = [0] * len(self.configured)
+        self._watches: Final[dict[int, tuple[int, bool]]] = {}
+        """The number of failures of each watch, and whether it is up to date."""
         self._cluster: Final = Cluster(
             self.all_handles(),
             _make_policy(self.settings, random_float),
@@ -247,17 +251,30 @@ class Endpoints:
             True if any(checked) else None if len(checked) < len(self._cluster.members) else False
         )
 
-    # ---- DNS names
+    # ---- addresses of names
 
     def set_addresses(self, index: int, addresses: Collection[str]) -> None:
         """Set the addresses of a DNS name. An empty collection counts as a failed lookup."""
         if not addresses:
             self._failed_lookups[index] += 1
             return
-        wanted = [
-            self.configured[index].endpoint._replace(address=address)
-            for address in sorted(set(addresses))
-        ]
+        configured = self.configured[index].endpoint
+        self._set_endpoints(
+            index, [configured._replace(address=address) for address in sorted(set(addresses))]
+        )
+
+    def set_watched_addresses(self, index: int, addresses: Sequence[tuple[str, int]]) -> None:
+        """Set the addresses and ports of a watched name, which are distinct (rule 3)."""
+        configured = self.configured[index].endpoint
+        wanted = [configured._replace(address=host, port=port) for host, port in addresses]
+        self._set_endpoints(index, wanted or [configured])
+
+    def record_watch(self, index: int, *, is_current: bool) -> None:
+        """Record whether the watch of a name is up to date."""
+        failures, _ = self._watches.get(index, (0, True))
+        self._watches[index] = failures + (not is_current), is_current
+
+    def _set_endpoints(self, index: int, wanted: Sequence[Endpoint]) -> None:
         known = {handle.endpoint: handle for handle in self._handles[index]}
         if list(known) == wanted:
             return
@@ -322,6 +339,12 @@ class Endpoints:
                 down=down,
                 ejected=ejected,
                 lookups_failed=self._failed_lookups[index],
+            )
+        for index, (failures, is_current) in self._watches.items():
+            totals[index] = totals[index]._replace(
+                watches_current=int(is_current),
+                watches_failing=int(not is_current),
+                watch_failures=failures,
             )
         return totals
 

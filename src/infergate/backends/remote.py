@@ -131,7 +131,7 @@ class RemoteBackend(Generic[Req, Resp]):
         dropping = upstream if isinstance(upstream, SupportsDisconnect) else None
         check = HealthChecker(codec, upstream, limits).check
         self._monitor: Final = EndpointMonitor(
-            self._endpoints, settings.monitoring, check, dropping
+            self._endpoints, settings.monitoring, check, dropping, watch=settings.watch
         )
         self._endpoints.on_suspected = self._monitor.check_suspected
         self.endpoint_stats: Final = self._endpoints.stats

@@ -30,6 +30,7 @@ from infergate.config.fields import (
     Text,
     Workers,
 )
+from infergate.config.kubernetes import KubernetesConfig
 from infergate.config.listeners import AdditionalListener, GrpcListener, Listeners
 from infergate.config.log import LogConfig
 from infergate.config.mistakes import Mistake
@@ -91,6 +92,12 @@ class BackendConfig(Section):
         "used only for a name that has no IPv4 address. A name that no longer resolves keeps its "
         "last addresses. `0` resolves the name at each new connection and treats it as a single "
         "endpoint, as `localhost` always is.",
+    )
+    kubernetes: KubernetesConfig | None = Field(
+        default=None,
+        description="Watch the EndpointSlices of the Kubernetes service that the only endpoint "
+        "names, so that pods are added and removed at once. DNS is used until the API server "
+        "responds. `{}` is enough if the URL has the pods' port.",
     )
     timeout: PositiveDuration = Field(
         default=30.0,
@@ -155,6 +162,8 @@ class BackendConfig(Section):
             raise ValueError(
                 f"connections is for protocols over HTTP; '{self.protocol}' is not one"
             )
+        if self.kubernetes is not None:
+            self.kubernetes.check_backend(self.endpoints, self.dns_refresh, self.shared_memory)
         if self.protocol == protocols.BUILTIN and self.limits.max_requests:
             raise ValueError("limits.max_requests is for servers; 'builtin' runs inside infergate")
         return self

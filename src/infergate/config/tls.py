@@ -24,7 +24,7 @@ def _accept_float(value: Any) -> Any:
     return _VERSIONS.get(value, value) if isinstance(value, float) else value
 
 
-def _check_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> None:
+def check_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> None:
     """Raise an error for a certificate, key or CA file that cannot be loaded."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -81,7 +81,7 @@ class ListenerTls(Section):
             raise ValueError("client_ca requires client_certificates 'optional' or 'required'")
         if not verified and self.allowed_names:
             raise ValueError("allowed_names requires client_certificates 'optional' or 'required'")
-        _check_files(self.certificate, self.key, self.client_ca)
+        check_files(self.certificate, self.key, self.client_ca)
         return self
 
 
@@ -123,5 +123,5 @@ class BackendTls(Section):
             raise ValueError("certificate and key must be given together")
         if self.ca is not None and not self.verify:
             raise ValueError("ca has no effect with 'verify: false'")
-        _check_files(self.certificate, self.key, self.ca)
+        check_files(self.certificate, self.key, self.ca)
         return self

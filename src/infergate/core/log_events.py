@@ -119,6 +119,15 @@ ENDPOINT_EJECTED: Final = _event(
 ENDPOINT_DOWN: Final = _event("endpoint_down", "check that server: it is not ready")
 ENDPOINT_UP: Final = _event("endpoint_up")
 ADDRESSES_CHANGED: Final = _event("addresses_changed")
+ENDPOINT_WATCH_FAILS: Final = _event(
+    "endpoint_watch_fails",
+    "check that the API server is reachable and that the service account may get, list and watch "
+    "endpointslices; requests are not affected",
+)
+ENDPOINT_WATCH_CURRENT: Final = _event("endpoint_watch_current")
+ENDPOINTS_TRUNCATED: Final = _event(
+    "endpoints_truncated", "split the service: the remaining endpoints receive no requests"
+)
 NOT_COMPARED: Final = _event(
     "not_compared",
     "the rules in 'mirror.compare' do not fit the model, or the helper process has failed; "

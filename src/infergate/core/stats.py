@@ -31,6 +31,12 @@ class EndpointStats(NamedTuple):
     checks_failed: int = 0
     lookups_failed: int = 0
     """DNS lookups that returned no address."""
+    watches_current: int = 0
+    """1 if a watch of the endpoint's addresses is up to date."""
+    watches_failing: int = 0
+    """1 if a watch of the endpoint's addresses fails."""
+    watch_failures: int | None = None
+    """Failed attempts to watch the endpoint's addresses; None if they are not watched."""
 
 
 class ConcurrencyStats(NamedTuple):

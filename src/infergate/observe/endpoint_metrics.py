@@ -1,4 +1,4 @@
-"""Metrics of endpoints: health, requests, ejections, health checks and DNS.
+"""Metrics of endpoints: health, requests, ejections, health checks, DNS and watches.
 
 *Rule.* The label ``endpoint`` is the name or URL in the configuration. The changing addresses of a
 host name are counted together, which bounds the number of series.
@@ -30,7 +30,7 @@ class EndpointMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of all endpoints."""
-        iterators = iter(tee(self.source(), 6))  # the source is read once, by the first family
+        iterators = iter(tee(self.source(), 8))  # the source is read once, by the first family
 
         def rows(read: Callable[[EndpointStats], T]) -> Iterator[tuple[Labels, T]]:
             return (((stats.backend, stats.endpoint), read(stats)) for stats in next(iterators))
@@ -80,4 +80,31 @@ class EndpointMetrics(Collector):
             "Failed DNS lookups of an endpoint's host name, which keeps its last addresses.",
             _LABELS,
             rows(attrgetter("lookups_failed")),
+        )
+        yield MetricFamily(
+            "gauge",
+            "infergate_endpoint_watches",
+            "Watches of an endpoint's addresses (backends.*.kubernetes) by state: current, or "
+            "failing, in which case the last addresses stay in use.",
+            (*_LABELS, "state"),
+            rows_by_label(
+                rows(
+                    lambda s: (
+                        {}
+                        if s.watch_failures is None
+                        else {"current": s.watches_current, "failing": s.watches_failing}
+                    )
+                )
+            ),
+        )
+        yield MetricFamily(
+            "counter",
+            "infergate_endpoint_watch_failures",
+            "Failed attempts to watch an endpoint's addresses.",
+            _LABELS,
+            (
+                (labels, failures)
+                for labels, failures in rows(attrgetter("watch_failures"))
+                if failures is not None
+            ),
         )

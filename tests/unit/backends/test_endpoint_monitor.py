@@ -6,8 +6,9 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import pytest
 
@@ -109,6 +110,64 @@ async def test_names_are_resolved_periodically_and_removed_addresses_dropped() -
         seen = world.looked_up
         await until(lambda: world.looked_up > seen + 3)
     assert len(world.dropped) == 2
+
+
+class Watch:
+    """A watch whose list waits until ``listed`` is set, and which then fails once with a bug."""
+
+    def __init__(self) -> None:
+        self.has_listed = False
+        self.listed = asyncio.Event()
+        self.runs = 0
+        self.known: Sequence[tuple[str, int]] | None = None
+
+    def known_addresses(self) -> Sequence[tuple[str, int]] | None:
+        return self.known
+
+    async def run(
+        self,
+        on_change: Callable[[Sequence[tuple[str, int]]], None],
+        on_state: Callable[[bool], None],
+    ) -> NoReturn:
+        self.runs += 1
+        on_state(False)
+        await self.listed.wait()
+        if self.runs == 1:
+            raise ZeroDivisionError
+        self.has_listed = True
+        on_state(True)
+        on_change([("10.0.0.8", 9)])
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_dns_is_used_until_the_watch_has_listed(caplog: pytest.LogCaptureFixture) -> None:
+    world, watch = World(), Watch()
+    endpoints = Endpoints("b", [PODS])
+    created = EndpointMonitor(endpoints, QUICK, world.check, world, world.resolve, watch=watch)
+    async with running(created):
+        await until(
+            lambda: [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.7:1"]
+        )
+        assert endpoints.stats()[0].watches_failing == 1
+        watch.listed.set()
+        await until(lambda: world.dropped == ["pods:1", "10.0.0.7:1"])
+        assert [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.8:9"]
+        assert endpoints.stats()[0].watches_current == 1
+        looked_up = world.looked_up
+        await asyncio.sleep(5 * QUICK.resolve_interval)
+        assert world.looked_up == looked_up
+    assert "bug while watching pods" in caplog.text
+
+
+async def test_addresses_that_a_watch_knows_are_used_at_once() -> None:
+    world, watch = World(), Watch()
+    watch.known = [("10.0.0.9", 9)]
+    endpoints = Endpoints("b", [PODS])
+    created = EndpointMonitor(endpoints, QUICK, world.check, world, world.resolve, watch=watch)
+    created.start()
+    assert [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.9:9"]
+    await created.stop()
 
 
 async def test_health_checks_change_the_choice_of_endpoint() -> None:

@@ -80,6 +80,31 @@ def test_a_name_without_addresses_keeps_the_previous_ones() -> None:
     assert among.stats()[0].lookups_failed == 1
 
 
+def test_a_watched_name_has_the_ports_of_its_pods() -> None:
+    among, _ = endpoints()
+    among.set_watched_addresses(0, [("10.0.0.1", 9000), ("fd00::1", 9001)])
+    assert positions(among) == ["10.0.0.1:9000", "[fd00::1]:9001", "10.0.0.9:8000"]
+    assert [handle.endpoint.host for handle in among.all_handles()[:2]] == ["pods", "pods"]
+
+
+def test_a_watched_name_without_addresses_is_unresolved_again() -> None:
+    among, _ = endpoints()
+    among.set_watched_addresses(0, [("10.0.0.1", 9000)])
+    among.set_watched_addresses(0, [])
+    assert positions(among) == ["pods:8000", "10.0.0.9:8000"]
+    assert among.stats()[0].lookups_failed == 0
+
+
+def test_the_state_of_a_watch_is_counted() -> None:
+    among, _ = endpoints()
+    assert among.stats()[0].watch_failures is None
+    for is_current in (False, False, True):
+        among.record_watch(0, is_current=is_current)
+    found = among.stats()[0]
+    assert (found.watches_current, found.watches_failing, found.watch_failures) == (1, 0, 2)
+    assert among.stats()[1].watch_failures is None
+
+
 def test_unchanged_addresses_keep_their_state() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])

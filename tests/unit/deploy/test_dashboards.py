@@ -140,5 +140,7 @@ def test_generated_files_are_up_to_date() -> None:
     created = generator()
     assert created.DASHBOARD.read_text(encoding="utf-8") == created.dashboard()
     assert created.RULES.read_text(encoding="utf-8") == created.rules()
+    for path, text in created.chart_files().items():
+        assert path.read_text(encoding="utf-8") == text
     operators = yaml.safe_load(created.RULES.read_text(encoding="utf-8"))
     assert operators["spec"] == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))

@@ -61,7 +61,11 @@ def needed(config: Config) -> int:
 
 def test_every_configuration_is_tested() -> None:
     found = {path for path in DEPLOY.rglob("*.yaml") if "routes:" in path.read_text("utf-8")}
-    assert found == set(CONFIGS)
+    elsewhere = {
+        path for path in found if path.is_relative_to(DEPLOY / "helm")
+    }  # peers/test_helm.py
+    elsewhere.add(DEPLOY / "kserve" / "inference-service.yaml")
+    assert found - elsewhere == set(CONFIGS)
 
 
 # ---- kubernetes: the manifests that kustomize renders --------------------------------------------

@@ -52,3 +52,5 @@ def test_the_deployed_image_has_this_version() -> None:
     base = PROJECT / "deploy" / "kubernetes" / "base" / "kustomization.yaml"
     (image,) = yaml.safe_load(base.read_text(encoding="utf-8"))["images"]
     assert image["newTag"] == __version__
+    chart = PROJECT / "deploy" / "helm" / "infergate" / "Chart.yaml"
+    assert yaml.safe_load(chart.read_text(encoding="utf-8"))["appVersion"] == __version__

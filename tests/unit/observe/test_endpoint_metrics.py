@@ -37,3 +37,16 @@ def test_each_counter_is_a_metric() -> None:
 
 def test_without_remote_backends_there_are_no_endpoint_metrics() -> None:
     assert "infergate_endpoint_addresses{" not in Metrics().text().decode()
+
+
+def test_the_state_of_a_watch_is_a_metric() -> None:
+    metrics = Metrics()
+    watched = STATS._replace(watches_failing=1, watch_failures=11)
+    metrics.endpoints.source = lambda: [STATS._replace(endpoint="http://other"), watched]
+    lines = [line for line in metrics.text().decode().splitlines() if "_watch" in line]
+    at = 'backend="b",endpoint="http://pods:8000"'
+    assert [line for line in lines if not line.startswith("#")] == [
+        f'infergate_endpoint_watches{{{at},state="current"}} 0.0',
+        f'infergate_endpoint_watches{{{at},state="failing"}} 1.0',
+        f"infergate_endpoint_watch_failures_total{{{at}}} 11.0",
+    ]

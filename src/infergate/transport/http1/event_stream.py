@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from infergate.core import server_sent_events
 from infergate.core.errors import GatewayError
@@ -20,12 +20,34 @@ from infergate.transport.http1.exchange import (
 )
 
 
+class EventParser(Protocol):
+    """Splits a body that arrives in pieces into events."""
+
+    def feed(self, data: bytes) -> None:
+        """Add the next piece of the body."""
+        ...
+
+    def next_event(self) -> bytes | None:
+        """Return the next event, or None if it is incomplete. Raises TOO_LARGE."""
+        ...
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The number of buffered bytes of the incomplete event."""
+        ...
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the body may end at this point, because no event is incomplete."""
+        ...
+
+
 class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
     """A connection for one exchange that yields the events of the response."""
 
     def __init__(self, create_reader: ResponseReaderFactory, pool: Pool[Any]) -> None:
         super().__init__(create_reader, pool)
-        self._events: server_sent_events.EventStreamParser | None = None
+        self._events: EventParser | None = None
         self._is_over = False
         self._error: GatewayError | None = None
         self._has_arrived: Final = asyncio.Event()
@@ -67,10 +89,14 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         return self._reader is not None and not self._is_over
 
     def _begin_response(self, reader: ResponseReader) -> bool:
-        kind = reader.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == server_sent_events.EVENT_STREAM_TYPE:
-            self._events = server_sent_events.EventStreamParser(self._limits.json)
+        self._events = self._make_parser(reader)
         return True
+
+    def _make_parser(self, reader: ResponseReader) -> EventParser | None:
+        """Return a parser of the response's events, or None if the response is not a stream."""
+        kind = reader.headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_stream = kind == server_sent_events.EVENT_STREAM_TYPE
+        return server_sent_events.EventStreamParser(self._limits.json) if is_stream else None
 
     def _read_body(self, reader: ResponseReader) -> bool:
         if self._events is None:

@@ -35,6 +35,9 @@ _REPEATABLE: Final = frozenset({"GET", "HEAD"})
 class Http1Upstream(PooledUpstream):
     """An ``HttpUpstream`` over HTTP/1.1."""
 
+    stream_connection: type[EventStreamConnection] = EventStreamConnection
+    """The connections of ``stream``."""
+
     def __init__(
         self,
         limits: Limits,
@@ -45,7 +48,7 @@ class Http1Upstream(PooledUpstream):
         """``create_reader`` parses responses that may be streams."""
         self._limits: Final = limits
         self._pools: Final = EndpointPools(functools.partial(Pool, limits, create), tls)
-        create_stream = functools.partial(EventStreamConnection, create_reader)
+        create_stream = functools.partial(self.stream_connection, create_reader)
         self._streams: Final = EndpointPools(functools.partial(Pool, limits, create_stream), tls)
         super().__init__(self._pools, self._streams)
 

@@ -1,0 +1,313 @@
+"""Watches the EndpointSlices of a Kubernetes service: one list, then one stream of changes.
+
+1. The watch continues from the last resource version that it has seen, also after a connection
+   breaks. The slices are listed again only if the API server has forgotten that version (410) or if
+   a response cannot be understood.
+2. Bookmarks advance the version while nothing changes, so that it rarely expires.
+3. Attempts that make no progress are repeated after a growing, random delay.
+4. The token is read from its file for each request, because the kubelet rotates it.
+
+Reference: Kubernetes API concepts, "Efficient detection of changes"."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from urllib.parse import urlencode
+
+import orjson
+
+from infergate.backends.endpoint_slices import (
+    MAX_SLICES,
+    EndpointSlices,
+    MalformedObjectError,
+    PodAddress,
+)
+from infergate.core.errors import GatewayError, Kind, backend_failure
+from infergate.core.log_events import ENDPOINT_WATCH_CURRENT, ENDPOINT_WATCH_FAILS
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.transport.base import Endpoint, HttpStreamingUpstream
+
+_PAGE_SLICES: Final = 10
+"""Slices in one response to a list, which bounds the time for parsing the response: Kubernetes puts
+100 endpoints into a slice unless configured otherwise, about 45 kB."""
+_MAX_PAGES: Final = MAX_SLICES // _PAGE_SLICES
+_MAX_TOKEN_BYTES: Final = 64 * 1024
+_MAX_REASON: Final = 300
+_MAX_CONTINUE: Final = 8192
+_MAX_VERSION: Final = 64
+_OK: Final = 200
+_GONE: Final = 410
+_UPDATES: Final = frozenset({"ADDED", "MODIFIED"})
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTimes:
+    """All in seconds. A watch is renewed after ``watch`` to twice ``watch``, which also finds dead
+    connections. Delays between attempts grow from ``min_delay`` to ``max_delay``. Changes that
+    arrive within ``merge`` are published together."""
+
+    request: float = 10.0
+    watch: float = 120.0
+    grace: float = 10.0
+    min_delay: float = 0.5
+    max_delay: float = 30.0
+    progress: float = 5.0
+    merge: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedService:
+    """A service, the API server that knows it, and the file of the token for the API server."""
+
+    namespace: str
+    service: str
+    api: Endpoint
+    token_file: Path | None = None
+
+    def __str__(self) -> str:
+        return f"service {self.namespace}/{self.service}"
+
+
+class _ExpiredError(Exception):
+    """The API server no longer knows the resource version."""
+
+
+class EndpointSliceWatch:
+    """Watches ``service`` over ``upstream``, whose streams must be lines, and which it closes."""
+
+    def __init__(  # noqa: PLR0913 - dependency injection
+        self,
+        backend: str,
+        service: WatchedService,
+        slices: EndpointSlices,
+        upstream: HttpStreamingUpstream,
+        times: WatchTimes = WatchTimes(),
+        *,
+        previous: EndpointSliceWatch | None = None,
+    ) -> None:
+        """``previous`` watches the same service until its configuration is replaced."""
+        self._backend: Final = backend
+        self.service: Final = service
+        self.slices: Final = slices
+        self._upstream: Final = upstream
+        self._previous = previous
+        self._times: Final = times
+        self._path: Final = (
+            f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices"
+        )
+        self.version = ""
+        """The last resource version that was seen, or empty if the slices must be listed."""
+        self._made_progress = False
+        self._last_reason: str | None = ""
+        self._publishing: asyncio.TimerHandle | None = None
+        self.has_listed = False
+        """Whether the slices have been read at least once."""
+
+    def known_addresses(self) -> Sequence[PodAddress] | None:
+        """Take over what the previous watch has read, so that this watch needs no list. Return the
+        addresses, or None if there is no previous watch."""
+        previous, self._previous = self._previous, None
+        if previous is None or not previous.has_listed:
+            return None
+        self.slices.copy_from(previous.slices)
+        self.version = previous.version
+        self.has_listed = True
+        return self.slices.addresses()
+
+    async def run(
+        self,
+        on_change: Callable[[Sequence[PodAddress]], None],
+        on_state: Callable[[bool], None],
+    ) -> NoReturn:
+        """Pass the addresses to ``on_change`` whenever they may have changed. Call ``on_state``
+        with the result of each attempt: whether the addresses are up to date."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        try:
+            while True:
+                began, self._made_progress = loop.time(), False
+                await self._attempt(on_change, on_state)
+                lasted = loop.time() - began >= self._times.progress
+                failures = 0 if lasted or self._made_progress else failures + 1
+                delay = min(self._times.max_delay, self._times.min_delay * 2.0 ** min(failures, 16))
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+        finally:
+            if self._publishing is not None:
+                self._publishing.cancel()
+            await self._upstream.close()
+
+    async def _attempt(
+        self,
+        on_change: Callable[[Sequence[PodAddress]], None],
+        on_state: Callable[[bool], None],
+    ) -> None:
+        """List if necessary, then watch until the watch ends."""
+        try:
+            if not self.version:
+                await self._list()
+                self.has_listed = True
+                on_change(self.slices.addresses())
+                self._report(None, on_state)
+            await self._watch(on_change, on_state)
+        except _ExpiredError:
+            if not self.version:
+                self._report("the list expired while it was being read", on_state)
+            self.version = ""
+        except MalformedObjectError as error:
+            self.version = ""
+            self._report(f"a response cannot be understood: {error}", on_state)
+        except TimeoutError:
+            self._report("the API server did not respond in time", on_state)
+        except GatewayError as error:
+            self._report(f"{error} {error.detail}".strip(), on_state)
+        except OSError as error:
+            self._report(f"the token cannot be read: {error}", on_state)
+
+    def _report(self, reason: str | None, on_state: Callable[[bool], None]) -> None:
+        """Report the result of an attempt, and log it if it differs from the previous result."""
+        on_state(reason is None)
+        if reason == self._last_reason:
+            return
+        if reason is not None:
+            _log.warning(
+                "backend '%s': cannot watch %s; %s: %s",
+                self._backend,
+                self.service,
+                "its last addresses stay in use" if self.has_listed else "DNS is used instead",
+                reason[:_MAX_REASON],
+                extra=ENDPOINT_WATCH_FAILS,
+            )
+        else:
+            _log.info(
+                "backend '%s': watching %s", self._backend, self.service,
+                extra=ENDPOINT_WATCH_CURRENT,
+            )  # fmt: skip
+        self._last_reason = reason
+
+    # ---- requests
+
+    async def _request(self, **query: str) -> HttpRequest:
+        headers = {"accept": "application/json"}
+        if self.service.token_file is not None:
+            token = await asyncio.to_thread(_read_token, self.service.token_file)
+            headers["authorization"] = f"Bearer {token}"
+        selector = f"kubernetes.io/service-name={self.service.service}"
+        return HttpRequest(
+            "GET", self._path, urlencode({"labelSelector": selector, **query}), headers
+        )
+
+    async def _list(self) -> None:
+        """Read all slices and their resource version."""
+        items: list[Any] = []
+        position = ""
+        for _ in range(_MAX_PAGES):
+            query = {"limit": str(_PAGE_SLICES)} | ({"continue": position} if position else {})
+            wire = await self._request(**query)
+            response = await self._upstream.exchange(wire, self.service.api, self._times.request)
+            document = _parse_response(response)
+            found = [] if document.get("items") is None else document["items"]
+            if not isinstance(found, list):
+                raise MalformedObjectError("a list whose items are not a list")
+            items += found
+            position = str(_object(document, "metadata").get("continue") or "")
+            if not position:
+                break
+            if len(position) > _MAX_CONTINUE:
+                raise MalformedObjectError("a list whose metadata.continue is too long")
+        self.slices.replace(items)
+        self.version = _resource_version(document)
+
+    async def _watch(
+        self,
+        on_change: Callable[[Sequence[PodAddress]], None],
+        on_state: Callable[[bool], None],
+    ) -> None:
+        seconds = int(self._times.watch * random.uniform(1.0, 2.0)) + 1  # noqa: S311 - no secret
+        wire = await self._request(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=self.version,
+            timeoutSeconds=str(seconds),
+        )
+        responses = self._upstream.stream(wire, self.service.api, self._times.request)
+        async with asyncio.timeout(seconds + self._times.grace), aclosing(responses):
+            async for response in responses:
+                if response.status == _OK and not response.body[0]:  # the watch has begun
+                    self._report(None, on_state)
+                    continue
+                event = _parse_response(response)
+                kind, item = event.get("type"), _object(event, "object")
+                if kind == "ERROR":
+                    error = _status_error(item.get("code"), item.get("message"))
+                    if not isinstance(error, _ExpiredError):
+                        self.version = ""
+                    raise error
+                version = _resource_version(item)
+                if kind in _UPDATES:
+                    self.slices.update(item)
+                elif kind == "DELETED":
+                    self.slices.remove(item)
+                elif kind != "BOOKMARK":
+                    raise MalformedObjectError("an unknown type of event")
+                self.version, self._made_progress = version, True
+                if kind != "BOOKMARK" and self._publishing is None:
+                    loop = asyncio.get_running_loop()
+                    self._publishing = loop.call_later(self._times.merge, self._publish, on_change)
+
+    def _publish(self, on_change: Callable[[Sequence[PodAddress]], None]) -> None:
+        self._publishing = None
+        on_change(self.slices.addresses())
+
+
+def _read_token(path: Path) -> str:
+    """Read a token. Raises OSError, also if the content is not a token."""
+    with path.open("rb") as file:
+        data = file.read(_MAX_TOKEN_BYTES).strip()
+    if not data or not data.isascii() or not data.decode("ascii").isprintable():
+        raise OSError(f"'{path}' does not contain a token")
+    return data.decode("ascii")
+
+
+def _parse_response(response: HttpResponse) -> dict[str, Any]:
+    """Return the JSON object of a response. Raises MalformedObjectError, GatewayError for an error
+    status, and _ExpiredError."""
+    try:
+        document = orjson.loads(join_parts(response.body))
+    except orjson.JSONDecodeError:
+        document = None
+    if response.status != _OK:
+        message = document.get("message") if isinstance(document, dict) else ""
+        raise _status_error(response.status, message)
+    if not isinstance(document, dict):
+        raise MalformedObjectError("it is not a JSON object")
+    return document
+
+
+def _object(holder: dict[str, Any], key: str) -> dict[str, Any]:
+    value = holder.get(key)
+    if not isinstance(value, dict):
+        raise MalformedObjectError(f"it has no object '{key}'")
+    return value
+
+
+def _resource_version(item: dict[str, Any]) -> str:
+    version = _object(item, "metadata").get("resourceVersion")
+    if not isinstance(version, str) or not 0 < len(version) <= _MAX_VERSION:
+        raise MalformedObjectError("it has no metadata.resourceVersion")
+    return version
+
+
+def _status_error(code: object, message: object) -> Exception:
+    """Return the error that a ``Status`` object describes."""
+    if code == _GONE:
+        return _ExpiredError()
+    text = f"the API server responded with status {code}: {message}"
+    return backend_failure(Kind.BACKEND_ERROR, text[:_MAX_REASON])

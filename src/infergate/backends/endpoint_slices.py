@@ -1,0 +1,194 @@
+"""The EndpointSlices of one Kubernetes service, and the addresses that they yield. No I/O.
+
+A service has any number of slices, and an endpoint may appear in several of them while the control
+plane moves it. As kube-proxy does:
+
+1. Ready endpoints that are not terminating are used. If there are none, terminating endpoints that
+   still serve are used.
+2. If all of these endpoints have topology hints and some are for the gateway's zone, only those are
+   used.
+
+IPv6 addresses are used only if no IPv4 address is usable, so a server with one address of each kind
+does not count twice.
+
+Reference: Kubernetes' API discovery.k8s.io/v1, and KEPs 1669 (terminating endpoints) and 2433
+(topology hints)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from infergate.core.hosts import is_ip_address
+from infergate.core.log_events import ENDPOINTS_TRUNCATED
+
+MAX_SLICES: Final = 1000
+MAX_ENDPOINTS: Final = 5000
+"""Maximum number of endpoints of a service. Kubernetes is tested with 5000 per service."""
+_MAX_SLICE_ENDPOINTS: Final = 1000
+"""Kubernetes' limit."""
+_FAMILIES: Final = ("IPv4", "IPv6")
+_log = logging.getLogger(__name__)
+
+PodAddress = tuple[str, int]
+"""An IP address and a port."""
+
+
+class MalformedObjectError(ValueError):
+    """The API server sent an object that does not have the documented form."""
+
+
+class SliceEndpoint(NamedTuple):
+    """An endpoint of a slice. ``is_ready`` is false for a terminating endpoint that still serves.
+    ``zones`` are its topology hints."""
+
+    address: PodAddress
+    is_ready: bool
+    zones: Collection[str]
+
+
+_Slice = tuple[str, list[SliceEndpoint]]
+"""The address family and the endpoints of a slice."""
+
+
+class EndpointSlices:
+    """The current slices of one service.
+
+    ``port`` is the name or number of the pods' port. Without it, ``url_port`` is used if the pods
+    have that port or if their ports are unknown, and their only port otherwise. ``zone`` is the
+    gateway's own zone, or empty.
+    """
+
+    def __init__(self, port: str | int | None, url_port: int, zone: str = "") -> None:
+        self._port: Final = port
+        self._url_port: Final = url_port
+        self._zone: Final = zone
+        self._slices: dict[str, _Slice] = {}
+        self._was_cut = False
+
+    def replace(self, objects: Iterable[Any]) -> None:
+        """Replace all slices. Raises MalformedObjectError."""
+        slices: dict[str, _Slice] = {}
+        for item in objects:
+            self._update(slices, item)
+        self._slices = slices
+
+    def copy_from(self, other: EndpointSlices) -> None:
+        """Take over the slices of ``other``, which has the same port and zone."""
+        self._slices = dict(other._slices)
+
+    def update(self, item: Any) -> None:
+        """Add or replace a slice. Raises MalformedObjectError."""
+        self._update(self._slices, item)
+
+    def _update(self, slices: dict[str, _Slice], item: Any) -> None:
+        name = _slice_name(item)
+        if name not in slices and len(slices) >= MAX_SLICES:
+            self._log_cut(f"{MAX_SLICES} slices")
+            return
+        family = item.get("addressType")
+        endpoints = item.get("endpoints") or []
+        if not isinstance(endpoints, list) or len(endpoints) > _MAX_SLICE_ENDPOINTS:
+            raise MalformedObjectError(
+                f"endpoints must be a list of at most {_MAX_SLICE_ENDPOINTS}"
+            )
+        port = self._find_port(item.get("ports") or [])
+        if family not in _FAMILIES or port is None:
+            slices.pop(name, None)
+            return
+        slices[name] = (
+            family,
+            [found for each in endpoints if (found := _parse_endpoint(each, port)) is not None],
+        )
+
+    def remove(self, item: Any) -> None:
+        """Remove a slice. Raises MalformedObjectError."""
+        self._slices.pop(_slice_name(item), None)
+
+    def addresses(self) -> list[PodAddress]:
+        """Return the addresses that may receive requests, without duplicates and in order."""
+        for family in _FAMILIES:
+            endpoints = [
+                endpoint
+                for slice_family, found in self._slices.values()
+                if slice_family == family
+                for endpoint in found
+            ]
+            candidates = [each for each in endpoints if each.is_ready] or endpoints
+            if candidates:
+                return self._cut(sorted({each.address for each in self._in_zone(candidates)}))
+        return []
+
+    def _in_zone(self, endpoints: list[SliceEndpoint]) -> list[SliceEndpoint]:
+        if not self._zone or not all(each.zones for each in endpoints):
+            return endpoints
+        return [each for each in endpoints if self._zone in each.zones] or endpoints
+
+    def _cut(self, addresses: list[PodAddress]) -> list[PodAddress]:
+        if len(addresses) > MAX_ENDPOINTS:
+            self._log_cut(f"{MAX_ENDPOINTS} of {len(addresses)} endpoints")
+        return addresses[:MAX_ENDPOINTS]
+
+    def _log_cut(self, used: str) -> None:
+        if not self._was_cut:
+            self._was_cut = True
+            _log.error("only %s of the service are used", used, extra=ENDPOINTS_TRUNCATED)
+
+    def _find_port(self, ports: Any) -> int | None:
+        """Return the port of a slice's endpoints, or None if they do not have the wanted port."""
+        if not isinstance(ports, list) or not all(isinstance(each, dict) for each in ports):
+            raise MalformedObjectError("ports must be a list of objects")
+        numbers = {
+            each.get("name") or "": each["port"]
+            for each in ports
+            if each.get("protocol", "TCP") == "TCP" and _is_port(each.get("port"))
+        }
+        if isinstance(self._port, str):
+            return numbers.get(self._port)
+        wanted = self._port or self._url_port
+        if not ports or wanted in numbers.values():
+            return wanted
+        return next(iter(numbers.values())) if len(numbers) == 1 and not self._port else None
+
+
+def _slice_name(item: Any) -> str:
+    """Return the name of a slice. Raises MalformedObjectError."""
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        raise MalformedObjectError("an object without metadata.name")
+    return name
+
+
+def _parse_endpoint(item: Any, port: int) -> SliceEndpoint | None:
+    """Return an endpoint, or None if it does not serve."""
+    if not isinstance(item, dict):
+        raise MalformedObjectError("an endpoint must be an object")
+    addresses, conditions = item.get("addresses"), _mapping(item.get("conditions"))
+    if not isinstance(addresses, list) or not addresses or not isinstance(addresses[0], str):
+        raise MalformedObjectError("an endpoint must have a list of addresses")
+    if not is_ip_address(addresses[0]):
+        raise MalformedObjectError("an endpoint's address must be an IP address")
+    is_terminating = conditions.get("terminating") is True
+    serves = conditions.get("serving") is not False if is_terminating else True
+    is_ready = conditions.get("ready") is not False and not is_terminating  # null means ready
+    if not is_ready and not (is_terminating and serves):
+        return None
+    hints = _mapping(item.get("hints")).get("forZones") or []
+    if not isinstance(hints, list):
+        raise MalformedObjectError("hints.forZones must be a list")
+    zones = tuple(str(_mapping(each).get("name", "")) for each in hints)
+    return SliceEndpoint((addresses[0], port), is_ready, zones)  # consumers use the first address
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise MalformedObjectError("conditions and hints must be objects")
+    return value
+
+
+def _is_port(value: Any) -> bool:
+    return type(value) is int and 0 < value < 1 << 16

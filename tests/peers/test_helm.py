@@ -1,0 +1,227 @@
+"""The Helm chart, rendered by the real helm, and compared with kustomize's output."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infergate import __version__
+from infergate.config import compile as compiled
+from infergate.config.load import parse
+from peers.support.installed import PROJECT, Installed
+from peers.support.kubernetes_tools import render, run_helm, run_kubectl
+
+pytestmark = pytest.mark.peers
+Manifest = dict[str, Any]
+
+DEPLOY = PROJECT / "deploy"
+CHART = DEPLOY / "helm" / "infergate"
+VALUES = {path.stem: path for path in (CHART / "examples").glob("*.yaml")}
+FLEET = [VALUES["fleet"]]
+EXAMPLES: dict[str, list[Path]] = {
+    "defaults": [],
+    "fleet": FLEET,
+    "sidecar": [VALUES["sidecar"]],
+    "endpoint-slices": [VALUES["endpoint-slices"]],
+    "fleet-with-endpoint-slices": [VALUES["fleet"], VALUES["endpoint-slices"]],
+    "in-flight-autoscaling": [VALUES["in-flight-autoscaling"]],
+    "rollouts-argo": [VALUES["fleet"], VALUES["rollouts-argo"]],
+}
+ONLY_HELM = {
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+    "checksum/config",
+}
+"""Labels and annotations of the chart: they tell its releases apart, and a changed configuration
+changes the pods by its checksum instead of by the name of its ConfigMap."""
+
+
+def kustomized(tools: Installed, overlay: str) -> list[Manifest]:
+    done = run_kubectl(tools, "kustomize", str(DEPLOY / overlay))
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def comparable(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
+    """Return the manifests by kind and name, without the documented differences
+    (docs/kubernetes.md)."""
+    config = next((each for each in manifests if each["kind"] == "ConfigMap"), None)
+    renamed = {config["metadata"]["name"]: "infergate"} if config else {}
+    found = {}
+    for manifest in manifests:
+        simple = without_helm(manifest, renamed)
+        simple["metadata"].pop("labels", None)  # compared by `labels`
+        if manifest["kind"] == "Deployment":
+            simple["spec"]["template"]["spec"]["volumes"].sort(key=lambda volume: volume["name"])
+        if manifest["kind"] == "ConfigMap":
+            text = manifest["data"]["routes.yaml"]
+            simple = {**simple, "data": yaml.safe_load(text)}
+        key = manifest["kind"], simple["metadata"]["name"]
+        assert key not in found
+        found[key] = simple
+    return found
+
+
+def without_helm(value: Any, renamed: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        changed = {k: without_helm(v, renamed) for k, v in value.items() if k not in ONLY_HELM}
+        return {k: v for k, v in changed.items() if not (k == "annotations" and not v)}
+    if isinstance(value, list):
+        return [without_helm(each, renamed) for each in value]
+    return renamed.get(value, value) if isinstance(value, str) else value
+
+
+def labels(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
+    return {
+        (each["kind"], each["metadata"]["name"]): each["metadata"].get("labels", {})
+        for each in manifests
+        if each["kind"] != "ConfigMap"
+    }
+
+
+@pytest.mark.parametrize(
+    ("overlay", "example"),
+    [
+        ("kubernetes/base", "defaults"),
+        ("kubernetes/sidecar", "sidecar"),
+        ("kubernetes/fleet", "fleet"),
+        ("rollouts/argo", "rollouts-argo"),
+    ],
+)
+def test_the_chart_renders_what_kustomize_does(
+    overlay: str, example: str, kubernetes_tools: Installed
+) -> None:
+    wanted = kustomized(kubernetes_tools, overlay)
+    found = render(kubernetes_tools, CHART, EXAMPLES[example])
+    first, second = comparable(wanted), comparable(found)
+    assert first.keys() == second.keys()
+    for key, manifest in first.items():
+        assert second[key] == manifest, key
+    theirs = labels(found)
+    for key, expected in labels(wanted).items():
+        assert expected.items() <= theirs[key].items(), key
+        assert key[0] == "AnalysisTemplate" or theirs[key].keys() >= ONLY_HELM - {"checksum/config"}
+
+
+def test_the_chart_renders_the_canary_of_flagger(kubernetes_tools: Installed) -> None:
+    wanted = comparable(kustomized(kubernetes_tools, "rollouts/flagger"))
+    found = comparable(render(kubernetes_tools, CHART, [], "rollouts.flagger.enabled=true"))
+    assert wanted == {key: found[key] for key in wanted}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_helm_finds_no_fault(example: str, kubernetes_tools: Installed) -> None:
+    files = [argument for path in EXAMPLES[example] for argument in ("--values", str(path))]
+    done = run_helm(kubernetes_tools, "lint", "--strict", "--quiet", str(CHART), *files)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_configuration_fits_the_pod(example: str, kubernetes_tools: Installed) -> None:
+    manifests = render(kubernetes_tools, CHART, EXAMPLES[example])
+    (text,) = (each["data"]["routes.yaml"] for each in manifests if each["kind"] == "ConfigMap")
+    (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
+    config, spec = parse(text, example, {}), deployment["spec"]["template"]["spec"]
+    (gateway,) = (each for each in spec["containers"] if each["name"] == "infergate")
+    ports = {each["name"]: each["containerPort"] for each in gateway["ports"]}
+    assert ports == {name: each.port for name, each in compiled.addresses(config).items()}
+    drained = config.drain.delay + config.drain.timeout
+    assert spec["terminationGracePeriodSeconds"] >= drained + 10
+    assert gateway["image"] == f"registry.example/infergate:{__version__}"
+
+
+def test_the_watch_gets_its_permissions(
+    kubernetes_tools: Installed, deploy_tools: Installed, tmp_path: Path
+) -> None:
+    manifests = render(
+        kubernetes_tools,
+        CHART,
+        [VALUES["endpoint-slices"], VALUES["in-flight-autoscaling"]],
+        "endpointSlices.namespaces={models,other}",
+        "serviceMonitor.enabled=false",
+    )
+    by_kind: dict[str, list[Manifest]] = {}
+    for each in manifests:
+        by_kind.setdefault(each["kind"], []).append(each)
+    (account,), roles, bindings = (
+        by_kind["ServiceAccount"], by_kind["Role"], by_kind["RoleBinding"],
+    )  # fmt: skip
+    assert [each["metadata"]["namespace"] for each in roles] == ["models", "other"]
+    for role, binding in zip(roles, bindings, strict=True):
+        assert role["rules"] == [
+            {
+                "apiGroups": ["discovery.k8s.io"],
+                "resources": ["endpointslices"],
+                "verbs": ["get", "list", "watch"],
+            }
+        ]
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert binding["metadata"]["namespace"] == role["metadata"]["namespace"]
+        assert binding["subjects"] == [
+            {
+                "kind": "ServiceAccount",
+                "name": account["metadata"]["name"],
+                "namespace": "models",
+            }
+        ]
+    spec = by_kind["Deployment"][0]["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == account["metadata"]["name"]
+    assert spec["automountServiceAccountToken"] is True
+    egress = by_kind["NetworkPolicy"][0]["spec"]["egress"]
+    assert {"ports": [{"port": 443}, {"port": 6443}]} in egress
+    metrics = by_kind["HorizontalPodAutoscaler"][0]["spec"]["metrics"]
+    assert metrics[1]["pods"]["metric"] == {"name": "infergate_in_flight_requests"}
+
+    built = tmp_path / "built.yaml"
+    built.write_text(yaml.safe_dump_all(manifests))
+    validate = str(deploy_tools.python.with_name("kubernetes-validate"))
+    done = subprocess.run(
+        [validate, "--strict", "-k", "1.32", str(built)],
+        check=False, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("passed for resource") == len(manifests)
+
+
+def test_without_the_watch_the_pod_has_no_token(kubernetes_tools: Installed) -> None:
+    manifests = render(kubernetes_tools, CHART)
+    assert not {"ServiceAccount", "Role", "RoleBinding"} & {each["kind"] for each in manifests}
+    (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
+    assert deployment["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_releases_of_one_namespace_do_not_mix(kubernetes_tools: Installed) -> None:
+    done = run_helm(kubernetes_tools, "template", "other", str(CHART))
+    for each in yaml.safe_load_all(done.stdout):
+        assert each["metadata"]["name"] == "other-infergate"
+        selector = each.get("spec", {}).get("selector")
+        if selector is not None:
+            chosen = selector.get("matchLabels", selector)
+            assert chosen["app.kubernetes.io/instance"] == "other"
+
+
+BAD_VALUES = (
+    ("replica=3", "replica"),
+    ("ports.http=0", "ports.http"),
+    ("autoscaling.cpu=much", "autoscaling.cpu"),
+    ("networkPolicy.server.ports={1}", "networkPolicy"),
+    ("image.pullPolicy=Sometimes", "image.pullPolicy"),
+    ("serviceMonitor.enabled=true", "serviceMonitor needs podsService.enabled"),
+    ("rollouts.argo.enabled=true,rollouts.flagger.enabled=true", "not both"),
+)
+
+
+@pytest.mark.parametrize(("setting", "message"), BAD_VALUES)
+def test_mistakes_in_values_are_reported(
+    setting: str, message: str, kubernetes_tools: Installed
+) -> None:
+    done = run_helm(kubernetes_tools, "template", "x", str(CHART), "--set", setting)
+    assert done.returncode != 0
+    assert message in done.stderr.replace("/", ".")

@@ -1,0 +1,99 @@
+"""The watch of a backend's Kubernetes service, built from its configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate.assembly import endpoint_slice_watch
+from infergate.assembly.endpoint_slice_watch import make_watch
+from infergate.backends.endpoint_slice_watch import EndpointSliceWatch, WatchedService
+from infergate.config.schema import BackendConfig
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.transport.base import Endpoint
+from tls_kit import Authority
+
+
+def service(url: str = "grpc://triton:8001", **keys: Any) -> WatchedService:
+    config = BackendConfig.model_validate(
+        {"protocol": "v2-grpc", "endpoints": (url,), "kubernetes": keys}
+    )
+    watch = make_watch("b", config, DEFAULT_LIMITS)
+    assert watch is not None
+    return watch.service
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a pod's service account."""
+    monkeypatch.setattr(endpoint_slice_watch, "_SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_PORT_HTTPS", raising=False)
+    (tmp_path / "namespace").write_text("own")
+    Authority(tmp_path).file.rename(tmp_path / "ca.crt")
+    return tmp_path
+
+
+def test_a_backend_without_the_section_watches_nothing() -> None:
+    config = BackendConfig.model_validate(
+        {"protocol": "v2-grpc", "endpoints": ("grpc://triton:8001",)}
+    )
+    assert make_watch("b", config, DEFAULT_LIMITS) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "keys", "found"),
+    [
+        ("grpc://triton:8001", {}, "own/triton"),
+        ("grpc://triton.models:8001", {}, "models/triton"),
+        ("grpc://triton.models.svc.cluster.local:8001", {}, "models/triton"),
+        ("grpc://triton:8001", {"namespace": "other"}, "other/triton"),
+        ("grpc://x.example:8001", {"service": "s", "namespace": "n"}, "n/s"),
+    ],
+)
+def test_the_service_is_the_one_that_the_url_names(
+    account: Path, url: str, keys: dict[str, str], found: str
+) -> None:
+    assert str(service(url, **keys)) == f"service {found}"
+
+
+def test_a_reloaded_configuration_continues_the_watch_of_the_same_service(account: Path) -> None:
+    def watch(port: int) -> EndpointSliceWatch:
+        config = BackendConfig.model_validate(
+            {"protocol": "v2-grpc", "endpoints": (f"grpc://triton:{port}",), "kubernetes": {}}
+        )
+        found = make_watch("b", config, DEFAULT_LIMITS)
+        assert found is not None
+        return found
+
+    first, other = watch(8001), watch(9001)
+    first.has_listed = True
+    assert watch(9001).known_addresses() is None, "it has another port"
+    assert watch(8001).known_addresses() == []
+    assert other is not first
+
+
+def test_in_a_cluster_the_service_account_is_used(
+    account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = service()
+    assert found.api == Endpoint("kubernetes.default.svc", 443, tls=True)
+    assert found.token_file == account / "token"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT_HTTPS", "6443")
+    assert service().api == Endpoint("fd00::1", 6443, tls=True)
+
+
+def test_outside_of_a_cluster_the_gateway_still_starts(account: Path) -> None:
+    for file in account.iterdir():
+        file.unlink()
+    assert service().namespace == "default"
+
+
+def test_the_token_of_the_service_account_is_not_sent_to_another_server(account: Path) -> None:
+    found = service(api="https://api.example:6443")
+    assert (found.api, found.token_file) == (Endpoint("api.example", 6443, tls=True), None)
+    token = account / "token"
+    assert service(api="https://api.example", token_file=str(token)).token_file == token

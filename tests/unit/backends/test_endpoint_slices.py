@@ -1,0 +1,151 @@
+"""The addresses that the EndpointSlices of a service yield."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infergate.backends import endpoint_slices
+from infergate.backends.endpoint_slices import EndpointSlices, MalformedObjectError
+from kubernetes_api import Slice, endpoint, endpoint_slice, ready_slice
+
+
+def addresses(*slices: Slice, port: str | int | None = None, zone: str = "") -> list[str]:
+    found = EndpointSlices(port, 8001, zone)
+    found.replace(slices)
+    return [f"{host}:{number}" for host, number in found.addresses()]
+
+
+def test_slices_are_merged_without_duplicates() -> None:
+    first, second = ready_slice("a", "10.0.0.2", "10.0.0.1"), ready_slice("b", "10.0.0.2")
+    assert addresses(first, second) == ["10.0.0.1:8001", "10.0.0.2:8001"]
+
+
+def test_an_endpoint_that_is_ready_in_one_slice_is_ready() -> None:
+    stale = endpoint_slice("a", [endpoint("10.0.0.1", ready=False)])
+    assert addresses(stale, ready_slice("b", "10.0.0.1")) == ["10.0.0.1:8001"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "is_used"),
+    [
+        ({"ready": True}, True),
+        ({"ready": None}, True),  # the API: null means ready
+        ({"ready": False}, False),
+        ({"ready": False, "serving": True, "terminating": True}, False),
+        ({"ready": True, "serving": True, "terminating": True}, False),  # publishNotReadyAddresses
+    ],
+)
+def test_only_ready_endpoints_are_used_while_there_are_any(
+    conditions: dict[str, bool | None], is_used: bool
+) -> None:
+    other = endpoint("10.0.0.9", ready=True)
+    found = addresses(endpoint_slice("a", [endpoint("10.0.0.1", **conditions), other]))
+    assert ("10.0.0.1:8001" in found) == is_used
+    assert "10.0.0.9:8001" in found
+
+
+def test_terminating_endpoints_are_used_if_no_endpoint_is_ready() -> None:
+    ending = {"ready": False, "terminating": True}
+    item = endpoint_slice(
+        "a",
+        [
+            endpoint("10.0.0.1", serving=True, **ending),
+            endpoint("10.0.0.2", serving=False, **ending),
+            endpoint("10.0.0.3", ready=False),
+        ],
+    )
+    assert addresses(item) == ["10.0.0.1:8001"]
+
+
+def test_ipv6_is_used_only_without_ipv4() -> None:
+    sixth = endpoint_slice("six", [endpoint("fd00::1")], family="IPv6")
+    assert addresses(sixth) == ["fd00::1:8001"]
+    assert addresses(sixth, ready_slice("four", "10.0.0.1")) == ["10.0.0.1:8001"]
+    named = endpoint_slice("names", [endpoint("pod.example")], family="FQDN")
+    with pytest.raises(MalformedObjectError):
+        addresses({**named, "addressType": "IPv4"})
+    assert not addresses(named)
+
+
+@pytest.mark.parametrize(
+    ("port", "ports", "found"),
+    [
+        (None, {"http": 8000, "grpc": 8001}, 8001),  # the port of the URL
+        (None, {"": 9000}, 9000),  # the only port: the URL has the service's port
+        (None, {"http": 8000, "metrics": 8002}, None),
+        (None, {}, 8001),
+        ("http", {"http": 8000, "grpc": 8001}, 8000),
+        ("rest", {"http": 8000}, None),
+        (9000, {"": 9000}, 9000),
+        (9000, {"": 8001}, None),
+    ],
+)
+def test_the_port_is_selected_by_name_or_number(
+    port: str | int | None, ports: dict[str, int], found: int | None
+) -> None:
+    item = endpoint_slice("a", [endpoint("10.0.0.1")], ports)
+    assert addresses(item, port=port) == ([] if found is None else [f"10.0.0.1:{found}"])
+
+
+def test_topology_hints_select_the_endpoints_of_the_zone() -> None:
+    hinted = [endpoint("10.0.0.1", zones=["a"]), endpoint("10.0.0.2", zones=["b", "c"])]
+    item = endpoint_slice("a", hinted)
+    assert addresses(item, zone="a") == ["10.0.0.1:8001"]
+    assert addresses(item, zone="c") == ["10.0.0.2:8001"]
+    assert len(addresses(item)) == 2, "without a zone of its own, the gateway ignores hints"
+    assert len(addresses(item, zone="d")) == 2, "no endpoint is for the zone"
+    partly = endpoint_slice("a", [*hinted, endpoint("10.0.0.3")])
+    assert len(addresses(partly, zone="a")) == 3, "not all endpoints have hints"
+
+
+def test_slices_are_replaced_and_removed() -> None:
+    slices = EndpointSlices(None, 8001)
+    slices.replace([ready_slice("a", "10.0.0.1"), ready_slice("b", "10.0.0.2")])
+    slices.update(ready_slice("a", "10.0.0.3"))
+    slices.remove(ready_slice("b"))
+    assert slices.addresses() == [("10.0.0.3", 8001)]
+    slices.update(endpoint_slice("a", None))  # Go's nil slice is null in JSON
+    assert slices.addresses() == []
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        None,
+        [],
+        {},
+        {"metadata": {"name": 7}},
+        {**ready_slice("a"), "endpoints": {"x": 1}},
+        {**ready_slice("a"), "endpoints": ["10.0.0.1"]},
+        {**ready_slice("a"), "endpoints": [{}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": []}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": ["evil.example"]}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": ["10.0.0.1"], "conditions": []}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": ["10.0.0.1"], "hints": {"forZones": 1}}]},
+        {**ready_slice("a"), "ports": ["grpc"]},
+        {**ready_slice("a"), "endpoints": [endpoint("10.0.0.1")] * 1001},
+    ],
+)
+def test_an_object_that_is_no_slice_changes_nothing(item: Any) -> None:
+    slices = EndpointSlices(None, 8001)
+    slices.replace([ready_slice("known", "10.0.0.1")])
+    for change in (slices.update, lambda found: slices.replace([ready_slice("b"), found])):
+        with pytest.raises(MalformedObjectError):
+            change(item)
+    assert slices.addresses() == [("10.0.0.1", 8001)]
+
+
+def test_the_number_of_slices_and_endpoints_is_limited(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(endpoint_slices, "MAX_SLICES", 2)
+    monkeypatch.setattr(endpoint_slices, "MAX_ENDPOINTS", 3)
+    found = addresses(
+        ready_slice("a", "10.0.0.1", "10.0.0.2"),
+        ready_slice("b", "10.0.0.3", "10.0.0.4"),
+        ready_slice("c", "10.0.0.0"),
+    )
+    assert found == ["10.0.0.1:8001", "10.0.0.2:8001", "10.0.0.3:8001"]
+    assert len([line for line in caplog.records if line.levelname == "ERROR"]) == 1
