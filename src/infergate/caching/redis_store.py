@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 from infergate.caching import entries
 from infergate.caching.response_cache import RemoteLookup
 from infergate.caching.store import StoredValue
-from infergate.core.limits import KIB
+from infergate.core.limits import KIB, MIB
 from infergate.core.log_events import REDIS_AVAILABLE, REDIS_UNAVAILABLE
 
 _log = logging.getLogger("infergate.cache")
@@ -41,8 +41,10 @@ _HEADER: Final = struct.Struct("<dd16s32s")
 """The wall-clock times of creation and expiry, the epoch, and the SHA-256 hash of the rest."""
 _MAX_BYTES_ON_LOOP: Final = 64 * KIB
 """Longer values are checked in a thread, because counting BYTES elements takes long."""
-_MAX_WRITES: Final = 16
-"""Maximum number of concurrent writes. Further responses are not kept in Redis."""
+MAX_WRITES: Final = 16
+MAX_WRITE_BYTES: Final = 32 * MIB
+"""Maximum number of concurrent writes, and of their bytes. Further responses are not kept in Redis.
+A single write may be larger."""
 
 
 class RedisStore:
@@ -70,6 +72,7 @@ class RedisStore:
         self._epochs: Final[dict[str, int]] = {}
         """The epoch in memory for which the epoch of each backend in Redis is valid."""
         self._writes: Final[set[asyncio.Task[None]]] = set()
+        self._write_bytes = 0
 
     async def get(self, digest: bytes, backend: str, epoch: int) -> RemoteLookup:
         if self._epochs.setdefault(backend, epoch) != epoch:
@@ -85,10 +88,18 @@ class RedisStore:
         return RemoteLookup(self._checked(value, tag), tag)
 
     def put(self, digest: bytes, tag: bytes, stored: StoredValue) -> None:
-        if len(self._writes) < _MAX_WRITES:
-            task = asyncio.create_task(self._write(digest, tag, stored))
-            self._writes.add(task)
-            task.add_done_callback(self._writes.discard)
+        size, writes = len(stored.value), self._writes
+        if writes and (len(writes) >= MAX_WRITES or self._write_bytes + size > MAX_WRITE_BYTES):
+            return
+        self._write_bytes += size
+        task = asyncio.create_task(self._write(digest, tag, stored))
+        writes.add(task)
+
+        def end(task: asyncio.Task[None]) -> None:
+            writes.discard(task)
+            self._write_bytes -= size
+
+        task.add_done_callback(end)
 
     async def invalidate(self, backend: str, epoch: int) -> None:
         renewed = self._redis.set(_epoch_key(backend), os.urandom(_TAG_BYTES))

@@ -5,7 +5,8 @@
 - Sequences, streams, shared memory and requests with ``Cache-Control: no-store`` are neither looked
   up nor kept. A request with ``no-cache`` goes to the backend, and its response is kept.
 - Errors and responses of a fallback are not kept.
-- An inference in progress is a *flight*. It continues until its response arrives or no client waits
+- A *flight* is an inference in progress for which several clients may wait (as in Go's
+  singleflight). It continues until its response arrives or no client waits
   for it, so a client that disconnects does not affect others. An error is returned to all clients
   that wait. The exception is the timeout of the first client: clients with a later deadline start
   one new flight together.
@@ -63,7 +64,7 @@ class CachePolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Landed:
+class _Result:
     """The result of a flight: a response and its headers. ``found`` is the cached value, or None if
     the backend has responded. ``is_kept`` means that the response is in the cache now."""
 
@@ -78,7 +79,7 @@ class _Flight:
 
     __slots__ = ("_memory", "context", "key", "task", "waiting")
 
-    def __init__(self, key: bytes, task: asyncio.Task[_Landed], context: RequestContext) -> None:
+    def __init__(self, key: bytes, task: asyncio.Task[_Result], context: RequestContext) -> None:
         self.key: Final = key
         self.task: Final = task
         self.context: Final = context
@@ -110,7 +111,7 @@ class CachedRoute:
         self._policy: Final = policy
         self._counters: Final = counters
         self._flights: Final[dict[bytes, _Flight]] = {}
-        self._tasks: Final[set[asyncio.Task[_Landed]]] = set()
+        self._tasks: Final[set[asyncio.Task[_Result]]] = set()
         """All running flights, including those that nobody waits for."""
         self._versions: Final = BoundedCache[tuple[str, str], str](_MAX_VERSIONS)
         """The version in the last response of each model and requested version."""
@@ -132,12 +133,12 @@ class CachedRoute:
         if "no-cache" in directives:
             self._count(context, _BYPASS)
             remote = await self._cache.get_remote(key)
-            landed = await self._fetch(key, remote.tag, request, context)
-            _report(context, "fwd=request; stored" if landed.is_kept else "fwd=request")
-            return landed.entry.response
+            result = await self._fetch(key, remote.tag, request, context)
+            _report(context, "fwd=request; stored" if result.is_kept else "fwd=request")
+            return result.entry.response
         found = await self._cache.get(key)
         if found is not None:
-            return self._hit(_Landed(decode(found.value), found), request, context)
+            return self._hit(_Result(decode(found.value), found), request, context)
         return await self._join(key, request, context)
 
     async def stream(
@@ -188,29 +189,30 @@ class CachedRoute:
                 flight = self._start(key, request, context)
             status = "fwd=miss" if is_first else "fwd=miss; collapsed"
             try:
-                landed = await self._wait(flight, request, context, is_first=is_first)
+                result = await self._wait(flight, request, context, is_first=is_first)
             except GatewayError:
                 self._count(context, _MISS if is_first else _COLLAPSED)
                 _report(context, status)
                 raise
-            if landed is None:
-                continue  # the first client had an earlier deadline
-            if landed.found is not None:
-                return self._hit(landed, request, context)
+            if result is None:  # the first client had an earlier deadline
+                self._forget(flight)
+                continue
+            if result.found is not None:
+                return self._hit(result, request, context)
             self._count(context, _MISS if is_first else _COLLAPSED)
-            _report(context, f"{status}; stored" if is_first and landed.is_kept else status)
+            _report(context, f"{status}; stored" if is_first and result.is_kept else status)
             if is_first:
-                return landed.entry.response
-            return _deliver(landed.entry, request, context)
+                return result.entry.response
+            return _deliver(result.entry, request, context)
 
     def _start(self, key: CacheKey, request: InferRequest, context: RequestContext) -> _Flight:
         child = context.child()
         child.record = context.record  # the first client's record reports the backend
-        task = asyncio.create_task(self._fly(key, request, child))
+        task = asyncio.create_task(self._run(key, request, child))
         self._tasks.add(task)
         flight = self._flights[key.in_memory] = _Flight(key.in_memory, task, child)
 
-        def end(task: asyncio.Task[_Landed]) -> None:
+        def end(task: asyncio.Task[_Result]) -> None:
             self._tasks.discard(task)
             self._forget(flight)
             if not task.cancelled():
@@ -226,7 +228,7 @@ class CachedRoute:
 
     async def _wait(
         self, flight: _Flight, request: InferRequest, context: RequestContext, *, is_first: bool
-    ) -> _Landed | None:
+    ) -> _Result | None:
         """Return the result of ``flight``, or None if another flight is needed. Raises
         GatewayError."""
         timeout = None
@@ -263,19 +265,19 @@ class CachedRoute:
         deadline = math.inf if context.deadline is None else context.deadline
         return deadline > max(first.deadline, self._cache.clock()) + CLOCK_TOLERANCE
 
-    async def _fly(self, key: CacheKey, request: InferRequest, context: RequestContext) -> _Landed:
+    async def _run(self, key: CacheKey, request: InferRequest, context: RequestContext) -> _Result:
         found = await self._cache.get(key)  # an earlier flight may just have ended
         tag = b""
         if found is None:
             remote = await self._cache.get_remote(key)
             found, tag = remote.stored, remote.tag
         if found is not None:
-            return _Landed(decode(found.value), found)
+            return _Result(decode(found.value), found)
         return await self._fetch(key, tag, request, context)
 
     async def _fetch(
         self, key: CacheKey, tag: bytes, request: InferRequest, context: RequestContext
-    ) -> _Landed:
+    ) -> _Result:
         """Run the inference, and keep its response."""
         response = await self._inner.infer(request, context)
         headers = {
@@ -283,15 +285,15 @@ class CachedRoute:
         }
         entry = CachedResponse(response, headers)
         if context.record.backend != self._policy.backend:  # of the fallback
-            return _Landed(entry)
+            return _Result(entry)
         is_same_version = await self._check_version(request, response)
         if not is_same_version or response_size(response) > self._cache.max_entry_bytes:
-            return _Landed(entry)
+            return _Result(entry)
         try:
             value = encode(response, headers)
         except UncacheableError:
-            return _Landed(entry)
-        return _Landed(entry, None, await self._cache.put(key, tag, value, self._policy.ttl))
+            return _Result(entry)
+        return _Result(entry, None, await self._cache.put(key, tag, value, self._policy.ttl))
 
     async def _check_version(self, request: InferRequest, response: InferResponse) -> bool:
         """Return whether ``response`` has the same version as the last response. If it has not, the
@@ -309,12 +311,12 @@ class CachedRoute:
     # ---- responses
 
     def _hit(
-        self, landed: _Landed, request: InferRequest, context: RequestContext
+        self, result: _Result, request: InferRequest, context: RequestContext
     ) -> InferResponse:
-        found = landed.found
+        found = result.found
         assert found is not None
         self._count(context, _HIT)
-        response = _deliver(landed.entry, request, context)
+        response = _deliver(result.entry, request, context)
         now = self._cache.clock()
         _report(context, f"hit; ttl={max(0, math.floor(found.expires_at - now))}")
         age = str(max(0, math.floor(now - found.created_at)))

@@ -51,7 +51,9 @@ def test_outputs_in_shared_memory_are_uncacheable() -> None:
 
 @settings(max_examples=15)
 @given(st.data(), strategies.infer_responses())
-def test_corrupted_values_are_refused_or_valid(data: st.DataObject, response: InferResponse) -> None:
+def test_corrupted_values_are_refused_or_valid(
+    data: st.DataObject, response: InferResponse
+) -> None:
     value = data.draw(strategies.corrupted_bytes(encode(response, {})))
     try:
         check(value)

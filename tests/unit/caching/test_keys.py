@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from infergate.caching.keys import MAX_DESCRIPTION, UncacheableError, check_weight, digest, key_parts
+from infergate.caching.keys import (
+    MAX_DESCRIPTION,
+    UncacheableError,
+    check_weight,
+    digest,
+    key_parts,
+)
 from infergate.core.datatypes import Datatype
 from infergate.core.messages import InferRequest, RequestedOutput
 from infergate.core.tensor import OpaqueParameters, Tensor
