@@ -1,4 +1,4 @@
-"""Cached responses in Redis: shared by gateways, obsolete after an invalidation, and not trusted."""
+"""Responses in Redis: shared by gateways, obsolete after an invalidation, and not trusted."""
 
 from __future__ import annotations
 
