@@ -199,6 +199,13 @@ def _contradictions(route: RouteConfig) -> Iterator[Finding]:
             yield ("hedge",), f"hedge {reason}"
         if route.retry.per_try_timeout is not None:
             yield ("retry", "per_try_timeout"), f"per_try_timeout {reason}"
+        if route.cache is not None:
+            yield (
+                ("cache",),
+                "cache requires 'idempotent: true', since it skips repeated inferences",
+            )
+    if route.cache is not None and route.split:
+        yield ("cache",), "cache excludes split: a response of one target would serve the others"
     total = sum(target.percent for target in route.split)
     if total > 100:
         yield ("split",), f"the percentages add up to {total:g}; the maximum is 100"

@@ -79,7 +79,7 @@ def _route(route: RouteConfig) -> Route:
 
 
 def _has_layers(route: RouteConfig) -> bool:
-    return route.record is not None or route.payload_log is not None
+    return not (route.record is None and route.payload_log is None and route.cache is None)
 
 
 def _retry_policy(route: RouteConfig) -> RetryPolicy:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
+from infergate.config.cache import RouteCacheConfig
 from infergate.config.fields import (
     HeaderName,
     Labels,
@@ -84,6 +85,12 @@ class RouteConfig(Section):
         "of a sequence are never sent twice.",
     )
     retry: RetryConfig = Field(default=RetryConfig(), description="Retry policy.")
+    cache: RouteCacheConfig | None = Field(
+        default=None,
+        description="Cache responses, and send identical concurrent inferences only once "
+        "(docs/cache.md). This requires `idempotent: true`, and that equal inferences have equal "
+        "responses. By default, nothing is cached.",
+    )
     hedge: HedgeConfig | None = Field(
         default=None,
         description="Hedged requests: when to send a slow inference a second time, to another "

@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from infergate.codecs.base import TransportKind
 from infergate.config import protocols
 from infergate.config.access import AccessConfig
+from infergate.config.cache import CacheConfig
 from infergate.config.endpoints import BalanceConfig, EndpointUrl, HealthConfig, OutlierConfig
 from infergate.config.fields import (
     Dimension,
@@ -386,6 +387,9 @@ class Config(Section):
         default=None,
         description="Authentication, authorization and rate limiting. Without this section, every "
         "client may use everything.",
+    )
+    cache: CacheConfig = Field(
+        default=CacheConfig(), description="Limits and storage of the response cache of routes."
     )
     limits: LimitsConfig = Field(
         default=LimitsConfig(), description="Limits on requests and connections."

@@ -58,6 +58,9 @@ class RouteCounters:
     """Differences by output and cause."""
     mismatches: Counter[str] = field(default_factory=Counter)
     """Mismatches by what happened to them: ``stored``, ``full`` or ``failed``."""
+    cache: Counter[str] = field(default_factory=Counter)
+    """Inferences by the result of the response cache: ``hit``, ``miss``, ``collapsed`` or
+    ``bypass``."""
 
     def count_difference(self, output: str, cause: str) -> None:
         """Count a difference of ``output``. Beyond ``MAX_DIFFERENCES``, outputs share a name, since

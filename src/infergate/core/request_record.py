@@ -39,6 +39,8 @@ class RequestRecord:
     """The time when the request was received completely. It is 0.0 while the request is
     incomplete."""
     backend_seconds: float = 0.0
+    cache: str = ""
+    """``hit``, ``miss``, ``collapsed`` or ``bypass`` on a route with a response cache."""
 
     def record_error(self, error: GatewayError) -> None:
         """Record ``error`` as the outcome, and make its public text name the exceeded limit."""

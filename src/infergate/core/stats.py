@@ -68,3 +68,12 @@ class ListenerStats(Protocol):
         """The time when the certificate expires, in seconds since the epoch. It is None without
         TLS."""
         ...
+
+
+class CacheStats(NamedTuple):
+    """The usage of the response cache's memory: the entries, their bytes with all overhead, and the
+    entries that this process has evicted because the memory was full."""
+
+    entries: int
+    bytes: int
+    evictions: int

@@ -81,6 +81,8 @@ class GatewayOptions:
     client."""
     comparer: MirrorComparer | None = None
     """Compares the responses of mirrors. It is None if no route compares them."""
+    models_changed: Callable[[str], Awaitable[None]] | None = None
+    """Called with a backend's name after a model was loaded or unloaded on it."""
 
 
 class RoutingGateway:
@@ -108,7 +110,9 @@ class RoutingGateway:
             *options.permissions.extensions,
             *self.shared_memory.extensions,
         )
-        self._control: Final = ServerControl(options.permissions, self.backends, self.bind_any)
+        self._control: Final = ServerControl(
+            options.permissions, self.backends, self.bind_any, options.models_changed
+        )
         self.bindings: Final = tuple(RouteBinding(r, backends[r.backend]) for r in table.routes)
         self._table: Final = table
         self.name_rule: Final = table.name_rule

@@ -11,7 +11,7 @@ is sent to every backend that supports it. The client gets one response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,8 +60,15 @@ class ServerControl:
     """Loads and unloads models, and reads and changes trace and log settings."""
 
     def __init__(
-        self, permissions: ControlPermissions, backends: Sequence[Backend], bind_any: BindAny
+        self,
+        permissions: ControlPermissions,
+        backends: Sequence[Backend],
+        bind_any: BindAny,
+        models_changed: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
+        """``models_changed`` receives the name of a backend after a model was loaded or unloaded on
+        it."""
+        self._models_changed: Final = models_changed
         self._permissions: Final = permissions
         self._backends: Final = backends
         self._bind_any: Final = bind_any
@@ -90,7 +97,11 @@ class ServerControl:
     ) -> Response:
         binding = self._bind_any(operation.model, context)
         backend_operation = model_to_backend(operation, binding.route)
-        return (await binding.backend.perform_on_all(backend_operation, context))[0]
+        try:
+            return (await binding.backend.perform_on_all(backend_operation, context))[0]
+        finally:  # an operation that failed may have changed some of the endpoints
+            if self._models_changed and not isinstance(operation, TraceSettingsRequest):
+                await self._models_changed(binding.backend.name)
 
     async def _perform_settings(
         self, operation: SettingsOperation, context: RequestContext

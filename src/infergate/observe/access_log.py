@@ -82,11 +82,13 @@ class LogFields(NamedTuple):
     """The trace id of a sampled request. It is empty for other requests."""
     left_out: int = 0
     """Number of similar requests that sampling skipped since the last line."""
+    cache: str = ""
+    """The result of the response cache. It is empty for routes without one."""
 
 
 _new_tuple: Final = tuple.__new__
 """Creates a ``LogFields`` at a third of the cost of calling the class."""
-_NO_OPTIONAL: Final = (None, "", "", "", "", 0)
+_NO_OPTIONAL: Final = (None, "", "", "", "", 0, "")
 """The optional fields of most requests, from ``messages`` on."""
 _REQUEST: Final = ("request_id", "peer")
 _LABELS: Final = (
@@ -122,6 +124,7 @@ def log_fields(context: RequestContext, seconds: float, now: float, left_out: in
             "" if context.permit is None else context.permit.identity[:_MAX_TEXT],
             "" if context.trace is None else context.trace.id,
             left_out,
+            record.cache,
         ),
     )
 
@@ -176,6 +179,8 @@ def _optional_fields(entry: LogFields) -> Fields:
         fields["trace_id"] = entry.trace
     if entry.messages is not None:
         fields["messages"] = entry.messages
+    if entry.cache:
+        fields["cache"] = entry.cache
     if entry.error:
         fields["error"] = entry.error
     if entry.detail:

@@ -28,7 +28,14 @@ _TAKE_FIRST: Final = frozenset(
 )
 """Families that are equal in all processes, or that one process reports for all processes. Only the
 first such family is used."""
-_TAKE_MAX: Final = frozenset({"infergate_config_generations", "infergate_draining"})
+_TAKE_MAX: Final = frozenset(
+    {
+        "infergate_cache_bytes",  # all workers share the memory
+        "infergate_cache_entries",
+        "infergate_config_generations",
+        "infergate_draining",
+    }
+)
 _TAKE_MIN: Final = frozenset({"infergate_certificate_expiry_seconds", "process_start_time_seconds"})
 _CUMULATIVE_TYPES: Final = frozenset({"counter", "histogram", "summary"})
 """Types of families that never decrease."""

@@ -206,6 +206,14 @@ class BackendMetrics(Collector):
             ("route", "outcome"),
             rows_by_label((route, counters.mismatches) for route, counters in rows),
         )
+        yield MetricFamily(
+            "counter",
+            "infergate_cache_requests",
+            "Inferences on routes with a response cache: hit, miss, collapsed (waited for the same "
+            "inference of another client), or bypass (not looked up).",
+            ("route", "result"),
+            rows_by_label((route, counters.cache) for route, counters in rows),
+        )
 
 
 def _by_priority(counts: Mapping[int, int]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 
 from infergate import __version__
 from infergate.observe.backend_metrics import BackendMetrics
+from infergate.observe.cache_metrics import CacheMetrics
 from infergate.observe.endpoint_metrics import EndpointMetrics
 from infergate.observe.exposition import Exposition, exposition
 from infergate.observe.family import MetricFamily
@@ -41,12 +42,14 @@ class Metrics:
         self.listeners: Final = ListenerMetrics()
         self.backends: Final = BackendMetrics()
         self.recording: Final = RecordingMetrics()
+        self.cache: Final = CacheMetrics()
         for collector in (
             self._requests,
             self.endpoints,
             self.listeners,
             self.backends,
             self.recording,
+            self.cache,
         ):
             registry.register(collector)
         self.flows: Final = self._requests.flows

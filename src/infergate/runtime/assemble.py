@@ -20,7 +20,7 @@ from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
 from infergate.core.offload import Offload
-from infergate.core.stats import ConcurrencyStats, EndpointStats
+from infergate.core.stats import CacheStats, ConcurrencyStats, EndpointStats
 from infergate.core.tracing import Tracer
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
 from infergate.gateway.canonical_frontend import IN_PROCESS, CanonicalFrontend
@@ -50,6 +50,7 @@ from infergate.runtime.observers import make_observers, make_payload_log, make_r
 from infergate.runtime.offload import HelperPool
 from infergate.runtime.recording_actions import ControlRecording, control_recorder
 from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
+from infergate.runtime.response_cache import make_cache, make_cache_layer
 from infergate.runtime.running import ADMIN, GatewayParts, ListenerSpec, RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.base import Address, Server
@@ -112,6 +113,7 @@ def assemble(
     metrics.backends.concurrency = lambda: _concurrency_stats(running.gateway.backends)
     metrics.restrict_labels(lambda: _label_names(running.all_parts))
     metrics.recording.is_active = lambda: running.is_recording
+    metrics.cache.stats = lambda: _cache_stats(running)
     metrics.draining.set_function(lambda: running.gateway.readiness.is_draining)
     for name in _EXPORTED_LIMITS:
         metrics.limits.labels(name).set_function(functools.partial(_limit_value, running, name))
@@ -122,6 +124,11 @@ def _endpoint_stats(backends: Iterable[Backend]) -> Iterator[EndpointStats]:
     return chain.from_iterable(
         backend.endpoint_stats() for backend in backends if isinstance(backend, SupportsHealthWatch)
     )
+
+
+def _cache_stats(running: RunningGateway) -> CacheStats | None:
+    cache = next(iter(running.all_parts)).cache
+    return None if cache is None else cache.stats()
 
 
 def _concurrency_stats(backends: Iterable[Backend]) -> Iterator[ConcurrencyStats]:
@@ -184,6 +191,7 @@ def _build_parts(
     }
     recorder = make_recorder(config, shared.group, previous)
     payload_log = make_payload_log(config, limits, helper_pool, shared.group, previous)
+    cache = make_cache(config, shared.group, previous)
     table = compiled.routing_table(config)
     counters_of = shared.group.metrics.backends.route_counters
     gateway = RoutingGateway(
@@ -203,10 +211,13 @@ def _build_parts(
             shared.group.aggregate_statistics,
             _make_steps(tracer),
             make_observers(config, table, recorder, payload_log),
-            make_layers(config, ()),
+            make_layers(
+                config, (functools.partial(make_cache_layer, config, cache, shared.group),)
+            ),
             comparer=comparisons.make_comparer(
                 table.routes, counters_of, previous.gateway.comparer if previous else None
             ),
+            models_changed=None if cache is None else cache.responses.invalidate,
         ),
         previous.gateway if previous else None,
     )
@@ -242,6 +253,7 @@ def _build_parts(
         tracer,
         recorder,
         payload_log,
+        cache,
     )
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     # imported only if they are configured
     from infergate.recording.payload_log import PayloadLog
     from infergate.recording.recorder import Recorder
+    from infergate.runtime.response_cache import ConfiguredCache
 
 _log = logging.getLogger("infergate")
 ADMIN: Final = "admin"
@@ -81,8 +82,8 @@ class ListenerSpec:
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
     """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
-    configuration name; ``access_log``, ``helper_pool``, ``authorizer``, ``tracer``, ``recorder``
-    and ``payload_log`` are None if they are disabled."""
+    configuration name; ``access_log``, ``helper_pool``, ``authorizer``, ``tracer``, ``recorder``,
+    ``payload_log`` and ``cache`` are None if they are disabled."""
 
     config: Config
     limits: Limits
@@ -94,6 +95,7 @@ class GatewayParts:
     tracer: Tracer | None = None
     recorder: Recorder | None = None
     payload_log: PayloadLog | None = None
+    cache: ConfiguredCache | None = None
 
     def activate(self) -> None:
         """Activate these parts: monitor the backends' endpoints, and update shared state."""
@@ -105,6 +107,8 @@ class GatewayParts:
                 backend.start()
         if self.gateway.comparer is not None:
             self.gateway.comparer.start()
+        if self.cache is not None:
+            self.cache.activate()
 
     async def close(self, kept: Iterable[GatewayParts]) -> None:
         """Close everything that no part in ``kept`` uses."""
@@ -124,6 +128,8 @@ class GatewayParts:
             closing.append(asyncio.to_thread(self.recorder.close))
         if self.authorizer and all(self.authorizer is not item.authorizer for item in kept):
             closing.append(self.authorizer.close())
+        if self.cache and all(self.cache is not item.cache for item in kept):
+            closing.append(self.cache.close(is_last=all(item.cache is None for item in kept)))
         await asyncio.gather(*closing)
         if self.tracer and all(self.tracer is not item.tracer for item in kept):
             # Close the tracer last, because the other parts may add spans.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.access.rate_limits import LocalBuckets, RateBuckets
+from infergate.caching.local_store import LocalStore
+from infergate.caching.store import ResponseStore
 from infergate.core.messages import ModelStatistics
 from infergate.observe.exposition import Exposition
 from infergate.observe.metrics import Metrics
@@ -33,6 +36,10 @@ class WorkerGroup:
     rate_buckets: Callable[[bytes], RateBuckets] = lambda _: LocalBuckets()
     """Returns the counters of the rate limits identified by these bytes. By default, the counters
     are local."""
+    response_store: Callable[[], ResponseStore] = field(
+        default_factory=lambda: functools.cache(LocalStore)
+    )
+    """Returns the memory of the response cache, which is created on the first call."""
     recent_requests: RecentRequests = field(default_factory=RecentRequests)
     console_source: ConsoleSource | None = None
     """The console's data source for the whole group."""

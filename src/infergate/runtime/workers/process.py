@@ -22,6 +22,7 @@ from prometheus_client.core import Metric
 
 from infergate.access.shared_rates import SharedBuckets
 from infergate.assembly.engines import load_engine
+from infergate.caching.shared_store import SharedStore
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
 from infergate.core.log_events import SUPERVISOR_LOST
@@ -77,6 +78,7 @@ class _WorkerProcess:
             number=number,
             aggregate_statistics=self._aggregate_statistics,
             rate_buckets=functools.partial(SharedBuckets, files.rate_buckets),
+            response_store=functools.cache(lambda: SharedStore(files.response_cache)),
             log_lock=LogLock(files.log_lock),
         )
         self._handler: logging.Handler

@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from infergate.access.shared_rates import SharedBuckets
+from infergate.caching.shared_store import SharedStore
 from infergate.runtime.workers.log_lock import LogLock
 
 
@@ -16,10 +17,12 @@ class SharedFiles(NamedTuple):
     """The lock for writing log lines."""
     rate_buckets: int
     """The shared rate-limit counters."""
+    response_cache: int
+    """The shared response cache."""
 
     @classmethod
     def create(cls) -> SharedFiles:
-        return cls(LogLock.create_file(), SharedBuckets.create_file())
+        return cls(LogLock.create_file(), SharedBuckets.create_file(), SharedStore.create_file())
 
     def close(self) -> None:
         """Close the descriptors of this process. Workers keep their descriptors."""

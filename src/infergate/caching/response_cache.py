@@ -1,0 +1,101 @@
+"""The response cache of a process: values in memory and, if configured, in Redis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from infergate.caching.store import ResponseStore, StoredValue
+
+
+class RemoteStore(Protocol):
+    """Holds values outside of this host. It never fails: without a response in time, it has no
+    value."""
+
+    async def get(self, digest: bytes, backend: str, epoch: int) -> RemoteLookup:
+        """Look up the value of ``digest``. ``epoch`` is the epoch of ``backend`` in memory."""
+        ...
+
+    def put(self, digest: bytes, tag: bytes, stored: StoredValue) -> None:
+        """Start to keep a value that was computed after the lookup which returned ``tag``."""
+        ...
+
+    async def invalidate(self, backend: str, epoch: int) -> None:
+        """Make all values of ``backend`` obsolete. ``epoch`` is the new epoch in memory."""
+        ...
+
+
+class RemoteLookup:
+    """The result of a lookup: a value or None, and the tag with which a new value is kept. The tag
+    is empty if the store is unavailable."""
+
+    __slots__ = ("stored", "tag")
+
+    def __init__(self, stored: StoredValue | None = None, tag: bytes = b"") -> None:
+        self.stored: Final = stored
+        self.tag: Final = tag
+
+
+class CacheKey:
+    """The key of one inference: its hash, and the epoch of the backend when it was created. A
+    response that was computed before an invalidation is kept under an obsolete key."""
+
+    __slots__ = ("backend", "digest", "epoch", "in_memory")
+
+    def __init__(self, digest: bytes, backend: str, epoch: int) -> None:
+        self.digest: Final = digest
+        self.backend: Final = backend
+        self.epoch: Final = epoch
+        self.in_memory: Final = digest[:-8] + epoch.to_bytes(8)
+        """The key of the memory store."""
+
+
+class ResponseCache:
+    """Looks up and keeps values of up to ``max_entry_bytes`` bytes."""
+
+    def __init__(
+        self,
+        memory: ResponseStore,
+        max_entry_bytes: int,
+        remote: RemoteStore | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.memory: Final = memory
+        self.max_entry_bytes: Final = max_entry_bytes
+        self.clock: Final = clock
+        self._remote: Final = remote
+
+    def key(self, digest: bytes, backend: str) -> CacheKey:
+        """Return the key for ``digest``, which includes the current epoch of ``backend``."""
+        return CacheKey(digest, backend, self.memory.epoch(backend))
+
+    async def get(self, key: CacheKey) -> StoredValue | None:
+        """Return the value in memory, or None."""
+        return await self.memory.get(key.in_memory, self.clock())
+
+    async def get_remote(self, key: CacheKey) -> RemoteLookup:
+        """Return the value in the remote store, and keep it in memory."""
+        if self._remote is None:
+            return RemoteLookup()
+        found = await self._remote.get(key.digest, key.backend, key.epoch)
+        if found.stored is not None:
+            await self.memory.put(key.in_memory, found.stored)
+        return found
+
+    async def put(self, key: CacheKey, tag: bytes, value: bytes, ttl: float) -> bool:
+        """Keep ``value`` for ``ttl`` seconds in all stores. Return whether it fits. ``tag`` is from
+        ``get_remote``."""
+        if len(value) > self.max_entry_bytes:
+            return False
+        now = self.clock()
+        stored = StoredValue(value, now, now + ttl)
+        if self._remote is not None and tag:
+            self._remote.put(key.digest, tag, stored)
+        return await self.memory.put(key.in_memory, stored)
+
+    async def invalidate(self, backend: str) -> None:
+        """Make all values of ``backend`` obsolete."""
+        await self.memory.invalidate(backend)
+        if self._remote is not None:
+            await self._remote.invalidate(backend, self.memory.epoch(backend))

@@ -1,0 +1,70 @@
+"""The sections of routes.yaml on the response cache."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from infergate.config.access import RedisUrl
+from infergate.config.fields import Name, PositiveDuration, PositiveSize
+from infergate.config.section import Section
+from infergate.core.limits import MIB
+
+
+class RouteCacheConfig(Section):
+    """The response cache of a route (docs/cache.md).
+
+    Example: `cache: {ttl: 5m}`.
+    """
+
+    ttl: PositiveDuration = Field(
+        description="How long a response may be used. Example: `5m`. Loading or unloading a model "
+        "through infergate, another model version in a response, and a changed configuration of "
+        "the route or its backend make cached responses obsolete earlier."
+    )
+    per_identity: bool = Field(
+        default=False,
+        description="Share no responses between clients with different identities (`access`). By "
+        "default, all clients that may use the route share its cached responses.",
+    )
+    ignore_parameters: tuple[Name, ...] = Field(
+        default=("priority", "timeout"),
+        description="Names of request parameters that cannot change the response. Requests that "
+        "differ only in them are equal. All other parameters must be equal.",
+    )
+
+
+class CacheRedisConfig(Section):
+    """A Redis or Valkey server in which several gateways share cached responses. While it does not
+    respond, the gateways use their memory only.
+
+    Example: `redis: {url: "${REDIS_URL}"}`.
+    """
+
+    url: RedisUrl = Field(
+        repr=False,
+        description="`redis://user:password@host:6379/0`, `rediss://` for TLS, or "
+        "`unix:///path`. Keep passwords in the environment: `${REDIS_URL}`.",
+    )
+    timeout: PositiveDuration = Field(
+        default=0.1,
+        description="Maximum time that a request waits for Redis, including connecting. After a "
+        "failure, Redis is not queried for a second.",
+    )
+
+
+class CacheConfig(Section):
+    """Limits and storage of the response cache, which routes enable with `cache`."""
+
+    max_bytes: PositiveSize = Field(
+        default=256 * MIB,
+        description="Maximum memory of all cached responses, which all workers share. The least "
+        "recently used responses are dropped first. Example: `1GiB`.",
+    )
+    max_entry_bytes: PositiveSize = Field(
+        default=16 * MIB, description="Responses larger than this are not cached."
+    )
+    redis: CacheRedisConfig | None = Field(
+        default=None,
+        description="Further storage that several gateways share, and that outlasts restarts. By "
+        "default, responses are cached only in memory. Requires `pip install infergate[redis]`.",
+    )

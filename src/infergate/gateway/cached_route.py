@@ -1,0 +1,357 @@
+"""Routes whose responses are cached, and whose identical concurrent inferences are collapsed.
+
+- A key covers everything that can change the response (``caching.keys``), so a cached response is
+  the response that the backend would have sent. Only its id is replaced.
+- Sequences, streams, shared memory and requests with ``Cache-Control: no-store`` are neither looked
+  up nor kept. A request with ``no-cache`` goes to the backend, and its response is kept.
+- Errors and responses of a fallback are not kept.
+- A *flight* is an inference in progress for which several clients may wait (as in Go's
+  singleflight). It continues until its response arrives or no client waits
+  for it, so a client that disconnects does not affect others. An error is returned to all clients
+  that wait. The exception is the timeout of the first client: clients with a later deadline start
+  one new flight together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from infergate.caching.entries import CachedResponse, decode, encode, response_size
+from infergate.caching.keys import UncacheableError, digest, key_parts
+from infergate.caching.response_cache import CacheKey, ResponseCache
+from infergate.caching.store import MAX_BYTES_ON_LOOP, StoredValue
+from infergate.core.bounded_cache import BoundedCache
+from infergate.core.counters import RouteCounters
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.memory import MIN_ACCOUNTED_BYTES, DetachedMemoryAccount
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
+from infergate.core.sequences import sequence_key
+from infergate.gateway.route_layers import RouteInferences
+from infergate.gateway.shared_memory import uses_shared_memory
+
+STATUS_HEADER: Final = "cache-status"
+"""The header that reports what the cache did (RFC 9211)."""
+AGE_HEADER: Final = "age"
+_CACHE_CONTROL: Final = "cache-control"
+_NAME: Final = "infergate"
+_NOT_KEPT: Final = frozenset(
+    {"endpoint-load-metrics", "set-cookie", "x-request-id", "date", "retry-after", AGE_HEADER}
+)
+"""Headers of a backend's response that belong to one exchange."""
+_MAX_VERSIONS: Final = 1024
+_HIT, _MISS, _COLLAPSED, _BYPASS = "hit", "miss", "collapsed", "bypass"
+
+
+@dataclass(frozen=True, slots=True)
+class CachePolicy:
+    """How the responses of a route are cached. ``scope`` is a hash of everything in the
+    configuration that can change a response, ``backend`` the name of the route's backend, ``ttl``
+    the lifetime of a response in seconds. ``ignored`` are names of request parameters that are not
+    part of keys. ``forwarded`` selects the headers that backends receive. With ``per_identity``,
+    clients with different identities share no responses."""
+
+    scope: bytes
+    backend: str
+    ttl: float
+    ignored: frozenset[str] = frozenset()
+    per_identity: bool = False
+    forwarded: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _: {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The result of a flight: a response and its headers. ``found`` is the cached value, or None if
+    the backend has responded. ``is_kept`` means that the response is in the cache now."""
+
+    entry: CachedResponse
+    found: StoredValue | None = None
+    is_kept: bool = False
+
+
+class _Flight:
+    """An inference in progress. ``context`` is its own context, so that it can outlive the client
+    that has started it."""
+
+    __slots__ = ("_memory", "context", "key", "task", "waiting")
+
+    def __init__(self, key: bytes, task: asyncio.Task[_Result], context: RequestContext) -> None:
+        self.key: Final = key
+        self.task: Final = task
+        self.context: Final = context
+        self.waiting = 0
+        self._memory: DetachedMemoryAccount | None = None
+
+    def outlive(self, context: RequestContext, size: int) -> None:
+        """Take over ``size`` bytes of the request of ``context``, whose client leaves."""
+        self._memory = self.context.memory = context.memory.detach(size)
+        self.task.add_done_callback(self._release)
+
+    def _release(self, _: object) -> None:
+        assert self._memory is not None
+        self._memory.close()
+
+
+class CachedRoute:
+    """Runs the inferences of ``inner`` whose responses are not in ``cache``."""
+
+    def __init__(
+        self,
+        inner: RouteInferences,
+        cache: ResponseCache,
+        policy: CachePolicy,
+        counters: RouteCounters,
+    ) -> None:
+        self._inner: Final = inner
+        self._cache: Final = cache
+        self._policy: Final = policy
+        self._counters: Final = counters
+        self._flights: Final[dict[bytes, _Flight]] = {}
+        self._tasks: Final[set[asyncio.Task[_Result]]] = set()
+        """All running flights, including those that nobody waits for."""
+        self._versions: Final = BoundedCache[tuple[str, str], str](_MAX_VERSIONS)
+        """The version in the last response of each model and requested version."""
+
+    # ---- RouteInferences
+
+    async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+        directives = _directives(context.headers)
+        if (
+            "no-store" in directives
+            or uses_shared_memory(request)
+            or sequence_key(request) is not None
+        ):
+            return await self._bypass(request, context, by_request="no-store" in directives)
+        try:
+            key = await self._key(request, context)
+        except UncacheableError:
+            return await self._bypass(request, context, by_request=False)
+        if "no-cache" in directives:
+            self._count(context, _BYPASS)
+            remote = await self._cache.get_remote(key)
+            result = await self._fetch(key, remote.tag, request, context)
+            _report(context, "fwd=request; stored" if result.is_kept else "fwd=request")
+            return result.entry.response
+        found = await self._cache.get(key)
+        if found is not None:
+            return self._hit(_Result(decode(found.value), found), request, context)
+        return await self._join(key, request, context)
+
+    async def stream(
+        self, request: InferRequest, context: RequestContext
+    ) -> AsyncGenerator[InferResponse, None]:
+        self._count(context, _BYPASS)
+        stream = self._inner.stream(request, context)
+        try:
+            async for response in stream:
+                yield response
+        finally:
+            await stream.aclose()
+
+    async def _bypass(
+        self, request: InferRequest, context: RequestContext, *, by_request: bool
+    ) -> InferResponse:
+        self._count(context, _BYPASS)
+        _report(context, "fwd=request" if by_request else "fwd=bypass")
+        return await self._inner.infer(request, context)
+
+    # ---- keys
+
+    async def _key(self, request: InferRequest, context: RequestContext) -> CacheKey:
+        """Return the key of ``request``. A thread hashes long inputs. Raises UncacheableError."""
+        policy = self._policy
+        further: list[Any] = [
+            sorted(datatype.value for datatype in context.unsupported_datatypes),
+            sorted(policy.forwarded(context.headers).items()),
+            context.identity if policy.per_identity else None,
+        ]
+        parts = key_parts(request, further, policy.ignored)
+        if sum(map(len, parts)) > MAX_BYTES_ON_LOOP:
+            hashed = await asyncio.to_thread(digest, policy.scope, parts)
+        else:
+            hashed = digest(policy.scope, parts)
+        return self._cache.key(hashed, policy.backend)
+
+    # ---- flights
+
+    async def _join(
+        self, key: CacheKey, request: InferRequest, context: RequestContext
+    ) -> InferResponse:
+        """Wait for the flight of ``key``, and start it if there is none."""
+        while True:
+            flight = self._flights.get(key.in_memory)
+            is_first = flight is None
+            if flight is None:
+                flight = self._start(key, request, context)
+            status = "fwd=miss" if is_first else "fwd=miss; collapsed"
+            try:
+                result = await self._wait(flight, request, context, is_first=is_first)
+            except GatewayError:
+                self._count(context, _MISS if is_first else _COLLAPSED)
+                _report(context, status)
+                raise
+            if result is None:  # the first client had an earlier deadline
+                self._forget(flight)
+                continue
+            if result.found is not None:
+                return self._hit(result, request, context)
+            self._count(context, _MISS if is_first else _COLLAPSED)
+            _report(context, f"{status}; stored" if is_first and result.is_kept else status)
+            if is_first:
+                return result.entry.response
+            return _deliver(result.entry, request, context)
+
+    def _start(self, key: CacheKey, request: InferRequest, context: RequestContext) -> _Flight:
+        child = context.child()
+        child.record = context.record  # the first client's record reports the backend
+        task = asyncio.create_task(self._run(key, request, child))
+        self._tasks.add(task)
+        flight = self._flights[key.in_memory] = _Flight(key.in_memory, task, child)
+
+        def end(task: asyncio.Task[_Result]) -> None:
+            self._tasks.discard(task)
+            self._forget(flight)
+            if not task.cancelled():
+                task.exception()  # all clients may have left
+
+        task.add_done_callback(end)
+        return flight
+
+    def _forget(self, flight: _Flight) -> None:
+        """Let later requests start a new flight."""
+        if self._flights.get(flight.key) is flight:
+            del self._flights[flight.key]
+
+    async def _wait(
+        self, flight: _Flight, request: InferRequest, context: RequestContext, *, is_first: bool
+    ) -> _Result | None:
+        """Return the result of ``flight``, or None if another flight is needed. Raises
+        GatewayError."""
+        timeout = None
+        if not is_first and context.deadline is not None:
+            timeout = max(0.0, context.deadline - self._cache.clock())
+        flight.waiting += 1
+        try:
+            await asyncio.wait([flight.task], timeout=timeout)
+        finally:
+            flight.waiting -= 1
+            if not flight.task.done():
+                if not flight.waiting:
+                    flight.task.cancel()
+                    self._forget(flight)
+                elif is_first:
+                    size = sum(len(tensor.data) for tensor in request.inputs)
+                    flight.outlive(context, size)
+        if not flight.task.done():
+            raise GatewayError(Kind.TIMEOUT, "the deadline has passed before the response arrived")
+        if is_first:
+            headers = flight.context.response_headers
+            context.response_headers = {**context.response_headers, **headers}
+            return flight.task.result()
+        try:
+            return flight.task.result()
+        except GatewayError as error:
+            if error.kind is Kind.TIMEOUT and self._has_time_left(context, flight.context):
+                return None
+            raise error.reworded(error.public) from None  # each client has its own copy
+
+    def _has_time_left(self, context: RequestContext, first: RequestContext) -> bool:
+        if first.deadline is None:
+            return False
+        deadline = math.inf if context.deadline is None else context.deadline
+        return deadline > max(first.deadline, self._cache.clock()) + CLOCK_TOLERANCE
+
+    async def _run(self, key: CacheKey, request: InferRequest, context: RequestContext) -> _Result:
+        found = await self._cache.get(key)  # an earlier flight may just have ended
+        tag = b""
+        if found is None:
+            remote = await self._cache.get_remote(key)
+            found, tag = remote.stored, remote.tag
+        if found is not None:
+            return _Result(decode(found.value), found)
+        return await self._fetch(key, tag, request, context)
+
+    async def _fetch(
+        self, key: CacheKey, tag: bytes, request: InferRequest, context: RequestContext
+    ) -> _Result:
+        """Run the inference, and keep its response."""
+        response = await self._inner.infer(request, context)
+        headers = {
+            name: value for name, value in context.response_headers.items() if name not in _NOT_KEPT
+        }
+        entry = CachedResponse(response, headers)
+        if context.record.backend != self._policy.backend:  # of the fallback
+            return _Result(entry)
+        is_same_version = await self._check_version(request, response)
+        if not is_same_version or response_size(response) > self._cache.max_entry_bytes:
+            return _Result(entry)
+        try:
+            value = encode(response, headers)
+        except UncacheableError:
+            return _Result(entry)
+        return _Result(entry, None, await self._cache.put(key, tag, value, self._policy.ttl))
+
+    async def _check_version(self, request: InferRequest, response: InferResponse) -> bool:
+        """Return whether ``response`` has the same version as the last response. If it has not, the
+        server has loaded another version, and all cached responses are obsolete."""
+        asked = request.model, request.version
+        previous = self._versions.get(asked)
+        if previous == response.version:
+            return True
+        self._versions[asked] = response.version
+        if previous is None:
+            return True
+        await self._cache.invalidate(self._policy.backend)
+        return False
+
+    # ---- responses
+
+    def _hit(
+        self, result: _Result, request: InferRequest, context: RequestContext
+    ) -> InferResponse:
+        found = result.found
+        assert found is not None
+        self._count(context, _HIT)
+        response = _deliver(result.entry, request, context)
+        now = self._cache.clock()
+        _report(context, f"hit; ttl={max(0, math.floor(found.expires_at - now))}")
+        age = str(max(0, math.floor(now - found.created_at)))
+        context.response_headers = {**context.response_headers, AGE_HEADER: age}
+        return response
+
+    def _count(self, context: RequestContext, result: str) -> None:
+        context.record.cache = result
+        self._counters.cache[result] += 1
+
+
+def _deliver(
+    entry: CachedResponse, request: InferRequest, context: RequestContext
+) -> InferResponse:
+    """Return a response that other requests share. Raises OVERLOADED if memory is short."""
+    response = entry.response
+    size = response_size(response)
+    if size > MIN_ACCOUNTED_BYTES:
+        context.memory.grow(size)
+    context.response_headers = {**context.response_headers, **entry.headers}
+    return replace(response, id=request.id)
+
+
+def _report(context: RequestContext, status: str) -> None:
+    """Add ``status`` to the response's Cache-Status, which lists the caches on the way."""
+    earlier = context.response_headers.get(STATUS_HEADER)
+    own = f"{_NAME}; {status}"
+    value = own if earlier is None else f"{earlier}, {own}"
+    context.response_headers = {**context.response_headers, STATUS_HEADER: value}
+
+
+def _directives(headers: Mapping[str, str]) -> Sequence[str]:
+    """Return those of the directives ``no-cache`` and ``no-store`` that the client has sent."""
+    value = headers.get(_CACHE_CONTROL)
+    if value is None:
+        return ()
+    names = {part.partition("=")[0].strip().lower() for part in value.split(",")}
+    return [name for name in ("no-cache", "no-store") if name in names]

@@ -1,0 +1,111 @@
+"""Builds the response cache of a configuration, and the layers of routes that use it. The package
+for Redis is imported only if configured."""
+
+# ruff: noqa: PLC0415 - see the module's docstring
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from infergate import __version__
+from infergate.backends.header_filter import HeaderFilter
+from infergate.caching.response_cache import ResponseCache
+from infergate.config.cache import CacheConfig
+from infergate.config.routes import RouteConfig, named_backends
+from infergate.config.schema import Config
+from infergate.core.stats import CacheStats
+from infergate.gateway.cached_route import CachedRoute, CachePolicy
+from infergate.gateway.route_layers import RouteLayer
+from infergate.routing.table import Route
+from infergate.runtime.running import GatewayParts
+from infergate.runtime.worker_group import WorkerGroup
+
+if TYPE_CHECKING:
+    from infergate.caching.redis_store import RedisStore
+
+_EXCHANGE_HEADERS: Final = frozenset({"traceparent", "tracestate", "baggage", "x-request-id"})
+"""Headers that identify a request. They differ in each request, and do not change a response."""
+
+
+class ConfiguredCache:
+    """The response cache of one or several configurations with the same section ``cache``."""
+
+    def __init__(self, config: CacheConfig, group: WorkerGroup) -> None:
+        self._store: Final = group.response_store()
+        self._max_bytes: Final = config.max_bytes
+        self._redis: Final = None if config.redis is None else _make_redis_store(config, group)
+        self.responses: Final = ResponseCache(self._store, config.max_entry_bytes, self._redis)
+
+    def activate(self) -> None:
+        """Apply the configured size."""
+        self._store.set_max_bytes(self._max_bytes)
+
+    def stats(self) -> CacheStats:
+        """Return the usage of the memory."""
+        return self._store.usage()
+
+    async def close(self, *, is_last: bool) -> None:
+        """Close the connections. If the cache ``is_last``, free the memory."""
+        if is_last:
+            self._store.set_max_bytes(0)
+        if self._redis is not None:
+            await self._redis.close()
+
+
+def make_cache(
+    config: Config, group: WorkerGroup, previous: GatewayParts | None
+) -> ConfiguredCache | None:
+    """Return the cache of ``previous`` if it has the same settings, or a new one. Return None if no
+    route caches responses."""
+    if all(route.cache is None for route in config.routes):
+        return None
+    if previous is not None and previous.cache and previous.config.cache == config.cache:
+        return previous.cache
+    return ConfiguredCache(config.cache, group)
+
+
+def make_cache_layer(
+    config: Config, cache: ConfiguredCache | None, group: WorkerGroup, route: RouteConfig
+) -> RouteLayer | None:
+    """Return the layer that caches the responses of ``route``, or None."""
+    if cache is None or route.cache is None:
+        return None
+    label = Route(route.model, route.backend, route.version).label
+    policy = CachePolicy(
+        _scope(config, route),
+        route.backend,
+        route.cache.ttl,
+        frozenset(route.cache.ignore_parameters),
+        route.cache.per_identity,
+        _forwarded_headers(config, route).select,
+    )
+    counters = group.metrics.backends.route_counters(label)
+    return partial(CachedRoute, cache=cache.responses, policy=policy, counters=counters)
+
+
+def _scope(config: Config, route: RouteConfig) -> bytes:
+    """Return a hash of everything in the configuration that can change a response, and of the
+    gateway's version. It is equal in all processes and gateways with the same configuration."""
+    names = [name for _, name in named_backends(route)]
+    backends = [config.backends[name] for name in names]
+    parts = (__version__, route, names, backends, config.models, config.tensorflow_serving)
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).digest()
+
+
+def _forwarded_headers(config: Config, route: RouteConfig) -> HeaderFilter:
+    backends = (config.backends[name] for _, name in named_backends(route))
+    globs = {glob for backend in backends for glob in backend.forward_headers}
+    return HeaderFilter(sorted(globs - _EXCHANGE_HEADERS))
+
+
+def _make_redis_store(config: CacheConfig, group: WorkerGroup) -> RedisStore:
+    from infergate.access.redis_rates import redis_client
+    from infergate.caching.redis_store import RedisStore
+
+    redis = config.redis
+    assert redis is not None
+    client = redis_client(redis.url, redis.timeout)
+    failures = group.metrics.cache.count_redis_failure
+    return RedisStore(client, redis.timeout, config.max_entry_bytes, failures)

@@ -1,0 +1,197 @@
+"""The response cache of a running gateway with two workers: shared, collapsed, invalidated."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+import pytest
+
+from e2e.running import Infergate
+from e2e.several import reloaded, several, until, value, workers
+from faults.payloads import document, tensor
+from faults.peer import Answer, post
+from faults.rpc import INFER, infer_message
+
+CONFIG = """
+control: {{repository: true}}
+reload: {{watch: false, post: true}}
+backends:
+  server: {{protocol: v2-rest, profile: triton, endpoints: ["http://127.0.0.1:{port}"]}}
+routes:
+  - model: "*"
+    backend: server
+    idempotent: true
+    cache: {{ttl: {ttl}}}
+"""
+
+
+class Server(ThreadingHTTPServer):
+    """A model server that counts inferences. While ``gate`` is clear, it does not respond."""
+
+    daemon_threads = True
+    request_queue_size = 1000
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.lock = threading.Lock()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.inferences = 0
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        document: dict[str, object] = {}
+        if self.path.endswith("/infer"):
+            with self.server.lock:
+                self.server.inferences += 1
+                number = self.server.inferences
+            self.server.gate.wait(30)
+            output = {"name": "y", "datatype": "INT32", "shape": [1], "data": [number]}
+            document = {"model_name": "m", "model_version": "1", "outputs": [output]}
+        self.reply(document)
+
+    def do_GET(self) -> None:
+        self.reply({})
+
+    def reply(self, document: dict[str, object]) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def gateway(server: Server) -> Iterator[Infergate]:
+    with several(config=CONFIG.format(port=server.server_address[1], ttl="1h")) as running:
+        yield running
+
+
+def infer(of: Infergate, data: int, model: str = "m", **headers: str) -> Answer:
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return post(of.http, f"/v2/models/{model}/infer", document(tensor(data=[data])), named)
+
+
+def results(of: Infergate, result: str) -> float:
+    return value(of, "infergate_cache_requests_total", {"result": result})
+
+
+def test_all_workers_share_responses(gateway: Infergate, server: Server) -> None:
+    before, hits = server.inferences, results(gateway, "hit")
+    answers = [infer(gateway, 1) for _ in range(20)]  # each on a connection of its own
+    assert server.inferences == before + 1
+    assert len({answer.body for answer in answers}) == 1
+    statuses = [answer.headers["cache-status"] for answer in answers]
+    assert statuses[0] == "infergate; fwd=miss; stored"
+    assert all(status.startswith("infergate; hit; ttl=") for status in statuses[1:])
+    assert int(answers[-1].headers["age"]) >= 0
+    assert results(gateway, "hit") == hits + 19
+    assert value(gateway, "infergate_cache_entries") >= 1
+    assert value(gateway, "infergate_cache_bytes") >= 4096
+
+    def logged() -> list[str]:
+        return [line.get("cache", "") for line in gateway.logged("request")]
+
+    until(lambda: {"miss", "hit"} <= set(logged()), "the access log names the cache")
+
+
+def test_grpc_metadata_names_the_cache(gateway: Infergate, server: Server) -> None:
+    before = server.inferences
+    with grpc.insecure_channel(gateway.grpc) as channel:
+        found = []
+        for _ in range(2):
+            message, called = channel.unary_unary(INFER).with_call(infer_message("m"))
+            found.append((message, dict(called.trailing_metadata())))
+    assert found[0][0] == found[1][0]
+    assert found[0][1]["cache-status"] == "infergate; fwd=miss; stored"
+    assert str(found[1][1]["cache-status"]).startswith("infergate; hit; ttl=")
+    assert server.inferences == before + 1
+
+
+def test_identical_concurrent_requests_are_sent_once_by_each_worker(
+    gateway: Infergate, server: Server
+) -> None:
+    before, count = server.inferences, 100
+    server.gate.clear()
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            answers = [pool.submit(infer, gateway, 2) for _ in range(count)]
+            until(lambda: value(gateway, "infergate_in_flight_requests") >= count, "all wait")
+            server.gate.set()
+            bodies = {answer.result().body for answer in answers}
+    finally:
+        server.gate.set()
+    assert 1 <= len(bodies) <= server.inferences - before <= 2
+    assert infer(gateway, 2).body in bodies
+
+
+def test_no_cache_and_no_store(gateway: Infergate, server: Server) -> None:
+    first = infer(gateway, 3)
+    refreshed = infer(gateway, 3, cache_control="no-cache")
+    assert refreshed.body != first.body
+    assert infer(gateway, 3).body == refreshed.body
+    unkept = infer(gateway, 3, cache_control="no-store")
+    assert unkept.body not in {first.body, refreshed.body}
+    assert infer(gateway, 3).body == refreshed.body
+
+
+def test_loading_a_model_makes_responses_obsolete(gateway: Infergate, server: Server) -> None:
+    first = infer(gateway, 4)
+    assert infer(gateway, 4).body == first.body
+    assert post(gateway.http, "/v2/repository/models/m/load", b"{}").status == 200
+    answers = [infer(gateway, 4) for _ in range(10)]
+    assert {answer.body for answer in answers} == {answers[0].body}
+    assert answers[0].body != first.body
+
+
+def test_a_reload_keeps_the_responses_of_routes_that_have_not_changed(
+    gateway: Infergate, server: Server
+) -> None:
+    first = infer(gateway, 5)
+    file = gateway.log.parent / "routes.yaml"
+    file.write_text(file.read_text() + "log: {access: true}\n")
+    assert reloaded(gateway)["ok"]
+    assert infer(gateway, 5).body == first.body
+    file.write_text(file.read_text().replace("ttl: 1h", "ttl: 2h"))
+    assert reloaded(gateway)["ok"]
+    assert infer(gateway, 5).body != first.body
+
+
+def test_a_killed_worker_leaves_a_usable_cache(gateway: Infergate, server: Server) -> None:
+    first = infer(gateway, 6)
+    before = workers(gateway)
+    os.kill(before[0], signal.SIGKILL)
+    until(lambda: len(workers(gateway)) == 2 and workers(gateway) != before, "a new worker")
+    answers = []
+
+    def answered() -> bool:
+        answers.append(infer(gateway, 6))
+        return len(answers) > 10
+
+    until(answered, "responses")
+    assert {answer.body for answer in answers} == {first.body}

@@ -1,0 +1,257 @@
+"""The stores in memory: of one process, and shared by several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import infergate
+from infergate.caching import shared_store
+from infergate.caching.local_store import LocalStore
+from infergate.caching.shared_store import BLOCK_BYTES, SharedStore
+from infergate.caching.store import MAX_BYTES_ON_LOOP, ResponseStore, StoredValue
+
+SIZE = 64 * BLOCK_BYTES
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(32)
+
+
+def value(data: bytes, expires_at: float = 100.0) -> StoredValue:
+    return StoredValue(data, 1.0, expires_at)
+
+
+@pytest.fixture
+def file() -> Iterator[int]:
+    fd = SharedStore.create_file()
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture(params=["local", "shared"])
+def store(request: pytest.FixtureRequest, file: int) -> ResponseStore:
+    made: ResponseStore = LocalStore() if request.param == "local" else SharedStore(file)
+    made.set_max_bytes(SIZE)
+    return made
+
+
+async def test_a_value_is_returned_until_it_expires(store: ResponseStore) -> None:
+    assert await store.get(key(1), 2.0) is None
+    assert await store.put(key(1), value(b"abc"))
+    assert await store.get(key(1), 99.9) == value(b"abc")
+    assert await store.get(key(2), 2.0) is None
+    assert await store.get(key(1), 100.0) is None
+    assert store.usage().entries == 0
+    assert store.usage().bytes == 0
+
+
+async def test_a_value_is_replaced(store: ResponseStore) -> None:
+    for data in (b"abc", b"x" * 3 * BLOCK_BYTES, b""):
+        assert await store.put(key(1), value(data))
+        assert await store.get(key(1), 2.0) == value(data)
+    assert store.usage().entries == 1
+
+
+async def test_the_least_recently_used_values_are_evicted(store: ResponseStore) -> None:
+    size = SIZE // 4 - BLOCK_BYTES
+    for number in range(4):
+        await store.put(key(number), value(b"x" * size))
+    await store.get(key(0), 2.0)
+    for number in (4, 5):
+        await store.put(key(number), value(b"y" * size))
+    found = [number for number in range(6) if await store.get(key(number), 2.0)]
+    assert found == [0, 3, 4, 5]
+    assert store.usage().evictions == 2
+    assert store.usage().bytes <= SIZE
+
+
+async def test_values_beyond_the_size_are_not_kept(store: ResponseStore) -> None:
+    await store.put(key(1), value(b"abc"))
+    assert not await store.put(key(2), value(b"x" * (SIZE + 1)))
+    assert await store.get(key(1), 2.0) == value(b"abc")
+
+
+async def test_a_store_of_size_zero_is_empty_and_keeps_nothing(store: ResponseStore) -> None:
+    await store.put(key(1), value(b"abc"))
+    store.set_max_bytes(0)
+    assert not await store.put(key(1), value(b"abc"))
+    store.set_max_bytes(SIZE)
+    assert await store.get(key(1), 2.0) is None
+    assert await store.put(key(1), value(b"abc"))
+
+
+async def test_epochs_count_the_invalidations_of_each_backend(store: ResponseStore) -> None:
+    await store.invalidate("a")
+    await store.invalidate("a")
+    await store.invalidate("b")
+    assert [store.epoch(name) for name in "abc"] == [2, 1, 0]
+    store.set_max_bytes(0)
+    assert store.epoch("a") == 2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 5), st.binary(max_size=40).map(lambda part: part * 400), st.booleans()
+        ),
+        max_size=60,
+    )
+)
+@settings(max_examples=30)
+def test_processes_see_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
+    """A dictionary is the model; the store may lose values, but returns no other value."""
+    fd = SharedStore.create_file()
+    stores = [SharedStore(fd), SharedStore(fd)]
+    for each in stores:
+        each.set_max_bytes(12 * BLOCK_BYTES)
+    model: dict[int, bytes] = {}
+
+    async def run() -> None:
+        for number, data, reads in steps:
+            if reads:
+                found = await stores[0].get(key(number), 2.0)
+                if found is None:
+                    model.pop(number, None)
+                else:
+                    assert found.value == model[number]
+            elif await stores[1].put(key(number), value(data)):
+                model[number] = data
+                assert await stores[0].get(key(number), 2.0) == value(data)
+            usage = stores[0].usage()
+            assert usage.bytes <= 12 * BLOCK_BYTES
+            used = [await stores[0].get(key(n), 2.0) for n in range(6)]
+            kept = [stored for stored in used if stored is not None]
+            assert usage.entries == len(kept)
+            blocks = sum(max(1, -(-len(s.value) // BLOCK_BYTES)) for s in kept)
+            assert usage.bytes == blocks * BLOCK_BYTES
+
+    asyncio.run(run())
+    os.close(fd)
+
+
+async def test_a_store_whose_size_differs_uses_the_same_file(file: int) -> None:
+    small, large = SharedStore(file), SharedStore(file)
+    small.set_max_bytes(4 * BLOCK_BYTES)
+    large.set_max_bytes(SIZE)
+    for number in range(20):
+        assert await large.put(key(number), value(b"x" * BLOCK_BYTES * 2))
+    assert await small.get(key(19), 2.0) == value(b"x" * BLOCK_BYTES * 2)
+    assert await small.put(key(20), value(b"abc"))
+    assert small.usage().bytes <= 4 * BLOCK_BYTES
+    assert await large.get(key(20), 2.0) == value(b"abc")
+
+
+async def test_a_change_that_was_interrupted_empties_the_store(file: int) -> None:
+    one, two = SharedStore(file), SharedStore(file)
+    for each in (one, two):
+        each.set_max_bytes(SIZE)
+    await one.put(key(1), value(b"abc"))
+    await one.invalidate("a")
+    one._head[shared_store._CHANGING] = 1
+    assert await two.get(key(1), 2.0) is None
+    assert two.usage().entries == 0
+    assert two.epoch("a") == 1
+    assert await one.put(key(2), value(b"abc"))
+    assert await two.get(key(2), 2.0) == value(b"abc")
+
+
+async def test_an_error_in_a_change_empties_the_store(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SharedStore(file)
+    store.set_max_bytes(SIZE)
+    await store.put(key(1), value(b"abc"))
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_write", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            await store.put(key(2), value(b"abc"))
+    assert await store.get(key(1), 2.0) is None
+    assert await store.put(key(1), value(b"abc"))
+
+
+async def test_long_values_are_copied_in_a_thread(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SharedStore(file)
+    store.set_max_bytes(8 * MAX_BYTES_ON_LOOP)
+    calls = []
+    to_thread = asyncio.to_thread
+
+    async def counted(function: object, *arguments: object) -> object:
+        calls.append(function)
+        return await to_thread(function, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    for size, in_thread in ((MAX_BYTES_ON_LOOP, 0), (MAX_BYTES_ON_LOOP + 1, 2)):
+        calls.clear()
+        await store.put(key(size), value(b"x" * size))
+        assert await store.get(key(size), 2.0) == value(b"x" * size)
+        assert len(calls) == in_thread
+
+
+WRITER = """
+import asyncio, sys
+sys.path[:0] = [sys.argv[2]]
+from infergate.caching.shared_store import SharedStore
+from infergate.caching.store import StoredValue
+store = SharedStore(int(sys.argv[1]))
+store.set_max_bytes(64 * 4096)
+async def run():
+    number = 0
+    while True:
+        number += 1
+        data = bytes([number % 251]) * (4096 * (1 + number % 9))
+        await store.put((number % 10).to_bytes(32), StoredValue(data, 1.0, 1e9))
+        if number == 200:
+            print("!", flush=True)
+asyncio.run(run())
+"""
+
+
+def test_killed_writers_never_corrupt_a_value(file: int) -> None:
+    source = str(Path(infergate.__file__).parents[1])
+    store = SharedStore(file)
+    store.set_max_bytes(64 * BLOCK_BYTES)
+
+    def get(key: bytes, now: float) -> StoredValue | None:
+        return asyncio.run(store.get(key, now))
+
+    def put(key: bytes, stored: StoredValue) -> bool:
+        return asyncio.run(store.put(key, stored))
+
+    for _ in range(2):
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER, str(file), source],
+                stdout=subprocess.PIPE, pass_fds=(file,),
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"!\n"
+        found = 0
+        for number in range(100):
+            stored = get(key(number % 10), 2.0)
+            if stored is not None:
+                found += 1
+                assert len(stored.value) % BLOCK_BYTES == 0
+                assert len(set(stored.value)) == 1
+        assert found
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+            writer.communicate()
+    for number in range(10):  # the store is consistent, and can be filled again
+        assert put(key(number), value(bytes([number]) * 4 * BLOCK_BYTES))
+    for number in range(10):
+        assert get(key(number), 2.0) == value(bytes([number]) * 4 * BLOCK_BYTES)

@@ -1,0 +1,458 @@
+"""Routes whose responses are cached: hits, misses, collapsed requests, and invalidation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes import Memory, new_context
+
+from gateway_errors import raises_kind
+from infergate.caching.local_store import LocalStore
+from infergate.caching.response_cache import ResponseCache
+from infergate.core.counters import RouteCounters
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelLoadRequest,
+    ModelUnloadRequest,
+    RequestedOutput,
+)
+from infergate.core.region_ref import RegionRef
+from infergate.core.request_context import RequestContext
+from infergate.core.tensor import Tensor
+from infergate.gateway.cached_route import CachedRoute, CachePolicy
+from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.server_control import ControlPermissions
+from infergate.routing.table import Route, RouteTable
+from memory_budget import Budget
+
+X = Tensor("x", Datatype.UINT8, (3,), b"abc")
+REQUEST = InferRequest("m", "", "id", {}, (X,))
+RESPONSE = InferResponse("m", "1", "", {"p": 1}, (replace(X, name="y"),))
+
+
+class Server:
+    """The inferences behind the cache. An inference ends when ``respond`` is called."""
+
+    def __init__(self) -> None:
+        self.contexts: list[RequestContext] = []
+        self.pending: list[asyncio.Future[InferResponse]] = []
+        self.response = RESPONSE
+        self.is_manual = False
+        self.cancelled = 0
+        self.backend = "own"
+        self.headers = {"x-model": "1", "endpoint-load-metrics": "2"}
+
+    async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+        self.contexts.append(context)
+        context.record.backend = self.backend
+        response = self.response
+        if self.is_manual:
+            pending = asyncio.get_running_loop().create_future()
+            self.pending.append(pending)
+            try:
+                response = await pending
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        context.response_headers = {**context.response_headers, **self.headers}
+        return replace(response, id=request.id)
+
+    async def stream(
+        self, request: InferRequest, context: RequestContext
+    ) -> AsyncGenerator[InferResponse, None]:
+        yield await self.infer(request, context)
+
+
+class Harness:
+    """A cached route on a simulated clock."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.now = 1000.0
+        self.server = Server()
+        self.store = LocalStore()
+        self.store.set_max_bytes(1_000_000)
+        self.cache = ResponseCache(self.store, 500_000, clock=lambda: self.now)
+        self.counters = RouteCounters()
+        fields: dict[str, Any] = {"scope": b"s", "backend": "own", "ttl": 60.0, **policy}
+        policy_ = CachePolicy(**fields)
+        self.route = CachedRoute(self.server, self.cache, policy_, self.counters)
+
+    async def infer(
+        self, request: InferRequest = REQUEST, context: RequestContext | None = None, **headers: str
+    ) -> InferResponse:
+        return await self.route.infer(request, context or context_of(**headers))
+
+    def start(
+        self, request: InferRequest = REQUEST, context: RequestContext | None = None
+    ) -> asyncio.Task[InferResponse]:
+        return asyncio.create_task(self.infer(request, context))
+
+    @property
+    def calls(self) -> int:
+        return len(self.server.contexts)
+
+
+def context_of(**headers: str) -> RequestContext:
+    return new_context(headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_an_equal_inference_is_answered_from_the_cache_with_its_own_id() -> None:
+    harness = Harness()
+    first, context = context_of(), context_of()
+    assert await harness.infer(context=first) == replace(RESPONSE, id="id")
+    harness.now += 7.5
+    assert await harness.infer(replace(REQUEST, id="2"), context) == replace(RESPONSE, id="2")
+    assert harness.calls == 1
+    assert harness.counters.cache == {"miss": 1, "hit": 1}
+    assert first.response_headers == {
+        "x-model": "1",
+        "endpoint-load-metrics": "2",
+        "cache-status": "infergate; fwd=miss; stored",
+    }
+    assert context.response_headers == {
+        "x-model": "1",
+        "cache-status": "infergate; hit; ttl=52",
+        "age": "7",
+    }
+    assert (first.record.cache, context.record.cache) == ("miss", "hit")
+
+
+async def test_a_response_is_used_until_its_ttl_has_passed() -> None:
+    harness = Harness(ttl=10.0)
+    await harness.infer()
+    harness.now += 9.9
+    await harness.infer()
+    assert harness.calls == 1
+    harness.now += 0.1
+    await harness.infer()
+    assert harness.calls == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(REQUEST, model="n"),
+        replace(REQUEST, version="2"),
+        replace(REQUEST, parameters={"priority": 1}),
+        replace(REQUEST, inputs=(replace(X, data=b"abd"),)),
+        replace(REQUEST, outputs=(RequestedOutput("y"),)),
+    ],
+)
+async def test_a_different_inference_is_sent(other: InferRequest) -> None:
+    harness = Harness()
+    await harness.infer()
+    await harness.infer(other)
+    assert harness.calls == 2
+
+
+async def test_ignored_parameters_do_not_matter() -> None:
+    harness = Harness(ignored=frozenset({"priority"}))
+    await harness.infer()
+    await harness.infer(replace(REQUEST, parameters={"priority": 1}))
+    assert harness.calls == 1
+
+
+async def test_clients_whose_protocol_lacks_a_datatype_have_their_own_responses() -> None:
+    harness = Harness()
+    await harness.infer()
+    await harness.infer(context=new_context(unsupported_datatypes=frozenset({Datatype.BF16})))
+    assert harness.calls == 2
+
+
+async def test_forwarded_headers_separate_responses() -> None:
+    harness = Harness(forwarded=lambda headers: {"a": headers.get("a", "")})
+    for headers in ({"a": "1"}, {"a": "2"}, {"a": "1", "b": "3"}):
+        await harness.infer(**headers)
+    assert harness.calls == 2
+
+
+class Someone:
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+
+    def allows(self, operation: type, model: str) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("per_identity", "calls"), [(False, 1), (True, 2)])
+async def test_identities_share_responses_unless_configured(per_identity: bool, calls: int) -> None:
+    harness = Harness(per_identity=per_identity)
+    for identity in ("key:a", "key:b", "key:a"):
+        await harness.infer(context=new_context(permit=Someone(identity)))
+    assert harness.calls == calls
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        replace(REQUEST, parameters={"sequence_id": 7}),
+        replace(REQUEST, inputs=(replace(X, data=b"", shared_memory=RegionRef("r", 0, 3)),)),
+        replace(REQUEST, outputs=(RequestedOutput("y", shared_memory=RegionRef("r", 0, 3)),)),
+        replace(REQUEST, parameters={"a": "x" * 100_000}),
+    ],
+)
+async def test_sequences_shared_memory_and_large_parameters_bypass_the_cache(
+    request_: InferRequest,
+) -> None:
+    harness = Harness()
+    for _ in range(2):
+        context = context_of()
+        await harness.infer(request_, context)
+        assert context.response_headers["cache-status"] == "infergate; fwd=bypass"
+    assert harness.calls == 2
+    assert harness.counters.cache == {"bypass": 2}
+    assert harness.store.usage().entries == 0
+
+
+async def test_streams_bypass_the_cache() -> None:
+    harness = Harness()
+    for _ in range(2):
+        responses = [each async for each in harness.route.stream(REQUEST, context_of())]
+        assert responses == [replace(RESPONSE, id="id")]
+    assert harness.calls == 2
+    assert harness.store.usage().entries == 0
+
+
+async def test_no_store_neither_uses_nor_keeps_a_response() -> None:
+    harness = Harness()
+    await harness.infer(cache_control="max-age=5, No-Store")
+    assert harness.store.usage().entries == 0
+    await harness.infer()
+    context = context_of(cache_control="no-store")
+    await harness.infer(context=context)
+    assert harness.calls == 3
+    assert context.response_headers["cache-status"] == "infergate; fwd=request"
+
+
+async def test_no_cache_is_sent_and_replaces_the_response() -> None:
+    harness = Harness()
+    await harness.infer()
+    harness.server.response = replace(RESPONSE, parameters={"p": 2})
+    context = context_of(cache_control="no-cache")
+    assert (await harness.infer(context=context)).parameters == {"p": 2}
+    assert context.response_headers["cache-status"] == "infergate; fwd=request; stored"
+    assert (await harness.infer()).parameters == {"p": 2}
+    assert harness.calls == 2
+
+
+async def test_errors_are_not_kept() -> None:
+    harness = Harness()
+    harness.server.is_manual = True
+    for _ in range(2):
+        context = context_of()
+        task = harness.start(context=context)
+        await settle()
+        harness.server.pending[-1].set_exception(GatewayError(Kind.BACKEND_ERROR, "no"))
+        with raises_kind(Kind.BACKEND_ERROR):
+            await task
+        assert context.response_headers["cache-status"] == "infergate; fwd=miss"
+    assert harness.calls == 2
+    assert harness.counters.cache == {"miss": 2}
+
+
+async def test_responses_of_a_fallback_are_not_kept() -> None:
+    harness = Harness()
+    harness.server.backend = "fallback"
+    for _ in range(2):
+        assert await harness.infer() == replace(RESPONSE, id="id")
+    assert harness.calls == 2
+
+
+async def test_responses_that_are_too_large_are_not_kept() -> None:
+    harness = Harness()
+    data = bytes(600_000)
+    harness.server.response = replace(RESPONSE, outputs=(replace(X, shape=(600_000,), data=data),))
+    for _ in range(2):
+        assert (await harness.infer()).outputs[0].data == data
+    assert harness.calls == 2
+
+
+async def test_another_version_in_a_response_makes_older_responses_obsolete() -> None:
+    harness = Harness()
+    await harness.infer()
+    other = replace(REQUEST, inputs=(replace(X, data=b"new"),))
+    harness.server.response = replace(RESPONSE, version="2")
+    await harness.infer(other)
+    assert (await harness.infer()).version == "2"
+    assert harness.calls == 3
+    await harness.infer(other)
+    await harness.infer(other)
+    assert harness.calls == 4
+
+
+async def test_an_inference_that_began_before_an_invalidation_is_not_used_later() -> None:
+    harness = Harness()
+    harness.server.is_manual = True
+    old = harness.start()
+    await settle()
+    await harness.cache.invalidate("own")
+    new = harness.start()
+    await settle()
+    assert harness.calls == 2  # it does not wait for the old one either
+    harness.server.pending[0].set_result(RESPONSE)
+    await old
+    harness.server.pending[1].set_result(replace(RESPONSE, parameters={"p": "new"}))
+    await new
+    assert (await harness.infer()).parameters == {"p": "new"}
+
+
+# ---- collapsed requests
+
+
+async def test_a_thousand_identical_concurrent_inferences_are_sent_once() -> None:
+    harness = Harness()
+    harness.server.is_manual = True
+    contexts = [context_of() for _ in range(1000)]
+    tasks = [
+        harness.start(replace(REQUEST, id=str(number)), context)
+        for number, context in enumerate(contexts)
+    ]
+    await settle()
+    harness.server.pending[0].set_result(RESPONSE)
+    responses = await asyncio.gather(*tasks)
+    assert responses == [replace(RESPONSE, id=str(number)) for number in range(1000)]
+    assert harness.calls == 1
+    assert harness.counters.cache == {"miss": 1, "collapsed": 999}
+    statuses = [context.response_headers["cache-status"] for context in contexts]
+    assert statuses[0] == "infergate; fwd=miss; stored"
+    assert set(statuses[1:]) == {"infergate; fwd=miss; collapsed"}
+
+
+async def test_an_error_is_returned_to_all_clients_that_wait() -> None:
+    harness = Harness()
+    harness.server.is_manual = True
+    tasks = [harness.start() for _ in range(5)]
+    await settle()
+    harness.server.pending[0].set_exception(GatewayError(Kind.OVERLOADED, "no", retry_after=3.0))
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [(type(e), getattr(e, "retry_after", None)) for e in errors] == [(GatewayError, 3.0)] * 5
+    assert len(set(map(id, errors))) == 5
+    assert harness.calls == 1
+
+
+async def test_the_first_client_may_leave_while_others_wait() -> None:
+    harness, account = Harness(), Budget(10_000)
+    harness.server.is_manual = True
+    account.grow(1000)
+    first = harness.start(context=new_context(memory=account))
+    await settle()
+    second = harness.start(replace(REQUEST, id="2"))
+    await settle()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    own = harness.server.contexts[0].memory
+    assert isinstance(own, Budget)
+    assert own is not account
+    assert (account.held, own.held) == (997, 3)  # the inference still holds the inputs
+    assert not harness.server.cancelled
+    harness.server.pending[0].set_result(RESPONSE)
+    assert await second == replace(RESPONSE, id="2")
+    await settle()
+    assert own.held == 0
+    assert harness.calls == 1
+
+
+async def test_an_inference_ends_when_all_clients_have_left() -> None:
+    harness = Harness()
+    harness.server.is_manual = True
+    tasks = [harness.start() for _ in range(3)]
+    await settle()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    fourth = harness.start()  # does not join the inference that is ending
+    await settle()
+    assert harness.server.cancelled == 1
+    harness.server.pending[1].set_result(RESPONSE)
+    assert await fourth == replace(RESPONSE, id="id")
+    await settle()
+    assert not harness.route._tasks
+    assert not harness.route._flights
+
+
+async def test_each_client_that_waits_has_its_own_deadline() -> None:
+    harness = Harness()
+    harness.server.is_manual = True
+    first = harness.start()
+    await settle()
+    second = harness.start(context=new_context(deadline=harness.now + 0.01))
+    with raises_kind(Kind.TIMEOUT):
+        await second
+    harness.server.pending[0].set_result(RESPONSE)
+    assert await first == replace(RESPONSE, id="id")
+
+
+async def test_clients_with_time_left_send_one_inference_after_the_first_has_timed_out() -> None:
+    harness = Harness()
+    harness.server.is_manual = True
+    first = harness.start(context=new_context(deadline=harness.now + 1))
+    await settle()
+    others = [harness.start(context=new_context(deadline=harness.now + 50)) for _ in range(3)]
+    short = harness.start(context=new_context(deadline=harness.now + 1))
+    await settle()
+    harness.now += 1
+    harness.server.pending[0].set_exception(GatewayError(Kind.TIMEOUT, "late"))
+    await settle()
+    for task in (first, short):
+        with raises_kind(Kind.TIMEOUT):
+            await task
+    assert harness.calls == 2
+    harness.server.pending[1].set_result(RESPONSE)
+    assert await asyncio.gather(*others) == [replace(RESPONSE, id="id")] * 3
+
+
+async def test_shared_responses_are_charged_to_each_request() -> None:
+    harness, account = Harness(), Budget(1_000_000)
+    data = bytes(200_000)
+    harness.server.response = replace(RESPONSE, outputs=(replace(X, shape=(200_000,), data=data),))
+    await harness.infer()
+    await harness.infer(context=new_context(memory=account))
+    assert account.held == 200_000
+
+
+async def test_long_inputs_are_hashed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness, calls, to_thread = Harness(), [], asyncio.to_thread
+
+    async def counted(function: Any, *arguments: Any) -> Any:
+        calls.append(function)
+        return await to_thread(function, *arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    for size, threads in ((1_000_000, 0), (2_000_000, 1)):
+        await harness.infer(replace(REQUEST, inputs=(replace(X, shape=(size,), data=bytes(size)),)))
+        assert len(calls) == threads
+
+
+# ---- control operations
+
+
+@pytest.mark.parametrize("operation", [ModelLoadRequest("m"), ModelUnloadRequest("m")])
+@pytest.mark.parametrize("answer", [None, GatewayError(Kind.BACKEND_ERROR, "no")])
+async def test_loading_a_model_makes_the_responses_of_its_backend_obsolete(
+    operation: Any, answer: GatewayError | None
+) -> None:
+    changed: list[str] = []
+
+    async def note(backend: str) -> None:
+        changed.append(backend)
+
+    backend = Memory("own", answer)
+    options = GatewayOptions(permissions=ControlPermissions(repository=True), models_changed=note)
+    gateway = Gateway(RouteTable([Route("m", "own")]), {"own": backend}, {}, options)
+    try:
+        await gateway.perform(operation, new_context())
+    except GatewayError:
+        assert answer is not None
+    assert changed == ["own"]
