@@ -41,6 +41,7 @@ from infergate.runtime.access import Authorizer, authorize_admin, make_authorize
 from infergate.runtime.admin import AdminApp, SubtreeApp
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.connection_gates import ConnectionGates
+from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open, max_client_connections
 from infergate.runtime.layers import make_layers
@@ -83,6 +84,7 @@ def assemble(
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
     The admin listener reports ``history``. ``group`` connects the process to the other
     workers; it is None if there are no other workers."""
+    is_worker = group is not None and group.console_source is None
     group, limits = group or WorkerGroup(), compiled.limits(config)
     metrics, admission = group.metrics, Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
@@ -90,13 +92,17 @@ def assemble(
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     metrics.open_descriptors.set_function(count_open)
+    history = history or ConfigHistory()
+    source = group.console_source or SingleProcess(lambda: running, metrics, group.recent_requests)
+    sampler = HistorySampler(source, history.events)
     shared = _SharedState(
         group,
         admission,
         ConnectionGates(metrics),
         make_builtin,
-        history or ConfigHistory(),
-        group.console_source or SingleProcess(lambda: running, metrics, group.recent_requests),
+        history,
+        source,
+        sampler,
         group.control_recording
         or (lambda action: control_recorder(running.recorder, action, group.number)),
     )
@@ -104,6 +110,7 @@ def assemble(
     running = RunningGateway(
         config, functools.partial(_build_parts, shared), metrics.loop_blocked_seconds.inc
     )
+    running.history = None if is_worker else sampler
     metrics.generations.set_function(lambda: running.generation_count)
     metrics.listeners.source = lambda: running.gates
     metrics.endpoints.source = lambda: _endpoint_stats(running.gateway.backends)
@@ -156,6 +163,7 @@ class _SharedState:
     make_builtin: Callable[[str, float], Backend]
     history: ConfigHistory
     console_source: ConsoleSource
+    sampler: HistorySampler
     control_recording: ControlRecording
 
 
@@ -292,7 +300,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     tracer: Tracer | None,
 ) -> dict[str, ListenerSpec]:
     group, limits = shared.group, compiled.limits(config)
-    record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
+    record = make_request_recorder(group, gateway.own_statistics, access_log, tracer, limits)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
     relays = tracer is None  # ``assign_id`` starts a trace, and must run only once
     factory = _FrontendFactory(
@@ -438,7 +446,14 @@ def _make_admin(
     def console() -> SubtreeApp:
         from infergate.runtime.console.console import Console  # noqa: PLC0415 - on first use
 
-        return Console(shared.console_source, ready, shared.history, listener, can_reload=reloads)
+        return Console(
+            shared.console_source,
+            ready,
+            shared.history,
+            shared.sampler,
+            listener,
+            can_reload=reloads,
+        )
 
     return AdminApp(
         scrape,

@@ -28,6 +28,7 @@ from infergate.core.log_events import BUG
 from infergate.core.tracing import Tracer
 from infergate.gateway.gateway import Gateway
 from infergate.observe.access_log import AccessLog
+from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 from infergate.runtime.offload import HelperPool
 from infergate.transport.base import Address, BindFunction, Server
@@ -162,6 +163,8 @@ class RunningGateway:
         self._closing_servers: Final[set[Server]] = set()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
+        self.history: HistorySampler | None = None
+        """Keeps the traffic of the last hour for the console. It is None in workers."""
         self.on_retired: Callable[[], object] = lambda: None
         """An observer that is called when an old configuration has been closed, so that it can
         freeze objects."""
@@ -222,6 +225,8 @@ class RunningGateway:
             raise
         self._active.activate()
         self._lag_monitor.start()
+        if self.history is not None:
+            self.history.start()
 
     async def _open_listeners(
         self, listeners: Mapping[str, _ActiveListener], closing: Sequence[socket.socket] = ()
@@ -400,6 +405,8 @@ class RunningGateway:
         everything."""
         self._is_stopping = True
         self.drain()
+        if self.history is not None:
+            await self.history.stop()
         data = [server for name, server in self.listeners.items() if name != ADMIN]
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._closing_servers)))
         if ADMIN in self._listeners:  # stopped last, because the admin listener reports the drain
