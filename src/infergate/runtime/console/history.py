@@ -25,9 +25,12 @@ COLUMNS: Final = 360
 ALL: Final = "all"
 ROUTE, BACKEND, ENDPOINT = "route", "backend", "endpoint"
 MAX_SUBJECTS: Final = 384
-"""Maximum number of routes and backends, and also of endpoints, with a history. Those that have
-traffic first are kept."""
-_TRAFFIC: Final = ("requests", "client_errors", "failures", "retries", "hedges", "refusals")
+"""Maximum number of routes and backends, and also of endpoints, with a history. A
+further one is kept if another one had no traffic for an hour."""
+_TRAFFIC: Final = (
+    "requests", "client_errors", "failures", "retries", "hedges", "refusals", "ejections",
+)  # fmt: skip
+_EJECTIONS: Final = _TRAFFIC.index("ejections")
 _REQUEST_COUNTS: Final = 3
 """The number of the first of ``_TRAFFIC``, which are counts of requests."""
 _BUCKETS: Final = len(REQUEST_BUCKETS) + 1
@@ -44,11 +47,11 @@ class _Table:
         self._positions: Final[dict[Key, int]] = {}
         self._totals: Final[dict[Key, Counts]] = {}
         self._counts = np.zeros((COLUMNS, _MIN_SUBJECTS, width), np.uint32)
-        self._width: Final = width
+        self._free: Final = [*range(_MIN_SUBJECTS)]
 
     @property
     def nbytes(self) -> int:
-        totals = len(self._totals) * (self._width * 8 + 112)  # 112 is numpy's overhead
+        totals = len(self._totals) * (self._counts.shape[2] * 8 + 112)  # 112: numpy's overhead
         return self._counts.nbytes + totals
 
     def clear(self, columns: Iterator[int] | range) -> None:
@@ -60,16 +63,17 @@ class _Table:
         ``is_first`` to be read only start the count. A total that falls, because a process has
         ended, counts as unchanged."""
         row = self._counts[column % COLUMNS]
+        is_full = False
         for key, total in totals.items():
             position = self._positions.get(key)
             before = self._totals.get(key)
             if position is None:
-                if len(self._positions) >= MAX_SUBJECTS:
+                if total.any() and not is_full:
+                    is_full = not self._make_space()
+                if is_full or not total.any():
                     continue
-                position = self._positions[key] = len(self._positions)
-                if position >= self._counts.shape[1]:
-                    self._grow()
-                    row = self._counts[column % COLUMNS]
+                position = self._positions[key] = self._free.pop()
+                row = self._counts[column % COLUMNS]
             self._totals[key] = total
             if before is None:
                 increase = np.zeros_like(total) if is_first else total
@@ -77,11 +81,23 @@ class _Table:
                 increase = total - before
             row[position] += np.maximum(increase, 0).astype(np.uint32)
 
-    def _grow(self) -> None:
+    def _make_space(self) -> bool:
+        """Return whether there is a free position, after growing the table or removing subjects
+        that had no traffic for an hour."""
+        if self._free:
+            return True
         old = self._counts
         size = min(2 * old.shape[1], MAX_SUBJECTS)
-        self._counts = np.zeros((COLUMNS, size, self._width), np.uint32)
-        self._counts[:, : old.shape[1]] = old
+        if size > old.shape[1]:
+            self._counts = np.zeros((COLUMNS, size, old.shape[2]), np.uint32)
+            self._counts[:, : old.shape[1]] = old
+            self._free.extend(range(old.shape[1], size))
+            return True
+        has_traffic = old.any(axis=(0, 2)).tolist()
+        for key in [key for key, at in self._positions.items() if not has_traffic[at]]:
+            self._free.append(self._positions.pop(key))
+            del self._totals[key]
+        return bool(self._free)
 
     def read(self, key: Key, columns: range) -> Counts | None:
         """Return the counts of ``columns``, or None if there are none."""
@@ -174,7 +190,10 @@ class TrafficHistory:
 def _traffic_totals(statistics: Json, flows: Sequence[RequestFlow]) -> dict[Key, Counts]:
     """Return the totals by ALL, route and backend: the numbers of ``_TRAFFIC``, then the requests
     in each latency bucket."""
-    requests = [_request_counts(*flow.labels[0:3:2], flow.outcomes, flow.counts) for flow in flows]
+    requests = [
+        _request_counts(flow.labels[0], flow.labels[2], flow.outcomes, flow.counts)
+        for flow in flows
+    ]
     for exited in statistics["flows"]:
         cumulative = [0, *(count for _, count in exited["seconds"]["buckets"])]
         counts = [after - before for before, after in pairwise(cumulative)]
@@ -182,7 +201,13 @@ def _traffic_totals(statistics: Json, flows: Sequence[RequestFlow]) -> dict[Key,
             _request_counts(exited["route"], exited["backend"], exited["outcomes"], counts)
         )
     backends = {(BACKEND, backend["backend"]): backend for backend in statistics["backends"]}
-    keys = dict.fromkeys([(ALL, ""), *(key for each, _ in requests for key in each), *backends])
+    ejections: dict[Key, float] = {}
+    for row in statistics["endpoints"]:
+        owner = BACKEND, row["backend"]
+        ejections[owner] = ejections.get(owner, 0) + row.get("ejections", 0)
+    keys = dict.fromkeys(
+        [(ALL, ""), *(key for each, _ in requests for key in each), *backends, *ejections]
+    )
     positions = {key: position for position, key in enumerate(keys)}
     totals = np.zeros((len(positions), len(_TRAFFIC) + _BUCKETS), np.int64)
     if requests:
@@ -194,6 +219,8 @@ def _traffic_totals(statistics: Json, flows: Sequence[RequestFlow]) -> dict[Key,
         for column, name in enumerate(("retries", "hedges", "refusals"), _REQUEST_COUNTS):
             number = int(sum(backend.get(name, {}).values()))
             totals[[positions[ALL, ""], positions[key]], column] += number
+    for key, times in ejections.items():
+        totals[[positions[ALL, ""], positions[key]], _EJECTIONS] += int(times)
     return {key: totals[position] for key, position in positions.items()}
 
 
@@ -204,7 +231,7 @@ def _request_counts(
     requests, clients = sum(outcomes.values()), client_errors(outcomes)
     failures = requests - outcomes.get("ok", 0) - clients
     named = [key for key in ((ROUTE, route), (BACKEND, backend)) if key[1]]
-    return [(ALL, ""), *named], (requests, clients, failures, 0, 0, 0, *counts)
+    return [(ALL, ""), *named], (requests, clients, failures, 0, 0, 0, 0, *counts)
 
 
 def _endpoint_totals(row: Json) -> Counts:

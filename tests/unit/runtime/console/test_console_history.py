@@ -133,6 +133,22 @@ def test_200_routes_need_less_than_20_mb() -> None:
     assert history.nbytes < 18 * MIB, "the number of subjects is limited"
 
 
+def test_a_subject_without_traffic_for_an_hour_makes_space() -> None:
+    history = TrafficHistory(GatewayEvents())
+    old = [flow_of(f"m{i}", "", ok=1) for i in range(MAX_SUBJECTS)]
+    history.add(statistics_of(), START)
+    history.add(statistics_of(*old), START + 1)
+    new = flow_of("new", "", ok=1)
+    history.add(statistics_of(*old, new), START + 2)
+    assert counts(history, ROUTE, "new")["requests"] == [0], "there is no space"
+    busy = flow_of("m1", "", ok=2)
+    history.add(statistics_of(*old[2:], busy), START + 60)
+    later = START + INTERVAL_SECONDS * (COLUMNS + 3)
+    history.add(statistics_of(*old[2:], busy, new), later)
+    assert counts(history, ROUTE, "new")["requests"][-1] == 1
+    assert sum(counts(history, ROUTE, "m1")["requests"]) == 1, "it had traffic in the last hour"
+
+
 def endpoint_of(**numbers: float) -> dict[str, Any]:
     return {"backend": "b", "endpoint": "http://h", **numbers}
 
