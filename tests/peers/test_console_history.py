@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from peers.incident_site import Incident, started_incident
+from peers.support.axe import axe_violations
 from peers.support.chromium import Page, chromium, opened_page
 from peers.test_console import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
 
@@ -202,3 +203,4 @@ async def test_the_history_in_each_scheme_and_size(
         assert await page.eval(CONTRASTS) == []
         assert await page.eval(UNNAMED) == []
         assert await page.eval(WIDER) <= 0
+        assert await axe_violations(page) == []

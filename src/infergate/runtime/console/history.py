@@ -62,7 +62,7 @@ class _Table:
         """Add the increase of ``totals`` since the last call to ``column``. Totals that are
         ``is_first`` to be read only start the count. A total that falls, because a process has
         ended, counts as unchanged."""
-        row = self._counts[column % COLUMNS]
+        row: npt.NDArray[np.uint32] = self._counts[column % COLUMNS]
         is_full = False
         for key, total in totals.items():
             position = self._positions.get(key)
@@ -93,7 +93,7 @@ class _Table:
             self._counts[:, : old.shape[1]] = old
             self._free.extend(range(old.shape[1], size))
             return True
-        has_traffic = old.any(axis=(0, 2)).tolist()
+        has_traffic: list[bool] = (old.max(axis=(0, 2)) > 0).tolist()
         for key in [key for key, at in self._positions.items() if not has_traffic[at]]:
             self._free.append(self._positions.pop(key))
             del self._totals[key]
@@ -114,7 +114,7 @@ class TrafficHistory:
         self.events: Final = events
         self._traffic: Final = _Table(len(_TRAFFIC) + _BUCKETS)
         self._endpoints: Final = _Table(len(_ENDPOINT))
-        self._first_column: int | None = None
+        self._is_empty = True
         self._last_column = 0
         self._healths: dict[Key, str] = {}
         self._ejections: dict[Key, float] = {}
@@ -128,14 +128,12 @@ class TrafficHistory:
         """Add ``statistics`` (``state.statistics``) and further ``flows`` at wall-clock time
         ``now``."""
         column = int(now // INTERVAL_SECONDS)
-        is_first = self._first_column is None
-        if is_first:
-            self._first_column = column
-        elif column > self._last_column:
+        is_first, self._is_empty = self._is_empty, False
+        if not is_first and column > self._last_column:
             new = range(max(self._last_column + 1, column - COLUMNS + 1), column + 1)
             self._traffic.clear(new)
             self._endpoints.clear(new)
-        else:
+        elif not is_first:
             column = self._last_column  # the clock was set back
         self._last_column = column
         self._traffic.add(column, _traffic_totals(statistics, flows), is_first=is_first)
@@ -162,15 +160,16 @@ class TrafficHistory:
                 text = f"{endpoint} of {backend} is down: its health checks fail"
                 self.events.add("down", text, backend, endpoint)
             elif health == "up":
-                self.events.add("up", f"{endpoint} of {backend} is up again", backend, endpoint)
+                self.events.add(
+                    "up", f"{endpoint} of {backend} is available again", backend, endpoint
+                )
         self._healths, self._ejections = healths, ejections
 
     def series(self, kind: str, name: str, backend: str, minutes: int) -> Json:
         """Return the counts of the last ``minutes`` (up to 60) of a subject: ``ALL`` traffic, or
         the ROUTE or BACKEND called ``name``, or the ENDPOINT ``name`` of ``backend``."""
         count = min(max(minutes, 1) * 60 // INTERVAL_SECONDS, COLUMNS)
-        first = self._last_column if self._first_column is None else self._first_column
-        columns = range(max(self._last_column - count + 1, first), self._last_column + 1)
+        columns = range(self._last_column - count + 1, self._last_column + 1)
         result: Json = {"start": columns.start * INTERVAL_SECONDS, "interval": INTERVAL_SECONDS}
         names = _ENDPOINT if kind == ENDPOINT else _TRAFFIC
         if kind == ENDPOINT:

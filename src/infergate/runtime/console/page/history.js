@@ -8,6 +8,7 @@ import { count, percent, rate, seconds } from "./statistics.js";
 
 const REFRESH_MS = 3000;
 const MAX_OPTIONS = 500;
+/** The periods in minutes. */
 const PERIODS = ["5", "15", "60"];
 const EVENTS = {
   start: "Start", reload: "Reload", reload_failed: "Rejected reload", drain: "Drain", worker_ended: "Worker ended",
@@ -142,8 +143,7 @@ function related(subject) {
 function combine(found, subject, others) {
   const other = others[0];
   if (subject.endpoint) {
-    const count = Math.min(other.latencies.length, found.counts.requests.length);
-    Object.assign(found, { bounds: other.bounds, latencies: other.latencies.slice(-count) });
+    Object.assign(found, { bounds: other.bounds, latencies: other.latencies });
     return;
   }
   for (const name of subject.route ? ["retries", "hedges", "refusals", "ejections"] : []) {
@@ -174,7 +174,7 @@ function show(subject, minutes) {
   setText(byId("history-events-title"), `What changed in the last ${minutes} minutes`);
   list("history-events", shown.events, eventItem, "Nothing changed.");
   list("history-failed", shown.failed, requestItem, "No recent request has failed.");
-  list("history-slowest", shown.slowest, requestItem, "There are no requests yet.");
+  list("history-slowest", shown.slowest, requestItem, "No recent request has succeeded.");
 }
 
 function showSummary(subject, minutes, client) {
