@@ -71,6 +71,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "comparison",
         "recording",
         "terminal",
+        "migration.explain",
     ),
     "migration": (
         "core",

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from infergate.assembly.backends import make_remote_backend
 from infergate.assembly.engines import load_engine
@@ -55,6 +55,9 @@ from infergate.transport.base import Address, Server
 from infergate.transport.framed.server import FrameServer
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.connection_gate import ConnectionGate
+
+if TYPE_CHECKING:
+    from infergate.runtime.console.demo import ConsoleDemo  # imported on first use
 
 _CONNECTIONS: Final = "connections"
 _EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
@@ -105,6 +108,7 @@ def assemble(
         sampler,
         group.control_recording
         or (lambda action: control_recorder(running.recorder, action, group.number)),
+        lambda: _find_demo(running, source, history),
     )
     shared.history.export_to(metrics)
     running = RunningGateway(
@@ -121,6 +125,19 @@ def assemble(
     for name in _EXPORTED_LIMITS:
         metrics.limits.labels(name).set_function(functools.partial(_limit_value, running, name))
     return running
+
+
+def _find_demo(
+    running: RunningGateway, source: ConsoleSource, history: ConfigHistory
+) -> ConsoleDemo | None:
+    """Return the demo that ``running`` has, or a new one if infergate runs without a
+    configuration."""
+    from infergate.runtime.console.demo import ConsoleDemo, is_demo  # noqa: PLC0415 - on first use
+
+    if running.demo is None and is_demo(source.config):
+        running.demo = ConsoleDemo(source, history, assemble)
+    assert running.demo is None or isinstance(running.demo, ConsoleDemo)
+    return running.demo
 
 
 def _endpoint_stats(backends: Iterable[Backend]) -> Iterator[EndpointStats]:
@@ -165,6 +182,8 @@ class _SharedState:
     console_source: ConsoleSource
     sampler: HistorySampler
     control_recording: ControlRecording
+    make_demo: Callable[[], ConsoleDemo | None]
+    """Returns the demo of the console. It is None unless the configuration is the demo's."""
 
 
 def _build_parts(
@@ -453,6 +472,7 @@ def _make_admin(
             shared.sampler,
             listener,
             can_reload=reloads,
+            demo=shared.make_demo(),
         )
 
     return AdminApp(

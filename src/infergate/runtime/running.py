@@ -18,7 +18,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from infergate.access.authorizer import Authorizer
 from infergate.backends.base import Backend, SupportsHealthWatch
@@ -46,6 +46,12 @@ _FIXED_KEYS: Final = ("engine", "workers")
 """Configuration keys whose changes require a restart."""
 _CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """Seconds within which old configurations are closed during shutdown."""
+
+
+class Closeable(Protocol):
+    """Something that is closed when the gateway stops."""
+
+    async def close(self) -> None: ...
 
 
 class ConfigRejectedError(Exception):
@@ -165,6 +171,8 @@ class RunningGateway:
         self._is_stopping = False
         self.history: HistorySampler | None = None
         """Keeps the traffic of the last hour for the console. It is None in workers."""
+        self.demo: Closeable | None = None
+        """The demo of the console, or None."""
         self.on_retired: Callable[[], object] = lambda: None
         """An observer that is called when an old configuration has been closed, so that it can
         freeze objects."""
@@ -407,6 +415,8 @@ class RunningGateway:
         self.drain()
         if self.history is not None:
             await self.history.stop()
+        if self.demo is not None:
+            await self.demo.close()
         data = [server for name, server in self.listeners.items() if name != ADMIN]
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._closing_servers)))
         if ADMIN in self._listeners:  # stopped last, because the admin listener reports the drain

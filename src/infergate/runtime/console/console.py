@@ -26,13 +26,14 @@ from infergate.observe.access_log import printable
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console import plan, state
 from infergate.runtime.console.browser_checks import reject_untrusted_host, rejection_reason
+from infergate.runtime.console.demo import DEMO, ConsoleDemo
 from infergate.runtime.console.history_query import HistoryQuery
 from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.page import HEADERS, INDEX, static_file
 from infergate.runtime.console.sources import ConsoleSource
 
 PATH: Final = "/console"
-_ACTIONS: Final = {"/try": "try", "/try/example": "example"}
+_ACTIONS: Final = {"/try": "try", "/try/example": "example", "/try/code": "code", "/demo": DEMO}
 _MAX_BODY_BYTES: Final = MIB
 _MAX_CONCURRENT_ACTIONS: Final = 8
 """Maximum number of concurrent actions. Test requests are exempt from the limits of clients, and
@@ -57,6 +58,7 @@ class Console:
         listener: AdminListener,
         *,
         can_reload: bool,
+        demo: ConsoleDemo | None = None,
     ) -> None:
         self._source: Final = source
         self._is_ready: Final = is_ready
@@ -64,6 +66,7 @@ class Console:
         self._sampler: Final = sampler
         self._listener: Final = listener
         self._can_reload: Final = can_reload
+        self._demo: Final = demo
         self._active_actions = 0
         self._comparisons: Final[dict[bool, asyncio.Task[bytes]]] = {}
         self._config_texts: Final[dict[bool, tuple[Config, str]]] = {}
@@ -158,6 +161,10 @@ class Console:
             )
         self._active_actions += 1
         try:
+            if action == DEMO:
+                if self._demo is None:
+                    raise bad_request("this configuration is not that of the demo")
+                return await self._demo.perform(request)
             return await self._source.run_action(action, request)
         finally:
             self._active_actions -= 1
@@ -181,6 +188,7 @@ class Console:
                 "key": bool(self._listener.keys),
             },
             "config": self._history.as_json(),
+            "demo": None if self._demo is None else self._demo.as_json(),
         }
         return await asyncio.to_thread(
             lambda: _json_response(

@@ -9,6 +9,7 @@ counted as a client's request nor mirrored. Backends and endpoints count it as u
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,7 @@ from infergate.transport.base import Endpoint, Upstream
 Json = dict[str, Any]
 TRY: Final = "try"
 EXAMPLE: Final = "example"
+CODE: Final = "code"
 INFER: Final = "infer"
 _QUERIES: Final[Mapping[str, Callable[[str, str], Operation]]] = {
     "metadata": messages.ModelMetadataRequest,
@@ -93,10 +95,12 @@ class _RecordingUpstream:
 
 
 async def run_action(config: Config, gateway: Gateway, action: str, request: Json) -> Json:
-    """Perform an action of the console. ``action`` is TRY or EXAMPLE, and ``request`` is the JSON
-    that docs/console.md describes. Raises GatewayError if the request is invalid or cannot be
+    """Perform an action of the console. ``action`` is TRY, EXAMPLE or CODE, and ``request`` is the
+    JSON that docs/console.md describes. Raises GatewayError if the request is invalid or cannot be
     sent."""
-    return await {TRY: _try_request, EXAMPLE: _example}[action](config, gateway, request)
+    return await {TRY: _try_request, EXAMPLE: _example, CODE: _code}[action](
+        config, gateway, request
+    )
 
 
 async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
@@ -155,6 +159,31 @@ async def _example(config: Config, gateway: Gateway, request: Json) -> Json:
     finally:
         await recording_gateway.close()
     return {"inputs": tensor_format.example(metadata), "versions": list(metadata.versions)}
+
+
+async def _code(config: Config, gateway: Gateway, request: Json) -> Json:
+    """Return the inference as the code of several clients, by the client's name."""
+    from infergate.migration.explain.client_code import CLIENTS, code_of  # noqa: PLC0415 - rare
+    from infergate.migration.explain.client_inference import ClientInference  # noqa: PLC0415
+    from infergate.migration.explain.client_request import http_request  # noqa: PLC0415
+    from infergate.migration.explain.listeners import client_addresses  # noqa: PLC0415
+
+    model, version = _string(request, "model"), _string(request, "version")
+    operation = _operation(request, model, version, compiled.limits(config))
+    if not isinstance(operation, InferRequest):
+        raise bad_request("only inferences can be written as code")
+    headers = _headers(request)
+    context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=headers)
+    recording_gateway = _recording_gateway(gateway, model, version, context, [])
+    try:
+        metadata = await recording_gateway.describe(model, version, context)
+    except GatewayError:
+        metadata = None  # only some clients need it
+    finally:
+        await recording_gateway.close()
+    addresses = client_addresses(config, http_request("POST", "/", {}))
+    inference = ClientInference(operation, addresses, headers, metadata)
+    return {"code": await asyncio.to_thread(code_of, CLIENTS, inference)}
 
 
 async def _metadata(

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import * as comparison from "./comparison.js";
 import * as config from "./config.js";
 import { byId, el, setText, svg } from "./dom.js";
+import * as demo from "./demo.js";
 import * as past from "./history.js";
 import { bytes, count, History, recent, percent, rate, seconds } from "./statistics.js";
 import { TrafficGraph } from "./traffic_graph.js";
@@ -100,6 +101,7 @@ function show(state) {
   errors(history);
   config.showFacts(state);
   tryRequest.showPermission(state);
+  demo.show(state);
 }
 
 function showProblem(text) {
@@ -152,5 +154,6 @@ window.addEventListener("hashchange", showSection);
 config.init();
 tryRequest.init();
 past.init();
+demo.init();
 showSection();
 refresh();
