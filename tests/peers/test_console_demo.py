@@ -110,7 +110,11 @@ async def test_the_same_request_in_every_protocol(page: Page, shots: Path) -> No
     )
     by_protocol = dict(zip(protocols, decoded, strict=True))
     assert "IMAGE" in by_protocol["trtis-grpc"] + by_protocol["trtis-http"]
-    assert "input_tensors" in by_protocol["graphpipe"] or "IMAGE" in by_protocol["graphpipe"]
+    assert '"type": "10 (FP32)"' in by_protocol["graphpipe"]
+    answers = f"[...{items}].map((e) => e.querySelectorAll('pre.decoded')[1].textContent)"
+    answered = dict(zip(protocols, await page.eval(answers), strict=True))
+    assert '"output_tensors"' in answered["graphpipe"]
+    assert not any("cannot be decoded" in text for text in (*decoded, *answered.values()))
     await page.eval("document.querySelector('input[name=how-all][value=bytes]').click()")
     assert await page.eval(f"{items}[0].querySelector('pre.bytes').checkVisibility()")
     await page.shoot(shots / "demo-protocols.png", whole=True)

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from infergate.backends.base import Backend
 from infergate.backends.remote import RemoteBackend
 from infergate.codecs import wire_format
-from infergate.codecs.base import Codec, CodecPlugin, Profile
+from infergate.codecs.base import Codec, CodecPlugin, Profile, SupportsMessageFields
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
@@ -65,8 +65,15 @@ _HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 class _RecordingUpstream:
     """An upstream that adds its messages to ``exchanges``. It does not support streams."""
 
-    def __init__(self, upstream: Upstream[Any, Any], exchanges: list[Json], backend: str) -> None:
+    def __init__(
+        self,
+        upstream: Upstream[Any, Any],
+        codec: Codec[Any, Any],
+        exchanges: list[Json],
+        backend: str,
+    ) -> None:
         self._upstream: Final = upstream
+        self._codec: Final = codec
         self._exchanges: Final = exchanges
         self._backend: Final = backend
 
@@ -74,7 +81,7 @@ class _RecordingUpstream:
         exchange: Json = {
             "backend": self._backend,
             "endpoint": str(endpoint),
-            "request": wire_format.describe_request(wire),
+            "request": _describe_request(self._codec, wire),
             "answer": None,
             "error": "",
         }
@@ -87,7 +94,7 @@ class _RecordingUpstream:
             raise
         finally:
             exchange["seconds"] = time.monotonic() - began
-        exchange["answer"] = wire_format.describe_response(response, getattr(wire, "method", ""))
+        exchange["answer"] = _describe_response(self._codec, wire, response)
         return response
 
     async def close(self) -> None:
@@ -121,7 +128,7 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
         profile = replace(GENERIC, supports_binary=bool(request.get("binary")))
         wire = _build_request(plugin, codec, operation, profile, metadata)
         context.headers = {**wire_headers(wire), **context.headers, "x-request-id": f"{_PEER}-try"}
-        request_shown = wire_format.describe_request(wire)
+        request_shown = _describe_request(codec, wire)
         began = time.monotonic()
         response = await frontend.respond(wire, context)
         seconds = time.monotonic() - began
@@ -130,7 +137,7 @@ async def _try_request(config: Config, gateway: Gateway, request: Json) -> Json:
         record = context.record
         return {
             "request": request_shown,
-            "answer": wire_format.describe_response(response, getattr(wire, "method", "")),
+            "answer": _describe_response(codec, wire, response),
             "exchanges": exchanges,
             "result": _format_result(codec, response, operation, limits, metadata),
             "seconds": seconds,
@@ -304,7 +311,30 @@ def _with_recording(backend: Backend, exchanges: list[Json]) -> Backend:
     if not isinstance(backend, RemoteBackend):
         return backend  # an embedded model has no messages
     return backend.with_upstream(
-        lambda upstream: _RecordingUpstream(upstream, exchanges, backend.name)
+        lambda upstream: _RecordingUpstream(upstream, backend.codec, exchanges, backend.name)
+    )
+
+
+# ---- the messages
+
+
+def _describe_request(codec: Codec[Any, Any], wire: Any) -> Json:
+    shown = wire_format.describe_request(wire)
+    if not shown["decoded"] and isinstance(codec, SupportsMessageFields):
+        shown["decoded"] = _format_fields(codec.request_fields(wire))
+    return shown
+
+
+def _describe_response(codec: Codec[Any, Any], request: Any, wire: Any) -> Json:
+    shown = wire_format.describe_response(wire, getattr(request, "method", ""))
+    if not shown["decoded"] and isinstance(codec, SupportsMessageFields):
+        shown["decoded"] = _format_fields(codec.response_fields(wire))
+    return shown
+
+
+def _format_fields(fields_shown: Json | None) -> str:
+    return (
+        "" if fields_shown is None else wire_format.truncate(wire_format.format_json(fields_shown))
     )
 
 
