@@ -14,7 +14,7 @@ import ipaddress
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -60,6 +60,9 @@ class SupportsReload(Protocol):
 
     @property
     def config(self) -> Config: ...
+
+    @property
+    def addresses(self) -> Mapping[str, Address]: ...
 
     async def reload(self, config: Config) -> None: ...
 
@@ -215,9 +218,11 @@ class ConsoleDemo:
             | ({} if model == "digits" or name == "graphpipe" else {"rewrite": {"model": "digits"}})
             for model, name in names.items()
         ]
-        fields = self._original.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        return Config.model_validate(
-            fields | {"backends": backends, "routes": (*routes, {"model": "*", "backend": "demo"})}
+        changed = Config.model_validate(
+            {"backends": backends, "routes": (*routes, {"model": "*", "backend": "demo"})}
+        )
+        return self._original.model_copy(
+            update={"backends": changed.backends, "routes": changed.routes}
         )
 
     # ---- traffic
@@ -252,7 +257,7 @@ class ConsoleDemo:
         """Return a model and a client for each protocol of each listener, and for each route if the
         URL names the model."""
         config = self._source.config
-        addresses = compiled.addresses(config)
+        addresses = self._source.addresses
         found: list[tuple[str, str, str]] = []
         for listener, names in compiled.listener_protocols(config).items():
             for name in names:
