@@ -94,7 +94,7 @@ def test_latencies_are_counted_by_bucket_and_time(history: TrafficHistory) -> No
     assert last[5] == sum(last) == 3
 
 
-def test_retries_hedges_and_refusals_are_those_of_the_backend(history: TrafficHistory) -> None:
+def test_retries_and_hedges_are_those_of_the_backend(history: TrafficHistory) -> None:
     row = {"backend": "b", "retries": {"broken": 2, "timeout": 1}, "hedges": {"won": 4}}
     history.add(statistics_of(backends=({**row, "refusals": {"full": 5}},)), START + 1)
     shown = counts(history, BACKEND, "b")
