@@ -23,13 +23,14 @@ import pytest_asyncio
 from e2e.running import started_infergate
 from infergate.codecs.registry import plugins
 from peers.console_site import DEMO, LISTENERS, Harness, started_harness, traffic
+from peers.support.axe import axe_violations
 from peers.support.chromium import Page, chromium, opened_page
 
 pytestmark = pytest.mark.peers
 
 HASH = hashlib.sha256(b"opensesame").hexdigest()
 KEYS = f"actions: true, keys: [{{{{name: ops, sha256: {HASH}}}}}]"
-PARTS = ("live", "translation", "errors", "try", "config")
+PARTS = ("live", "history", "translation", "errors", "try", "config")
 WIDE, NARROW = (1440, 900), (420, 860)
 
 CONTRASTS = """
@@ -387,8 +388,9 @@ async def test_keyboard_navigation(page: Page) -> None:
             )
         )
     assert seen[0] == "Skip to content"
-    assert [each.split()[0] for each in seen[1:6]] == [
+    assert [each.split()[0] for each in seen[1:7]] == [
         "Live",
+        "History",
         "Translation",
         "Errors",
         "Try",
@@ -420,6 +422,7 @@ async def test_colour_schemes_and_screen_sizes(page: Page, shots: Path, scheme: 
             assert await page.eval(CONTRASTS) == [], part
             assert await page.eval(UNNAMED) == [], part
             assert await page.eval(WIDER) <= 0, f"{part} is wider than the window"
+            assert await axe_violations(page) == [], part
 
 
 async def test_reduced_motion_is_respected(page: Page) -> None:

@@ -81,6 +81,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "comparison",
         "recording",
         "terminal",
+        "migration.explain",
     ),
     "migration": (
         "core",

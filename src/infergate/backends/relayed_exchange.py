@@ -143,7 +143,9 @@ class RelayedExchange(Generic[Req, Resp]):
         sender = self.sender
         self.state = RelayState.LOCAL
         sender.retry_budget.active_requests -= 1
-        self.context.record.backend_seconds += time.monotonic() - self.started_at
+        record = self.context.record
+        record.backend_started_at = self.started_at
+        record.backend_seconds += time.monotonic() - self.started_at
         if sender.queue is not None:
             sender.queue.leave()
 

@@ -161,7 +161,9 @@ class RequestSender(Generic[Req, Resp]):
                 )
         finally:
             budget.active_requests -= 1
-            context.record.backend_seconds += time.monotonic() - started
+            record = context.record
+            record.backend_started_at = record.backend_started_at or started
+            record.backend_seconds += time.monotonic() - started
             if attempts is not None:
                 attempts.return_budget()
         if self.returns_headers:
@@ -214,7 +216,10 @@ class RequestSender(Generic[Req, Resp]):
         try:
             await queue.enter(context)
         finally:
-            context.record.backend_seconds += time.monotonic() - started
+            record, waited = context.record, time.monotonic() - started
+            record.backend_started_at = record.backend_started_at or started
+            record.backend_seconds += waited
+            record.queue_seconds += waited
         try:
             return await self.exchange(wire, context, sequence, hedge)
         finally:

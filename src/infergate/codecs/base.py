@@ -253,6 +253,18 @@ class SupportsContentEncoding(Protocol[Req_contra]):
 
 
 @runtime_checkable
+class SupportsMessageFields(Protocol):
+    """Implemented by a codec with binary bodies that no library can print."""
+
+    def request_fields(self, wire: Any) -> dict[str, Any] | None:
+        """Return the fields of a request's body as JSON data, with the first elements of long
+        lists. Return None if the body is invalid. Never raises."""
+
+    def response_fields(self, wire: Any) -> dict[str, Any] | None:
+        """Return the fields of the body of a response to an inference, like ``request_fields``."""
+
+
+@runtime_checkable
 class SupportsLongText(Protocol[Req_contra]):
     """Implemented by a codec whose messages may contain long texts, which are slow to read and
     write. The methods estimate the cost; their results change no message.

@@ -36,9 +36,9 @@ def redacted_yaml(config: Config, *, defaults: bool = False) -> str:
     return _to_yaml(_redact(_dump(config, defaults=defaults)))
 
 
-def redacted_diff(loaded: Config, file: Config) -> str:
-    """Return a unified diff from ``loaded`` to ``file``, without secrets. It is empty if both
-    configurations are equal.
+def redacted_diff(loaded: Config, file: Config, names: tuple[str, str] = ("loaded", "file")) -> str:
+    """Return a unified diff from ``loaded`` to ``file``, without secrets, with ``names`` in its
+    header. It is empty if both configurations are equal.
 
     Hidden values that differ are marked.
     """
@@ -48,8 +48,7 @@ def redacted_diff(loaded: Config, file: Config) -> str:
     lines = difflib.unified_diff(
         _to_yaml(_redact(before)).splitlines(),
         _to_yaml(_redact(after, changed)).splitlines(),
-        "loaded",
-        "file",
+        *names,
         lineterm="",
         n=_CONTEXT,
     )

@@ -477,11 +477,13 @@ class Config(Section):
     @classmethod
     def default(cls) -> Self:
         """Return the configuration of the embedded demo: all models of the builtin backend, on the
-        default ports."""
+        default ports, which are only reachable from this machine. The console may send requests,
+        because there is no server that they could disturb."""
         return cls.model_validate(
             {
                 "backends": {"demo": {"protocol": protocols.BUILTIN}},
                 "routes": ({"model": "*", "backend": "demo"},),
+                "listeners": {"admin": {"actions": True}},
                 "drain": {"delay": 0},
             }
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from infergate.core.errors import GatewayError
 
@@ -41,6 +42,13 @@ class RequestRecord:
     backend_seconds: float = 0.0
     cache: str = ""
     """``hit``, ``miss``, ``collapsed`` or ``bypass`` on a route with a response cache."""
+    backend_started_at: float = 0.0
+    """The time when the first request to the backend began, on the clock of ``time.monotonic``. It
+    is 0.0 if the backend got no request."""
+    queue_seconds: float = 0.0
+    """The part of ``backend_seconds`` spent in the backend's queue."""
+    message: Any = None
+    """The client's unary request, until the request has been recorded."""
 
     def record_error(self, error: GatewayError) -> None:
         """Record ``error`` as the outcome, and make its public text name the exceeded limit."""

@@ -103,7 +103,8 @@ class Dispatch(ABC, Generic[Req, Resp]):
     async def respond(self, wire: Req, context: RequestContext) -> Resp:
         """Respond to ``wire`` and record the request."""
         self._assign_id(context)
-        context.record.received_at = time.monotonic()
+        record = context.record
+        record.received_at, record.message = time.monotonic(), wire
         try:
             response = await self._serve(wire, context)
         except BaseException:
@@ -154,7 +155,8 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         if relay is None:
             return None
         self._assign_id(context)
-        context.record.received_at = time.monotonic()
+        record = context.record
+        record.received_at, record.message = time.monotonic(), wire
         return relay.start(wire, context, callbacks)
 
     def _claim_of(self, wire: HttpRequest) -> str:
@@ -244,7 +246,8 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         if relay is None:
             return None
         self._assign_id(context)
-        context.record.received_at = time.monotonic()
+        record = context.record
+        record.received_at, record.message = time.monotonic(), wire
         return relay.start(wire, context, callbacks)
 
     def _frontend_of(self, wire: RpcRequest) -> Frontend[RpcRequest, RpcResponse]:

@@ -54,6 +54,7 @@ class Metrics:
             registry.register(collector)
         self.flows: Final = self._requests.flows
         self.record: Final = self._requests.record
+        self.restart_slowest: Final = self._requests.restart_slowest
         ProcessCollector(registry=registry)
         self.in_flight: Final = gauge("infergate_in_flight_requests", "Requests in progress.")
         self.streams: Final = gauge("infergate_open_streams", "Open gRPC streams.")

@@ -1,11 +1,13 @@
-"""Data for the console that is not in the metrics: recent failures, and counts of pipelines.
+"""Data for the console that is not in the metrics: recent failures, slow requests, and counts of
+pipelines.
 
-*Rule.* The data has no headers, tensors, client addresses or identities. The request id identifies
-the line in the access log.
+*Rule.* The data has no headers, tensor data, client addresses or identities. The request id
+identifies the line in the access log.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -17,17 +19,30 @@ from infergate.observe.metrics import Metrics
 from infergate.observe.request_counters import RequestFlow
 
 MAX_FAILURES: Final = 100
+MAX_SLOW: Final = 200
+"""Maximum number of slow requests that a process keeps for each window, and that a snapshot
+contains."""
+SLOW_WINDOW_SECONDS: Final = 600.0
+"""The slowest requests of the current window and of the previous one are kept."""
 _MAX_TEXT: Final = 256  # maximum number of characters of a client's text
 _MAX_ERROR_TEXT: Final = 1024
 
 
-class Failure(NamedTuple):
-    """A failed request, with some of the fields of its access log line."""
+class TensorShape(NamedTuple):
+    """An input of a request, without its data."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class RequestSample(NamedTuple):
+    """A failed or slow request, with some of the fields of its access log line."""
 
     time: float
     """The wall-clock time at which the request ended."""
     kind: str
-    """The value of the error's ``core.errors.Kind``."""
+    """``ok``, or the value of the error's ``core.errors.Kind``."""
     error: str
     detail: str
     protocol: str
@@ -38,6 +53,10 @@ class Failure(NamedTuple):
     backend_protocol: str
     request_id: str
     seconds: float
+    phases: tuple[tuple[str, float], ...] = ()
+    """The phases of the request in their order, with their durations in seconds."""
+    inputs: tuple[TensorShape, ...] = ()
+    """The first inputs, if they are known."""
 
 
 PipelineCounts = dict[tuple[str, str, str], int]
@@ -46,32 +65,91 @@ PipelineCounts = dict[tuple[str, str, str], int]
 
 
 class RecentRequests:
-    """The recent failures and pipeline counts of a process. The object is not thread-safe."""
+    """The recent failures, slow requests and pipeline counts of a process. The object is not
+    thread-safe."""
 
     def __init__(self) -> None:
         self.pipelines: Final[PipelineCounts] = {}
-        self.failures: Final[deque[Failure]] = deque(maxlen=MAX_FAILURES)
+        self.failures: Final[deque[RequestSample]] = deque(maxlen=MAX_FAILURES)
+        self._slowest: dict[tuple[str, ...], RequestSample] = {}
+        """The slowest request of each route, protocol, backend and operation in this window."""
+        self._previous: dict[tuple[str, ...], RequestSample] = {}
+        self._window_start = 0.0
 
-    def record_failure(
-        self, record: RequestRecord, request_id: str, seconds: float, now: float
-    ) -> None:
-        """Record a request that failed after ``seconds``, at wall-clock time ``now``."""
-        self.failures.append(
-            Failure(
-                now,
-                record.outcome,
-                record.error[:_MAX_ERROR_TEXT],
-                record.detail[:_MAX_ERROR_TEXT],
-                record.protocol,
-                record.operation,
-                record.model[:_MAX_TEXT],
-                record.route,
-                record.backend,
-                record.backend_protocol,
-                request_id,
-                seconds,
-            )
-        )
+    def record_failure(self, sample: RequestSample) -> None:
+        """Keep a request that failed."""
+        self.failures.append(sample)
+
+    def record_slowest(self, sample: RequestSample) -> None:
+        """Keep a request that is the slowest of its kind so far."""
+        key = sample.route, sample.protocol, sample.backend, sample.operation
+        if len(self._slowest) < MAX_SLOW or key in self._slowest:
+            self._slowest[key] = sample
+            return
+        fastest = min(self._slowest, key=lambda each: self._slowest[each].seconds)
+        if self._slowest[fastest].seconds < sample.seconds:
+            del self._slowest[fastest]
+            self._slowest[key] = sample
+
+    def slowest(self) -> tuple[RequestSample, ...]:
+        """Return the slowest requests, the slowest first."""
+        found = [*self._slowest.values(), *self._previous.values()]
+        found.sort(key=lambda sample: sample.seconds, reverse=True)
+        return tuple(found[:MAX_SLOW])
+
+    def start_window_if_due(self, metrics: Metrics, now: float) -> None:
+        """Forget the slowest requests before the current window if the window has ended at
+        ``now``."""
+        if now - self._window_start >= SLOW_WINDOW_SECONDS:
+            self._previous, self._slowest, self._window_start = self._slowest, {}, now
+            metrics.restart_slowest()
+
+
+def sample_of(
+    record: RequestRecord,
+    request_id: str,
+    seconds: float,
+    now: float,
+    inputs: tuple[TensorShape, ...] = (),
+) -> RequestSample:
+    """Return a sample of a request that took ``seconds`` and ended at wall-clock time ``now``."""
+    return RequestSample(
+        now,
+        record.outcome,
+        record.error[:_MAX_ERROR_TEXT],
+        record.detail[:_MAX_ERROR_TEXT],
+        record.protocol,
+        record.operation,
+        record.model[:_MAX_TEXT],
+        record.route,
+        record.backend,
+        record.backend_protocol,
+        request_id,
+        seconds,
+        phases_of(record, seconds),
+        inputs,
+    )
+
+
+def phases_of(record: RequestRecord, seconds: float) -> tuple[tuple[str, float], ...]:
+    """Return the phases of a request that took ``seconds``: ``receive`` (until its last byte),
+    ``parse`` (authorization, parsing, routing and building the backend's request), ``queue``,
+    ``backend`` (including connecting and retries) and ``render`` (the response). Without a backend
+    request, ``parse`` is all that the gateway did."""
+    received = record.received_at - record.started_at if record.received_at else 0.0
+    began = record.backend_started_at
+    if not began or not record.received_at:
+        return ("receive", received), ("parse", max(seconds - received, 0.0))
+    parse = max(began - record.received_at, 0.0)
+    backend = record.backend_seconds
+    render = max(seconds - received - parse - backend, 0.0)
+    return (
+        ("receive", received),
+        ("parse", parse),
+        ("queue", record.queue_seconds),
+        ("backend", max(backend - record.queue_seconds, 0.0)),
+        ("render", render),
+    )
 
 
 class ProcessSnapshot(NamedTuple):
@@ -79,20 +157,23 @@ class ProcessSnapshot(NamedTuple):
 
     worker: int | None
     pipelines: PipelineCounts
-    failures: tuple[Failure, ...]
+    failures: tuple[RequestSample, ...]
     flows: Sequence[RequestFlow]
     families: Sequence[Metric]
     """The metric families, except the families of requests."""
+    slowest: tuple[RequestSample, ...] = ()
 
 
 def take_snapshot(
     recent: RecentRequests, metrics: Metrics, worker: int | None = None
 ) -> ProcessSnapshot:
     """Return a snapshot, which may be kept or sent to another process."""
+    recent.start_window_if_due(metrics, time.monotonic())
     return ProcessSnapshot(
         worker,
         dict(recent.pipelines),
         tuple(recent.failures),
         metrics.flows(),
         metrics.console_families(),
+        recent.slowest(),
     )

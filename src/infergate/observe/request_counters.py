@@ -44,7 +44,16 @@ class RequestFlow(NamedTuple):
 
 
 class _Series:
-    __slots__ = ("backend", "bytes_in", "bytes_out", "exemplars", "outcomes", "own", "seconds")
+    __slots__ = (
+        "backend",
+        "bytes_in",
+        "bytes_out",
+        "exemplars",
+        "outcomes",
+        "own",
+        "seconds",
+        "slowest",
+    )
 
     def __init__(self) -> None:
         self.seconds: Final = DurationHistogram(REQUEST_BUCKETS)
@@ -52,6 +61,8 @@ class _Series:
         self.own: Final = DurationHistogram(GATEWAY_BUCKETS)
         self.bytes_in = 0
         self.bytes_out = 0
+        self.slowest = 0.0
+        """The longest duration in seconds since ``restart_slowest``."""
         self.outcomes: Final[dict[str, int]] = {}
         self.exemplars: Final[dict[str, dict[int, Exemplar]]] = {}
         """The latest exemplar of each bucket, keyed by histogram."""
@@ -75,8 +86,9 @@ class RequestCounters(Collector):
         self.names: Callable[[], MetricNames | None] = lambda: None
         self._series: Final[dict[tuple[str, ...], _Series]] = {}
 
-    def record(self, record: RequestRecord, seconds: float, trace_id: str = "") -> None:
-        """Count a finished request, with exemplars if ``trace_id`` is not empty."""
+    def record(self, record: RequestRecord, seconds: float, trace_id: str = "") -> bool:
+        """Count a finished request, with exemplars if ``trace_id`` is not empty. Return whether it
+        is the slowest with its labels since ``restart_slowest``."""
         labels = (
             record.route,
             record.protocol,
@@ -107,6 +119,15 @@ class RequestCounters(Collector):
         outcomes[record.outcome] = outcomes.get(record.outcome, 0) + 1
         if trace_id:
             series.add_exemplars(trace_id, seconds=seconds, backend=at_backend or None, own=own)
+        if seconds > series.slowest:
+            series.slowest = seconds
+            return True
+        return False
+
+    def restart_slowest(self) -> None:
+        """Forget which requests were the slowest."""
+        for series in self._series.values():
+            series.slowest = 0.0
 
     def flows(self) -> list[RequestFlow]:
         """Return snapshots of the busiest flows. A call costs a thousandth of a call of

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from infergate.assembly.backends import make_remote_backend
 from infergate.assembly.engines import load_engine
@@ -42,6 +42,7 @@ from infergate.runtime.access import Authorizer, authorize_admin, make_authorize
 from infergate.runtime.admin import AdminApp, SubtreeApp
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.connection_gates import ConnectionGates
+from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open, max_client_connections
 from infergate.runtime.in_process import InProcessListener
@@ -57,6 +58,9 @@ from infergate.transport.base import Address, Server
 from infergate.transport.framed.server import FrameServer
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.connection_gate import ConnectionGate
+
+if TYPE_CHECKING:
+    from infergate.runtime.console.demo import ConsoleDemo  # imported on first use
 
 _CONNECTIONS: Final = "connections"
 _EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
@@ -86,6 +90,7 @@ def assemble(
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
     The admin listener reports ``history``. ``group`` connects the process to the other
     workers; it is None if there are no other workers."""
+    is_worker = group is not None and group.console_source is None
     group, limits = group or WorkerGroup(), compiled.limits(config)
     metrics, admission = group.metrics, Admission(limits)
     metrics.in_flight.set_function(lambda: admission.requests)
@@ -93,20 +98,26 @@ def assemble(
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     metrics.open_descriptors.set_function(count_open)
+    history = history or ConfigHistory()
+    source = group.console_source or SingleProcess(lambda: running, metrics, group.recent_requests)
+    sampler = HistorySampler(source, history.events)
     shared = _SharedState(
         group,
         admission,
         ConnectionGates(metrics),
         make_builtin,
-        history or ConfigHistory(),
-        group.console_source or SingleProcess(lambda: running, metrics, group.recent_requests),
+        history,
+        source,
+        sampler,
         group.control_recording
         or (lambda action: control_recorder(running.recorder, action, group.number)),
+        lambda: _find_demo(running, source, history),
     )
     shared.history.export_to(metrics)
     running = RunningGateway(
         config, functools.partial(_build_parts, shared), metrics.loop_blocked_seconds.inc
     )
+    running.history = None if is_worker else sampler
     metrics.generations.set_function(lambda: running.generation_count)
     metrics.listeners.source = lambda: running.gates
     metrics.endpoints.source = lambda: _endpoint_stats(running.gateway.backends)
@@ -118,6 +129,19 @@ def assemble(
     for name in _EXPORTED_LIMITS:
         metrics.limits.labels(name).set_function(functools.partial(_limit_value, running, name))
     return running
+
+
+def _find_demo(
+    running: RunningGateway, source: ConsoleSource, history: ConfigHistory
+) -> ConsoleDemo | None:
+    """Return the demo that ``running`` has, or a new one if infergate runs without a
+    configuration."""
+    from infergate.runtime.console.demo import ConsoleDemo, is_demo  # noqa: PLC0415 - on first use
+
+    if running.demo is None and is_demo(source.config):
+        running.demo = ConsoleDemo(source, history, assemble)
+    assert running.demo is None or isinstance(running.demo, ConsoleDemo)
+    return running.demo
 
 
 def _endpoint_stats(backends: Iterable[Backend]) -> Iterator[EndpointStats]:
@@ -165,7 +189,10 @@ class _SharedState:
     make_builtin: Callable[[str, float], Backend]
     history: ConfigHistory
     console_source: ConsoleSource
+    sampler: HistorySampler
     control_recording: ControlRecording
+    make_demo: Callable[[], ConsoleDemo | None]
+    """Returns the demo of the console. It is None unless the configuration is the demo's."""
 
 
 def _build_parts(
@@ -306,7 +333,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     tracer: Tracer | None,
 ) -> dict[str, ListenerSpec]:
     group, limits = shared.group, compiled.limits(config)
-    record = make_request_recorder(group, gateway.own_statistics, access_log, tracer)
+    record = make_request_recorder(group, gateway.own_statistics, access_log, tracer, limits)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
     relays = tracer is None  # ``assign_id`` starts a trace, and must run only once
     factory = _FrontendFactory(
@@ -456,7 +483,15 @@ def _make_admin(
     def console() -> SubtreeApp:
         from infergate.runtime.console.console import Console  # noqa: PLC0415 - on first use
 
-        return Console(shared.console_source, ready, shared.history, listener, can_reload=reloads)
+        return Console(
+            shared.console_source,
+            ready,
+            shared.history,
+            shared.sampler,
+            listener,
+            can_reload=reloads,
+            demo=shared.make_demo(),
+        )
 
     return AdminApp(
         scrape,

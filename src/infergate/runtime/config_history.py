@@ -7,11 +7,12 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from infergate.config.schema import Config
 from infergate.observe.access_log import iso_time
 from infergate.observe.metrics import Metrics
+from infergate.runtime.gateway_events import GatewayEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ConfigHistory:
         self._active_since = time.time()
         self._last_reload: ReloadResult | None = None
         self._metrics: Metrics | None = None
+        self.events: Final = GatewayEvents()
         self.reload: Callable[[str], Awaitable[ReloadResult]] | None = None
         self.read_config: Callable[[], Config] | None = None
         """Reads the current content of the configuration file. Raises ConfigError. It is None
@@ -65,8 +67,16 @@ class ConfigHistory:
             and not self.have_files_changed()
         )
 
-    def record(self, result: ReloadResult, sha256: str = "") -> None:
-        """Record a finished reload. ``sha256`` is the hash of the new configuration."""
+    def record(self, result: ReloadResult, sha256: str = "", diff: str = "") -> None:
+        """Record a finished reload. ``sha256`` is the hash of the new configuration, and ``diff``
+        its difference from the previous one, without secrets."""
+        if result.error:
+            text = f"the configuration was rejected ({result.trigger}): {result.error}"
+            self.events.add("reload_failed", text, diff=diff)
+        else:
+            self.events.add(
+                "reload", f"a new configuration is active ({result.trigger})", diff=diff
+            )
         self._last_reload = result
         if not result.error:
             self._sha256, self._active_since = sha256, result.finished_at

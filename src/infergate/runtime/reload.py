@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from infergate.config import redacted
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
@@ -17,6 +18,8 @@ from infergate.runtime.config_history import ConfigHistory, ReloadResult
 from infergate.runtime.running import ConfigRejectedError
 
 _log = logging.getLogger("infergate")
+_MAX_ROUTES_COMPARED: Final = 500
+"""Maximum number of routes of a configuration that is compared, because a reload waits for it."""
 ReadConfig = Callable[[TrackedFiles], Config]
 """Reads the configuration through ``TrackedFiles``. Raises ConfigError."""
 ApplyConfig = Callable[[Config], Awaitable[None]]
@@ -29,13 +32,22 @@ class ConfigReloader:
     succeeded."""
 
     def __init__(
-        self, read: ReadConfig, apply: ApplyConfig, history: ConfigHistory, files: TrackedFiles
+        self,
+        read: ReadConfig,
+        apply: ApplyConfig,
+        history: ConfigHistory,
+        files: TrackedFiles,
+        active: Config | None = None,
     ) -> None:
+        """``active`` is the active configuration, with which the first reload is compared."""
         self._read: Final = read
         self._apply: Final = apply
         self._history: Final = history
         self.files = files
         self._lock: Final = asyncio.Lock()
+        self._active = active
+        self._read_config: Config | None = None
+        """The configuration that the reload in progress has read."""
         self._pending: asyncio.Task[ReloadResult] | None = None
         """The reload that has not started yet."""
         history.reload = self.reload
@@ -52,10 +64,14 @@ class ConfigReloader:
         async with self._lock:
             self._pending = None
             files = TrackedFiles()
+            previous, self._read_config = self._active, None
             problem = await self._read_and_apply(files)
             self.files = files
             result = ReloadResult(trigger, time.time(), problem)
-            self._history.record(result, files.sha256)
+            diff = await asyncio.to_thread(_diff, previous, self._read_config)
+            if not problem:
+                self._active = self._read_config
+            self._history.record(result, files.sha256, diff)
         if problem:
             _log.error(
                 "%s: configuration rejected; the previous one stays active: %s",
@@ -76,7 +92,7 @@ class ConfigReloader:
         """Read and apply the configuration. Return the problem, or an empty string."""
         try:
             # A thread reads the file, because reading a long file would block the event loop.
-            config = await asyncio.to_thread(self._read, files)
+            config = self._read_config = await asyncio.to_thread(self._read, files)
             await self._apply(config)
         except ConfigError as error:
             return "; ".join(map(str, error.mistakes))
@@ -91,3 +107,12 @@ class ConfigReloader:
         """Reload for the reason ``trigger`` if files have changed since the last attempt."""
         if await asyncio.to_thread(self.files.have_changed):
             await self.reload(trigger)
+
+
+def _diff(previous: Config | None, config: Config | None) -> str:
+    """Return the difference between two configurations, or an empty string without them."""
+    if previous is None or config is None:
+        return ""
+    if max(len(previous.routes), len(config.routes)) > _MAX_ROUTES_COMPARED:
+        return f"Not compared: the configuration has more than {_MAX_ROUTES_COMPARED} routes."
+    return redacted.redacted_diff(previous, config, ("before", "after"))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 
+from infergate.core.limits import Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.tracing import Tracer
 from infergate.gateway.dispatch import assign_request_id
 from infergate.gateway.statistics import GatewayStatistics
 from infergate.gateway.streaming import RequestObserver
 from infergate.observe.access_log import AccessLog
+from infergate.observe.recent_requests import sample_of
+from infergate.runtime.input_shapes import InputShapes
 from infergate.runtime.worker_group import WorkerGroup
 
 
@@ -28,21 +31,33 @@ def make_request_recorder(
     statistics: GatewayStatistics,
     access_log: AccessLog | None,
     tracer: Tracer | None,
+    limits: Limits,
 ) -> RequestObserver:
-    """Return an observer that counts, logs and traces each finished request."""
+    """Return an observer that counts, logs and traces each finished request. ``limits`` bound the
+    reading of failed and slow requests for the console."""
     metrics, recent = group.metrics, group.recent_requests
-    pipelines, add_failure = recent.pipelines, recent.record_failure
+    pipelines, shapes = recent.pipelines, InputShapes(limits)
     count, count_model = metrics.record, statistics.record
+
+    def keep_sample(context: RequestContext, seconds: float, now: float) -> None:
+        record = context.record
+        inputs = shapes.read(record.protocol, record.message, now)
+        sample = sample_of(record, context.request_id, seconds, now, inputs)
+        if record.outcome == "ok":
+            recent.record_slowest(sample)
+        else:
+            recent.record_failure(sample)
 
     def record_request(context: RequestContext) -> None:
         record = context.record
         seconds, now = time.monotonic() - record.started_at, time.time()
-        count(record, seconds, "" if context.trace is None else context.trace.id)
+        is_slowest = count(record, seconds, "" if context.trace is None else context.trace.id)
         if record.pipeline:
             pipeline = record.protocol, record.backend_protocol, record.pipeline
             pipelines[pipeline] = pipelines.get(pipeline, 0) + 1
-        if record.outcome != "ok":
-            add_failure(record, context.request_id, seconds, now)
+        if is_slowest or record.outcome != "ok":
+            keep_sample(context, seconds, now)
+        record.message = None
         if record.exceeded_limit:
             metrics.refused_requests.labels(record.exceeded_limit).inc()
         count_model(record, seconds, now)

@@ -18,7 +18,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from infergate.access.authorizer import Authorizer
 from infergate.backends.base import Backend, SupportsHealthWatch
@@ -29,6 +29,7 @@ from infergate.core.tracing import Tracer
 from infergate.gateway.canonical_frontend import IN_PROCESS
 from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.access_log import AccessLog
+from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 from infergate.runtime.in_process import InProcessListener
 from infergate.runtime.offload import HelperPool
@@ -48,6 +49,12 @@ _FIXED_KEYS: Final = ("engine", "workers")
 """Configuration keys whose changes require a restart."""
 _CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """Seconds within which old configurations are closed during shutdown."""
+
+
+class Closeable(Protocol):
+    """Something that is closed when the gateway stops."""
+
+    async def close(self) -> None: ...
 
 
 class ConfigRejectedError(Exception):
@@ -170,6 +177,10 @@ class RunningGateway:
         self._closing_servers: Final[set[Server]] = set()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
+        self.history: HistorySampler | None = None
+        """Keeps the traffic of the last hour for the console. It is None in workers."""
+        self.demo: Closeable | None = None
+        """The demo of the console, or None."""
         self.on_retired: Callable[[], object] = lambda: None
         """An observer that is called when an old configuration has been closed, so that it can
         freeze objects."""
@@ -241,6 +252,8 @@ class RunningGateway:
             raise
         self._active.activate()
         self._lag_monitor.start()
+        if self.history is not None:
+            self.history.start()
 
     async def _open_listeners(
         self, listeners: Mapping[str, _ActiveListener], closing: Sequence[socket.socket] = ()
@@ -419,6 +432,10 @@ class RunningGateway:
         everything."""
         self._is_stopping = True
         self.drain()
+        if self.history is not None:
+            await self.history.stop()
+        if self.demo is not None:
+            await self.demo.close()
         data = [item.server for name, item in self._listeners.items() if name != ADMIN]
         await asyncio.gather(*(server.stop(grace) for server in (*data, *self._closing_servers)))
         if ADMIN in self._listeners:  # stopped last, because the admin listener reports the drain

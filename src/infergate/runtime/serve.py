@@ -73,7 +73,7 @@ def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> i
             handler.setFormatter(FORMATTERS[config.log.format]())
             _log_warnings(config)
 
-        reloader = None if source is None else ConfigReloader(read, apply, history, files)
+        reloader = None if source is None else ConfigReloader(read, apply, history, files, config)
         if not await _start_unless_stopped(running, signals.stop_signals):
             return 0
         freeze_objects()
@@ -83,7 +83,7 @@ def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> i
             _log.info(message, __version__, extra=with_fields(SERVING, listeners=listeners))
         else:
             print_banner(config, running.addresses, source, sys.stdout)
-        return await _run_until_stopped(running, reloader, signals)
+        return await _run_until_stopped(running, reloader, signals, history)
 
     with asyncio.Runner(loop_factory=load_engine(config.engine).make_loop) as runner:
         try:
@@ -165,7 +165,10 @@ async def _start_unless_stopped(
 
 
 async def _run_until_stopped(
-    running: GatewayService, reloader: ConfigReloader | None, signals: _Signals
+    running: GatewayService,
+    reloader: ConfigReloader | None,
+    signals: _Signals,
+    history: ConfigHistory,
 ) -> int:
     reload_tasks = (
         asyncio.create_task(_reload_on_sighup(signals.reload_requested, reloader)),
@@ -175,6 +178,7 @@ async def _run_until_stopped(
         task.add_done_callback(_log_failure)
     first_signal = await signals.stop_signals.get()
     _log.info("%s: draining", first_signal.name, extra=DRAIN)
+    history.events.add("drain", f"infergate drains and will stop ({first_signal.name})")
     running.drain()
     for task in reload_tasks:
         task.cancel()

@@ -21,7 +21,7 @@ from infergate.codecs.base import (
     RequestSummary,
 )
 from infergate.codecs.binary_estimates import BinaryEstimates
-from infergate.codecs.graphpipe import backend
+from infergate.codecs.graphpipe import backend, message_fields
 from infergate.codecs.graphpipe.config_text import PROTOCOL
 from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
 from infergate.codecs.graphpipe.errors import (
@@ -73,6 +73,15 @@ class GraphPipeCodec(BinaryEstimates):
 
     def __init__(self, options: Options) -> None:
         self._options: Final = options
+
+    # ---- for the console
+
+    def request_fields(self, wire: HttpRequest) -> dict[str, Any] | None:
+        return message_fields.describe_request(join_parts(wire.body)) if wire.body else None
+
+    def response_fields(self, wire: HttpResponse) -> dict[str, Any] | None:
+        is_binary = wire.status == 200 and wire.body  # an error is text
+        return message_fields.describe_response(join_parts(wire.body)) if is_binary else None
 
     # ---- for clients
 

@@ -11,7 +11,13 @@ from functools import partial
 from typing import Any
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, RequestSummary
-from infergate.codecs.trtis import http_backend, http_frontend, http_pass_through, response_messages
+from infergate.codecs.trtis import (
+    http_backend,
+    http_frontend,
+    http_pass_through,
+    message_fields,
+    response_messages,
+)
 from infergate.codecs.trtis.base_codec import TrtisCodec
 from infergate.codecs.trtis.http_frontend import BodyFormat
 from infergate.codecs.trtis.http_paths import match_path, parse_path
@@ -34,6 +40,14 @@ class TrtisHttpCodec(TrtisCodec):
 
     name: str = "trtis-http"
     streaming_methods: frozenset[str] = frozenset()
+
+    # ---- for the console
+
+    def request_fields(self, wire: HttpRequest) -> dict[str, Any] | None:
+        return message_fields.describe_request(wire)
+
+    def response_fields(self, wire: HttpResponse) -> dict[str, Any] | None:
+        return message_fields.describe_response(wire)
 
     # ---- for clients
 

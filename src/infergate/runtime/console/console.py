@@ -26,11 +26,14 @@ from infergate.observe.access_log import printable
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console import plan, state
 from infergate.runtime.console.browser_checks import reject_untrusted_host, rejection_reason
+from infergate.runtime.console.demo import DEMO, ConsoleDemo
+from infergate.runtime.console.history_query import HistoryQuery
+from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.page import HEADERS, INDEX, static_file
 from infergate.runtime.console.sources import ConsoleSource
 
 PATH: Final = "/console"
-_ACTIONS: Final = {"/try": "try", "/try/example": "example"}
+_ACTIONS: Final = {"/try": "try", "/try/example": "example", "/try/code": "code", "/demo": DEMO}
 _MAX_BODY_BYTES: Final = MIB
 _MAX_CONCURRENT_ACTIONS: Final = 8
 """Maximum number of concurrent actions. Test requests are exempt from the limits of clients, and
@@ -46,20 +49,24 @@ class Console:
     """Responds to requests below ``/console``. ``source`` provides the data and performs actions.
     ``listener`` is the admin listener's configuration."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - dependency injection
         self,
         source: ConsoleSource,
         is_ready: Callable[[], Awaitable[bool]],
         history: ConfigHistory,
+        sampler: HistorySampler,
         listener: AdminListener,
         *,
         can_reload: bool,
+        demo: ConsoleDemo | None = None,
     ) -> None:
         self._source: Final = source
         self._is_ready: Final = is_ready
         self._history: Final = history
+        self._sampler: Final = sampler
         self._listener: Final = listener
         self._can_reload: Final = can_reload
+        self._demo: Final = demo
         self._active_actions = 0
         self._comparisons: Final[dict[bool, asyncio.Task[bytes]]] = {}
         self._config_texts: Final[dict[bool, tuple[Config, str]]] = {}
@@ -83,11 +90,15 @@ class Console:
                 return _json_response(
                     await asyncio.to_thread(plan.plan, view.config, view.addresses)
                 )
+            case "/history":
+                return await self._traffic_history(wire.query)
             case "/config":
                 return await self._config(defaults="defaults" in wire.query)
         file = static_file(wire.path.removeprefix(f"{PATH}/") or INDEX)
         return file or _text_response(
-            404, "not found; the paths are /console/state, /console/plan and /console/config"
+            404,
+            "not found; the paths are /console/state, /console/plan, /console/history and "
+            "/console/config",
         )
 
     async def _respond_to_action(
@@ -150,6 +161,10 @@ class Console:
             )
         self._active_actions += 1
         try:
+            if action == DEMO:
+                if self._demo is None:
+                    raise bad_request("this configuration is not that of the demo")
+                return await self._demo.perform(request)
             return await self._source.run_action(action, request)
         finally:
             self._active_actions -= 1
@@ -173,6 +188,7 @@ class Console:
                 "key": bool(self._listener.keys),
             },
             "config": self._history.as_json(),
+            "demo": None if self._demo is None else self._demo.as_json(),
         }
         return await asyncio.to_thread(
             lambda: _json_response(
@@ -183,6 +199,17 @@ class Console:
                     "failures": state.recent_failures(processes),
                 }
             )
+        )
+
+    async def _traffic_history(self, text: str) -> HttpResponse:
+        """Return the history of the subject in the query ``text``."""
+        try:
+            query = HistoryQuery.parse(text)
+        except ValueError as error:
+            return _json_response({"error": str(error)}, 400)
+        history, processes = await asyncio.gather(self._sampler.refresh(), self._source.recent())
+        return await asyncio.to_thread(
+            lambda: _json_response(query.answer(history, processes, time.time()))
         )
 
     async def _config(self, *, defaults: bool) -> HttpResponse:

@@ -45,6 +45,10 @@ class ConsoleSource(Protocol):
         a worker number has data that all processes share."""
         ...
 
+    async def reload(self, config: Config) -> None:
+        """Make ``config`` active in all processes. Raises ConfigRejectedError."""
+        ...
+
     async def run_action(self, action: str, request: Json) -> Json:
         """Perform an action in one of the processes. Raises GatewayError."""
         ...
@@ -68,6 +72,8 @@ class _Running(Protocol):
 
     @property
     def listeners(self) -> Mapping[str, Any]: ...
+
+    async def reload(self, config: Config) -> None: ...
 
 
 class SingleProcess:
@@ -94,6 +100,9 @@ class SingleProcess:
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
         return (take_snapshot(self._recent, self._metrics),)
+
+    async def reload(self, config: Config) -> None:
+        await self._running().reload(config)
 
     async def run_action(self, action: str, request: Json) -> Json:
         from infergate.runtime.console.try_request import run_action  # noqa: PLC0415 - rarely used

@@ -112,8 +112,13 @@ def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
     _add_exited_workers(rows, families)
     for row in rows.to_list():
         counts = _with_counters(row)["outcomes"]
-        row["client_errors"] = sum(counts.get(outcome, 0) for outcome in _CLIENT_OUTCOMES)
+        row["client_errors"] = client_errors(counts)
     return rows.to_list()
+
+
+def client_errors(outcomes: Mapping[str, float]) -> float:
+    """Return the number of ``outcomes`` that clients caused."""
+    return sum(outcomes.get(outcome, 0) for outcome in _CLIENT_OUTCOMES)
 
 
 def _with_counters(row: Json) -> Json:

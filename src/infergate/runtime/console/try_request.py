@@ -9,6 +9,7 @@ counted as a client's request nor mirrored. Backends and endpoints count it as u
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from urllib.parse import quote
 from infergate.backends.base import Backend
 from infergate.backends.remote import RemoteBackend
 from infergate.codecs import wire_format
-from infergate.codecs.base import Codec, CodecPlugin, Profile
+from infergate.codecs.base import Codec, CodecPlugin, Profile, SupportsMessageFields
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
@@ -41,6 +42,7 @@ from infergate.transport.base import Endpoint, Upstream
 Json = dict[str, Any]
 TRY: Final = "try"
 EXAMPLE: Final = "example"
+CODE: Final = "code"
 INFER: Final = "infer"
 _QUERIES: Final[Mapping[str, Callable[[str, str], Operation]]] = {
     "metadata": messages.ModelMetadataRequest,
@@ -63,8 +65,15 @@ _HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 class _RecordingUpstream:
     """An upstream that adds its messages to ``exchanges``. It does not support streams."""
 
-    def __init__(self, upstream: Upstream[Any, Any], exchanges: list[Json], backend: str) -> None:
+    def __init__(
+        self,
+        upstream: Upstream[Any, Any],
+        codec: Codec[Any, Any],
+        exchanges: list[Json],
+        backend: str,
+    ) -> None:
         self._upstream: Final = upstream
+        self._codec: Final = codec
         self._exchanges: Final = exchanges
         self._backend: Final = backend
 
@@ -72,7 +81,7 @@ class _RecordingUpstream:
         exchange: Json = {
             "backend": self._backend,
             "endpoint": str(endpoint),
-            "request": wire_format.describe_request(wire),
+            "request": _describe_request(self._codec, wire),
             "answer": None,
             "error": "",
         }
@@ -85,7 +94,7 @@ class _RecordingUpstream:
             raise
         finally:
             exchange["seconds"] = time.monotonic() - began
-        exchange["answer"] = wire_format.describe_response(response, getattr(wire, "method", ""))
+        exchange["answer"] = _describe_response(self._codec, wire, response)
         return response
 
     async def close(self) -> None:
@@ -93,10 +102,12 @@ class _RecordingUpstream:
 
 
 async def run_action(config: Config, gateway: RoutingGateway, action: str, request: Json) -> Json:
-    """Perform an action of the console. ``action`` is TRY or EXAMPLE, and ``request`` is the JSON
-    that docs/console.md describes. Raises GatewayError if the request is invalid or cannot be
+    """Perform an action of the console. ``action`` is TRY, EXAMPLE or CODE, and ``request`` is the
+    JSON that docs/console.md describes. Raises GatewayError if the request is invalid or cannot be
     sent."""
-    return await {TRY: _try_request, EXAMPLE: _example}[action](config, gateway, request)
+    return await {TRY: _try_request, EXAMPLE: _example, CODE: _code}[action](
+        config, gateway, request
+    )
 
 
 async def _try_request(config: Config, gateway: RoutingGateway, request: Json) -> Json:
@@ -117,7 +128,7 @@ async def _try_request(config: Config, gateway: RoutingGateway, request: Json) -
         profile = replace(GENERIC, supports_binary=bool(request.get("binary")))
         wire = _build_request(plugin, codec, operation, profile, metadata)
         context.headers = {**wire_headers(wire), **context.headers, "x-request-id": f"{_PEER}-try"}
-        request_shown = wire_format.describe_request(wire)
+        request_shown = _describe_request(codec, wire)
         began = time.monotonic()
         response = await frontend.respond(wire, context)
         seconds = time.monotonic() - began
@@ -126,7 +137,7 @@ async def _try_request(config: Config, gateway: RoutingGateway, request: Json) -
         record = context.record
         return {
             "request": request_shown,
-            "answer": wire_format.describe_response(response, getattr(wire, "method", "")),
+            "answer": _describe_response(codec, wire, response),
             "exchanges": exchanges,
             "result": _format_result(codec, response, operation, limits, metadata),
             "seconds": seconds,
@@ -155,6 +166,31 @@ async def _example(config: Config, gateway: RoutingGateway, request: Json) -> Js
     finally:
         await recording_gateway.close()
     return {"inputs": tensor_format.example(metadata), "versions": list(metadata.versions)}
+
+
+async def _code(config: Config, gateway: RoutingGateway, request: Json) -> Json:
+    """Return the inference as the code of several clients, by the client's name."""
+    from infergate.migration.explain.client_code import CLIENTS, code_of  # noqa: PLC0415 - rare
+    from infergate.migration.explain.client_inference import ClientInference  # noqa: PLC0415
+    from infergate.migration.explain.client_request import http_request  # noqa: PLC0415
+    from infergate.migration.explain.listeners import client_addresses  # noqa: PLC0415
+
+    model, version = _string(request, "model"), _string(request, "version")
+    operation = _operation(request, model, version, compiled.limits(config))
+    if not isinstance(operation, InferRequest):
+        raise bad_request("only inferences can be written as code")
+    headers = _headers(request)
+    context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=headers)
+    recording_gateway = _recording_gateway(gateway, model, version, context, [])
+    try:
+        metadata = await recording_gateway.describe(model, version, context)
+    except GatewayError:
+        metadata = None  # only some clients need it
+    finally:
+        await recording_gateway.close()
+    addresses = client_addresses(config, http_request("POST", "/", {}))
+    inference = ClientInference(operation, addresses, headers, metadata)
+    return {"code": await asyncio.to_thread(code_of, CLIENTS, inference)}
 
 
 async def _metadata(
@@ -279,7 +315,30 @@ def _with_recording(backend: Backend, exchanges: list[Json]) -> Backend:
     if not isinstance(backend, RemoteBackend):
         return backend  # an embedded model has no messages
     return backend.with_upstream(
-        lambda upstream: _RecordingUpstream(upstream, exchanges, backend.name)
+        lambda upstream: _RecordingUpstream(upstream, backend.codec, exchanges, backend.name)
+    )
+
+
+# ---- the messages
+
+
+def _describe_request(codec: Codec[Any, Any], wire: Any) -> Json:
+    shown = wire_format.describe_request(wire)
+    if not shown["decoded"] and isinstance(codec, SupportsMessageFields):
+        shown["decoded"] = _format_fields(codec.request_fields(wire))
+    return shown
+
+
+def _describe_response(codec: Codec[Any, Any], request: Any, wire: Any) -> Json:
+    shown = wire_format.describe_response(wire, getattr(request, "method", ""))
+    if not shown["decoded"] and isinstance(codec, SupportsMessageFields):
+        shown["decoded"] = _format_fields(codec.response_fields(wire))
+    return shown
+
+
+def _format_fields(fields_shown: Json | None) -> str:
+    return (
+        "" if fields_shown is None else wire_format.truncate(wire_format.format_json(fields_shown))
     )
 
 

@@ -85,6 +85,7 @@ class Supervisor:
     def __init__(self, config: Config, history: ConfigHistory) -> None:
         metrics = self._metrics = Metrics()
         self._config = config
+        self._events: Final = history.events
         group = WorkerGroup(
             metrics=metrics,
             scrape=self._scrape,
@@ -278,6 +279,7 @@ class Supervisor:
                 *(slot.number, worker.pid, describe_exit(code), wait),
                 extra=WORKER_ENDED,
             )
+            self._events.add("worker_ended", f"worker {slot.number} ended: {describe_exit(code)}")
             await asyncio.sleep(wait)
             self._restarts.inc()
             async with self._change_lock:
@@ -291,6 +293,7 @@ class Supervisor:
                     assert slot.worker is not None
                     pid = slot.worker.pid
                     _log.info("worker %d is serving, pid %d", slot.number, pid, extra=WORKER_SERVES)
+                    self._events.add("worker_started", f"worker {slot.number} serves again")
 
     def _clear_slot(self, slot: WorkerSlot) -> None:
         """Add the ended worker's metrics to the totals, and clear its load."""

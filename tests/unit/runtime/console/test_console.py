@@ -320,3 +320,31 @@ def test_control_characters_are_escaped() -> None:
         assert encoded.isprintable()
         assert json.loads(encoded)["model"].startswith(r"a\u202eb\u007fc")
     assert json.loads(_encode({"plain": "\u00e9\n"})) == {"plain": "\u00e9\n"}
+
+
+async def test_the_history_shows_requests_with_their_phases_and_inputs(harness: Harness) -> None:
+    await harness.report("/console/history")
+    assert await harness.infer("identity") == 200
+    assert await harness.infer("gone") == 502
+    history = await harness.report("/console/history", "route=gone&minutes=15")
+    [failed] = history["failed"]
+    assert failed["kind"] == "connect"
+    assert failed["inputs"] == [{"name": "INPUT0", "datatype": "INT32", "shape": [1]}]
+    assert [each["phase"] for each in failed["phases"]] == [
+        "receive", "parse", "queue", "backend", "render",
+    ]  # fmt: skip
+    assert history["slowest"] == []
+    [slow] = (await harness.report("/console/history", "route=*"))["slowest"]
+    assert slow["seconds"] > 0
+    assert slow["inputs"][0]["name"] == "INPUT0"
+    response = await harness.send("/console/history", query="minutes=x")
+    assert response.status == 400
+
+
+async def test_a_reload_is_an_event(harness: Harness) -> None:
+    harness.history.record(ReloadResult("SIGHUP", 1.0), "def", "-old\n+new")
+    harness.history.record(ReloadResult("SIGHUP", 2.0, "line 3: no such backend"))
+    history = await harness.report("/console/history")
+    kinds = [(each["kind"], each["diff"]) for each in history["events"]]
+    assert kinds == [("reload_failed", ""), ("reload", "-old\n+new"), ("start", "")]
+    assert "line 3" in history["events"][0]["text"]

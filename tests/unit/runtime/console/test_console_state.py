@@ -13,6 +13,7 @@ from infergate.observe.recent_requests import (
     MAX_FAILURES,
     ProcessSnapshot,
     RecentRequests,
+    sample_of,
     take_snapshot,
 )
 from infergate.runtime.console import state
@@ -142,7 +143,9 @@ def test_the_latest_failures_of_all_processes_are_explained() -> None:
         for number in range(MAX_FAILURES + 5):
             failed = record_of(model="m" * 1000)
             failed.record_error(GatewayError(Kind.CONNECT, "e" * 5000, detail="d"))
-            recent.record_failure(failed, f"{worker}-{number}", 0.5, now=number * 2 + worker)
+            recent.record_failure(
+                sample_of(failed, f"{worker}-{number}", 0.5, now=number * 2 + worker)
+            )
         received.append(take_snapshot(recent, Metrics(), worker))
     failures = state.recent_failures(received)
     assert len(failures) == state.MAX_FAILURES
@@ -165,6 +168,6 @@ def test_every_kind_of_error_is_explained() -> None:
 
 def test_an_unknown_kind_has_no_explanation() -> None:
     recent = RecentRequests()
-    recent.record_failure(record_of(outcome="new"), "r1", 0.1, 1.0)
+    recent.record_failure(sample_of(record_of(outcome="new"), "r1", 0.1, 1.0))
     [result] = state.recent_failures([take_snapshot(recent, Metrics())])
     assert (result["kind"], result["meaning"], result["advice"]) == ("new", "", "")

@@ -310,3 +310,22 @@ async def test_an_operators_key_bypasses_access() -> None:
         )
         assert status == 200, response
         assert response["outcome"] == "ok"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_inference_is_written_as_code(gateway: RunningGateway) -> None:
+    inference = {"protocol": "v2-rest", "model": "to-v2-rest", "inputs": [TENSOR]}
+    status, response = await post(gateway, "try/code", inference)
+    assert status == 200
+    code = response["code"]
+    assert {"curl", "tritonclient", "kserve", "tensorflow-serving-api", "graphpipe"} <= set(code)
+    assert "/v2/models/to-v2-rest/infer" in code["curl"]
+    compile(code["tritonclient"], "tritonclient.py", "exec")
+    status, _ = await post(gateway, "try/code", inference | {"operation": "ready"})
+    assert status == 400
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_demo_needs_its_configuration(gateway: RunningGateway) -> None:
+    status, response = await post(gateway, "demo", {"action": "start"})
+    assert (status, response["error"]) == (400, "this configuration is not that of the demo")

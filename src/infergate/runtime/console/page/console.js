@@ -4,6 +4,8 @@ import { get } from "./api.js";
 import * as comparison from "./comparison.js";
 import * as config from "./config.js";
 import { byId, el, setText, svg } from "./dom.js";
+import * as demo from "./demo.js";
+import * as past from "./history.js";
 import { bytes, count, History, recent, percent, rate, seconds } from "./statistics.js";
 import { TrafficGraph } from "./traffic_graph.js";
 import { errors, translation } from "./tables.js";
@@ -12,7 +14,7 @@ import * as tryRequest from "./try_request.js";
 const INTERVAL_MS = 1000;
 /** With more routes, the configuration is compared with its file only when the Config tab is open. */
 const MAX_ROUTES_COMPARED = 500;
-const SECTIONS = ["live", "translation", "comparison", "errors", "try", "config"];
+const SECTIONS = ["live", "history", "translation", "comparison", "errors", "try", "config"];
 const history = new History();
 const tileViews = new Map();
 const graph = new TrafficGraph();
@@ -66,10 +68,12 @@ async function refresh() {
       plan = { ...(await get("plan")), number: state.config.number, since: state.config.since };
       if (plan.routes.length <= MAX_ROUTES_COMPARED || section === "config") config.compare().catch(() => {});
       tryRequest.showChoices(plan);
+      past.showChoices(plan);
       byId("comparison-link").hidden = !plan.routes.some((route) => route.compared);
     }
     history.add(state);
     if (section === "comparison") await comparison.refresh();
+    if (section === "history") await past.refresh();
     show(state);
     showProblem("");
   } catch (error) {
@@ -97,6 +101,7 @@ function show(state) {
   errors(history);
   config.showFacts(state);
   tryRequest.showPermission(state);
+  demo.show(state);
 }
 
 function showProblem(text) {
@@ -112,7 +117,7 @@ function showProblem(text) {
 // ---- sections
 
 function showSection() {
-  const hash = location.hash.slice(1);
+  const [hash] = location.hash.slice(1).split("?");
   section = SECTIONS.includes(hash) ? hash : "live";
   for (const name of SECTIONS) byId(name).hidden = name !== section;
   for (const link of document.querySelectorAll("nav a")) {
@@ -122,6 +127,7 @@ function showSection() {
   document.title = `${section === "live" ? "" : `${document.querySelector(`nav a[href="#${section}"]`).firstChild.textContent.trim()} · `}infergate console`;
   window.scrollTo(0, 0);
   if (history.states.length) show(history.last.state);
+  if (section === "history" && plan) past.refresh().catch((error) => showProblem(error.message));
   if (section === "config" && plan) config.compare().catch((error) => showProblem(error.message));
 }
 
@@ -147,5 +153,7 @@ setTheme(THEMES.includes(savedTheme) ? savedTheme : "auto");
 window.addEventListener("hashchange", showSection);
 config.init();
 tryRequest.init();
+past.init();
+demo.init();
 showSection();
 refresh();

@@ -1,6 +1,7 @@
 // The graph of the Live tab: listeners, routes, backends, endpoints, and the traffic between them.
 
 import { byId, el, setText, svg } from "./dom.js";
+import { linkTo } from "./history.js";
 import { LATENCY_SECONDS, recent, percent, rate, seconds } from "./statistics.js";
 
 const MAX_SHOWN = { routes: 14, backends: 12, endpoints: 24 };
@@ -101,7 +102,7 @@ export class TrafficGraph {
     if (visible.unrouted) columns.routes.push(this.node(`route:${NO_ROUTE}`, NO_ROUTE, "requests without a route, or to the server itself"));
     for (const backend of visible.backends) columns.backends.push(this.backend(backend));
     for (const [backend, url] of visible.endpoints) {
-      columns.endpoints.push(this.node(`end:${backend.name} ${url}`, url, backend.name));
+      columns.endpoints.push(this.node(`end:${backend.name} ${url}`, url, backend.name, [], { backend: backend.name, endpoint: url }));
     }
     for (const name of ["routes", "backends"]) {
       if (visible.hidden[name] > 0) columns[name].push(el("li", { class: "more" }, `and ${visible.hidden[name]} more; use Find to show them`));
@@ -135,12 +136,13 @@ export class TrafficGraph {
     this.layOut();
   }
 
-  node(key, name, sub, extra = []) {
+  node(key, name, sub, extra = [], subject = null) {
     const nums = el("p", { class: "nums" });
     const state = el("span", { class: "unseen" });
+    const label = el("code", { title: name }, name);
     const element = el(
       "li", { class: "node", "data-busy": "false", "data-key": key },
-      el("p", { class: "name" }, el("span", { class: "dot", "aria-hidden": "true" }), el("code", { title: name }, name), state),
+      el("p", { class: "name" }, el("span", { class: "dot", "aria-hidden": "true" }), subject ? el("a", { href: linkTo(subject), title: `History of ${name}` }, label) : label, state),
       sub ? el("p", { class: "sub" }, sub) : null, extra, nums,
     );
     this.nodes.set(key, { element, nums, state });
@@ -170,12 +172,12 @@ export class TrafficGraph {
     if (route.mirror) notes.push(`mirror ${route.mirror}`);
     if (route.rewrites.length) notes.push(route.rewrites.length > 2 ? `${route.rewrites.length} rewrites` : route.rewrites.join(", "));
     const to = el("p", { class: "sub to" }, `to ${route.backend}`);
-    return this.node(`route:${route.label}`, route.label, notes.join(" · "), [to]);
+    return this.node(`route:${route.label}`, route.label, notes.join(" · "), [to], { route: route.label });
   }
 
   backend(backend) {
     const tag = el("p", { class: "sub" }, el("span", { class: "tag", "data-protocol": backend.protocol }, backend.protocol));
-    return this.node(`back:${backend.name}`, backend.name, "", [tag]);
+    return this.node(`back:${backend.name}`, backend.name, "", [tag], { backend: backend.name });
   }
 
   // ---- statistics

@@ -2,8 +2,11 @@
 
 import { post } from "./api.js";
 import { byId, el, setText } from "./dom.js";
+import { DigitPad } from "./digit_pad.js";
 import { bytes, seconds } from "./statistics.js";
+import { picture, scores } from "./tensor_view.js";
 
+const PAD_MODEL = /^digits(-|$)/;
 const EXAMPLE = [{ name: "INPUT0", datatype: "FP32", shape: [4], data: [0, 1, 2, 3] }];
 
 // ---- the form
@@ -19,27 +22,55 @@ export function init() {
   for (const radio of document.querySelectorAll("input[name=how]")) {
     radio.addEventListener("change", () => { byId("outcome").dataset.how = radio.value; });
   }
-  byId("outcome").dataset.how = "decoded";
+  for (const radio of document.querySelectorAll("input[name=how-all]")) {
+    radio.addEventListener("change", () => { byId("all-outcome").dataset.how = radio.value; });
+  }
+  for (const id of ["outcome", "all-outcome"]) byId(id).dataset.how = "decoded";
+  byId("send-all").addEventListener("click", sendAll);
+  byId("write-code").addEventListener("click", writeCode);
+  byId("code-client").addEventListener("change", showCode);
+  byId("code-copy").addEventListener("click", copyCode);
+  byId("try-model").addEventListener("input", showPad);
+  pad = new DigitPad((pixels) => {
+    byId("try-inputs").value = formatInputs([{ name: "IMAGE", datatype: "FP32", shape: [1, 8, 8], data: pixels }]);
+  });
+}
+
+let pad = null;
+let protocols = [];
+let code = {};
+
+/** Show the pad if the model reads digits. */
+function showPad() {
+  byId("pad-area").hidden = !PAD_MODEL.test(byId("try-model").value) || byId("try-operation").value !== "infer";
 }
 
 /** Offer the protocols and models of the configuration, and keep the current choice. */
 export function showChoices(plan) {
-  const protocols = [...new Set(plan.listeners.flatMap((listener) => listener.protocols))].sort().reverse();
+  protocols = [...new Set(plan.listeners.flatMap((listener) => listener.protocols))].sort().reverse();
   const chosen = byId("try-protocol").value;
   byId("try-protocol").replaceChildren(...protocols.map((name) => el("option", { selected: name === chosen }, name)));
   byId("try-models").replaceChildren(...plan.models.slice(0, 500).map((name) => el("option", { value: name })));
-  if (!byId("try-model").value) byId("try-model").value = plan.models[0] ?? "";
+  if (!byId("try-model").value) {
+    const isDemo = !plan.models.length;
+    byId("try-model").value = isDemo ? "digits" : plan.models[0];
+    showPad();
+    if (isDemo) byId("pad-seven").click();
+  }
+  showPad();
 }
 
 export function showPermission(state) {
   byId("try-off").hidden = state.actions.try;
   byId("form").hidden = !state.actions.try;
+  byId("try-demo").hidden = !state.demo;
 }
 
 function updateFields() {
   const operation = byId("try-operation").value;
   byId("try-inputs").closest("label").hidden = operation !== "infer";
   byId("example").hidden = operation !== "infer";
+  showPad();
   byId("try-model").required = !operation.startsWith("server");
 }
 
@@ -75,6 +106,72 @@ async function send() {
   });
 }
 
+function setBusy(isBusy) {
+  for (const id of ["send", "send-all", "write-code", "example"]) byId(id).disabled = isBusy;
+}
+
+/** Send the request in each protocol, one after the other. */
+async function sendAll() {
+  let body;
+  try {
+    body = readForm();
+  } catch (error) {
+    setText(byId("try-note"), `Not sent: ${error.message}`);
+    return;
+  }
+  setBusy(true);
+  byId("all-protocols").replaceChildren();
+  byId("all-outcome").hidden = false;
+  for (const protocol of protocols) {
+    setText(byId("try-note"), `Sending in ${protocol} …`);
+    const response = await post("try", { ...body, protocol });
+    byId("all-protocols").append(protocolItem(protocol, response));
+  }
+  setText(byId("try-note"), "");
+  setBusy(false);
+}
+
+function protocolItem(protocol, response) {
+  const result = response.ok ? response.json : null;
+  const outcome = result ? result.outcome : "not sent";
+  const facts = result
+    ? `${bytes(result.request.size)} there, ${bytes(result.answer.size)} back, ${seconds(result.seconds)}${result.pipeline ? `, ${PIPELINES[result.pipeline]}` : ""}`
+    : response.json?.error ?? response.text;
+  return el("li", {}, el("details", {},
+    el("summary", {}, tag(protocol), el("span", { class: "pill", "data-health": outcome === "ok" ? "up" : "down" }, outcome), el("span", { class: "muted" }, facts)),
+    result ? el("div", { class: "sides" },
+      el("div", { class: "side" }, messageView(result.request, protocol, "client → infergate"), messageView(result.answer, protocol, "infergate → client")),
+      el("div", { class: "side" }, result.exchanges.length
+        ? result.exchanges.flatMap((exchange) => exchangeViews(exchange, result.backend_protocol))
+        : el("p", { class: "empty" }, "The model is embedded: there is no message to a backend."))) : null));
+}
+
+async function writeCode() {
+  await submit("Writing the code …", "try/code", (result) => {
+    setText(byId("try-note"), "");
+    code = result.code;
+    const chosen = byId("code-client").value;
+    byId("code-client").replaceChildren(...Object.keys(code).map((name) => el("option", { selected: name === chosen }, name)));
+    byId("code-outcome").hidden = false;
+    showCode();
+  });
+}
+
+function showCode() {
+  setText(byId("code-text"), code[byId("code-client").value] ?? "");
+  setText(byId("code-note"), "");
+}
+
+async function copyCode() {
+  try {
+    await navigator.clipboard.writeText(byId("code-text").textContent);
+    setText(byId("code-note"), "Copied.");
+  } catch {
+    getSelection().selectAllChildren(byId("code-text")); // browsers allow copying only on secure origins
+    setText(byId("code-note"), "Selected; press Ctrl+C.");
+  }
+}
+
 async function submit(note, path, then) {
   let body;
   try {
@@ -83,11 +180,10 @@ async function submit(note, path, then) {
     setText(byId("try-note"), `Not sent: ${error.message}`);
     return;
   }
-  const buttons = [byId("send"), byId("example")];
-  for (const button of buttons) button.disabled = true;
+  setBusy(true);
   setText(byId("try-note"), note);
   const response = await post(path, body);
-  for (const button of buttons) button.disabled = false;
+  setBusy(false);
   if (response.ok && response.json) then(response.json);
   else setText(byId("try-note"), `Not sent: ${response.json?.error ?? response.text}`);
 }
@@ -99,7 +195,7 @@ function show(result) {
   const route = result.route ? `route ${result.route}` : "no route";
   byId("try-summary").replaceChildren(
     el("span", { class: "pill", "data-health": isOk ? "up" : "down" }, result.outcome),
-    tag(result.protocol), result.pipeline ? el("span", { class: "pipeline", "data-pipeline": result.pipeline }, result.pipeline === "forward" ? "passed through" : "translated") : "",
+    tag(result.protocol), result.pipeline ? el("span", { class: "pipeline", "data-pipeline": result.pipeline }, PIPELINES[result.pipeline]) : "",
     result.backend ? tag(result.backend_protocol) : "",
     el("span", { class: "muted" }, `${route}${result.backend ? `, backend ${result.backend}` : ""} · ${seconds(result.seconds)}, of which ${seconds(result.backend_seconds)} in the backend`),
     ...(isOk ? [] : [el("span", {}, `${result.error} ${result.meaning} `, el("b", {}, result.advice ? "What to do: " : ""), result.advice)]),
@@ -109,8 +205,7 @@ function show(result) {
   const backend = el("div", { class: "side" });
   for (const exchange of result.exchanges) {
     backend.append(el("h4", {}, `infergate and ${exchange.backend} `, tag(result.backend_protocol), el("code", { class: "muted" }, exchange.endpoint)),
-      messageView(exchange.request, result.backend_protocol, `infergate → ${exchange.backend}`),
-      exchange.answer ? messageView(exchange.answer, result.backend_protocol, `${exchange.backend} → infergate, after ${seconds(exchange.seconds)}`) : el("p", { class: "empty" }, exchange.error));
+      ...exchangeViews(exchange, result.backend_protocol));
   }
   if (!result.exchanges.length) {
     const reason = isOk ? "There is no backend request: infergate responded itself, or the model is embedded." : "Nothing was sent to a backend.";
@@ -118,9 +213,30 @@ function show(result) {
   }
   byId("sides").replaceChildren(client, backend);
   setText(byId("try-result"), result.result);
+  showViews(result);
   byId("outcome").hidden = false;
 }
 
+const exchangeViews = (exchange, protocol) => [
+  messageView(exchange.request, protocol, `infergate → ${exchange.backend}`),
+  exchange.answer ? messageView(exchange.answer, protocol, `${exchange.backend} → infergate, after ${seconds(exchange.seconds)}`) : el("p", { class: "empty" }, exchange.error),
+];
+
+/** Show the inputs as pictures and the outputs as bars, or else as pictures. */
+function showViews(result) {
+  let inputs = [];
+  let outputs = [];
+  try {
+    inputs = JSON.parse(byId("try-inputs").value);
+    outputs = JSON.parse(result.result).outputs ?? [];
+  } catch {
+    // a shortened response is only shown as text
+  }
+  const views = [...inputs.map(picture), ...outputs.map((tensor) => scores(tensor) ?? picture(tensor))].filter(Boolean).slice(0, 8);
+  byId("try-views").replaceChildren(...views);
+}
+
+const PIPELINES = { forward: "passed through", translate: "translated" };
 const tag = (protocol) => el("span", { class: "tag", "data-protocol": protocol }, protocol);
 
 function messageView(message, protocol, direction) {

@@ -1,0 +1,102 @@
+"""The JSON of ``/console/history``: the last hour of a route, a backend, an endpoint or the whole
+gateway, what changed, and the failed and the slowest requests. This module has no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import parse_qs
+
+from infergate.observe.recent_requests import ProcessSnapshot, RequestSample
+from infergate.runtime.console.explanations import explain
+from infergate.runtime.console.history import ALL, BACKEND, ENDPOINT, ROUTE, TrafficHistory
+
+Json = dict[str, Any]
+MAX_REQUESTS: Final = 20
+"""Maximum number of failed requests, and of slow requests, in the JSON."""
+_MAX_MINUTES: Final = 60
+_MAX_FIELDS: Final = 8
+
+
+class HistoryQuery(NamedTuple):
+    """A subject, and a number of minutes before now. ``kind`` is ``all``, ``route``, ``backend`` or
+    ``endpoint``; ``backend`` is the backend of an endpoint."""
+
+    kind: str = ALL
+    name: str = ""
+    backend: str = ""
+    minutes: int = _MAX_MINUTES
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the query in ``text``, for example ``route=m&minutes=15``. Raises ValueError."""
+        fields = parse_qs(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+        values = {name: found[0] for name, found in fields.items()}
+        digits = values.pop("minutes", str(_MAX_MINUTES))
+        if unknown := values.keys() - {ROUTE, BACKEND, ENDPOINT}:
+            raise ValueError(f"unknown parameter {min(unknown)!r:.64}")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= 2):
+            raise ValueError(f"minutes must be a number from 1 to {_MAX_MINUTES}")
+        minutes = min(max(int(digits), 1), _MAX_MINUTES)
+        match values:
+            case {"endpoint": name, "backend": backend, **rest} if not rest:
+                return cls(ENDPOINT, name, backend, minutes)
+            case {"route": name, **rest} if not rest:
+                return cls(ROUTE, name, "", minutes)
+            case {"backend": name, **rest} if not rest:
+                return cls(BACKEND, name, "", minutes)
+            case {} if not values:
+                return cls(minutes=minutes)
+        raise ValueError("expected route, or backend, or endpoint with backend")
+
+    def answer(
+        self, history: TrafficHistory, processes: Sequence[ProcessSnapshot], now: float
+    ) -> Json:
+        """Return the JSON at wall-clock time ``now``."""
+        since = now - self.minutes * 60
+        failed = self._select((p, sample) for p in processes for sample in p.failures)
+        slowest = self._select((p, sample) for p in processes for sample in p.slowest)
+        failed.sort(key=lambda sample: sample["time"], reverse=True)
+        slowest.sort(key=lambda sample: sample["seconds"], reverse=True)
+        events = history.events.as_json(since)
+        return {
+            "time": now,
+            "minutes": self.minutes,
+            "subject": {"kind": self.kind, "name": self.name, "backend": self.backend},
+            "events": [event for event in events if self._concerns(event)],
+            "failed": failed[:MAX_REQUESTS],
+            "slowest": slowest[:MAX_REQUESTS],
+            **history.series(self.kind, self.name, self.backend, self.minutes),
+        }
+
+    def _select(self, samples: Iterable[tuple[ProcessSnapshot, RequestSample]]) -> list[Json]:
+        return [
+            sample._asdict()
+            | {
+                "worker": process.worker,
+                "phases": [{"phase": name, "seconds": each} for name, each in sample.phases],
+                "inputs": [each._asdict() for each in sample.inputs],
+            }
+            | explain(sample.kind)
+            for process, sample in samples
+            if self._matches(sample)
+        ]
+
+    def _matches(self, sample: RequestSample) -> bool:
+        match self.kind:
+            case "route":
+                return sample.route == self.name
+            case "backend":
+                return sample.backend == self.name
+            case "endpoint":
+                return sample.backend == self.backend
+        return True
+
+    def _concerns(self, event: Json) -> bool:
+        """Return whether ``event`` concerns the whole gateway or this subject. The endpoints of a
+        route are not known here, so a route has all events."""
+        if not event["backend"] or self.kind in {ALL, ROUTE}:
+            return True
+        if self.kind == BACKEND:
+            return bool(event["backend"] == self.name)
+        return bool((event["backend"], event["endpoint"]) == (self.backend, self.name))

@@ -1,0 +1,75 @@
+"""Reads the counters of all processes for the history, every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from infergate.core.log_events import BUG
+from infergate.observe.recent_requests import ProcessSnapshot
+from infergate.runtime.console import state
+from infergate.runtime.console.history import TrafficHistory
+from infergate.runtime.console.sources import ConsoleSource, WorkerCounts
+from infergate.runtime.gateway_events import GatewayEvents
+
+SAMPLE_SECONDS: Final = 5.0
+_MIN_SECONDS: Final = 1.0
+"""A reader of the history gets counters that are at most this old."""
+_log = logging.getLogger("infergate")
+
+
+class HistorySampler:
+    """Adds the counters of ``source`` to a history, between ``start`` and ``stop``, while the admin
+    listener serves the console."""
+
+    def __init__(self, source: ConsoleSource, events: GatewayEvents) -> None:
+        self._source: Final = source
+        self.history: Final = TrafficHistory(events)
+        self._sampled_at = float("-inf")
+        self._lock: Final = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            admin = self._source.config.listeners.admin
+            if admin is not None and admin.console:
+                try:
+                    await self.refresh()
+                except Exception:  # noqa: BLE001 - a bug must not end the history
+                    _log.exception("bug while reading counters for the console", extra=BUG)
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def refresh(self) -> TrafficHistory:
+        """Read the counters unless they were read just before, and return the history."""
+        async with self._lock:
+            if time.monotonic() - self._sampled_at >= _MIN_SECONDS:
+                processes = await self._source.recent()
+                if _is_complete(processes, self._source.workers):
+                    await asyncio.to_thread(self._add, processes)
+                    self._sampled_at = time.monotonic()
+        return self.history
+
+    def _add(self, processes: Sequence[ProcessSnapshot]) -> None:
+        flows = [flow for process in processes for flow in process.flows]
+        # The flows are left out here, because their JSON would be most of the work.
+        statistics = state.statistics([process._replace(flows=()) for process in processes])
+        self.history.add(statistics, time.time(), flows)
+
+
+def _is_complete(processes: Sequence[ProcessSnapshot], workers: WorkerCounts) -> bool:
+    """Return whether every serving worker has reported. If one has not responded in time, the sums
+    fall, and would seem to rise when it responds again."""
+    reported = sum(process.worker is not None for process in processes)
+    return workers.wanted == 1 or reported == workers.serving

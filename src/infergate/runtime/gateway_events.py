@@ -1,0 +1,56 @@
+"""The events of the last hour that explain a change of the traffic: reloads, drains, restarts of
+workers, and endpoints that were ejected or failed their health checks. The console marks them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+MAX_EVENTS: Final = 300
+MAX_DIFF_CHARS: Final = 16 * 1024
+_MAX_TEXT_CHARS: Final = 1024
+
+
+@dataclass(slots=True)
+class GatewayEvent:
+    """An event at wall-clock time ``time``. ``backend`` and ``endpoint`` are empty unless it
+    concerns an endpoint."""
+
+    time: float
+    kind: str
+    """``start``, ``reload``, ``reload_failed``, ``drain``, ``worker_ended``, ``worker_started``,
+    ``ejected``, ``down`` or ``up``."""
+    text: str
+    backend: str = ""
+    endpoint: str = ""
+    diff: str = ""
+    """The change of the configuration without secrets, as a unified diff."""
+
+
+class GatewayEvents:
+    """The last ``MAX_EVENTS`` events, with about 5 MB of text at most."""
+
+    def __init__(self) -> None:
+        self._events: Final[deque[GatewayEvent]] = deque(maxlen=MAX_EVENTS)
+        self.add("start", "infergate started")
+
+    def add(
+        self, kind: str, text: str, backend: str = "", endpoint: str = "", diff: str = ""
+    ) -> GatewayEvent:
+        """Add an event that happens now, and return it."""
+        text = text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}…"
+        event = GatewayEvent(time.time(), kind, text, backend, endpoint, _shorten(diff))
+        self._events.append(event)
+        return event
+
+    def as_json(self, since: float) -> list[dict[str, Any]]:
+        """Return the events after wall-clock time ``since``. The newest event comes first."""
+        return [asdict(event) for event in reversed(self._events) if event.time >= since]
+
+
+def _shorten(diff: str) -> str:
+    if len(diff) <= MAX_DIFF_CHARS:
+        return diff
+    return f"{diff[:MAX_DIFF_CHARS]}\n… the rest of the difference is not kept"

@@ -1,0 +1,130 @@
+"""A gateway in an incident: backends that are slow, broken or come and go, and a bad reload."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.running import Infergate, started_infergate
+from peers.console_site import LISTENERS
+
+CONFIG = """
+log: {{access: false}}
+reload: {{watch: false}}
+backends:
+  good: {{protocol: v2-rest, endpoints: ["http://{good}"], health: {{checks: never}}}}
+  slow: {{protocol: v2-rest, endpoints: ["http://{slow}"], health: {{checks: never}}}}
+  failing: {{protocol: v2-rest, endpoints: ["http://{failing}"], health: {{checks: never}}}}
+  flapping:
+    protocol: v2-rest
+    endpoints: ["http://{good}", "http://{flapping}"]
+    balance: {{policy: round-robin}}
+    health: {{checks: never}}
+    outliers: {{consecutive_errors: 2}}
+routes:
+  - {{model: good, backend: good}}
+  - {{model: slow, backend: slow}}
+  - {{model: failing, backend: failing, timeout: 3s}}
+  - {{model: flapping, backend: flapping}}
+"""
+BODY = json.dumps(
+    {"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4]}]}
+).encode()
+
+
+class StubServer:
+    """A V2 server that responds after ``delay`` seconds or, if it ``is_broken``, not at all."""
+
+    def __init__(self) -> None:
+        self.delay = 0.0
+        self.is_broken = False
+        self.requests = 0
+        stub = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                stub.requests += 1
+                self.rfile.read(int(self.headers["content-length"]))
+                if stub.is_broken:
+                    self.close_connection = True
+                    return
+                time.sleep(stub.delay)
+                outputs = [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1.0]}]
+                body = json.dumps({"model_name": "m", "outputs": outputs}).encode()
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Refuse connections from now on."""
+        if not self._thread.is_alive():
+            return
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@dataclass
+class Incident:
+    """A running gateway, its configuration ``file``, and its backends."""
+
+    gateway: Infergate
+    file: Path
+    servers: dict[str, StubServer]
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.gateway.admin}/console/"
+
+    def infer(self, model: str, body: bytes = BODY) -> int:
+        """Send an inference, and return its status."""
+        url = f"http://{self.gateway.http}/v2/models/{model}/infer"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, body)) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            return int(error.code)
+
+    def history(self, query: str = "") -> Any:
+        with urllib.request.urlopen(f"{self.url}history?{query}") as response:
+            return json.load(response)
+
+    def reload(self) -> None:
+        headers = {"x-infergate-console": "1"}
+        url = f"http://{self.gateway.admin}/reload"
+        request = urllib.request.Request(url, headers=headers, method="POST")
+        with contextlib.suppress(urllib.error.HTTPError):  # a rejected configuration
+            urllib.request.urlopen(request).close()
+
+
+@contextmanager
+def started_incident() -> Iterator[Incident]:
+    with ExitStack() as stack:
+        servers = {name: StubServer() for name in ("good", "slow", "failing", "flapping")}
+        for server in servers.values():
+            stack.callback(server.close)
+        addresses = {name: server.address for name, server in servers.items()}
+        gateway = stack.enter_context(started_infergate(CONFIG.format(**addresses), LISTENERS))
+        yield Incident(gateway, gateway.log.parent / "routes.yaml", servers)

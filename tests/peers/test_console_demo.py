@@ -1,0 +1,172 @@
+"""The console's demo in a real browser: draw a digit, send it in every protocol, copy it as code,
+generate traffic, and break a server.
+
+INFERGATE_SHOTS names a folder for screenshots.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from e2e.running import Infergate, started_infergate
+from peers.console_site import DEMO, LISTENERS
+from peers.support.axe import axe_violations
+from peers.support.chromium import Page, chromium, opened_page
+from peers.test_console import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
+
+pytestmark = pytest.mark.peers
+
+CLICK = "document.getElementById('{}').click()"
+TEXT = "document.getElementById('{}').textContent"
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Infergate]:
+    try:
+        chromium()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    with started_infergate(DEMO, LISTENERS) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def page(demo: Infergate) -> AsyncIterator[Page]:
+    async with opened_page() as opened:
+        await opened.look(*WIDE)
+        await opened.open(f"http://{demo.admin}/console/#try")
+        await opened.until("document.querySelector('#try-protocol option')")
+        yield opened
+        assert opened.console_errors == []
+        own = f"http://{demo.admin}/"
+        assert [each for each in opened.requests if not each.startswith(own)] == []
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("INFERGATE_SHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+BEST = "document.querySelector('#try-views .score.best span').textContent"
+
+
+async def test_a_drawn_digit_is_recognized(page: Page, shots: Path) -> None:
+    assert await page.eval("document.getElementById('try-demo').checkVisibility()")
+    await page.eval(CLICK.format("pad-seven"))
+    await page.eval(CLICK.format("send"))
+    await page.until(f"document.querySelector('#try-views .score.best') && {BEST} === 'seven'")
+    assert await page.eval("document.querySelectorAll('#try-views canvas.tensor').length") == 1
+    assert await page.eval("document.querySelectorAll('#try-views .score').length") == 10
+    await page.eval(CLICK.format("pad-clear"))
+    await page.eval("document.querySelectorAll('.pixel')[3].focus()")
+    for _ in range(7):  # a vertical line, drawn with the keyboard
+        await page.press(" ", 32, " ")
+        await page.press("ArrowDown", 40)
+    await page.press(" ", 32, " ")
+    inked = "document.querySelectorAll('.pixel[aria-pressed=true]').length"
+    assert await page.eval(inked) == 8
+    await page.eval(CLICK.format("send"))
+    await page.until(f"{BEST} === 'one'", "the line is a one")
+    await page.shoot(shots / "demo-digit.png", whole=True)
+
+
+async def test_the_pointer_draws(page: Page) -> None:
+    await page.eval(CLICK.format("pad-clear"))
+    box = "JSON.stringify(document.querySelectorAll('.pixel')[{}].getBoundingClientRect())"
+    for name, cell in (("mousePressed", 10), ("mouseMoved", 18), ("mouseReleased", 18)):
+        x, y = await page.eval(
+            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])"
+            f"(JSON.parse({box.format(cell)}))"
+        )
+        await page._send(
+            "Input.dispatchMouseEvent",
+            type=name, x=x, y=y, button="left", buttons=1, clickCount=1,
+        )  # fmt: skip
+    values = "JSON.parse(document.getElementById('try-inputs').value)[0].data"
+    data = await page.eval(values)
+    assert (data[10], data[18], data[2], data[63]) == (16, 16, 4, 0)
+
+
+async def test_the_same_request_in_every_protocol(page: Page, shots: Path) -> None:
+    await page.eval(CLICK.format("pad-seven"))
+    offered = "[...document.querySelectorAll('#try-protocol option')].map((e) => e.value)"
+    protocols = await page.eval(offered)
+    assert {"graphpipe", "trtis-http", "trtis-grpc", "v2-rest", "v2-grpc"} <= set(protocols)
+    await page.eval(CLICK.format("send-all"))
+    items = "document.querySelectorAll('#all-protocols > li')"
+    await page.until(f"{items}.length === {len(protocols)}")
+    outcomes = f"[...{items}].map((e) => e.querySelector('.pill').textContent)"
+    assert set(await page.eval(outcomes)) == {"ok"}
+    await page.eval("document.querySelectorAll('#all-protocols summary').forEach((e) => e.click())")
+    decoded = await page.eval(
+        f"[...{items}].map((e) => e.querySelector('pre.decoded').textContent)"
+    )
+    by_protocol = dict(zip(protocols, decoded, strict=True))
+    assert "IMAGE" in by_protocol["trtis-grpc"] + by_protocol["trtis-http"]
+    assert '"type": "10 (FP32)"' in by_protocol["graphpipe"]
+    answers = f"[...{items}].map((e) => e.querySelectorAll('pre.decoded')[1].textContent)"
+    answered = dict(zip(protocols, await page.eval(answers), strict=True))
+    assert '"output_tensors"' in answered["graphpipe"]
+    assert not any("cannot be decoded" in text for text in (*decoded, *answered.values()))
+    await page.eval("document.querySelector('input[name=how-all][value=bytes]').click()")
+    assert await page.eval(f"{items}[0].querySelector('pre.bytes').checkVisibility()")
+    await page.shoot(shots / "demo-protocols.png", whole=True)
+
+
+async def test_the_request_is_copied_as_code(page: Page) -> None:
+    await page.eval(CLICK.format("pad-seven"))
+    await page.eval(CLICK.format("write-code"))
+    await page.until("!document.getElementById('code-outcome').hidden")
+    for client, text in (
+        ("curl", "curl http://127.0.0.1:"),
+        ("tritonclient", "import tritonclient.http"),
+        ("kserve", "from kserve import"),
+        ("tensorflow-serving-api", "predict_pb2"),
+        ("graphpipe", "remote.execute_multi"),
+    ):
+        await page.eval(
+            f"document.getElementById('code-client').value = '{client}';"
+            "document.getElementById('code-client').dispatchEvent(new Event('change'))"
+        )
+        assert text in await page.eval(TEXT.format("code-text")), client
+    await page.eval(CLICK.format("code-copy"))
+    await page.until(f"/Copied|Selected/.test({TEXT.format('code-note')})")
+
+
+async def test_traffic_and_a_broken_server_bring_the_diagram_to_life(
+    page: Page, shots: Path
+) -> None:
+    await page.eval("location.hash = '#live'")
+    await page.until("document.getElementById('demo').checkVisibility()")
+    await page.eval(CLICK.format("demo-start"))
+    busy = "document.querySelectorAll('#column-{} .node[data-busy=true]').length"
+    await page.until(f"{busy.format('backends')} >= 5", "every backend has traffic")
+    await page.until(f"{busy.format('endpoints')} >= 4")
+    await page.eval(CLICK.format("demo-break"))
+    await page.until(f"{TEXT.format('demo-break')} === 'Repair the server'")
+    failing = "document.querySelector('[data-key=\"back:tf-serving\"]')?.dataset.health"
+    await page.until(f"['down', 'failing'].includes({failing})", "its only server is broken")
+    for size, scheme in ((WIDE, "light"), (WIDE, "dark"), (NARROW, "dark")):
+        await page.look(*size, scheme)
+        assert await page.eval(CONTRASTS) == []
+        assert await page.eval(UNNAMED) == []
+        assert await page.eval(WIDER) <= 0
+        await page.shoot(shots / f"demo-live-{scheme}-{size[0]}.png", whole=size is NARROW)
+    assert await axe_violations(page) == []
+    await page.eval(CLICK.format("demo-break"))
+    await page.until(f"{TEXT.format('demo-break')} === 'Break a server'")
+    await page.eval("location.hash = '#history'")
+    events = TEXT.format("history-events")
+    await page.until(f"{events}.includes('a new configuration is active (demo)')")
+    await page.eval("location.hash = '#live'")
+    await page.eval(CLICK.format("demo-stop"))
+    await page.until("document.getElementById('demo-stop').disabled")
+    names = "[...document.querySelectorAll('#column-backends .name code')].map((e) => e.innerText)"
+    await page.until(f"JSON.stringify({names}) === '[\"demo\"]'", "the configuration is restored")

@@ -1,0 +1,206 @@
+"""The console's history in an incident, in a real browser: what it shows is compared with what was
+done.
+
+INFERGATE_SHOTS names a folder for screenshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from peers.incident_site import Incident, started_incident
+from peers.support.axe import axe_violations
+from peers.support.chromium import Page, chromium, opened_page
+from peers.test_console import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
+
+pytestmark = pytest.mark.peers
+
+TEXT = "document.getElementById('{}').textContent"
+PHONE = (400, 860)
+
+
+@pytest.fixture(scope="module")
+def incident() -> Iterator[Incident]:
+    """A gateway after this incident: a backend became slow, one failed, one was ejected, and a
+    reload was rejected."""
+    try:
+        chromium()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    with started_incident() as running:
+        running.history()  # the counters start here
+        perform_incident(running)
+        yield running
+
+
+def perform_incident(running: Incident) -> None:
+    servers = running.servers
+    servers["slow"].delay = 0.3
+    servers["failing"].is_broken = True
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(running.infer, ["good"] * 30)) == {200}
+        assert set(pool.map(running.infer, ["slow"] * 4)) == {200}
+        assert set(pool.map(running.infer, ["failing"] * 6)) == {502}
+        assert set(pool.map(running.infer, ["good"] * 5, [b"{"] * 5)) == {400}
+    servers["flapping"].close()
+    assert {running.infer("flapping") for _ in range(12)} == {200}, "the requests are retried"
+    text = running.file.read_text()
+    running.file.write_text(text.replace("timeout: 3s", "timeout: 4s"))
+    running.reload()
+    running.file.write_text(text.replace("timeout: 3s", "timeout: soon"))
+    running.reload()
+    running.file.write_text(text)
+
+
+@pytest_asyncio.fixture
+async def page(incident: Incident) -> AsyncIterator[Page]:
+    async with opened_page() as opened:
+        await opened.look(*WIDE)
+        await show(opened, incident)
+        yield opened
+        assert opened.console_errors == []
+        own = f"http://{incident.gateway.admin}/"
+        assert [each for each in opened.requests if not each.startswith(own)] == []
+
+
+async def show(page: Page, incident: Incident, subject: str = "") -> None:
+    """Open the history of ``subject``, such as ``route=good``."""
+    await page.open("about:blank#")
+    await page.open(f"{incident.url}#history?{subject}")
+    await page.until(f"{TEXT.format('history-summary')}.includes('last 15 minutes')")
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("INFERGATE_SHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def test_the_counts_are_those_of_the_requests_that_were_sent(incident: Incident) -> None:
+    good = incident.history("route=good")["counts"]
+    assert sum(good["requests"]) == 35
+    assert (sum(good["client_errors"]), sum(good["failures"])) == (5, 0)
+    failing = incident.history("backend=failing")["counts"]
+    assert (sum(failing["requests"]), sum(failing["failures"])) == (6, 6)
+    slow = incident.history("route=slow")
+    slow_buckets = [n for n, bound in enumerate(slow["bounds"]) if bound is None or bound > 0.25]
+    assert sum(column[bucket] for column in slow["latencies"] for bucket in slow_buckets) == 4
+    flapping = incident.history("backend=flapping")
+    assert sum(flapping["counts"]["ejections"]) == 1
+    endpoint = f"http://{incident.servers['flapping'].address}"
+    attempts = incident.history(f"backend=flapping&endpoint={endpoint}")["counts"]
+    assert sum(attempts["failures"]) == sum(flapping["counts"]["retries"]) == 2
+    assert sum(attempts["ejections"]) == 1
+
+
+async def test_what_changed_is_one_list_with_the_change_of_the_configuration(page: Page) -> None:
+    events = "[...document.querySelectorAll('#history-events b')].map((e) => e.textContent)"
+    kinds = await page.eval(events)
+    assert sorted(kinds) == ["Ejection", "Rejected reload", "Reload", "Start"]
+    assert kinds.index("Rejected reload") < kinds.index("Reload"), "the newest first"
+    text = await page.eval(TEXT.format("history-events"))
+    assert "timeout" in text
+    assert "flapping was ejected" in text
+    await page.eval("document.querySelector('#history-events summary').click()")
+    lines = "[...document.querySelectorAll('#history-events .diff .line')].map((e) => e.innerText)"
+    assert [each.strip()[0] for each in await page.eval(lines) if "timeout" in each] == ["-", "+"]
+    marks = "document.querySelectorAll('.chart svg .mark[visibility=visible]').length"
+    assert await page.eval(marks) >= 9, "three charts mark at least three events"
+
+
+async def test_a_card_leads_to_its_history(page: Page) -> None:
+    await page.eval("location.hash = '#live'")
+    card = "document.querySelector('[data-key=\"{}\"] a')"
+    for key, title in (("route:failing", "failing"), ("back:slow", "slow")):
+        await page.until(card.format(key))
+        await page.eval(f"{card.format(key)}.click()")
+        await page.until("!document.getElementById('history').hidden")
+        chosen = "document.getElementById('history-subject').selectedOptions[0].textContent"
+        await page.until(f"{chosen} === '{title}'")
+        await page.eval("window.history.back()")
+        await page.until("document.getElementById('history').hidden")
+
+
+async def test_failures_and_client_errors_are_apart(page: Page, incident: Incident) -> None:
+    await show(page, incident, "route=good")
+    summary = TEXT.format("history-summary")
+    await page.until(f"{summary}.startsWith('35 requests')")
+    assert "5 (14%) client errors (4xx) · no failures (5xx)" in await page.eval(summary)
+    await show(page, incident, "route=failing")
+    await page.until(f"{summary}.startsWith('6 requests')")
+    assert "no client errors (4xx) · 6 (100%) failures (5xx)" in await page.eval(summary)
+
+
+async def test_requests_show_their_timeline_and_inputs(page: Page, incident: Incident) -> None:
+    await show(page, incident, "route=slow")
+    first = "document.querySelector('#history-slowest .request')"
+    await page.until(first)
+    await page.eval(f"{first}.querySelector('summary').click()")
+    text = await page.eval(f"{first}.innerText")
+    assert "pixels FP32 [2, 2]" in text
+    assert "connection and backend 3" in text, "300 ms"
+    widths = f"[...{first}.querySelectorAll('.phase.backend')].map((e) => e.offsetWidth)"
+    [backend] = await page.eval(widths)
+    assert backend > 0.8 * await page.eval(f"{first}.querySelector('.phases').offsetWidth")
+    await show(page, incident, "backend=failing")
+    failed = "document.querySelector('#history-failed .request')"
+    await page.until(f"{failed}?.textContent.includes('backend_garbage')")
+    assert "What to do" in await page.eval(f"{failed}.textContent")
+    assert await page.eval("document.querySelectorAll('#history-failed .request').length") == 6
+
+
+async def test_the_link_shows_the_same_again(page: Page, incident: Incident) -> None:
+    await show(page, incident, "route=good")
+    await page.eval("document.querySelector('input[name=period][value=\"60\"]').click()")
+    await page.until(f"{TEXT.format('history-summary')}.includes('last 60 minutes')")
+    await page.eval("document.getElementById('history-charts').focus()")
+    await page.press("End", 35)
+    cursor = TEXT.format("history-cursor")
+    await page.until(f"{cursor}.includes('/s')")
+    await page.press("ArrowLeft", 37)
+    url, described = await page.eval("location.href"), await page.eval(cursor)
+    assert "route=good&minutes=60&at=" in url
+    async with opened_page() as other:
+        await other.open(url)
+        await other.until(f"{cursor} === {described!r}", described)
+        chosen = "document.getElementById('history-subject').selectedOptions[0].textContent"
+        assert await other.eval(chosen) == "good"
+        assert (
+            await other.eval("document.querySelector('input[name=period]:checked').value") == "60"
+        )
+
+
+async def test_the_history_follows_new_requests(page: Page, incident: Incident) -> None:
+    await show(page, incident, "backend=slow")
+    summary = TEXT.format("history-summary")
+    await page.until(f"{summary}.startsWith('4 requests')")
+    await asyncio.to_thread(incident.infer, "slow")
+    await page.until(f"{summary}.startsWith('5 requests')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_history_in_each_scheme_and_size(
+    page: Page, incident: Incident, shots: Path, scheme: str
+) -> None:
+    for size in (WIDE, NARROW, PHONE):
+        await page.look(*size, scheme)
+        await show(page, incident, "route=failing")
+        await page.until("document.querySelector('#history-failed .request')")
+        await page.eval(
+            "document.querySelectorAll('#history summary').forEach((each) => each.click())"
+        )
+        await page.eval("document.getElementById('history-charts').focus()")
+        await page.press("End", 35)
+        await page.shoot(shots / f"history-{scheme}-{size[0]}.png", whole=size is not WIDE)
+        assert await page.eval(CONTRASTS) == []
+        assert await page.eval(UNNAMED) == []
+        assert await page.eval(WIDER) <= 0
+        assert await axe_violations(page) == []

@@ -1,0 +1,107 @@
+"""The demo's servers, without a browser: only the demo's configuration has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate.config.load import load
+from infergate.config.schema import Config
+from infergate.core.errors import GatewayError
+from infergate.observe.metrics import Metrics
+from infergate.observe.recent_requests import RecentRequests
+from infergate.runtime.assemble import assemble
+from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime.console.demo import ConsoleDemo, is_demo
+from infergate.runtime.console.sources import SingleProcess
+from infergate.runtime.running import RunningGateway
+
+LISTENERS: dict[str, Any] = {name: {"address": "127.0.0.1:0"} for name in ("http", "grpc", "admin")}
+
+
+def config_of(**sections: Any) -> Config:
+    default: dict[str, Any] = {
+        "backends": {"demo": {"protocol": "builtin"}},
+        "routes": ({"model": "*", "backend": "demo"},),
+    }
+    return Config.model_validate(default | sections)
+
+
+def test_the_configuration_without_a_file_is_the_demo() -> None:
+    assert is_demo(Config.default())
+    assert is_demo(config_of(listeners=LISTENERS, log={"access": False}))
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"listeners": {"admin": {"address": "0.0.0.0:8002"}}},
+        {"listeners": {"http": {"address": "0.0.0.0:8000"}}},
+        {"listeners": {"admin": {"address": "localhost:8002"}}},
+        {"routes": ({"model": "m", "backend": "demo"},)},
+        {
+            "backends": {"demo": {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:9",)}},
+        },
+    ],
+)
+def test_other_configurations_are_not_the_demo(sections: dict[str, Any]) -> None:
+    assert not is_demo(config_of(**sections))
+
+
+class Running:
+    """A gateway with the demo's configuration."""
+
+    def __init__(self, gateway: RunningGateway, history: ConfigHistory) -> None:
+        self.gateway = gateway
+        self.history = history
+        source = SingleProcess(lambda: gateway, Metrics(), RecentRequests())
+        self.demo = ConsoleDemo(source, history, assemble)
+        gateway.demo = self.demo
+
+    async def until(self, met: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not met():  # noqa: ASYNC110 - the counters have no event
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    config = config_of(listeners=LISTENERS, log={"access": False}, helpers=0)
+    history = ConfigHistory()
+    gateway = assemble(config, history=history)
+    await gateway.start()
+    found = Running(gateway, history)
+    yield found
+    await gateway.stop(0)
+
+
+async def test_the_demo_has_servers_that_break_and_are_repaired(running: Running) -> None:
+    demo, original = running.demo, running.gateway.config
+    with pytest.raises(GatewayError, match="does not run"):
+        await demo.perform({"action": "break"})
+    with pytest.raises(GatewayError, match="must be one of"):
+        await demo.perform({"action": ["x"]})
+    assert await demo.perform({"action": "start"}) == {
+        "running": True, "traffic": True, "broken": [],
+    }  # fmt: skip
+    assert set(running.gateway.config.backends) == {
+        "triton", "legacy-trt", "graphpipe", "tf-serving", "demo",
+    }  # fmt: skip
+    backend = next(each for each in running.gateway.gateway.backends if each.name == "triton")
+    stats = lambda: list(backend.endpoint_stats())  # type: ignore[attr-defined]  # noqa: E731
+    await running.until(lambda: all(each.ok for each in stats()))
+    assert (await demo.perform({"action": "break"}))["broken"] == ["two"]
+    await running.until(lambda: any(each.failed for each in stats()))
+    assert (await demo.perform({"action": "repair"}))["broken"] == []
+    assert (await demo.perform({"action": "stop"}))["running"] is False
+    assert running.gateway.config == original
+    events = [event["text"] for event in running.history.events.as_json(0)]
+    assert events[:2] == ["a new configuration is active (demo)"] * 2
+
+
+def test_the_example_is_the_demo() -> None:
+    assert is_demo(load(Path(__file__).parents[4] / "config" / "demo.yaml", {}))
