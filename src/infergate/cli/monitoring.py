@@ -11,6 +11,7 @@ from infergate.cli.admin_client import parse_admin_url
 from infergate.cli.command import JSON, Arguments, Command, Operands, Option
 from infergate.cli.numbers import parse_count, parse_positive
 
+_HEALTH: Final = "health"
 _DEFAULT_ADMIN: Final = "http://127.0.0.1:8002"
 
 
@@ -22,9 +23,11 @@ def _admin_url(text: str) -> str:
 
 
 def _query(arguments: Arguments) -> int:
-    from infergate.cli.output import query, run_query
+    from infergate.cli.output import query, run_query, wait_until_ready
 
     command, admin = arguments.command, arguments.admin
+    if command == _HEALTH and arguments.wait:
+        wait_until_ready(admin, arguments.wait)
     if not (arguments.watch or arguments.count):
         return run_query(command, admin, as_json=arguments.json)
     from infergate.cli.live import follow
@@ -66,6 +69,11 @@ _REPEAT: Final = (
     ),
 )
 _WATCHED: Final = (*QUERY, Option("--watch", "update the output until Ctrl-C"), *_REPEAT)
+_WAIT: Final = Option(
+    "--wait",
+    "wait for the gateway to be ready, at most this number of seconds; for scripts that start it",
+    {"type": parse_positive, "metavar": "SECONDS"},
+)
 
 COMMANDS: Final = (
     Command(
@@ -88,10 +96,10 @@ COMMANDS: Final = (
         _WATCHED,
     ),
     Command(
-        "health",
+        _HEALTH,
         "show whether a running gateway is ready, with its listeners and endpoints",
         _query,
-        _WATCHED,
+        (*_WATCHED, _WAIT),
     ),
     Command(
         "trace",

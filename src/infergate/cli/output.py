@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Final
 
 from infergate.cli.admin_client import AdminQueryError, Json, get_json
 from infergate.terminal import Table, print_tables
 
+_WAIT_INTERVAL: Final = 0.1
+"""Seconds between two queries of a gateway that is not ready."""
 _NUMBERS: Final = "REQUESTS", "FAILED", "CLIENT ERRORS", "P50", "P99"
 _HEALTH_ORDER: Final = ("down", "ejected", "failing", "degraded", "unknown", "draining", "up")
 
@@ -45,6 +49,16 @@ class CommandResult:
 def query(command: str, admin: str) -> CommandResult:
     """Return the result of ``command``. Raises AdminQueryError."""
     return QUERIES[command](get_json(admin, "/console/state"), get_json(admin, "/console/plan"))
+
+
+def wait_until_ready(admin: str, seconds: float) -> None:
+    """Return when the gateway at ``admin`` is ready, or after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(AdminQueryError):
+            if get_json(admin, "/console/state")["ready"]:
+                return
+        time.sleep(_WAIT_INTERVAL)
 
 
 # ---- the commands

@@ -204,6 +204,24 @@ def test_a_gateway_that_cannot_be_reached_at_first_is_an_error(
     assert (out, err.count("cannot be reached")) == ("", 1)
 
 
+def test_health_waits_until_the_gateway_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    working = Gateway()
+    ready = iter([None, False, True, True])  # no response, then not ready, then ready for good
+
+    def respond(path: str) -> Any:
+        response = working.respond(path)
+        if path != "/console/state":
+            return response
+        state = next(ready)
+        return None if state is None else response | {"ready": state}
+
+    with scripted_admin(respond) as address:
+        assert main(["health", "--wait", "30", "--admin", address]) == 0
+    assert next(ready, None) is None
+    assert main(["health", "--wait", "0.01", "--admin", "127.0.0.1:9"]) == 1
+    capsys.readouterr()
+
+
 # ---- trace
 
 
