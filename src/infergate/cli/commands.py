@@ -124,6 +124,15 @@ def _check(arguments: Arguments) -> int:
     return check(Path(arguments.operands[0]), as_json=arguments.json)
 
 
+def _schema(_: Arguments) -> int:
+    import json
+
+    from infergate.config.reference import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+    return 0
+
+
 def _completion(arguments: Arguments) -> int:
     from infergate.cli.completion import completion_script
 
@@ -358,6 +367,7 @@ _ALL: Final = (
         "examples:\n  infergate record status\n  infergate record show recordings/",
     ),
     PROBE,
+    Command("schema", "print the JSON schema of routes.yaml, for editors", _schema),
     Command(
         "completion",
         "print a script that completes commands and options in a shell",
