@@ -21,7 +21,7 @@ PAGES := $(wildcard *.md) $(shell find docs config deploy -type f ! -path '*/__p
 CODE := setup.py src tests bench proto fbs deploy docs/mkdocs
 BRANCH_FLOOR := 95
 
-.PHONY: help run test test-peers compiled-engines test-compiled bytecode lint format types bench bench-check soak docs docs-config fidelity proto fbs lock dist clean distclean
+.PHONY: help run image test test-peers compiled-engines test-compiled bytecode lint format types bench bench-check soak docs docs-config fidelity proto fbs lock dist clean distclean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -105,6 +105,19 @@ lock: .venv/released  ## pin the image's packages, and those that build it, by v
 	    $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --python-platform linux --only-binary :all: - >> $(LOCKED_BUILD).new
 	@mv $(LOCKED_BUILD).new $(LOCKED_BUILD)
+
+# The registry's digest pins the base: a tag may point to another image by the time of the second platform.
+BASE_IMAGE := python:3.11-slim-bookworm
+IMAGE ?= infergate
+PLATFORMS ?=
+PUSH ?=
+image:  ## build the image IMAGE with docker buildx; PLATFORMS=linux/amd64,linux/arm64 PUSH=yes for several
+	@digest=$$(docker buildx imagetools inspect $(BASE_IMAGE) --format '{{.Manifest.Digest}}'); \
+	 docker buildx build --file deploy/docker/Dockerfile --tag $(IMAGE) \
+	    $(if $(PLATFORMS),--platform $(PLATFORMS)) $(if $(PUSH),--push --provenance=mode=max --sbom=true,--load) \
+	    --build-arg PYTHON=$(BASE_IMAGE)@$$digest --build-arg BASE_DIGEST=$$digest \
+	    --build-arg VERSION=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/infergate/__init__.py) \
+	    --build-arg REVISION=$$(git rev-parse HEAD) --build-arg CREATED=$$(date --utc +%Y-%m-%dT%H:%M:%SZ) .
 
 dist: .venv/released  ## build wheel, source and SBOM into dist/, and try them in an empty environment
 	@rm -rf build dist

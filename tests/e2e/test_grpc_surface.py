@@ -18,6 +18,7 @@ from e2e.running import Infergate, started_infergate
 from infergate.codecs.protos import SCHEMA
 
 CONFIG = """
+readiness: strict
 backends:
   demo: {{protocol: builtin}}
   echo:
@@ -196,7 +197,7 @@ def test_health_reports_the_readiness_of_all_backends(
         "grpc.health.v1.HealthCheckRequest",
         "grpc.health.v1.HealthCheckResponse",
     )
-    # Readiness is strict. The echo server has no ServerReady, so not every backend is ready.
+    # The echo server has no ServerReady, so not every backend is ready.
     assert answer.status == 2
 
 

@@ -133,4 +133,5 @@ def test_workflows_are_clean(release_tools: Installed) -> None:
     assert files
     check = release_tools.python.with_name("check-jsonschema")
     said(check, "--builtin-schema", "vendor.github-workflows", *files)
+    said(check, "--builtin-schema", "vendor.dependabot", PROJECT / ".github" / "dependabot.yml")
     said(release_tools.python.with_name("zizmor"), "--offline", "--no-progress", *files)

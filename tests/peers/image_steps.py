@@ -153,7 +153,7 @@ def carry_out(
             copy([root / each.lstrip("/") for each in sources], stage.root, target)
         case "USER" | "EXPOSE" | "HEALTHCHECK" | "STOPSIGNAL" | "ENTRYPOINT" | "CMD":
             stage.metadata[name] = rest
-        case "LABEL":
+        case "LABEL" | "ARG":
             pass
         case _:
             raise AssertionError(f"unsupported instruction: {name}")

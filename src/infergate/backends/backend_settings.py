@@ -55,7 +55,7 @@ class BackendSettings:
         return SenderSettings(
             self.name,
             self.timeout,
-            HeaderFilter(self.forward_headers, self.max_header_bytes),
+            HeaderFilter(self.forward_headers, self.max_header_bytes, counts_hops=True),
             HeaderFilter(self.return_headers),
             self.hash_key,
         )

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from infergate.core import trace_headers
 from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.hops import HOPS_HEADER, next_hop
 
 # Headers that describe one connection or one body. They are never forwarded, whatever the
 # configuration.
@@ -57,23 +58,31 @@ def field_bytes(headers: Mapping[str, str]) -> int:
 class _NameSelection(NamedTuple):
     """The forwarded ``names`` in a combination of header names. ``size`` counts their bytes without
     the values. ``has_connection`` means that a Connection header is present, which may exclude
-    further names. ``has_trace`` means that trace headers are present."""
+    further names. ``has_trace`` means that trace headers are present, ``has_hops`` that the request
+    comes from another gateway and its hops are counted."""
 
     names: tuple[str, ...]
     size: int
     has_connection: bool
     has_trace: bool
+    has_hops: bool
 
 
 class HeaderFilter:
     """Selects headers by globs over lower-case names. A header with credentials is selected only by
     its exact name. Headers listed in Connection (RFC 9110, 7.6.1) are never selected."""
 
-    def __init__(self, globs: Iterable[str], max_bytes: int = 0) -> None:
+    def __init__(
+        self, globs: Iterable[str], max_bytes: int = 0, *, counts_hops: bool = False
+    ) -> None:
         """``max_bytes`` limits the total size of the selected headers; 0 disables the limit. Trace
         headers are cut to the W3C limits. If the other headers exceed the limit, ``select`` raises
-        an error."""
+        an error. With ``counts_hops``, the filter also selects the hop header, with the value for
+        the next gateway."""
         names = [glob.lower() for glob in globs]
+        self._counts_hops: Final = counts_hops
+        if counts_hops:
+            names.append(HOPS_HEADER)
         patterns = list(map(fnmatch.translate, names))
         self._pattern: Final = re.compile("|".join(patterns)) if patterns else None
         self.selects_any: Final = bool(names)
@@ -86,7 +95,8 @@ class HeaderFilter:
         return bool(self._select_names((name,)).names)
 
     def select(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the selected headers. Raises TOO_LARGE if they exceed ``max_bytes``."""
+        """Return the selected headers. Raises TOO_LARGE if they exceed ``max_bytes``, and
+        LOOP_DETECTED if the request has passed too many gateways."""
         if self._pattern is None:
             return {}
         names = tuple(headers)
@@ -100,6 +110,8 @@ class HeaderFilter:
         if passing.has_connection and (connection := headers[_CONNECTION]) != _KEEP_ALIVE:
             for name in connection.lower().split(","):
                 selected.pop(name.strip(" \t"), None)
+        if passing.has_hops and HOPS_HEADER in selected:
+            selected[HOPS_HEADER] = next_hop(selected[HOPS_HEADER])
         if self._max_bytes:
             if passing.has_trace:
                 trace_headers.sanitize(selected)
@@ -137,6 +149,7 @@ class HeaderFilter:
             sum(map(len, selected)) + _FIELD_OVERHEAD * len(selected),
             _CONNECTION in names,
             not trace_headers.TRACE_HEADERS.isdisjoint(selected),
+            self._counts_hops and HOPS_HEADER in selected,
         )
         # Clients choose the names, so only short combinations are cached.
         if sum(map(len, names)) <= _MAX_CACHED_CHARACTERS and len(names) <= _MAX_CACHED_NAMES:

@@ -18,11 +18,13 @@ from infergate.cli.commands import COMMANDS, EXAMPLES, EXIT_CODES, SERVE, SIGNAL
 from infergate.core.compilation import version_text
 
 _DESCRIPTION: Final = """\
-A translating gateway for model inference. It accepts requests in several protocols, routes
-them by model name, and translates them to the protocol of the backend.
+A translating gateway for model inference. It accepts requests in several
+protocols, routes them by model name, and translates them to the protocol of
+the backend.
 
-Without a configuration, it serves embedded demo models on 127.0.0.1: HTTP on port 8000, gRPC
-on port 8001, metrics and health on port 8002."""
+Without a configuration, it serves embedded demo models on 127.0.0.1: HTTP on
+port 8000, gRPC on port 8001, metrics and health on port 8002."""
+_WIDTH: Final = 79
 _GENERAL_FLAGS: Final = ("-h", "--help", "--version")
 _CONFIGURATION_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 
@@ -51,7 +53,8 @@ def _command_position(argv: Sequence[str]) -> int | None:
     """Return the index of the command's name in ``argv``, or None if it has only options, or an
     unknown option before anything else."""
     options = [option for command in COMMANDS.values() for option in command.options]
-    has_value = {**dict.fromkeys(_GENERAL_FLAGS, False), **{o.flag: o.has_value for o in options}}
+    has_value = dict.fromkeys(_GENERAL_FLAGS, False)
+    has_value |= {flag: option.has_value for option in options for flag in option.flags}
     is_value = False
     for position, argument in enumerate(argv):
         if is_value:
@@ -82,7 +85,7 @@ def _overview_parser() -> argparse.ArgumentParser:
 
 
 def _command_parser(command: Command) -> argparse.ArgumentParser:
-    text = textwrap.fill(f"{command.help[0].upper()}{command.help[1:]}.", 88)
+    text = textwrap.fill(f"{command.help[0].upper()}{command.help[1:]}.", _WIDTH)
     program = f"infergate {command.name}"
     return _make_parser(command, program, command.usage, text, command.details)
 
@@ -107,11 +110,12 @@ def _make_parser(
             nargs=command.operands.count,
             metavar=command.operands.metavar,
             help=command.operands.help,
+            choices=command.operands.choices,
         )
     if command.options:
         options = parser.add_argument_group(f"options of {command.name}")
         for option in command.options:
-            options.add_argument(option.flag, help=option.help, **option.argparse_options)
+            options.add_argument(*option.flags, help=option.help, **option.argparse_options)
     return parser
 
 
@@ -119,7 +123,7 @@ def _format_rows(title: str, rows: Mapping[Any, str]) -> str:
     width = max(len(str(name)) for name in rows) + 4
     lines = [
         textwrap.fill(
-            meaning, 88, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width
+            meaning, _WIDTH, initial_indent=f"  {name}".ljust(width), subsequent_indent=" " * width
         )
         for name, meaning in rows.items()
     ]
@@ -139,7 +143,7 @@ def _unknown_argument_message(unknown: Sequence[str], command: Command) -> str:
     accepting = [
         other.name
         for other in COMMANDS.values()
-        if any(option.flag == flag for option in other.options)
+        if any(flag in option.flags for option in other.options)
     ]
     if accepting:
         return f"{flag} is not an option of {command.name}, but of {', '.join(accepting)}"

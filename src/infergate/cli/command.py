@@ -21,12 +21,18 @@ class Arguments(argparse.Namespace):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A command-line option. ``argparse_options`` are passed on to ``add_argument``. Several
-    commands may share an option."""
+    """A command-line option. ``argparse_options`` are passed on to ``add_argument``. ``short`` is
+    another form of the flag. Several commands may share an option."""
 
     flag: str
     help: str
     argparse_options: Mapping[str, Any] = field(default_factory=lambda: SWITCH)
+    short: str = ""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The short form, if any, and the long form."""
+        return (self.short, self.flag) if self.short else (self.flag,)
 
     @property
     def has_value(self) -> bool:
@@ -48,11 +54,13 @@ JSON: Final = Option("--json", "print JSON")
 @dataclass(frozen=True, slots=True)
 class Operands:
     """The positional arguments of a command. ``count`` is argparse's ``nargs``: None for exactly
-    one, ``?`` for at most one, ``*`` for any number, ``+`` for at least one."""
+    one, ``?`` for at most one, ``*`` for any number, ``+`` for at least one. ``choices`` are the
+    allowed values, if they are limited."""
 
     metavar: str
     help: str
     count: str | None = None
+    choices: tuple[str, ...] | None = None
 
     @property
     def usage(self) -> str:

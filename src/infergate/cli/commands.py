@@ -8,21 +8,20 @@ takes a second, which would delay a readiness probe with ``infergate health``.""
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from infergate.access.keys import parse_name
-from infergate.cli.admin_client import parse_admin_url
 from infergate.cli.command import JSON, Arguments, Command, Operands, Option
+from infergate.cli.monitoring import ADMIN, QUERY
+from infergate.cli.monitoring import COMMANDS as MONITORING
+from infergate.cli.numbers import parse_count, parse_positive
 from infergate.cli.probe import COMMAND as PROBE
 
 SERVE: Final = "serve"
 REST_PROXY: Final = "rest-proxy"
-_MAX_COUNT: Final = 10**9
-_DEFAULT_ADMIN: Final = "http://127.0.0.1:8002"
 
 SIGNALS: Final[Mapping[str, str]] = {
     "SIGTERM, SIGINT": "graceful shutdown: readiness fails, requests in progress finish, then the "
@@ -30,30 +29,34 @@ SIGNALS: Final[Mapping[str, str]] = {
     "SIGHUP": "reload the configuration; if it is invalid, the current one stays active",
 }
 EXIT_CODES: Final[Mapping[int, str]] = {
-    0: "success: clean shutdown, or for --check a valid configuration",
+    0: "success: clean shutdown, a valid configuration (check, --check), or the end of top or "
+    "--watch with Ctrl-C",
     2: "invalid configuration or command line",
     1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
-    "not ready (health), a wrong result (matrix), a request that is refused (explain), responses "
-    "that differ (replay, report), a damaged recording (record), an address without a known "
-    "protocol (probe)",
-    130: "a command other than serve and rest-proxy was interrupted with Ctrl-C",
+    "not ready (health), a request that the gateway does not remember (trace), a wrong result "
+    "(matrix), a request that is refused (explain), responses that differ (replay, report), a "
+    "damaged recording (record), an address without a known protocol (probe)",
+    130: "any other command was interrupted with Ctrl-C",
 }
 """The exit codes and their meanings."""
 
 EXAMPLES: Final = """\
 examples:
-  infergate                                serve the demo models
-  infergate --config routes.yaml           serve the configuration in routes.yaml
-  infergate --config routes.yaml --workers auto
-                                           the same, with one worker process per CPU
-  infergate --config routes.yaml --check   validate routes.yaml and print a summary
-  infergate probe http://host:8000         show what a server speaks, and requests for its models
-  infergate matrix                         test translation between all pairs of protocols
-  infergate key --name ci                  generate an API key and its hash
+  infergate                             serve the demo models
+  infergate -c routes.yaml              serve the configuration in routes.yaml
+  infergate -c routes.yaml --workers auto
+                                        the same, with one worker per CPU
+  infergate check routes.yaml           validate routes.yaml, print a summary
+  infergate probe http://host:8000      show what a server speaks, and requests
+  infergate matrix                      test all pairs of protocols
+  infergate key --name ci               generate an API key and its hash
+  infergate top                         watch a running gateway
   infergate health --admin http://127.0.0.1:8002
-                                           check a running gateway; also: routes, backends
+                                        check a running gateway; also: routes,
+                                        backends, trace
 
-The keys of routes.yaml are documented in docs/configuration.md, this command in docs/cli.md."""
+The keys of routes.yaml are documented in docs/configuration.md, this command
+in docs/cli.md."""
 
 
 def _owner_name(text: str) -> str:
@@ -61,29 +64,6 @@ def _owner_name(text: str) -> str:
         return parse_name(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _admin_url(text: str) -> str:
-    try:
-        return parse_admin_url(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
-    return value
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _MAX_COUNT):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {_MAX_COUNT}")
-    return int(text)
 
 
 def _workers(text: str) -> int:
@@ -138,10 +118,26 @@ def _report(arguments: Arguments) -> int:
     return report(arguments)
 
 
-def _query(arguments: Arguments) -> int:
-    from infergate.cli.output import run_query
+def _check(arguments: Arguments) -> int:
+    from infergate.cli.check import check
 
-    return run_query(arguments.command, arguments.admin, as_json=arguments.json)
+    return check(Path(arguments.operands[0]), as_json=arguments.json)
+
+
+def _schema(_: Arguments) -> int:
+    import json
+
+    from infergate.config.reference import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+    return 0
+
+
+def _completion(arguments: Arguments) -> int:
+    from infergate.cli.completion import completion_script
+
+    print(completion_script(arguments.operands[0], COMMANDS), end="")
+    return 0
 
 
 def _record(arguments: Arguments) -> int:
@@ -156,6 +152,7 @@ _CONFIG: Final = Option(
     "--config",
     "path of routes.yaml (default: the demo models)",
     {"type": Path, "metavar": "FILE"},
+    "-c",
 )
 _CHECK: Final = Option("--check", "validate the configuration, print a summary, and exit")
 _WORKERS: Final = Option(
@@ -174,11 +171,6 @@ _NAME: Final = Option(
     "--name",
     "name of the key's owner, to which access rules refer (default: client)",
     {"type": _owner_name, "metavar": "NAME", "default": "client"},
-)
-_ADMIN: Final = Option(
-    "--admin",
-    f"URL of the gateway's admin listener (default: {_DEFAULT_ADMIN})",
-    {"type": _admin_url, "metavar": "URL", "default": _DEFAULT_ADMIN},
 )
 _CLIENT_CODE: Final = (
     "curl",
@@ -206,6 +198,7 @@ _REPLAY: Final = (
         "--config",
         "send through the routes of this routes.yaml instead",
         {"type": Path, "metavar": "FILE"},
+        "-c",
     ),
     Option(
         "--protocol",
@@ -215,15 +208,17 @@ _REPLAY: Final = (
     Option(
         "--speed",
         "multiple of the recorded pace (default: 1)",
-        {"type": _positive, "default": 1.0, "metavar": "FACTOR"},
+        {"type": parse_positive, "default": 1.0, "metavar": "FACTOR"},
     ),
-    Option("--rate", "inferences a second", {"type": _positive, "metavar": "NUMBER"}),
+    Option("--rate", "inferences a second", {"type": parse_positive, "metavar": "NUMBER"}),
     Option("--fast", "send as fast as possible"),
-    Option("-n", "number of inferences to send (default: all)", {"type": _count, "metavar": "N"}),
+    Option(
+        "-n", "number of inferences to send (default: all)", {"type": parse_count, "metavar": "N"}
+    ),
     Option(
         "--concurrency",
         "maximum number of inferences in progress (default: 32)",
-        {"type": _count, "default": 32, "metavar": "N"},
+        {"type": parse_count, "default": 32, "metavar": "N"},
     ),
     Option(
         "--compare",
@@ -278,8 +273,8 @@ _EXPLAIN: Final = (
     Option("--bytes", "also print the beginning of each message in hexadecimal"),
     Option(
         "--code",
-        "also print the request as code for a client",
-        {"choices": _CLIENT_CODE},
+        f"also print the request as code for a client: {', '.join(_CLIENT_CODE)}",
+        {"choices": _CLIENT_CODE, "metavar": "CLIENT"},
     ),
     Option(
         "--save",
@@ -289,13 +284,19 @@ _EXPLAIN: Final = (
 )
 
 _SERVING: Final = (_CHECK, _WORKERS, _LOG_FORMAT)
-_QUERY: Final = (_ADMIN, JSON)
 _ALL: Final = (
     Command(
         SERVE,
         "run the gateway with a configuration, or with the demo models; the default command",
         _serve,
         (_CONFIG, *_SERVING),
+    ),
+    Command(
+        "check",
+        "validate a configuration, and print its errors or its warnings and a summary",
+        _check,
+        (JSON,),
+        Operands("FILE", "path of routes.yaml"),
     ),
     Command(
         REST_PROXY,
@@ -335,14 +336,14 @@ _ALL: Final = (
             "recording files, folders of them, or one .json input file of perf_analyzer",
             "+",
         ),
-        "exit codes: 0 if all responses are equal, 1 if any differs or cannot be sent, 2 if a file "
-        "or an option is wrong.",
+        "exit codes: 0 if all responses are equal, 1 if any differs or cannot be sent,\n"
+        "2 if a file or an option is wrong.",
     ),
     Command(
         "report",
         "show the compared responses of a running gateway, of a replay, or of stored mismatches",
         _report,
-        (_ADMIN, *_REPORT, JSON),
+        (ADMIN, *_REPORT, JSON),
     ),
     Command(
         "key",
@@ -350,29 +351,12 @@ _ALL: Final = (
         _key,
         (_NAME,),
     ),
-    Command(
-        "routes",
-        "show the routes of a running gateway: backend, requests, errors and latencies",
-        _query,
-        _QUERY,
-    ),
-    Command(
-        "backends",
-        "show the backends of a running gateway: traffic, retries, queue and endpoint health",
-        _query,
-        _QUERY,
-    ),
-    Command(
-        "health",
-        "show whether a running gateway is ready, with its listeners and endpoints",
-        _query,
-        _QUERY,
-    ),
+    *MONITORING,
     Command(
         "record",
         "start or stop recording in a running gateway, show its status, or list recording files",
         _record,
-        _QUERY,
+        QUERY,
         Operands(
             "ACTION",
             "start, stop or status, which query the gateway at --admin with the key in "
@@ -383,6 +367,17 @@ _ALL: Final = (
         "examples:\n  infergate record status\n  infergate record show recordings/",
     ),
     PROBE,
+    Command("schema", "print the JSON schema of routes.yaml, for editors", _schema),
+    Command(
+        "completion",
+        "print a script that completes commands and options in a shell",
+        _completion,
+        operands=Operands("SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),
+        details="examples:\n"
+        "  source <(infergate completion bash)              in ~/.bashrc\n"
+        "  source <(infergate completion zsh)               in ~/.zshrc, after compinit\n"
+        "  infergate completion fish > ~/.config/fish/completions/infergate.fish",
+    ),
 )
 COMMANDS: Final[Mapping[str, Command]] = {command.name: command for command in _ALL}
 """The commands by name."""

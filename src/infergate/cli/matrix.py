@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from infergate.matrix.client_kinds import CLIENT_KINDS
 from infergate.matrix.findings import Mark
 from infergate.matrix.run import ClientResult, run_clients
 from infergate.terminal import Progress
+from infergate.terminal.columns import output_width
 
 
 def show_matrix(*, page: bool) -> int:
@@ -32,12 +34,13 @@ async def _print_page() -> list[ClientResult]:
 
 async def _print_rows() -> list[ClientResult]:
     started = time.monotonic()
-    print(table.heading())
+    width = output_width(sys.stdout)
+    print(table.heading(width))
     results: list[ClientResult] = []
     async with aclosing(_results()) as finished:
         async for result in finished:
             results.append(result)
-            print(table.row(result), flush=True)
+            print(table.row(result, width), flush=True)
     print(table.notes(results))
     cases = sum(len(case) for result in results for case in result.findings)
     print(

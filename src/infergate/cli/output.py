@@ -1,17 +1,23 @@
-"""``infergate routes``, ``backends`` and ``health``: print the state of a running gateway."""
+"""``infergate routes``, ``backends`` and ``health``: print the state of a running gateway, failures
+first."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Final
 
 from infergate.cli.admin_client import AdminQueryError, Json, get_json
 from infergate.terminal import Table, print_tables
 
-_NUMBERS: Final = "REQUESTS", "FAILED", "CLIENT ERRORS", "MEAN", "P50", "P99"
+_WAIT_INTERVAL: Final = 0.1
+"""Seconds between two queries of a gateway that is not ready."""
+_NUMBERS: Final = "REQUESTS", "FAILED", "CLIENT ERRORS", "P50", "P99"
+_HEALTH_ORDER: Final = ("down", "ejected", "failing", "degraded", "unknown", "draining", "up")
 
 
 def run_query(command: str, admin: str, *, as_json: bool) -> int:
@@ -20,12 +26,10 @@ def run_query(command: str, admin: str, *, as_json: bool) -> int:
     Return the exit code, which is 1 if the gateway cannot be queried or, for ``health``, is not
     ready."""
     try:
-        state = get_json(admin, "/console/state")
-        plan = get_json(admin, "/console/plan")
+        result = query(command, admin)
     except AdminQueryError as error:
         print(f"infergate: {error}", file=sys.stderr)
         return 1
-    result = QUERIES[command](state, plan)
     if as_json:
         print(json.dumps(result.data, indent=2, ensure_ascii=False))
     else:
@@ -42,47 +46,74 @@ class CommandResult:
         self.exit_code: Final = exit_code
 
 
+def query(command: str, admin: str) -> CommandResult:
+    """Return the result of ``command``. Raises AdminQueryError."""
+    return QUERIES[command](get_json(admin, "/console/state"), get_json(admin, "/console/plan"))
+
+
+def wait_until_ready(admin: str, seconds: float) -> None:
+    """Return when the gateway at ``admin`` is ready, or after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(AdminQueryError):
+            if get_json(admin, "/console/state")["ready"]:
+                return
+        time.sleep(_WAIT_INTERVAL)
+
+
 # ---- the commands
 
 
 def _routes(state: Json, plan: Json) -> CommandResult:
-    rows, data = [], []
-    for route in plan["routes"]:
-        totals = _totals(f for f in state["flows"] if f["route"] == route["label"])
-        data.append(route | {"traffic": totals})
-        rows.append((route["label"], _targets(route), _or_dash(route["rewrites"]), *_cells(totals)))
-    headings = ("MODEL", "BACKEND", "REWRITE", *_NUMBERS)
-    table = Table("routes, first match wins", headings, rows, _right_aligned(3))
+    data = []
+    for number, route in enumerate(plan["routes"], 1):
+        traffic = totals(f for f in state["flows"] if f["route"] == route["label"])
+        data.append(route | {"number": number, "traffic": traffic})
+    data.sort(key=lambda route: failures_first(route["traffic"]))
+    rows = [
+        (
+            str(route["number"]), route["label"], _targets(route), _or_dash(route["rewrites"]),
+            *_cells(route["traffic"]),
+        )
+        for route in data
+    ]  # fmt: skip
+    headings = ("#", "MODEL", "BACKEND", "REWRITE", *_NUMBERS)
+    table = Table(
+        "routes, failures first; of two that match, the lower number wins",
+        headings, rows, frozenset({0, *range(4, 9)}),
+    )  # fmt: skip
     return CommandResult([table], data)
 
 
 def _backends(state: Json, plan: Json) -> CommandResult:
     counters = {entry["backend"]: entry for entry in state["backends"]}
-    rows, data, endpoint_rows = [], [], []
+    data = []
     for backend in plan["backends"]:
         name = backend["name"]
-        totals = _totals(f for f in state["flows"] if f["backend"] == name)
+        traffic = totals(f for f in state["flows"] if f["backend"] == name)
         known = {e["endpoint"]: e for e in state["endpoints"] if e["backend"] == name}
         counts = counters.get(name, {})
         endpoints = [known.get(url, {"endpoint": url}) for url in backend["endpoints"]]
-        data.append(backend | {"traffic": totals, "endpoints": endpoints, "tally": counts})
-        retries = sum(counts.get("retries", {}).values())
-        waiting = counts.get("waiting", 0)
-        rows.append(
-            (name, backend["protocol"], f"{retries:.0f}", f"{waiting:.0f}", *_cells(totals))
+        data.append(backend | {"traffic": traffic, "endpoints": endpoints, "tally": counts})
+    data.sort(key=lambda each: (worst_health(each["endpoints"]), *failures_first(each["traffic"])))
+    rows = [
+        (
+            each["name"], each["protocol"],
+            f"{sum(each['tally'].get('retries', {}).values()):.0f}",
+            f"{each['tally'].get('waiting', 0):.0f}", *_cells(each["traffic"]),
         )
-        endpoint_rows += [(name, *_endpoint(entry)) for entry in endpoints]
-    tables = [
-        Table(
-            "backends",
-            ("BACKEND", "PROTOCOL", "RETRIES", "WAITING", *_NUMBERS),
-            rows,
-            _right_aligned(2, 10),
+        for each in data
+    ]  # fmt: skip
+    headings = ("BACKEND", "PROTOCOL", "RETRIES", "WAITING", *_NUMBERS)
+    tables = [Table("backends, failures first", headings, rows, _right_aligned(2, 9))]
+    found = [(each["name"], entry) for each in data for entry in each["endpoints"]]
+    if found:
+        found.sort(key=lambda pair: (_health_rank(pair[1]), -_failed(pair[1])))
+        endpoint_rows = [(name, *_endpoint(entry)) for name, entry in found]
+        columns = ("BACKEND", "ENDPOINT", "HEALTH", "ACTIVE", "OK", "FAILED", "EJECTIONS")
+        tables.append(
+            Table("endpoints, failures first", columns, endpoint_rows, _right_aligned(3, 7))
         )
-    ]
-    if endpoint_rows:
-        headings = ("BACKEND", "ENDPOINT", "HEALTH", "ACTIVE", "OK", "FAILED", "EJECTIONS")
-        tables.append(Table("endpoints", headings, endpoint_rows, _right_aligned(3, 7)))
     return CommandResult(tables, data)
 
 
@@ -93,9 +124,29 @@ def _endpoint(entry: Json) -> tuple[str, ...]:
         entry.get("health", "unknown"),
         f"{entry.get('active', 0):.0f}",
         f"{requests.get('ok', 0):.0f}",
-        f"{requests.get('failed', 0):.0f}",
+        f"{_failed(entry):.0f}",
         f"{entry.get('ejections', 0):.0f}",
     )
+
+
+def _failed(entry: Json) -> float:
+    return float(entry.get("requests", {}).get("failed", 0))
+
+
+def _health_rank(entry: Json) -> int:
+    """Return the position of an endpoint's health in the order from down to up."""
+    health = entry.get("health", "unknown")
+    return _HEALTH_ORDER.index(health) if health in _HEALTH_ORDER else 0
+
+
+def worst_health(endpoints: Iterable[Json]) -> int:
+    """Return the rank of the worst health: a number that is smaller if the health is worse."""
+    return min(map(_health_rank, endpoints), default=len(_HEALTH_ORDER))
+
+
+def failures_first(traffic: Json) -> tuple[float, float]:
+    """Return the sort key of ``totals``: most failures first, then most requests."""
+    return -traffic["failures"], -traffic["requests"]
 
 
 def _health(state: Json, plan: Json) -> CommandResult:
@@ -110,11 +161,13 @@ def _health(state: Json, plan: Json) -> CommandResult:
         "in flight": f"{state['totals']['in_flight']:.0f} requests",
     }
     known = {(e["backend"], e["endpoint"]): e for e in state["endpoints"]}
-    endpoint_rows = [
-        (backend["name"], *_endpoint(known.get((backend["name"], url), {"endpoint": url})))[:3]
+    endpoints = [
+        (backend["name"], known.get((backend["name"], url), {"endpoint": url}))
         for backend in plan["backends"]
         for url in backend["endpoints"]
     ]
+    endpoints.sort(key=lambda pair: _health_rank(pair[1]))
+    endpoint_rows = [(name, *_endpoint(entry))[:3] for name, entry in endpoints]
     ports = [
         (item["name"], item["address"], "yes" if item["tls"] else "no", _or_dash(item["protocols"]))
         for item in plan["listeners"]
@@ -124,7 +177,8 @@ def _health(state: Json, plan: Json) -> CommandResult:
         Table("listeners", ("LISTENER", "ADDRESS", "TLS", "PROTOCOLS"), ports),
     ]
     if endpoint_rows:
-        tables.append(Table("endpoints", ("BACKEND", "ENDPOINT", "HEALTH"), endpoint_rows))
+        headings = ("BACKEND", "ENDPOINT", "HEALTH")
+        tables.append(Table("endpoints, failures first", headings, endpoint_rows))
     data = {key: state[key] for key in ("ready", "version", "workers", "config", "totals")}
     listeners = {"listeners": plan["listeners"], "endpoints": state["endpoints"]}
     return CommandResult(tables, data | listeners, 0 if state["ready"] else 1)
@@ -140,7 +194,8 @@ QUERIES: Final[Mapping[str, Callable[[Json, Json], CommandResult]]] = {
 # ---- statistics
 
 
-def _totals(flows: Iterable[Json]) -> Json:
+def totals(flows: Iterable[Json]) -> Json:
+    """Return the sums of ``flows``: requests, errors, and durations in seconds."""
     requests = errors = client_errors = total = 0.0
     buckets: dict[float, float] = {}
     for flow in flows:
@@ -182,16 +237,17 @@ def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
     return buckets[-1][0]
 
 
-def _cells(totals: Json) -> tuple[str, ...]:
+def _cells(traffic: Json) -> tuple[str, ...]:
     return (
-        str(totals["requests"]),
-        str(totals["failures"]),
-        str(totals["client_errors"]),
-        *(_seconds(totals[f"{key}_seconds"]) for key in ("mean", "p50", "p99")),
+        str(traffic["requests"]),
+        str(traffic["failures"]),
+        str(traffic["client_errors"]),
+        *(duration(traffic[f"{key}_seconds"]) for key in ("p50", "p99")),
     )
 
 
-def _seconds(value: float | None) -> str:
+def duration(value: float | None) -> str:
+    """Return a duration in seconds as text."""
     if value is None:
         return "-"
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"

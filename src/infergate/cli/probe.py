@@ -27,16 +27,17 @@ _DONE, _FAILED, _WRONG = 0, 1, 2
 _EXAMPLES: Final = """\
 examples:
   infergate probe http://triton:8000 grpc://triton:8001
-                                           show protocols, models and requests for them
+                                 show protocols, models and requests for them
   infergate probe triton:8001 --write routes.yaml
-                                           also write a configuration that serves the models
+                                 also write a configuration that serves them
   infergate probe grpc://tf:8500 --model half_plus_two
-                                           TensorFlow Serving cannot list its models
+                                 TensorFlow Serving cannot list its models
   infergate probe http://old:8000 --against grpc://new:8001 --write routes.yaml
-                                           write a mirror that compares a new server
+                                 write a mirror that compares a new server
 
-An address is a URL (http, https, grpc, grpcs, tcp, unix, http+unix) or host:port, where all
-protocols are tried. No inference is sent, and nothing on the servers is changed."""
+An address is a URL (http, https, grpc, grpcs, tcp, unix, http+unix) or
+host:port, where all protocols are tried. No inference is sent, and nothing on
+the servers is changed."""
 
 
 def _header(text: str) -> tuple[str, str]:

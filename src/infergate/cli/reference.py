@@ -51,7 +51,8 @@ def _options() -> Iterator[tuple[str, ...]]:
         option = next(each for each in commands[0].options if each.flag == flag)
         values = " or ".join(f"`{value}`" for value in option.values)
         names = ", ".join(f"`{command.name}`" for command in commands)
-        yield f"`{flag}` {values}".rstrip(), names, text
+        flags = ", ".join(f"`{each}`" for each in option.flags)
+        yield f"{flags} {values}".rstrip(), names, text
 
 
 TABLES: Final[Mapping[str, str]] = {

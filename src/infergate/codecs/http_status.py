@@ -20,6 +20,7 @@ STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     Kind.RATE_LIMITED: 429,
     Kind.OVERLOADED: 503,
     Kind.NO_BACKEND: 503,
+    Kind.LOOP_DETECTED: 508,
     Kind.CONNECT: 502,
     Kind.TIMEOUT: 504,
     Kind.BACKEND_GARBAGE: 502,
@@ -38,6 +39,7 @@ KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
     501: Kind.UNSUPPORTED,
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
+    508: Kind.LOOP_DETECTED,  # from another gateway
 }
 """The kind of error for a backend's status. Any other 4xx is BAD_REQUEST (Triton and graphpipe-go
 send 400, FastAPI sends 422, KServe sends 409), any other 5xx is BACKEND_ERROR, and the rest are

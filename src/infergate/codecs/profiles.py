@@ -11,6 +11,7 @@ from typing import Final
 
 from infergate.codecs.base import Profile
 from infergate.core.errors import Kind
+from infergate.core.hops import LOOP_TEXT
 from infergate.core.messages import ServerMetadata
 
 GENERIC: Final = Profile("generic")
@@ -97,9 +98,11 @@ _KIND_CORRECTIONS: Final = (
         ),
         Kind.NOT_FOUND,
     ),
+    # Another infergate sends FAILED_PRECONDITION, which is a BAD_REQUEST of all other servers.
+    (Kind.BAD_REQUEST, re.compile(re.escape(LOOP_TEXT)), Kind.LOOP_DETECTED),
 )
-"""Errors that Triton reports with a misleading code: (reported kind, message pattern, actual
-kind)."""
+"""Errors that servers report with an ambiguous or misleading code: (reported kind, message pattern,
+actual kind)."""
 _REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
 
 

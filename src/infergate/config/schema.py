@@ -395,9 +395,10 @@ class Config(Section):
         default=LimitsConfig(), description="Limits on requests and connections."
     )
     readiness: Literal["strict", "lenient"] = Field(
-        default="strict",
-        description="When /readyz and the V2 server-ready operation report ready: `strict` "
-        "requires every backend to be ready, and `lenient` requires at least one ready backend.",
+        default="lenient",
+        description="When /readyz and the V2 server-ready operation report ready: `lenient` "
+        "requires at least one ready backend, and `strict` requires every backend to be ready. "
+        "With `strict`, a single dead backend takes all replicas out of their load balancer.",
     )
     workers: Workers = Field(
         default=1,

@@ -38,6 +38,7 @@ class Kind(enum.Enum):
     RATE_LIMITED = "rate_limited"
     OVERLOADED = "overloaded"
     NO_BACKEND = "no_backend"
+    LOOP_DETECTED = "loop_detected"
     CONNECT = "connect"
     TIMEOUT = "timeout"
     BACKEND_GARBAGE = "backend_garbage"

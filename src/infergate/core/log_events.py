@@ -170,6 +170,8 @@ ADVICE: Final[Mapping[str, str]] = {
     Kind.OVERLOADED.value: "add servers, workers or gateways, or raise the limit that the error "
     "names",
     Kind.NO_BACKEND.value: "no endpoint is available: check the servers of this backend",
+    Kind.LOOP_DETECTED.value: "find the gateways that forward to each other, and correct the "
+    "endpoints of their backends",
     Kind.CONNECT.value: "check that the server is running and that its URL in the configuration "
     "is correct; the detail names the address",
     Kind.TIMEOUT.value: "if the server is healthy, raise the timeout of the route or the client; "

@@ -19,25 +19,36 @@ _LEGEND: Final = {
     Mark.NOT_EXPRESSIBLE: "not possible in the client's protocol",
     Mark.WRONG: "wrong",
 }
+_NAME: Final = 18
 _COLUMN: Final = 13
 
 # ---- in a terminal ----------------------------------------------------------------------------
 
 
-def heading() -> str:
-    """Return the legend and the column titles."""
-    columns = "".join(backend.ljust(_COLUMN) for backend in BACKENDS)
+def heading(width: int | None = None) -> str:
+    """Return the legend and the column titles, in several lines if they exceed ``width``."""
     return (
-        f"{len(CASES)} cases from every client (rows) to every backend (columns), sent over "
-        f"127.0.0.1\n{_legend()}\n\n{'':18}{columns.rstrip()}"
+        f"{len(CASES)} cases from every client (rows) to every backend (columns)\n"
+        f"{_legend()}\n\n{_lines('', BACKENDS, width)}"
     )
 
 
-def row(result: ClientResult) -> str:
-    """Return a client's row, which has the number of cases with each mark for each backend."""
+def row(result: ClientResult, width: int | None = None) -> str:
+    """Return a client's row, which has the number of cases with each mark for each backend. It has
+    as many lines as the heading."""
     columns = zip(*result.findings, strict=True)
-    cells = "".join(_count_marks(column).ljust(_COLUMN) for column in columns)
-    return f"{result.name:18}{cells.rstrip()}"
+    return _lines(result.name, [_count_marks(column) for column in columns], width)
+
+
+def _lines(name: str, cells: Sequence[str], width: int | None) -> str:
+    in_line = len(cells) if width is None else max((width - _NAME) // _COLUMN, 1)
+    lines = [
+        "".join(cell.ljust(_COLUMN) for cell in cells[start : start + in_line])
+        for start in range(0, len(cells), in_line)
+    ]
+    return "\n".join(
+        f"{'' if number else name:{_NAME}}{line}".rstrip() for number, line in enumerate(lines)
+    )
 
 
 def notes(results: Iterable[ClientResult]) -> str:

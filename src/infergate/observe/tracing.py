@@ -64,6 +64,7 @@ _SERVER_ERRORS: Final = frozenset(
     for kind in (
         Kind.OVERLOADED,
         Kind.NO_BACKEND,
+        Kind.LOOP_DETECTED,
         Kind.CONNECT,
         Kind.TIMEOUT,
         Kind.BACKEND_GARBAGE,

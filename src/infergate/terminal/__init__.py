@@ -1,6 +1,7 @@
 """Tables, colours and progress bars on a terminal, and plain aligned text elsewhere.
 
-``print_tables`` prints tables; ``Progress`` is a progress bar.
+``print_tables`` prints tables, ``show_live`` replaces them by newer ones, and ``Progress`` is a
+progress bar. ``columns`` folds the columns of plain text.
 
 *Rule.* rich is imported only when output goes to a terminal, so that a gateway that runs under an
 orchestrator never loads it.
@@ -10,9 +11,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Self, TextIO
+from typing import Any, Final, Self, TextIO
+
+from infergate.terminal.columns import align, output_width
+
+__all__ = ["Progress", "Table", "align", "is_terminal", "plain_text", "print_tables", "show_live"]
 
 STYLES: Final = {
     "ok": "green", "up": "green", "ready": "green",
@@ -20,6 +25,10 @@ STYLES: Final = {
     "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
 """Colours of words. They add no information, because the word itself is always printed."""
+
+
+_BORDER_WIDTH: Final = 3
+"""Characters of the border and the padding beside each column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,50 +46,68 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def plain_text(table: Table) -> str:
-    """Format ``table`` as aligned text, one line per row."""
-    return f"{table.title}\n{align([table.headings, *table.rows], table.right_aligned)}"
-
-
-def align(rows: Sequence[Sequence[str]], right_aligned: Container[int] = ()) -> str:
-    """Format ``rows`` in aligned, indented columns, with one line for each row."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = (
-            cell.rjust(width) if index in right_aligned else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append(f"  {'  '.join(cells)}".rstrip() + "\n")
-    return "".join(lines)
+def plain_text(table: Table, width: int | None = None) -> str:
+    """Format ``table`` as aligned text that fits ``width`` (``columns.align``)."""
+    return f"{table.title}\n{align([table.headings, *table.rows], table.right_aligned, width)}"
 
 
 def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
     """Print ``tables`` to ``stream``, by default standard output."""
     out = stream or sys.stdout
     if not is_terminal(out):
-        out.write("\n".join(map(plain_text, tables)))
+        width = output_width(out)
+        out.write("\n".join(plain_text(table, width) for table in tables))
         return
-    from rich import box  # noqa: PLC0415 - the rule above
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table as Rich  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415 - the rule above
 
     console = Console(file=out)
     for table in tables:
-        drawn = Rich(
-            title=Text(table.title, "bold"), title_justify="left", box=box.ROUNDED,
-            header_style="bold cyan", border_style="dim",
-        )  # fmt: skip
-        for index, heading in enumerate(table.headings):
-            drawn.add_column(
-                heading,
-                justify="right" if index in table.right_aligned else "left",
-                overflow="fold",
-            )
-        for row in table.rows:  # as Text, so that names are not parsed as markup
-            drawn.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
-        console.print(drawn)
+        console.print(_drawn(table, console.width))
+
+
+def show_live(frames: Iterable[Sequence[Table]], stream: TextIO | None = None) -> None:
+    """Show each of ``frames`` on the whole terminal, in place of the previous one. Elsewhere, print
+    them one after the other. The generator of the frames sets the pace."""
+    out = stream or sys.stdout
+    if not is_terminal(out):
+        for tables in frames:
+            print_tables(tables, out)
+            out.write("\n")
+            out.flush()
+        return
+    from rich.console import Console, Group  # noqa: PLC0415 - the rule above
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console(file=out)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        for tables in frames:
+            live.update(Group(*(_drawn(each, console.width) for each in tables)), refresh=True)
+
+
+def _drawn(table: Table, width: int) -> Any:
+    """Return a rich table. It has borders if it fits ``width`` with them."""
+    from rich import box  # noqa: PLC0415 - the rule above
+    from rich.table import Table as Rich  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    widths = [max(map(len, column)) for column in zip(table.headings, *table.rows, strict=True)]
+    fits = sum(widths) + _BORDER_WIDTH * len(widths) < width
+    drawn = Rich(
+        title=Text(table.title, "bold"), title_justify="left", border_style="dim",
+        box=box.ROUNDED if fits else box.SIMPLE_HEAD, header_style="bold cyan",
+        padding=(0, 1) if fits else (0, 1, 0, 0), pad_edge=fits,
+    )  # fmt: skip
+    for index, heading in enumerate(table.headings):
+        is_number = index in table.right_aligned
+        drawn.add_column(
+            heading,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            min_width=max((len(row[index]) for row in table.rows), default=1) if is_number else 1,
+        )
+    for row in table.rows:  # as Text, so that names are not parsed as markup
+        drawn.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
+    return drawn
 
 
 class Progress:

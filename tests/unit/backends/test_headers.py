@@ -4,6 +4,7 @@ import pytest
 
 from infergate.backends.header_filter import HeaderFilter, field_bytes
 from infergate.core.errors import GatewayError, Kind
+from infergate.core.hops import FIRST_HOP, HOPS_HEADER, MAX_HOPS
 from infergate.core.limits import FORWARDED_HEADER_BYTES
 
 
@@ -144,3 +145,28 @@ def test_requests_beyond_the_header_budget_are_rejected() -> None:
         HeaderFilter(["*"], 1000).select({"x-a": "1" * 500, "x-b": "2" * 500})
     assert (caught.value.kind, caught.value.limit) == (Kind.TOO_LARGE, "forwarded_headers")
     assert len(HeaderFilter(["*"]).select({"x-a": "1" * 500, "x-b": "2" * 500})) == 2
+
+
+# ---- hops
+
+
+@pytest.mark.parametrize("globs", [[], ["x-*"]])
+def test_the_hops_of_a_request_are_counted_whatever_headers_are_forwarded(globs: list[str]) -> None:
+    rule = HeaderFilter(globs, FORWARDED_HEADER_BYTES, counts_hops=True)
+    assert rule.select({"accept": "*/*"}) == {}
+    assert rule.select({HOPS_HEADER: "1"}) == {HOPS_HEADER: "2"}
+    assert rule.select({HOPS_HEADER: str(MAX_HOPS - 1)}) == {HOPS_HEADER: str(MAX_HOPS)}
+    for passed in (MAX_HOPS, 9999):
+        with pytest.raises(GatewayError, match=f"has passed {passed} gateways") as caught:
+            rule.select({HOPS_HEADER: str(passed)})
+        assert caught.value.kind is Kind.LOOP_DETECTED
+
+
+@pytest.mark.parametrize("value", ["", "many", "-1", "1, 1", "9" * 5000, "٣"])
+def test_a_hop_header_that_no_gateway_sends_starts_the_count_again(value: str) -> None:
+    rule = HeaderFilter([], counts_hops=True)
+    assert rule.select({HOPS_HEADER: value}) == {HOPS_HEADER: FIRST_HOP}
+
+
+def test_hops_are_not_returned_to_clients() -> None:
+    assert HeaderFilter(["x-*"]).select({HOPS_HEADER: "9"}) == {}

@@ -56,7 +56,7 @@ def test_without_a_configuration_the_demo_is_served(
 
 
 @pytest.mark.parametrize(
-    "argv", [["--config", str(GOOD)], ["serve", "--config", str(GOOD)], [f"--config={GOOD}"]]
+    "argv", [["--config", str(GOOD)], ["serve", "-c", str(GOOD)], [f"--config={GOOD}"]]
 )
 def test_a_configuration_is_served(
     argv: list[str], started: list[tuple[Config, Path | None]]
@@ -167,7 +167,7 @@ def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--confg", "x"], "unrecognized argument: --confg; did you mean '--config'?"),
         (["--zzz=1"], "unrecognized argument: --zzz=1; see: infergate serve --help"),
-        (["start"], "unknown command 'start'; expected one of: serve, rest-proxy, matrix"),
+        (["start"], "unknown command 'start'; expected one of: serve, check, rest-proxy"),
         (["matirx"], "unknown command 'matirx'; did you mean 'matrix'?"),
         (["routes.yaml"], "to serve a configuration: infergate --config routes.yaml"),
         (["matrix", "--check"], "--check is not an option of matrix, but of serve, rest-proxy"),
@@ -253,7 +253,8 @@ def test_control_c_in_other_commands_returns_130_without_a_traceback(
     monkeypatch.setattr(cli, "COMMANDS", {command: replace(COMMANDS[command], run=run)})
     operands = COMMANDS[command].operands
     required = operands is not None and operands.count in {None, "+"}
-    assert main([command, *(["value"] if required else [])]) == 130
+    choices = operands.choices if operands else None
+    assert main([command, *([choices[0] if choices else "value"] if required else [])]) == 130
     assert capsys.readouterr() == ("", "")
 
 

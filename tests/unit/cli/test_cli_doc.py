@@ -53,9 +53,9 @@ def test_the_help_of_a_command_and_the_page_have_its_options(
     assert text.startswith(f"usage: {command.usage} ")
     assert command.help[1:] in text
     assert f"| `{command.usage.split(' ', 1)[1].removesuffix(' [options]')}` |" in PAGE
-    assert all(f"| `{option.flag}" in PAGE for option in command.options)
+    assert all(f"| `{option.flags[0]}" in PAGE for option in command.options)
     described = set(re.findall(r"^  (-[-\w]+)", lines, re.MULTILINE)) - {"-h", "--version"}
-    assert described == {option.flag for option in command.options}
+    assert described == {option.flags[0] for option in command.options}
 
 
 OPTIONS = {option.flag: option for command in COMMANDS.values() for option in command.options}
@@ -69,7 +69,8 @@ def test_an_option_of_another_command_is_a_mistake(
     for command in COMMANDS.values():
         if option.flag in {each.flag for each in command.options}:
             continue
-        operands = ["x"] if command.operands else []
+        choices = command.operands.choices if command.operands else None
+        operands = [choices[0] if choices else "x"] if command.operands else []
         with pytest.raises(SystemExit) as caught:
             main([command.name, *operands, option.flag, *value])
         assert caught.value.code == 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
 import pytest
+from scripted_admin import scripted_admin
 
 from infergate.cli import main
 from infergate.cli.admin_client import parse_admin_url
@@ -60,26 +60,10 @@ PLAN: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Admin(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        fields = {"/console/state": STATE, "/console/plan": PLAN}.get(self.path)
-        body = b"no" if fields is None else json.dumps(fields).encode()
-        self.send_response(404 if fields is None else 200)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None: ...
-
-
 @pytest.fixture(scope="module")
 def admin() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Admin)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with scripted_admin({"/console/state": STATE, "/console/plan": PLAN}.get) as address:
+        yield address
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
@@ -90,9 +74,9 @@ def test_routes(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["routes", "--admin", admin]) == 0
     result = lines(capsys)
     assert " ".join(result[2]).startswith(
-        "bert a, 5% b, else c, copy d model: x 12 1 1 8.33 ms 10 ms 19.8 ms"
+        "1 bert a, 5% b, else c, copy d model: x 12 1 1 10 ms 19.8 ms"
     )
-    assert result[3] == ["*", "b", "-", "0", "0", "0", "-", "-", "-"]
+    assert result[3] == ["2", "*", "b", "-", "0", "0", "0", "-", "-"]
 
 
 def test_backends(admin: str, capsys: pytest.CaptureFixture[str]) -> None:

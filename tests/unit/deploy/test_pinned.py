@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -54,3 +55,38 @@ def test_the_deployed_image_has_this_version() -> None:
     assert image["newTag"] == __version__
     chart = PROJECT / "deploy" / "helm" / "infergate" / "Chart.yaml"
     assert yaml.safe_load(chart.read_text(encoding="utf-8"))["appVersion"] == __version__
+
+
+def test_the_package_and_the_image_name_the_same_project() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (author,) = project["authors"]
+    image = (PROJECT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    labels = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', image))
+    assert (labels["authors"], labels["source"]) == (author["name"], project["urls"]["Source"])
+    assert labels["licenses"] == project["license"]
+    changing = {"version", "revision", "created", "base.name", "base.digest"}
+    declared = set(re.findall(r"\b([A-Z_]+)=", image[image.index("ARG VERSION") :].split("\n")[0]))
+    assert {labels[each] for each in changing} == {f"${{{each}}}" for each in declared}
+    schema = json.loads((PROJECT / "docs" / "routes.schema.json").read_text(encoding="utf-8"))
+    assert schema["$id"].startswith("https://")
+
+
+def test_project_files_are_valid() -> None:
+    folder = PROJECT / ".github"
+    updates = yaml.safe_load((folder / "dependabot.yml").read_text(encoding="utf-8"))["updates"]
+    assert {each["package-ecosystem"] for each in updates} == {"github-actions", "docker", "pip"}
+    for update in updates:
+        assert (PROJECT / update["directory"].lstrip("/")).is_dir()
+    for form in sorted((folder / "ISSUE_TEMPLATE").glob("[!c]*.yml")):
+        fields = yaml.safe_load(form.read_text(encoding="utf-8"))
+        assert fields["name"]
+        assert fields["description"]
+        assert any(
+            each["validations"]["required"] for each in fields["body"] if "validations" in each
+        )
+    hooks = yaml.safe_load((PROJECT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    entries = [hook["entry"].split() for repo in hooks["repos"] for hook in repo["hooks"]]
+    makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
+    for program, *arguments in entries:
+        assert program.replace(".venv/bin/", "$(BIN)/") in makefile
+        assert all((PROJECT / each).exists() for each in arguments if "/" in each)

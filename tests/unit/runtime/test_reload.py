@@ -49,10 +49,10 @@ def harness(tmp_path: Path) -> Harness:
 async def test_repeated_notifications_cause_one_reload(harness: Harness) -> None:
     await asyncio.gather(*(harness.reloader.reload_if_changed("changed") for _ in range(5)))
     assert len(harness.applied) == 1
-    harness.file.write_text(CONFIG + "readiness: lenient\n")
+    harness.file.write_text(CONFIG + "readiness: strict\n")
     for _ in range(3):
         await harness.reloader.reload_if_changed("changed")
-    assert [each.readiness for each in harness.applied] == ["strict", "lenient"]
+    assert [each.readiness for each in harness.applied] == ["lenient", "strict"]
 
 
 async def test_an_invalid_file_is_tried_once(harness: Harness) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 
 import pytest
 
-from infergate.terminal import Progress, Table, is_terminal, plain_text, print_tables
+from infergate.terminal import Progress, Table, is_terminal, plain_text, print_tables, show_live
 
 TABLE = Table(
     "routes", ("MODEL", "REQUESTS"), [("[red]bert[/]", "7"), ("a", "1200")], frozenset({1})
@@ -71,3 +72,43 @@ def test_serving_does_not_load_the_terminal_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+WIDE = Table(
+    "backends",
+    ("BACKEND", "ENDPOINTS", "CLIENT ERRORS", "P99"),
+    [
+        ("triton", "grpc://a.example:8001, grpc://b.example:8001, " + "x" * 70, "12", "9.81 ms"),
+        ("a-backend-with-a-long-name", "-", "1234567", "-"),
+    ],
+    frozenset({2, 3}),
+)
+
+
+@pytest.mark.parametrize("columns", [80, 60, 50])
+@pytest.mark.parametrize("out", [io.StringIO, Terminal])
+def test_tables_are_folded_to_the_width_and_numbers_are_not(
+    columns: int, out: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = out()
+    print_tables([WIDE], stream)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
+    assert max(map(len, lines)) <= columns
+    words = " ".join(lines).split()
+    assert {"12", "1234567", "9.81", "CLIENT", "ERRORS"} <= set(words)
+    assert "".join(words).count("x") == 72  # with both of example
+
+
+def test_rows_in_a_pipe_stay_single_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert len(plain_text(WIDE).splitlines()) == 4
+
+
+def test_frames_replace_each_other_on_a_terminal_and_follow_each_other_elsewhere() -> None:
+    quiet, seen = io.StringIO(), Terminal()
+    for stream in (quiet, seen):
+        show_live(iter([[TABLE], [WIDE]]), stream)
+    assert quiet.getvalue().index("routes") < quiet.getvalue().index("backends")
+    assert "\x1b[?1049h" in seen.getvalue()
+    assert seen.getvalue().rstrip().endswith(("\x1b[?1049l", "\x1b[?25h"))

@@ -96,7 +96,7 @@ async def test_a_unary_call(pair: Pair) -> None:
     assert re.fullmatch(r"127\.0\.0\.1:\d+", call.peer)
     headers = dict(call.headers)
     assert headers.pop("user-agent").startswith(("grpc-python-asyncio/", "infergate/"))
-    assert headers == {"x-a": "1", "x-b-bin": "AP8"}
+    assert headers == {"x-a": "1", "x-b-bin": "AP8", "infergate-hops": "1"}
 
 
 async def test_calls_without_a_deadline(grpc_harness: GrpcHarness) -> None:

@@ -66,7 +66,8 @@ async def test_requests_on_the_wire(http_upstream: Http1Upstream) -> None:
     assert requests[0].endswith(
         b"content-type: a/b\r\ncontent-length: 100011\r\n\r\n" + b"a" * 10 + b"b" * 100_000 + b"c"
     )
-    assert requests[0].count(b"\r\n") == 6
+    assert requests[0].count(b"\r\n") == 7
+    assert [each.count(b"infergate-hops: 1\r\n") for each in requests] == [1, 1, 1]
     assert b"content-length" not in requests[1]
     assert b"content-length: 0\r\n" in requests[2]
 

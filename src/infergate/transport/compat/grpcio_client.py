@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 
 from infergate.core.errors import GatewayError, Kind, backend_failure, backend_garbage
+from infergate.core.hops import FIRST_HOP, HOPS_HEADER
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tls_settings import ClientTls
@@ -159,7 +160,7 @@ def _merged_metadata(first: Any, last: Any) -> dict[str, str]:
 
 
 def _metadata(wire: RpcRequest) -> Any:
-    return grpc_metadata.write(wire.metadata) if wire.metadata else None
+    return grpc_metadata.write({HOPS_HEADER: FIRST_HOP, **wire.metadata})
 
 
 async def _read_next(call: Any) -> Any:

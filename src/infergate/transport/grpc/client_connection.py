@@ -12,6 +12,7 @@ from infergate import __version__
 from infergate.core.bounded_cache import BoundedCache
 from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError, Kind, backend_failure, backend_garbage
+from infergate.core.hops import HOPS_HEADER
 from infergate.core.limits import KIB, Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
@@ -77,6 +78,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._calls: Final[set[ClientCall]] = set()
         self._deadline_timer: Final = DeadlineTimer(loop, self._calls)
         self.request_prefixes: Final = BoundedCache[str, bytes](_CACHED_METHODS)
+        self.forwarded_prefixes: Final = BoundedCache[str, bytes](_CACHED_METHODS)
         self._calls_without_deadline: set[ClientCall] = set()
         self._silence_timer: asyncio.TimerHandle | None = None
 
@@ -92,11 +94,15 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         """Close the connection immediately."""
         self._transport.abort()
 
-    def encode_prefix(self, method: str) -> bytes:
-        """Return the start of the header block that all calls of `method` share, and cache it."""
+    def encode_prefix(self, method: str, prefixes: BoundedCache[str, bytes]) -> bytes:
+        """Return the start of the header block that all calls of `method` share, and cache it in
+        `prefixes`: `request_prefixes`, or `forwarded_prefixes` for calls from another gateway,
+        which have a hop header in their metadata."""
         scheme = "https" if self.endpoint.tls else "http"
         block = grpc_headers.request_prefix(method, self.endpoint.authority, scheme, _AGENT)
-        self.request_prefixes[method] = block
+        if prefixes is self.request_prefixes:
+            block += grpc_headers.FIRST_HOP_FIELD
+        prefixes[method] = block
         return block
 
     def has_received_since(self, moment: float) -> bool:
@@ -226,10 +232,14 @@ class ClientCall:
         self._memory: Final = wire.memory
         self._counted_bytes = 0  # bytes of the response that are charged to `_memory`
         remaining = None if deadline is None else deadline - self._started_at
-        prefix = connection.request_prefixes.get(wire.method)
+        metadata = wire.metadata
+        prefixes = connection.request_prefixes
+        if HOPS_HEADER in metadata:
+            prefixes = connection.forwarded_prefixes
+        prefix = prefixes.get(wire.method)
         if prefix is None:
-            prefix = connection.encode_prefix(wire.method)
-        block = prefix + grpc_headers.request_suffix(remaining, wire.metadata)
+            prefix = connection.encode_prefix(wire.method, prefixes)
+        block = prefix + grpc_headers.request_suffix(remaining, metadata)
         self._connection: Final = connection
         self.deadline: Final = math.inf if deadline is None else deadline
         self._error: Exception | None = None

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 from infergate.core.compilation import mypyc_attr
 from infergate.core.errors import GatewayError
+from infergate.core.hops import FIRST_HOP, HOPS_HEADER
 from infergate.core.limits import Limits
 from infergate.core.memory import IN_FLIGHT_BYTES
 from infergate.transport.grpc import metadata as grpc_metadata
@@ -38,6 +39,8 @@ _TIMEOUT: Final = re.compile("([0-9]{1,8})([HMSmun])", re.ASCII)
 _SECONDS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_TIMEOUT_VALUE: Final = 99_999_999
 _TIMEOUT_NAME: Final = header_blocks.encode_name("grpc-timeout")
+FIRST_HOP_FIELD: Final = header_blocks.encode_block((HOPS_HEADER, FIRST_HOP))
+"""The encoded hop header of a call that has passed no other gateway."""
 _MAX_MILLISECOND_TIMEOUT: Final = _MAX_TIMEOUT_VALUE // 1000  # seconds
 _CONTENT_TYPE: Final = "application/grpc"
 _CONTENT_TYPE_PREFIXES: Final = ("application/grpc+", "application/grpc;")
@@ -221,7 +224,8 @@ class ResponseHeaders:
 
 
 def request_prefix(method: str, authority: str, scheme: str, agent: str) -> bytes:
-    """Return the start of a request's header block, which all calls of a method share."""
+    """Return the start of a request's header block, which all calls of a method share, without the
+    hop header."""
     return header_blocks.encode_block(
         (":method", "POST"),
         (":scheme", scheme),

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from infergate.core import server_sent_events
 from infergate.core.errors import GatewayError
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
-from infergate.core.wire import HttpRequest, HttpResponse, total_size
+from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.client.pool import Pool
 from infergate.transport.http1 import message_head
 from infergate.transport.http1.exchange import (
@@ -55,9 +55,7 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
     async def stream(self, wire: HttpRequest, target: str) -> AsyncGenerator[HttpResponse, None]:
         """Send ``wire`` to ``target`` and yield each event, or the whole response if it is not an
         event stream. Raises GatewayError, and ValueError for a request that HTTP cannot carry."""
-        head = message_head.request_head(
-            wire.method, target, wire.headers, total_size(wire.body), self._own_lines
-        )
+        head = self._encode_head(wire, target)
         self._reader = reader = self._create_reader(wire.method, self._limits.response_header)
         self._memory = wire.memory
         for part in message_head.join_small(head, wire.body):

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 from infergate import __version__
 from infergate.core.errors import backend_garbage
+from infergate.core.hops import FIRST_HOP, HOPS_HEADER
 from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
@@ -50,6 +51,7 @@ class HttpExchangeConnection(PooledConnection):
         self._own_lines: Final = (
             f"host: {pool.endpoint.authority}\r\nuser-agent: infergate/{__version__}\r\n"
         )
+        self._first_hop_lines: Final = f"{self._own_lines}{HOPS_HEADER}: {FIRST_HOP}\r\n"
         self._create_reader: Final = create_reader
         self._method = ""
         self._reader: ResponseReader | None = None
@@ -72,10 +74,15 @@ class HttpExchangeConnection(PooledConnection):
         ValueError."""
         self._begin(self._prepare(wire, target), deadline, wire.memory, callbacks)
 
-    def _prepare(self, wire: HttpRequest, target: str) -> Sequence[Buffer]:
-        head = message_head.request_head(
-            wire.method, target, wire.headers, total_size(wire.body), self._own_lines
+    def _encode_head(self, wire: HttpRequest, target: str) -> bytes:
+        headers = wire.headers
+        own_lines = self._own_lines if HOPS_HEADER in headers else self._first_hop_lines
+        return message_head.request_head(
+            wire.method, target, headers, total_size(wire.body), own_lines
         )
+
+    def _prepare(self, wire: HttpRequest, target: str) -> Sequence[Buffer]:
+        head = self._encode_head(wire, target)
         self._method = wire.method
         self._reader = None
         self._parts = []

@@ -102,7 +102,8 @@ async def test_an_unanswered_request_is_not_sent_to_another_worker(
 async def test_readiness_requests_allow_time_for_backend_queries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    supervisor = Supervisor(config(0), ConfigHistory())
+    strict = config(0).model_copy(update={"readiness": "strict"})
+    supervisor = Supervisor(strict, ConfigHistory())
     timeouts: list[float] = []
 
     async def confirm(worker: object, message: object, seconds: float = 1.0) -> bool:

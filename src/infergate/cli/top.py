@@ -1,0 +1,160 @@
+"""``infergate top``: rates, errors and latencies of a running gateway by route and backend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from infergate.cli.admin_client import Json, get_json
+from infergate.cli.output import CommandResult, duration, failures_first, totals, worst_health
+from infergate.terminal import Table
+
+_FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
+_HEADINGS: Final = ("REQ/S", "FAILED/S", "CLIENT ERR/S", "P50", "P99")
+_NUMBERS: Final = frozenset(range(2, 7))
+_UP: Final = "up"
+_FlowKey = tuple[str, ...]
+
+
+class TrafficQuery:
+    """Returns the traffic since its previous call. The first call takes ``interval`` seconds."""
+
+    def __init__(self, admin: str, interval: float) -> None:
+        self._admin: Final = admin
+        self._interval: Final = interval
+        self._flows: Mapping[_FlowKey, Json] | None = None
+        self._time = 0.0
+
+    def __call__(self) -> CommandResult:
+        """Query the gateway. Raises AdminQueryError."""
+        if self._flows is None:
+            self._read_state()
+            time.sleep(self._interval)
+        before, earlier = self._flows or {}, self._time
+        plan = get_json(self._admin, "/console/plan")
+        state = self._read_state()
+        seconds = self._time - earlier
+        flows = list(changes(self._flows or {}, before))
+        routes = [
+            {"label": route["label"], "backend": route["backend"]}
+            | _rates((flow for flow in flows if flow["route"] == route["label"]), seconds)
+            for route in plan["routes"]
+        ]
+        known = {(each["backend"], each["endpoint"]): each for each in state["endpoints"]}
+        backends = [
+            {
+                "name": backend["name"],
+                "endpoints": [
+                    known.get((backend["name"], url), {"endpoint": url})
+                    for url in backend["endpoints"]
+                ],
+            }
+            | _rates((flow for flow in flows if flow["backend"] == backend["name"]), seconds)
+            for backend in plan["backends"]
+        ]
+        routes.sort(key=lambda route: failures_first(route["traffic"]))
+        backends.sort(
+            key=lambda each: (
+                -each["traffic"]["failures"],
+                worst_health(each["endpoints"]),
+                *failures_first(each["traffic"]),
+            )
+        )
+        data = {
+            "seconds": seconds,
+            "ready": state["ready"],
+            "in_flight": state["totals"]["in_flight"],
+            "routes": routes,
+            "backends": backends,
+        }
+        return CommandResult(_tables(state, data), data)
+
+    def _read_state(self) -> Json:
+        state = get_json(self._admin, "/console/state")
+        self._time = time.monotonic()
+        self._flows = {_key(flow): flow for flow in state["flows"]}
+        return state
+
+
+def _key(flow: Json) -> _FlowKey:
+    return tuple(flow.get(name, "") for name in _FLOW_LABELS)
+
+
+def changes(after: Mapping[_FlowKey, Json], before: Mapping[_FlowKey, Json]) -> Iterator[Json]:
+    """Yield the flows with the requests since ``before``. If counters have been reset, because the
+    gateway was restarted, these are all requests."""
+    for key, flow in after.items():
+        old = before.get(key)
+        now = flow.get("outcomes", {})
+        then: Mapping[str, float] = {} if old is None else old.get("outcomes", {})
+        if old is None or any(now.get(name, 0) < count for name, count in then.items()):
+            yield flow
+            continue
+        seconds = flow.get("seconds", {"sum": 0.0, "buckets": []})
+        buckets = dict(map(tuple, old.get("seconds", {"buckets": []})["buckets"]))
+        yield flow | {
+            "outcomes": {name: count - then.get(name, 0) for name, count in now.items()},
+            "client_errors": flow.get("client_errors", 0) - old.get("client_errors", 0),
+            "seconds": {
+                "sum": seconds["sum"] - old.get("seconds", {"sum": 0.0})["sum"],
+                "buckets": [
+                    (bound, count - buckets.get(bound, 0)) for bound, count in seconds["buckets"]
+                ],
+            },
+        }
+
+
+def _rates(flows: Iterable[Json], seconds: float) -> Json:
+    traffic = totals(flows)
+    per_second = {
+        f"{name}_per_second": traffic[name] / seconds if seconds > 0 else 0.0
+        for name in ("requests", "failures", "client_errors")
+    }
+    return {"traffic": traffic | per_second}
+
+
+def _tables(state: Json, data: Json) -> list[Table]:
+    workers = state["workers"]
+    title = (
+        f"infergate {state['version']}: {'ready' if data['ready'] else 'not ready'}, "
+        f"{workers['serving']} of {workers['wanted']} workers, {data['in_flight']:.0f} in flight, "
+        f"last {data['seconds']:.1f} s\n\nroutes, failures first"
+    )
+    routes = [(each["label"], each["backend"], *_cells(each["traffic"])) for each in data["routes"]]
+    backends = [
+        (each["name"], _endpoints_text(each["endpoints"]), *_cells(each["traffic"]))
+        for each in data["backends"]
+    ]
+    return [
+        Table(title, ("ROUTE", "BACKEND", *_HEADINGS), routes, _NUMBERS),
+        Table("backends, failures first", ("BACKEND", "ENDPOINTS", *_HEADINGS), backends, _NUMBERS),
+    ]
+
+
+def _endpoints_text(endpoints: list[Json]) -> str:
+    if not endpoints:
+        return "-"
+    counts: dict[str, int] = {}
+    for endpoint in endpoints:
+        health = endpoint.get("health", "unknown")
+        counts[health] = counts.get(health, 0) + 1
+    if len(counts) == 1:
+        return (
+            next(iter(counts)) if len(endpoints) == 1 else f"{len(endpoints)} {next(iter(counts))}"
+        )
+    return ", ".join(
+        f"{count} {health}"
+        for health, count in sorted(counts.items(), key=lambda each: each[0] == _UP)
+    )
+
+
+def _cells(traffic: Json) -> tuple[str, ...]:
+    return (
+        *(
+            f"{traffic[f'{name}_per_second']:.1f}"
+            for name in ("requests", "failures", "client_errors")
+        ),
+        duration(traffic["p50_seconds"]),
+        duration(traffic["p99_seconds"]),
+    )

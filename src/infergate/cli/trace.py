@@ -1,0 +1,115 @@
+"""``infergate trace``: shows one failed or slow request that a running gateway remembers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from infergate.cli.admin_client import AdminQueryError, Json, get_json
+from infergate.cli.output import duration
+from infergate.terminal import Table, print_tables
+
+_BAR_WIDTH: Final = 30
+_FIELDS: Final = (
+    ("kind", "outcome"),
+    ("meaning", "meaning"),
+    ("error", "error"),
+    ("detail", "detail"),
+    ("advice", "advice"),
+    ("protocol", "client protocol"),
+    ("operation", "operation"),
+    ("model", "model"),
+    ("route", "route"),
+    ("backend", "backend"),
+    ("backend_protocol", "backend protocol"),
+    ("worker", "worker"),
+)
+
+
+def trace(request_id: str, admin: str, *, as_json: bool) -> int:
+    """Print the requests with ``request_id``. Return 1 if the gateway has none or cannot be
+    queried."""
+    try:
+        found = _find(request_id, admin)
+    except AdminQueryError as error:
+        print(f"infergate: {error}", file=sys.stderr)
+        return 1
+    if not found:
+        print(
+            f"infergate: {admin} remembers no request with the ID '{_printable(request_id)}': it "
+            "keeps the last failed requests and the slowest requests; the access log has all "
+            "requests",
+            file=sys.stderr,
+        )
+        return 1
+    if as_json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        print_tables([table for request in found for table in _tables(request)])
+    return 0
+
+
+def _find(request_id: str, admin: str) -> list[Json]:
+    """Return the requests with ``request_id``, the newest first. Gateways, retries of the client
+    and requests of a stream may share an ID."""
+    samples: list[Json] = list(get_json(admin, "/console/state").get("failures", ()))
+    with suppress(AdminQueryError):  # a gateway without a history
+        history = get_json(admin, "/console/history")
+        samples = [*history.get("failed", ()), *history.get("slowest", ()), *samples]
+    found = {
+        (sample["time"], sample.get("worker")): sample
+        for sample in reversed(samples)  # the history has more fields
+        if sample.get("request_id") == request_id
+    }
+    return sorted(found.values(), key=lambda sample: -sample["time"])
+
+
+def _tables(request: Json) -> Iterator[Table]:
+    ended = datetime.fromtimestamp(request["time"], UTC).isoformat(timespec="milliseconds")
+    facts = [
+        (title, _printable(request[key]))
+        for key, title in _FIELDS
+        if request.get(key) not in {None, ""}
+    ]
+    title = f"request {_printable(request['request_id'])}"
+    rows = [("ended", ended), ("duration", duration(request["seconds"])), *facts]
+    yield Table(title, ("PROPERTY", "VALUE"), rows)
+    phases = [_phase(each) for each in request.get("phases", ())]
+    if phases:
+        yield Table(
+            "timeline", ("PHASE", "BEGINS", "DURATION", ""), list(_timeline(phases)),
+            frozenset({1, 2}),
+        )  # fmt: skip
+    inputs = [
+        (_printable(each["name"]), _printable(each["datatype"]), str(list(each["shape"])))
+        for each in request.get("inputs", ())
+    ]
+    if inputs:
+        yield Table("inputs", ("NAME", "DATATYPE", "SHAPE"), inputs)
+
+
+def _phase(phase: Any) -> tuple[str, float]:
+    """Return the name and the seconds of a phase, which is an object or a pair."""
+    if isinstance(phase, dict):
+        return phase["phase"], phase["seconds"]
+    return phase[0], phase[1]
+
+
+def _timeline(phases: list[tuple[str, float]]) -> Iterator[tuple[str, ...]]:
+    total = sum(seconds for _, seconds in phases) or 1.0
+    begin = 0.0
+    for name, seconds in phases:
+        start = round(begin / total * _BAR_WIDTH)
+        length = round((begin + seconds) / total * _BAR_WIDTH) - start
+        bar = " " * start + ("█" * length or ("▏" if seconds else ""))
+        yield _printable(name), duration(begin), duration(seconds), f"|{bar.ljust(_BAR_WIDTH)}|"
+        begin += seconds
+
+
+def _printable(value: Any) -> str:
+    """Return text without characters that control a terminal."""
+    return "".join(each if each.isprintable() else "�" for each in str(value))

@@ -1,0 +1,33 @@
+"""The header that stops forwarding loops: it counts the infergate gateways that a request has
+passed (docs/decisions/0068)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infergate.core.errors import GatewayError, Kind
+
+HOPS_HEADER: Final = "infergate-hops"
+FIRST_HOP: Final = "1"
+"""The value that a gateway sends for a request without the header. Transports encode it once for
+each connection."""
+MAX_HOPS: Final = 8
+"""Maximum number of gateways in a chain."""
+LOOP_TEXT: Final = "forwarding loop: "
+"""The start of the error's text, by which a gateway recognizes the error of another gateway."""
+_MAX_DIGITS: Final = 4
+
+
+def next_hop(received: str) -> str:
+    """Return the header's value for the backend. A value that no gateway sends counts as a
+    client's mistake, and the count starts again. Raises LOOP_DETECTED."""
+    if not (received.isascii() and received.isdecimal() and len(received) <= _MAX_DIGITS):
+        return FIRST_HOP
+    hops = int(received)
+    if hops >= MAX_HOPS:
+        raise GatewayError(
+            Kind.LOOP_DETECTED,
+            f"{LOOP_TEXT}the request has passed {hops} gateways ({HOPS_HEADER}), and at most "
+            f"{MAX_HOPS} are allowed; check that no backend's endpoint leads back to a gateway",
+        )
+    return str(hops + 1)

@@ -1,0 +1,86 @@
+"""Text in aligned columns that fits the width of the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Collection, Sequence
+from itertools import zip_longest
+from typing import Final, TextIO
+
+_INDENT: Final = "  "
+_GAP: Final = "  "
+_MIN_WIDTH: Final = 8
+"""Columns of text are folded, but to no less than this width."""
+
+
+def output_width(stream: TextIO) -> int | None:
+    """Return the width for tables on ``stream``: COLUMNS, or the width of the terminal. It is None
+    for a file or a pipe, where each row stays one line, so that programs can read it."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdecimal() and len(columns) <= 4 and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):  # not a terminal, or not a file
+        return None
+
+
+def align(
+    rows: Sequence[Sequence[str]],
+    right_aligned: Collection[int] = (),
+    width: int | None = None,
+) -> str:
+    """Format ``rows``, of which the first may be the headings, in aligned and indented columns.
+    Cells are folded to fit ``width``, by default the width of standard output. Only the headings of
+    ``right_aligned`` columns, which have numbers, are folded."""
+    limit = width or output_width(sys.stdout)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if limit is not None:
+        widths = _fit(rows, widths, right_aligned, limit)
+    return "".join(
+        f"{_INDENT}{_GAP.join(_pad(cells, widths, right_aligned))}".rstrip() + "\n"
+        for row in rows
+        for cells in _fold(row, widths)
+    )
+
+
+def _fit(
+    rows: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    right_aligned: Collection[int],
+    limit: int,
+) -> list[int]:
+    """Return widths that fit ``limit``, by shrinking the widest columns first."""
+    available = limit - len(_INDENT) - len(_GAP) * (len(widths) - 1)
+    smallest = [
+        max((len(row[index]) for row in rows[1:]), default=width)
+        if index in right_aligned
+        else min(width, _MIN_WIDTH)
+        for index, width in enumerate(widths)
+    ]
+    fitted = list(widths)
+    for cap in range(min(max(widths, default=0), limit), 0, -1):
+        if sum(fitted) <= available:
+            break
+        fitted = [max(low, min(width, cap)) for low, width in zip(smallest, widths, strict=True)]
+    return fitted
+
+
+def _fold(row: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:
+    """Return the lines of a row, of which the first cells may be shorter than others."""
+    cells = [
+        [cell]
+        if len(cell) <= width
+        else textwrap.wrap(cell, max(width, 1), break_on_hyphens=False) or [""]
+        for cell, width in zip(row, widths, strict=True)
+    ]
+    return list(zip_longest(*cells, fillvalue="")) or [()]
+
+
+def _pad(cells: Sequence[str], widths: Sequence[int], right_aligned: Collection[int]) -> list[str]:
+    return [
+        cell.rjust(width) if index in right_aligned else cell.ljust(width)
+        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]

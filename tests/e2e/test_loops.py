@@ -1,0 +1,81 @@
+"""Gateways that forward to each other stop a request after eight hops, whatever the protocol."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from e2e.running import LISTENERS, Infergate, started_infergate
+
+BODY = json.dumps({"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]})
+
+
+LISTENERS_AND_BACKENDS = (
+    LISTENERS
+    + """
+backends:
+  rest: {{protocol: v2-rest, endpoints: ["http://[::ffff:127.0.0.1]:{2}"]}}
+  rpc: {{protocol: v2-grpc, endpoints: ["grpc://[::ffff:127.0.0.1]:{1}"]}}
+"""
+)
+"""A gateway whose backends are its own ports. ``--check`` finds only the loops whose addresses it
+recognizes."""
+ROUTES = """
+routes:
+  - {model: "rest*", backend: rest}
+  - {model: "rpc*", backend: rpc, idempotent: true, retry: {times: 3}}
+"""
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[Infergate]:
+    with started_infergate(ROUTES, LISTENERS_AND_BACKENDS) as running:
+        yield running
+
+
+def post(address: str, model: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(address)
+    connection.request("POST", f"/v2/models/{model}/infer", BODY)
+    answer = connection.getresponse()
+    status, text = answer.status, answer.read().decode()
+    connection.close()
+    return status, text
+
+
+def outcomes(loop: Infergate, route: str) -> dict[str, int]:
+    """Return the number of requests of a route by outcome."""
+    found: dict[str, int] = {}
+    for line in loop.metrics().splitlines():
+        if line.startswith("infergate_requests_total{") and f'route="{route}"' in line:
+            outcome = line.partition('outcome="')[2].partition('"')[0]
+            found[outcome] = found.get(outcome, 0) + int(float(line.rpartition(" ")[2]))
+    return found
+
+
+def test_rest_clients_of_a_loop_get_508_after_eight_gateways(loop: Infergate) -> None:
+    status, text = post(loop.http, "rest")
+    assert status == 508
+    assert "forwarding loop: the request has passed 8 gateways" in text
+    assert outcomes(loop, "rest*") == {"loop_detected": 9}
+
+
+def test_grpc_clients_of_a_loop_get_failed_precondition_and_nothing_is_retried(
+    loop: Infergate,
+) -> None:
+    tensor = triton.InferInput("x", [1], "FP32")
+    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    refused = pytest.raises(triton.InferenceServerException, match="has passed 8 gateways")
+    with triton.InferenceServerClient(loop.grpc) as client, refused as caught:
+        client.infer("rpc", [tensor])
+    assert caught.value.status() == "StatusCode.FAILED_PRECONDITION"
+    assert outcomes(loop, "rpc*") == {"loop_detected": 9}
+
+
+def test_a_translated_request_in_a_loop_gets_the_same_text(loop: Infergate) -> None:
+    status, text = post(loop.http, "rpc")
+    assert (status, "has passed 8 gateways" in text) == (508, True)
