@@ -37,10 +37,29 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     ),
     "transport": ("core",),
     "routing": ("core", "comparison.settings"),
-    "backends": ("core", "routing", "codecs.base", "codecs.profiles", "transport.base"),
+    "plugins": ("core", "codecs.base"),
+    "plugin_host": ("core", "plugins"),
+    "backends": (
+        "core",
+        "routing",
+        "codecs.base",
+        "codecs.profiles",
+        "transport.base",
+        "plugins",
+        "plugin_host",
+    ),
     "comparison": ("core", "terminal"),
     "recording": ("core", "codecs", "routing", "comparison"),
-    "gateway": ("core", "routing", "backends", "codecs.base", "comparison", "transport.base"),
+    "gateway": (
+        "core",
+        "routing",
+        "backends",
+        "codecs.base",
+        "comparison",
+        "transport.base",
+        "plugins",
+        "plugin_host",
+    ),
     "access": ("core", "routing", "codecs.base"),
     "observe": ("core",),
     "config": (
@@ -55,8 +74,19 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "access.keys",
         "access.rules",
         "transport.tls.certificates",  # to check certificate files
+        "plugins",
+        "plugin_host",
     ),
-    "assembly": ("core", "codecs", "transport", "routing", "backends", "config"),
+    "assembly": (
+        "core",
+        "codecs",
+        "transport",
+        "routing",
+        "backends",
+        "config",
+        "plugins",
+        "plugin_host",
+    ),
     "runtime": (
         "core",
         "codecs",
@@ -71,6 +101,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "comparison",
         "recording",
         "terminal",
+        "plugin_host",
     ),
     "migration": (
         "core",
@@ -84,6 +115,8 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "comparison",
         "recording",
         "terminal",
+        "plugins",
+        "plugin_host",
     ),
     "matrix": (
         "core",
@@ -103,6 +136,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "terminal",
         "access.keys",
         "core.compilation",
+        "plugin_host.loading",
     ),
     "testing": ("core", "codecs"),
     "__main__": ("cli",),
@@ -148,6 +182,7 @@ TASKS_IN = (
     "recording.payload_log",
     "gateway.comparer",
     "migration.replay.replayer",
+    "plugin_host.runner",
 )
 """Modules that may create tasks; elsewhere a task would be neither awaited nor cancelled."""
 PROTOCOLS_IN = ("codecs.registry", "config")

@@ -59,7 +59,7 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
         min_retries=config.limits.min_retries,
         max_header_bytes=config.limits.forwarded_headers,
     )
-    codec: Codec[Any, Any] = plugin.create({})
+    codec: Codec[Any, Any] = plugin.create(config.options)
     tls = compiled.client_tls(config)
     engine = load_engine(gateway_config.engine)
     upstream: Any

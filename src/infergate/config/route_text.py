@@ -34,6 +34,8 @@ def _policies(route: RouteConfig) -> Iterator[str]:
         yield f"hedge after {hedge_text(route.hedge.after)}"
     if not route.validate_:
         yield "not validated"
+    if route.hooks:
+        yield f"hooks: {' '.join(route.hooks)}"
     if route.record is not None:
         yield f"{route.record.percent:g}% recorded"
 

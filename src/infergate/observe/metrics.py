@@ -22,6 +22,7 @@ from infergate.observe.exposition import Exposition, exposition
 from infergate.observe.family import MetricFamily
 from infergate.observe.label_names import MetricNames
 from infergate.observe.listener_metrics import ListenerMetrics
+from infergate.observe.plugin_metrics import PluginMetrics
 from infergate.observe.recording_metrics import RecordingMetrics
 from infergate.observe.request_counters import RequestCounters
 
@@ -41,12 +42,14 @@ class Metrics:
         self.listeners: Final = ListenerMetrics()
         self.backends: Final = BackendMetrics()
         self.recording: Final = RecordingMetrics()
+        self.plugins: Final = PluginMetrics()
         for collector in (
             self._requests,
             self.endpoints,
             self.listeners,
             self.backends,
             self.recording,
+            self.plugins,
         ):
             registry.register(collector)
         self.flows: Final = self._requests.flows

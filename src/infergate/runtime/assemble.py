@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 from infergate.assembly.backends import make_remote_backend
 from infergate.assembly.engines import load_engine
-from infergate.backends.base import Backend, SupportsConcurrencyLimit, SupportsHealthWatch
+from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.base import Codec, TransportKind
 from infergate.codecs.protos import SCHEMA
@@ -20,7 +19,6 @@ from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
 from infergate.core.offload import Offload
-from infergate.core.stats import ConcurrencyStats, EndpointStats
 from infergate.core.tracing import Tracer
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request_id
@@ -34,7 +32,6 @@ from infergate.gateway.steps import UNTRACED, Steps
 from infergate.gateway.traced import TracedSteps
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
-from infergate.observe.label_names import NO_NAME, MetricNames
 from infergate.observe.log_sampler import LogSampler
 from infergate.runtime import comparisons
 from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
@@ -42,10 +39,12 @@ from infergate.runtime.admin import AdminApp, SubtreeApp
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
-from infergate.runtime.descriptors import count_open, max_client_connections
+from infergate.runtime.descriptors import count_open
 from infergate.runtime.layers import make_layers
+from infergate.runtime.metric_sources import export_state
 from infergate.runtime.observers import make_observers, make_payload_log, make_recorder
 from infergate.runtime.offload import HelperPool
+from infergate.runtime.plugins import PluginFactory, hook_layers, unchanged_hooks
 from infergate.runtime.recording_actions import ControlRecording, control_recorder
 from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
 from infergate.runtime.running import ADMIN, GatewayParts, ListenerSpec, RunningGateway
@@ -55,9 +54,6 @@ from infergate.transport.framed.server import FrameServer
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.connection_gate import ConnectionGate
 
-_CONNECTIONS: Final = "connections"
-_EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
-"""Limits that are exported as metrics, because other metrics report their use."""
 READINESS_RULES: Final = {"strict": all, "lenient": any}
 _FIXED_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FIXED_FRAMES: Final = {"the protocol": "frames"}
@@ -90,6 +86,7 @@ def assemble(
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks()))
     metrics.in_flight_bytes.set_function(lambda: admission.bytes)
     metrics.open_descriptors.set_function(count_open)
+    factory = PluginFactory(metrics)
     shared = _SharedState(
         group,
         admission,
@@ -99,51 +96,17 @@ def assemble(
         group.console_source or SingleProcess(lambda: running, metrics, group.recent_requests),
         group.control_recording
         or (lambda action: control_recorder(running.recorder, action, group.number)),
+        factory,
     )
     shared.history.export_to(metrics)
     running = RunningGateway(
-        config, functools.partial(_build_parts, shared), metrics.loop_blocked_seconds.inc
+        config,
+        functools.partial(_build_parts, shared),
+        metrics.loop_blocked_seconds.inc,
+        functools.partial(_prepare_plugins, factory),
     )
-    metrics.generations.set_function(lambda: running.generation_count)
-    metrics.listeners.source = lambda: running.gates
-    metrics.endpoints.source = lambda: _endpoint_stats(running.gateway.backends)
-    metrics.backends.concurrency = lambda: _concurrency_stats(running.gateway.backends)
-    metrics.restrict_labels(lambda: _label_names(running.all_parts))
-    metrics.recording.is_active = lambda: running.is_recording
-    metrics.draining.set_function(lambda: running.gateway.readiness.is_draining)
-    for name in _EXPORTED_LIMITS:
-        metrics.limits.labels(name).set_function(functools.partial(_limit_value, running, name))
+    export_state(running, metrics)
     return running
-
-
-def _endpoint_stats(backends: Iterable[Backend]) -> Iterator[EndpointStats]:
-    return chain.from_iterable(
-        backend.endpoint_stats() for backend in backends if isinstance(backend, SupportsHealthWatch)
-    )
-
-
-def _concurrency_stats(backends: Iterable[Backend]) -> Iterator[ConcurrencyStats]:
-    all_stats = (
-        item.concurrency_stats for item in backends if isinstance(item, SupportsConcurrencyLimit)
-    )
-    return (item for item in all_stats if item is not None)
-
-
-def _label_names(generations: Iterable[GatewayParts]) -> MetricNames:
-    routes, backends = {NO_NAME}, {NO_NAME}
-    for generation in generations:
-        routes.update(binding.label for binding in generation.gateway.bindings)
-        backends.update(generation.config.backends)
-    return MetricNames(routes, backends)
-
-
-def _limit_value(running: RunningGateway, name: str) -> int:
-    """Return 0 in a process without client listeners, because sums must cover only processes that
-    serve clients."""
-    if running.listeners.keys() <= {ADMIN}:
-        return 0
-    value: int = getattr(next(iter(running.all_parts)).limits, name)
-    return max_client_connections(value) if name == _CONNECTIONS else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +120,17 @@ class _SharedState:
     history: ConfigHistory
     console_source: ConsoleSource
     control_recording: ControlRecording
+    plugins: PluginFactory
+
+
+def _prepare_plugins(factory: PluginFactory, config: Config, previous: GatewayParts) -> None:
+    limits = compiled.limits(config)
+    factory.prepare(
+        config,
+        limits,
+        unchanged_hooks(previous.hooks, previous.config, config),
+        _unchanged_backends(previous, config, limits),
+    )
 
 
 def _build_parts(
@@ -180,6 +154,8 @@ def _build_parts(
         or _make_backend(name, config, limits, shared, tracer, helper_pool)
         for name in config.backends
     }
+    kept_hooks = unchanged_hooks(previous.hooks, previous.config, config) if previous else {}
+    hooks = shared.plugins.hooks(config, kept_hooks)
     recorder = make_recorder(config, shared.group, previous)
     payload_log = make_payload_log(config, limits, helper_pool, shared.group, previous)
     table = compiled.routing_table(config)
@@ -201,7 +177,7 @@ def _build_parts(
             shared.group.aggregate_statistics,
             _make_steps(tracer),
             make_observers(config, table, recorder, payload_log),
-            make_layers(config, ()),
+            make_layers(config, (hook_layers(hooks, limits),)),
             comparer=comparisons.make_comparer(
                 table.routes, counters_of, previous.gateway.comparer if previous else None
             ),
@@ -240,6 +216,7 @@ def _build_parts(
         tracer,
         recorder,
         payload_log,
+        hooks,
     )
 
 
@@ -416,6 +393,8 @@ def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
     tracer: Tracer | None,
     offload: Offload | None,
 ) -> Backend:
+    if config.backends[name].model:
+        return shared.plugins.model(name, config.backends[name], limits)
     if config.backends[name].protocol not in plugins():  # the embedded models
         return shared.make_builtin(name, config.backends[name].timeout)
     counters = shared.group.metrics.backends.backend_counters(name)
