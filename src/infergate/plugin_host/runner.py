@@ -15,6 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from infergate.core.counters import PluginCounters
@@ -122,7 +123,7 @@ class PluginRunner:
             try:
                 await self.run(self.plugin.close, CLOSE_SECONDS)
             except GatewayError as error:
-                _log.warning("%s", error.public, extra=PLUGIN_FAILED)
+                self._log_failure(f"while it was closed: {error.public}")
         self.stop_threads()
 
     def stop_threads(self) -> None:
@@ -167,7 +168,7 @@ class PluginRunner:
             self._abandon(call, memory, held_bytes)
             self.counters.calls["timeout"] += 1
             text = f"{self.label} did not respond within {seconds:.3g} seconds"
-            self._report(f"{text}; {self._hanging} of its calls hang", PLUGIN_HANGS)
+            self._log_hanging(f"{text}; {self._hanging} of its calls hang")
             raise self._failure(Kind.TIMEOUT, text) from None
         except asyncio.CancelledError:
             self._abandon(call, memory, held_bytes)
@@ -227,11 +228,11 @@ class PluginRunner:
         if isinstance(error, InvalidResultError):
             self.counters.calls["invalid"] += 1
             text = f"{self.label} returned an invalid result: {error}"
-            self._report(text, PLUGIN_FAILED)
+            self._log_failure(text)
             raise self._failure(self._kinds.invalid, text)
         self.counters.calls["error"] += 1
         described = describe_exception(error)
-        self._report(f"{self.label} failed: {described}", PLUGIN_FAILED, error)
+        self._log_failure(f"{self.label} failed: {described}", error)
         # The text of the exception may reveal secrets to the client, so only the log has it.
         public = f"{self.label} failed with {type(error).__name__}"
         raise self._failure(self._kinds.error, public, described)
@@ -239,14 +240,23 @@ class PluginRunner:
     def _failure(self, kind: Kind, public: str, detail: str = "") -> PluginCallError:
         return PluginCallError(kind, public, origin=self._kinds.origin, detail=detail)
 
-    def _report(self, text: str, event: Any, error: BaseException | None = None) -> None:
+    def _log_failure(self, text: str, error: BaseException | None = None) -> None:
+        if (more := self._unlogged_text()) is not None:
+            _log.error("%s%s", text, more, exc_info=error, extra=PLUGIN_FAILED)
+
+    def _log_hanging(self, text: str) -> None:
+        if (more := self._unlogged_text()) is not None:
+            _log.error("%s%s", text, more, extra=PLUGIN_HANGS)
+
+    def _unlogged_text(self) -> str | None:
+        """Return a remark on failures that were not logged, or None if it is too early to log."""
         now = time.monotonic()
         if now < self._next_log:
             self._unlogged += 1
-            return
+            return None
         more = f" ({self._unlogged} failures were not logged)" if self._unlogged else ""
         self._next_log, self._unlogged = now + _LOG_SECONDS, 0
-        _log.error("%s%s", text, more, exc_info=error, extra=event)
+        return more
 
     # ---- in the plug-in's threads
 
@@ -277,10 +287,8 @@ class PluginRunner:
             call.task.cancel()
 
     def _complete(self, call: _Call, outcome: _Outcome) -> None:
-        try:
+        with suppress(RuntimeError):  # the gateway's loop is closed
             call.loop.call_soon_threadsafe(self._finish, call, outcome)
-        except RuntimeError:
-            _log.debug("%s: a call ended after the gateway", self.label)
 
 
 def _with_origin(error: GatewayError, origin: Origin) -> GatewayError:
