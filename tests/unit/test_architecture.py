@@ -37,7 +37,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     ),
     "transport": ("core",),
     "routing": ("core", "comparison.settings"),
-    "plugins": ("core", "codecs.base"),
+    "plugins": ("core", "codecs.base", "codecs.http_status"),
     "plugin_host": ("core", "plugins"),
     "backends": (
         "core",
@@ -138,7 +138,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "core.compilation",
         "plugin_host.loading",
     ),
-    "testing": ("core", "codecs"),
+    "testing": ("core", "codecs", "plugins", "plugin_host"),
     "__main__": ("cli",),
 }
 # The protocols whose bodies a codec carries, and which it may import besides.

@@ -22,18 +22,38 @@ from infergate.codecs.base import (
     SupportsStreaming,
     TransportKind,
 )
+from infergate.codecs.http_status import STATUS_BY_KIND, kind_of_status
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import Limits
+from infergate.core.errors import (
+    GatewayError,
+    Kind,
+    backend_failure,
+    bad_request,
+    error_headers,
+)
+from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
+    HealthStatus,
     InferRequest,
     InferResponse,
     ModelMetadata,
+    ModelMetadataRequest,
+    ModelReadyRequest,
+    Operation,
     RequestedOutput,
+    Response,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, tensor_from_array
-from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
+from infergate.core.tensor import (
+    Buffer,
+    Tensor,
+    check_data,
+    check_shape,
+    pack_bytes,
+    tensor_from_array,
+    unpack_bytes,
+)
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
 from infergate.plugins.base import API_VERSION, Plugin, PluginCall
 from infergate.plugins.hook import RequestHook
 from infergate.plugins.model import PythonModel, input_arrays
@@ -41,11 +61,15 @@ from infergate.plugins.transform import TensorTransform
 
 __all__ = [
     "API_VERSION",
+    "DEFAULT_LIMITS",
+    "STATUS_BY_KIND",
+    "Buffer",
     "Capabilities",
     "Codec",
     "CodecPlugin",
     "Datatype",
     "GatewayError",
+    "HealthStatus",
     "HttpRequest",
     "HttpResponse",
     "InferRequest",
@@ -53,6 +77,9 @@ __all__ = [
     "Kind",
     "Limits",
     "ModelMetadata",
+    "ModelMetadataRequest",
+    "ModelReadyRequest",
+    "Operation",
     "ParsedRequest",
     "PartialInferRequest",
     "Plugin",
@@ -62,6 +89,7 @@ __all__ = [
     "RequestHook",
     "RequestSummary",
     "RequestedOutput",
+    "Response",
     "RpcRequest",
     "RpcResponse",
     "SupportsPassThrough",
@@ -70,6 +98,15 @@ __all__ = [
     "TensorMetadata",
     "TensorTransform",
     "TransportKind",
+    "backend_failure",
+    "bad_request",
+    "check_data",
+    "check_shape",
+    "error_headers",
     "input_arrays",
+    "join_parts",
+    "kind_of_status",
+    "pack_bytes",
     "tensor_from_array",
+    "unpack_bytes",
 ]
