@@ -13,8 +13,10 @@ from infergate.core.counters import PluginCounters
 from infergate.core.duration_histogram import REQUEST_BUCKETS
 from infergate.observe.family import MetricFamily, histogram_value, rows_by_label
 
+HOOK: Final = "hook"
+MODEL: Final = "model"
 PluginKey = tuple[str, str]
-"""The kind of a plug-in, ``hook`` or ``model``, and the name of the hook or of the backend."""
+"""The kind of a plug-in, ``HOOK`` or ``MODEL``, and the name of the hook or of the backend."""
 
 
 class PluginMetrics(Collector):
@@ -50,7 +52,7 @@ class PluginMetrics(Collector):
             "infergate_plugin_answers",
             "Inferences that a request hook answered without the model.",
             labels,
-            ((key, counters.answers) for key, counters in rows),
+            ((key, counters.answers) for key, counters in rows if key[0] == HOOK),
         )
         yield MetricFamily(
             "histogram",

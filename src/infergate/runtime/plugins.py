@@ -15,11 +15,8 @@ from infergate.core.limits import Limits
 from infergate.gateway.hooked_route import ConfiguredHook, HookedRoute
 from infergate.gateway.route_layers import RouteInferences, RouteLayer
 from infergate.observe.metrics import Metrics
-from infergate.observe.plugin_metrics import PluginKey
+from infergate.observe.plugin_metrics import HOOK, MODEL, PluginKey
 from infergate.runtime.layers import LayerFactory
-
-HOOK: Final = "hook"
-MODEL: Final = "model"
 
 
 class PluginFactory:
