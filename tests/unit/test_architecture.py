@@ -37,7 +37,17 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     ),
     "transport": ("core",),
     "routing": ("core", "comparison.settings"),
-    "backends": ("core", "routing", "codecs.base", "codecs.profiles", "transport.base"),
+    "plugins": ("core", "codecs.base", "codecs.http_status"),
+    "plugin_host": ("core", "plugins"),
+    "backends": (
+        "core",
+        "routing",
+        "codecs.base",
+        "codecs.profiles",
+        "transport.base",
+        "plugins",
+        "plugin_host",
+    ),
     "comparison": ("core", "terminal"),
     "recording": ("core", "codecs", "routing", "comparison"),
     "gateway": (
@@ -48,6 +58,8 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "codecs.base",
         "comparison",
         "transport.base",
+        "plugins",
+        "plugin_host",
     ),
     "caching": ("core",),
     "access": ("core", "routing", "codecs.base"),
@@ -64,8 +76,19 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "access.keys",
         "access.rules",
         "transport.tls.certificates",  # to check certificate files
+        "plugins",
+        "plugin_host",
     ),
-    "assembly": ("core", "codecs", "transport", "routing", "backends", "config"),
+    "assembly": (
+        "core",
+        "codecs",
+        "transport",
+        "routing",
+        "backends",
+        "config",
+        "plugins",
+        "plugin_host",
+    ),
     "runtime": (
         "core",
         "codecs",
@@ -82,6 +105,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "recording",
         "terminal",
         "migration.explain",
+        "plugin_host",
     ),
     "migration": (
         "core",
@@ -95,6 +119,8 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "comparison",
         "recording",
         "terminal",
+        "plugins",
+        "plugin_host",
     ),
     "library": (
         "core",
@@ -122,6 +148,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "terminal",
         "access.keys",
         "core.compilation",
+        "plugin_host.loading",
     ),
     "testing": (
         "core",
@@ -132,6 +159,8 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "config",
         "runtime",
         "library",
+        "plugins",
+        "plugin_host",
         "recording",
         "migration.recorded",
     ),
@@ -181,6 +210,7 @@ TASKS_IN = (
     "recording.payload_log",
     "gateway.comparer",
     "migration.replay.replayer",
+    "plugin_host.runner",
 )
 """Modules that may create tasks; elsewhere a task would be neither awaited nor cancelled."""
 PROTOCOLS_IN = ("codecs.registry", "config")

@@ -62,7 +62,7 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
         max_header_bytes=config.limits.forwarded_headers,
         watch=make_watch(name, config, limits),
     )
-    codec: Codec[Any, Any] = plugin.create({})
+    codec: Codec[Any, Any] = plugin.create(config.options)
     tls = compiled.client_tls(config)
     engine = load_engine(gateway_config.engine)
     upstream: Any

@@ -50,6 +50,7 @@ examples:
   infergate probe http://host:8000      show what a server speaks, and requests
   infergate matrix                      test all pairs of protocols
   infergate key --name ci               generate an API key and its hash
+  infergate new hook guard              generate the package of a request hook
   infergate top                         watch a running gateway
   infergate health --admin http://127.0.0.1:8002
                                         check a running gateway; also: routes,
@@ -146,6 +147,12 @@ def _record(arguments: Arguments) -> int:
     return run(arguments.operands, arguments.admin, as_json=arguments.json)
 
 
+def _new(arguments: Arguments) -> int:
+    from infergate.cli.new import run
+
+    return run(arguments.operands, arguments.directory)
+
+
 # ---- options
 
 _CONFIG: Final = Option(
@@ -171,6 +178,11 @@ _NAME: Final = Option(
     "--name",
     "name of the key's owner, to which access rules refer (default: client)",
     {"type": _owner_name, "metavar": "NAME", "default": "client"},
+)
+_DIRECTORY: Final = Option(
+    "--directory",
+    "folder in which the package's folder is created (default: the current folder)",
+    {"type": Path, "metavar": "FOLDER", "default": Path()},
 )
 _CLIENT_CODE: Final = (
     "curl",
@@ -365,6 +377,14 @@ _ALL: Final = (
             "+",
         ),
         "examples:\n  infergate record status\n  infergate record show recordings/",
+    ),
+    Command(
+        "new",
+        "generate the package of a plug-in, with its entry point and with tests that pass",
+        _new,
+        (_DIRECTORY,),
+        Operands("KIND NAME", "codec, backend or hook; and the name of the package", "*"),
+        "example:\n  infergate new hook guard && cd guard && pip install -e '.[test]' && pytest",
     ),
     PROBE,
     Command("schema", "print the JSON schema of routes.yaml, for editors", _schema),

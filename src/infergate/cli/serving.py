@@ -15,6 +15,7 @@ from infergate.config.load import load
 from infergate.config.mistakes import ConfigError, Mistake
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
+from infergate.plugin_host.loading import PluginError
 
 _STOPPED, _FAILED, _WRONG = 0, 1, 2
 
@@ -64,7 +65,7 @@ def _serve(arguments: Arguments) -> int:
     source = None if arguments.command == REST_PROXY else arguments.config
     try:
         return run(functools.partial(_configuration, arguments), source, ServedGateway)
-    except OSError as error:
+    except (OSError, PluginError) as error:
         print(f"infergate: {error}", file=sys.stderr)
         return _FAILED
     except KeyboardInterrupt:

@@ -382,3 +382,7 @@ class CodecPlugin:
     max_response_header_bytes: int = 0
     """HTTP: the longest response header line that the protocol's own clients accept, in bytes, if
     it exceeds ``Limits.response_header``."""
+    options_type: type | None = None
+    """A pydantic model or a dataclass, which validates the options of this codec in
+    ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` gets the values as they are
+    in the configuration. None: the configuration cannot have options for it there."""

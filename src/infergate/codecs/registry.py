@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from infergate.codecs.base import CodecPlugin
 
@@ -13,16 +13,34 @@ T = TypeVar("T")
 ENTRY_POINT_GROUP = "infergate.codecs"
 
 
-@cache
 def plugins() -> dict[str, CodecPlugin]:
     """Return all installed protocols by name. Raises RuntimeError for a duplicate protocol."""
+    return _installed()[0]
+
+
+def broken_plugins() -> dict[str, str]:
+    """Return the entry points that cannot be loaded, with the reasons. A broken package must not
+    prevent the gateway from serving other protocols."""
+    return _installed()[1]
+
+
+@cache
+def _installed() -> tuple[dict[str, CodecPlugin], dict[str, str]]:
     plugins_by_name: dict[str, CodecPlugin] = {}
+    broken: dict[str, str] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        plugin: CodecPlugin = entry.load()
+        try:
+            plugin: Any = entry.load()
+        except Exception as error:  # noqa: BLE001 - a plug-in's module may raise anything
+            broken[entry.name] = f"importing {entry.value} failed: {type(error).__name__}: {error}"
+            continue
+        if not isinstance(plugin, CodecPlugin):
+            broken[entry.name] = f"{entry.value} is not a CodecPlugin"
+            continue
         if plugin.name in plugins_by_name:
             raise RuntimeError(f"two codecs are installed for protocol '{plugin.name}'")
         plugins_by_name[plugin.name] = plugin
-    return plugins_by_name
+    return plugins_by_name, broken
 
 
 def by_claim(protocols: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:

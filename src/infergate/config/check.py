@@ -11,11 +11,13 @@ from infergate.config import protocols
 from infergate.config.access import check_access
 from infergate.config.comparison_checks import comparison_findings
 from infergate.config.mistakes import Finding, KeyPath, format_path, suggestion
+from infergate.config.models import TensorConfig
 from infergate.config.names import name_findings
 from infergate.config.outline import Outline
+from infergate.config.plugins import codec_findings, hook_findings, model_findings
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.routes import RouteConfig, named_backends, named_rewrites
-from infergate.config.schema import BackendConfig, TensorConfig
+from infergate.config.schema import BackendConfig
 from infergate.config.values import Url
 from infergate.core.conversion import LOSSLESS_TARGETS
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
@@ -51,6 +53,7 @@ def check(outline: Outline) -> Iterator[Finding]:
             yield from _loops(name, backend, outline.listeners)
     if outline.backends is not None:
         yield from _targets(outline.routes, outline.backends)
+    yield from _plugins(outline)
     yield from _rewrites(outline.routes)
     yield from _options(outline.routes)
     yield from _casts(outline.routes)
@@ -151,6 +154,27 @@ def _targets(
             if name not in backends:
                 problem = f"there is no backend '{name}'{suggestion(name, backends)}"
                 yield ("routes", index, *path), problem
+
+
+def _plugins(outline: Outline) -> Iterator[Finding]:
+    for index, route in outline.routes.items():
+        for position, name in enumerate(route.hooks):
+            path: KeyPath = ("routes", index, "hooks", position)
+            if name not in outline.hooks:
+                yield path, f"there is no hook '{name}'{suggestion(name, outline.hooks)}"
+            if name in route.hooks[:position]:
+                yield path, f"the hook '{name}' is listed twice"
+    yield from hook_findings(outline.hooks)
+    for name, backend in (outline.backends or {}).items():
+        if backend is None or backend.protocol == protocols.BUILTIN:
+            continue
+        if backend.protocol == protocols.PYTHON:
+            yield from model_findings(name, backend.model, backend.options)
+        else:
+            path = ("backends", name, "options")
+            yield from codec_findings(path, backend.protocol, backend.options)
+    for protocol, options in outline.codec_options.items():
+        yield from codec_findings(("listeners", "codecs", protocol), protocol, options)
 
 
 def _rewrites(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from infergate.comparison.rules import ComparisonRuleError, OutputRule
 from infergate.config.comparison import CompareConfig, KeepConfig, OutputRuleConfig
 from infergate.config.mistakes import Finding, KeyPath, suggestion
+from infergate.config.models import DeclaredModelConfig
 from infergate.config.outline import Outline
 from infergate.config.routes import RouteConfig
-from infergate.config.schema import DeclaredModelConfig
 from infergate.core.datatypes import DATATYPES_BY_NAME, FLOATS, Datatype
 
 _FLOAT_NAMES = tuple(datatype.value for datatype in Datatype if datatype in FLOATS)

@@ -25,6 +25,7 @@ from infergate.config.listeners import (
     HttpListener,
     SocketListenerConfig,
 )
+from infergate.config.models import TensorConfig
 from infergate.config.payload_log import HttpSinkConfig
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.routes import RouteConfig
@@ -79,7 +80,9 @@ def _route(route: RouteConfig) -> Route:
 
 
 def _has_layers(route: RouteConfig) -> bool:
-    return not (route.record is None and route.payload_log is None and route.cache is None)
+    return bool(route.hooks) or not (
+        route.record is None and route.payload_log is None and route.cache is None
+    )
 
 
 def _retry_policy(route: RouteConfig) -> RetryPolicy:
@@ -245,6 +248,7 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
     http = config.listeners.http or HttpListener()
     grpc = config.listeners.grpc or GrpcListener()
     return {
+        **config.listeners.codecs,
         "v2-rest": http.v2.model_dump(),
         "trtis-http": http.trtis.model_dump(),
         "graphpipe": http.graphpipe.model_dump(),
@@ -314,5 +318,5 @@ def declared_models(config: schema.Config) -> dict[str, ModelMetadata]:
     }
 
 
-def _tensor(tensor: schema.TensorConfig) -> TensorMetadata:
+def _tensor(tensor: TensorConfig) -> TensorMetadata:
     return TensorMetadata(tensor.name, tensor.datatype.value, tensor.shape)

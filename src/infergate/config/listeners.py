@@ -22,6 +22,7 @@ from infergate.config.fields import (
     SocketAddress,
     Text,
 )
+from infergate.config.plugins import PluginOptions
 from infergate.config.section import Section
 from infergate.config.tls import ListenerTls
 from infergate.transport.base import Address
@@ -321,6 +322,12 @@ class Listeners(Section):
         default=(),
         description="Ports and unix sockets for unmodified GraphPipe clients. Each serves one "
         "model.",
+    )
+    codecs: dict[str, PluginOptions] = Field(
+        default={},
+        description="Options of protocols from plug-ins, by protocol, for clients on all "
+        "listeners. Each plug-in defines and validates its own. Example: `{my-protocol: {strict: "
+        "true}}`.",
     )
     additional: dict[str, AdditionalListener] = Field(
         default={},

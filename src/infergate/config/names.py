@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from infergate.config.mistakes import Finding, KeyPath
+from infergate.config.models import DeclaredModelConfig
 from infergate.config.outline import Outline
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.routes import named_rewrites
-from infergate.config.schema import DeclaredModelConfig
 from infergate.config.tensorflow_serving import TensorFlowServingConfig
 from infergate.core.name_rules import STRICT_RULE, NameRule, find_tensor_name_problem
 from infergate.routing.table import is_regex

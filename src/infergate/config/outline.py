@@ -7,7 +7,7 @@ With the outline, a misspelt key does not hide the other errors in a file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,9 +23,11 @@ from infergate.config.listeners import (
     Listeners,
 )
 from infergate.config.mistakes import KeyPath
+from infergate.config.models import DeclaredModelConfig
+from infergate.config.plugins import HookConfig
 from infergate.config.recording import RecordingConfig
 from infergate.config.routes import RouteConfig
-from infergate.config.schema import BackendConfig, Config, DeclaredModelConfig
+from infergate.config.schema import BackendConfig, Config
 from infergate.config.section import Section
 from infergate.config.tensorflow_serving import TensorFlowServingConfig
 from infergate.transport.base import Address
@@ -76,6 +78,10 @@ class Outline:
     """``recording.path``, or None if it is missing or unreadable."""
     has_payload_log: bool = True
     """Whether there is a section ``payload_log``, readable or not."""
+    hooks: Mapping[str, HookConfig | None] = field(default_factory=dict)
+    """Request hooks by name. An unreadable hook is None."""
+    codec_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The options in ``listeners.codecs``, by protocol."""
 
 
 def outline_config(config: Config) -> Outline:
@@ -101,6 +107,8 @@ def outline_config(config: Config) -> Outline:
         has_recording=config.recording is not None,
         recording_path=config.recording.path if config.recording else None,
         has_payload_log=config.payload_log is not None,
+        hooks=config.hooks,
+        codec_options=config.listeners.codecs,
     )
 
 
@@ -150,6 +158,14 @@ def outline_readable(data: Any) -> Outline:
         has_recording=top.get("recording") is not None,
         recording_path=recording.path if recording else None,
         has_payload_log=top.get("payload_log") is not None,
+        hooks={
+            name: _readable(HookConfig, entry) for name, entry in _mapping(top.get("hooks")).items()
+        },
+        codec_options={
+            name: options
+            for name, options in _mapping(listener_data.get("codecs")).items()
+            if isinstance(options, dict)
+        },
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from infergate.codecs.base import TransportKind
-from infergate.codecs.registry import plugins
+from infergate.codecs.base import CodecPlugin, TransportKind
+from infergate.codecs.registry import broken_plugins, plugins
 from infergate.config.mistakes import suggestion
 
 BUILTIN: Final = "builtin"
 """The protocol of the embedded models, which have no codec and no endpoints."""
+PYTHON: Final = "python"
+"""The protocol of Python models, which have no codec and no endpoints either."""
+IN_PROCESS: Final = (BUILTIN, PYTHON)
 UNIX_HTTP: Final = "http+unix"
 UNIX: Final = "unix"
 SCHEMES: Final = {
@@ -24,9 +28,16 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 """Default ports by scheme. The schemes of gRPC and raw sockets have no default port."""
 
 
+def codec_plugins() -> Mapping[str, CodecPlugin]:
+    """Return the plugins of all codecs, by protocol."""
+    return plugins()
+
+
 def transport_kinds() -> dict[str, TransportKind | None]:
-    """Return the transport of every protocol. It is None for builtin, which uses no transport."""
-    return {BUILTIN: None} | {name: plugin.transport_kind for name, plugin in plugins().items()}
+    """Return the transport of every protocol. It is None for protocols in this process."""
+    return dict.fromkeys(IN_PROCESS) | {
+        name: plugin.transport_kind for name, plugin in plugins().items()
+    }
 
 
 def of_transport(kind: TransportKind, preferred: str = "") -> tuple[str, ...]:
@@ -43,8 +54,8 @@ def shared_memory_protocols() -> list[str]:
 
 
 def schemes(protocol: str) -> tuple[str, ...]:
-    """Return the URL schemes that endpoints of ``protocol`` may have. The protocol builtin has no
-    schemes."""
+    """Return the URL schemes that endpoints of ``protocol`` may have. Protocols in this process
+    have none."""
     plugin = plugins().get(protocol)
     if plugin is None:
         return ()
@@ -56,4 +67,6 @@ def parse_protocol(name: str) -> str:
     known = transport_kinds()
     if name in known:
         return name
+    if name in broken_plugins():
+        raise ValueError(f"the codec of '{name}' cannot be used: {broken_plugins()[name]}")
     raise ValueError(f"'{name}' is not a protocol{suggestion(name, known)}")

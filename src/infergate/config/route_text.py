@@ -37,6 +37,8 @@ def _policies(route: RouteConfig) -> Iterator[str]:
         yield f"priority {route.priority}"
     if not route.validate_:
         yield "not validated"
+    if route.hooks:
+        yield f"hooks: {' '.join(route.hooks)}"
     if route.record is not None:
         yield f"{route.record.percent:g}% recorded"
 

@@ -125,6 +125,12 @@ class RouteConfig(Section):
         default=None,
         description="Traffic mirroring (shadowing): a backend that receives copies of inferences.",
     )
+    hooks: tuple[Name, ...] = Field(
+        default=(),
+        description="Request hooks, by their names in the top-level `hooks`. They run in this "
+        "order before an inference, and in reverse order after it. Inferences with shared memory "
+        "are refused. Example: `[guard]`.",
+    )
     record: RecordConfig | None = Field(
         default=None,
         description="Record inferences in files (docs/recording.md). By default, nothing is "

@@ -18,16 +18,13 @@ from infergate.config.access import AccessConfig
 from infergate.config.cache import CacheConfig
 from infergate.config.endpoints import BalanceConfig, EndpointUrl, HealthConfig, OutlierConfig
 from infergate.config.fields import (
-    Dimension,
     Duration,
     HeaderGlob,
-    Name,
     Positive,
     PositiveDuration,
     PositiveSize,
     ProfileName,
     Protocol,
-    TensorType,
     Text,
     Workers,
 )
@@ -35,7 +32,9 @@ from infergate.config.kubernetes import KubernetesConfig
 from infergate.config.listeners import AdditionalListener, GrpcListener, Listeners
 from infergate.config.log import LogConfig
 from infergate.config.mistakes import Mistake
+from infergate.config.models import DeclaredModelConfig
 from infergate.config.payload_log import PayloadLogConfig
+from infergate.config.plugins import HookConfig, PluginOptions
 from infergate.config.recording import RecordingConfig
 from infergate.config.reload import DrainConfig, ReloadConfig
 from infergate.config.routes import RouteConfig
@@ -55,15 +54,17 @@ class BackendConfig(Section):
     protocol: Protocol = Field(
         description="The protocol that the servers speak: `v2-rest`, `v2-grpc`, `trtis-http` or "
         "`trtis-grpc` (the legacy TensorRT Inference Server), `graphpipe`, `tfs-grpc` or "
-        "`tfs-rest` (TensorFlow Serving), `kserve-v1` (KServe's `:predict`; needs `models`), or "
-        "`builtin` for the models embedded in infergate."
+        "`tfs-rest` (TensorFlow Serving), `kserve-v1` (KServe's `:predict`; needs `models`), "
+        "`builtin` for the models embedded in infergate, `python` for a Python model (`model`), or "
+        "the protocol of an installed codec."
     )
     endpoints: tuple[EndpointUrl, ...] = Field(
         default=(),
-        description="URLs of the servers. At least one URL is required, except for `builtin`, "
-        "which has no URL. Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. Protocols "
-        "over HTTP use `http://`, `https://` (port 80 or 443 by default, with an optional path "
-        "prefix, which precedes `/v2` or `/v1`) or `http+unix:/path`. `v2-grpc`, `trtis-grpc` and "
+        description="URLs of the servers. At least one URL is required, except for `builtin` and "
+        "`python`, which have no URL. Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. "
+        "Protocols over HTTP use `http://`, `https://` (port 80 or 443 by default, with an "
+        "optional path prefix, which precedes `/v2` or `/v1`) or `http+unix:/path`. `v2-grpc`, "
+        "`trtis-grpc` and "
         "`tfs-grpc` use `grpc://` or `grpcs://` with a port. `graphpipe` may also use "
         "`tcp://host:port` or `unix:/path` for size-prefixed messages. `https` and `grpcs` trust "
         "the system's certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An "
@@ -73,6 +74,17 @@ class BackendConfig(Section):
         "all its addresses, and each address is a separate endpoint with the configured weight "
         "(`dns_refresh`). `balance` selects the endpoint of a request; all requests of a sequence "
         "go to the same endpoint (docs/decisions/0013).",
+    )
+    model: Text = Field(
+        default="",
+        description="For `python`: the class of the model, as `module:Class` or as the name of an "
+        "entry point of the group `infergate.backends` (docs/plugins.md). Example: "
+        "`my_package:MyModel`.",
+    )
+    options: PluginOptions = Field(
+        default={},
+        description="Options of the Python model, or of the codec of a protocol from a plug-in, "
+        "which the plug-in defines and validates.",
     )
     balance: BalanceConfig = Field(
         default=BalanceConfig(),
@@ -153,9 +165,18 @@ class BackendConfig(Section):
 
     @model_validator(mode="after")
     def _endpoints_fit(self) -> Self:
-        if self.protocol == protocols.BUILTIN and self.endpoints:
-            raise ValueError("protocol 'builtin' runs inside infergate and takes no endpoints")
-        if self.protocol != protocols.BUILTIN and not self.endpoints:
+        in_process = self.protocol in protocols.IN_PROCESS
+        if in_process and self.endpoints:
+            raise ValueError(
+                f"protocol '{self.protocol}' runs inside infergate and takes no endpoints"
+            )
+        if self.protocol == protocols.PYTHON and not self.model:
+            raise ValueError(
+                "protocol 'python' needs model: a class such as 'package.module:Class'"
+            )
+        if self.protocol != protocols.PYTHON and self.model:
+            raise ValueError(f"model is for protocol 'python'; '{self.protocol}' does not use it")
+        if not in_process and not self.endpoints:
             raise ValueError(
                 f"protocol '{self.protocol}' needs endpoints: a list of at least one URL"
             )
@@ -191,45 +212,6 @@ class BackendConfig(Section):
             if len(self.endpoints) > 1:
                 raise ValueError("shared_memory 'forward' is for one endpoint, on this host")
         return self
-
-
-# ---- models -----------------------------------------------------------------------------------
-
-
-class TensorConfig(Section):
-    """An input or output of a declared model.
-
-    Example: `{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}`.
-    """
-
-    name: Name = Field(description="The tensor's name, as clients use it.")
-    datatype: TensorType = Field(
-        description="The datatype, by its name in the Open Inference Protocol."
-    )
-    shape: tuple[Dimension, ...] = Field(
-        description="The dimensions, including the batch dimension; `-1` means any size. Example: "
-        "`[-1, 3, 224, 224]`."
-    )
-
-
-class DeclaredModelConfig(Section):
-    """Metadata of a model whose backend does not provide it, such as datatypes for a GraphPipe
-    server."""
-
-    max_batch_size: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="Maximum batch size reported in the model's metadata. With `0`, the shapes "
-        "have no batch dimension.",
-    )
-    inputs: tuple[TensorConfig, ...] = Field(default=(), description="The input tensors.")
-    outputs: tuple[TensorConfig, ...] = Field(default=(), description="The output tensors.")
-    platform: Text = Field(
-        default="",
-        description="The framework reported in the model's metadata. Example: `onnxruntime_onnx`.",
-    )
-    versions: tuple[Text, ...] = Field(
-        default=(), description='Versions reported in the model\'s metadata. Example: `["1", "2"]`.'
-    )
 
 
 # ---- operations that change state -------------------------------------------------------------
@@ -355,6 +337,11 @@ class Config(Section):
         min_length=1,
         description="The model servers (upstreams), each under a name of your choice. Example: "
         "`triton: {protocol: v2-grpc, endpoints: [grpc://10.0.0.7:8001]}`.",
+    )
+    hooks: dict[str, HookConfig] = Field(
+        default={},
+        description="Request hooks, each under a name that `routes[].hooks` refers to. Example: "
+        '`guard: {hook: "my_package:Guard"}`.',
     )
     routes: tuple[RouteConfig, ...] = Field(
         min_length=1,

@@ -70,6 +70,21 @@ class RouteCounters:
         self.differences[output, cause] += 1
 
 
+@dataclass(slots=True)
+class PluginCounters:
+    """The counters of one plug-in, since the process started."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    """Calls by result: ``ok``, ``rejected``, ``error``, ``timeout``, ``cancelled``, ``invalid``
+    (the result of the call), or ``refused`` because too many calls hang."""
+    answers: int = 0
+    """Inferences that a hook answered without the model."""
+    seconds: DurationHistogram = field(default_factory=lambda: DurationHistogram(REQUEST_BUCKETS))
+    """The durations of calls that ended in time."""
+    hanging: int = 0
+    """Calls that have not ended although nobody waits for them any more."""
+
+
 MAX_DIFFERENCES: Final = 256
 """Maximum number of outputs and causes that are counted separately."""
 OTHER_OUTPUTS: Final = "(others)"

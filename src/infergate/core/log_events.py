@@ -143,6 +143,19 @@ REGION_NOT_REGISTERED: Final = _event(
     "clients must register the region again before they can use it with that backend",
 )
 
+# ---- plug-ins
+
+PLUGIN_SLOW: Final = _event(
+    "plugin_slow", "if it does not end, fix the plug-in; the current configuration stays active"
+)
+PLUGIN_FAILED: Final = _event(
+    "plugin_failed", "fix the plug-in that the line names; other requests are not affected"
+)
+PLUGIN_HANGS: Final = _event(
+    "plugin_hangs",
+    "fix the plug-in that the line names; the call keeps its thread and its memory until it ends",
+)
+
 # ---- payload log
 
 PAYLOAD_LOG_FAILS: Final = _event(

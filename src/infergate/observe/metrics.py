@@ -23,6 +23,7 @@ from infergate.observe.exposition import Exposition, exposition
 from infergate.observe.family import MetricFamily
 from infergate.observe.label_names import MetricNames
 from infergate.observe.listener_metrics import ListenerMetrics
+from infergate.observe.plugin_metrics import PluginMetrics
 from infergate.observe.recording_metrics import RecordingMetrics
 from infergate.observe.request_counters import RequestCounters
 
@@ -43,6 +44,7 @@ class Metrics:
         self.backends: Final = BackendMetrics()
         self.recording: Final = RecordingMetrics()
         self.cache: Final = CacheMetrics()
+        self.plugins: Final = PluginMetrics()
         for collector in (
             self._requests,
             self.endpoints,
@@ -50,6 +52,7 @@ class Metrics:
             self.backends,
             self.recording,
             self.cache,
+            self.plugins,
         ):
             registry.register(collector)
         self.flows: Final = self._requests.flows

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from infergate.assembly.backends import make_remote_backend
 from infergate.assembly.engines import load_engine
-from infergate.backends.base import Backend, SupportsConcurrencyLimit, SupportsHealthWatch
+from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.base import Codec, TransportKind
 from infergate.codecs.protos import SCHEMA
@@ -20,7 +19,6 @@ from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
 from infergate.core.offload import Offload
-from infergate.core.stats import CacheStats, ConcurrencyStats, EndpointStats
 from infergate.core.tracing import Tracer
 from infergate.gateway.authorized import AuthorizedGateway, authorized_services
 from infergate.gateway.canonical_frontend import IN_PROCESS, CanonicalFrontend
@@ -35,7 +33,6 @@ from infergate.gateway.steps import UNTRACED, Steps
 from infergate.gateway.traced import TracedSteps
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.exposition import Exposition
-from infergate.observe.label_names import NO_NAME, MetricNames
 from infergate.observe.log_sampler import LogSampler
 from infergate.runtime import comparisons
 from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
@@ -44,11 +41,13 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
-from infergate.runtime.descriptors import count_open, max_client_connections
+from infergate.runtime.descriptors import count_open
 from infergate.runtime.in_process import InProcessListener
 from infergate.runtime.layers import make_layers
+from infergate.runtime.metric_sources import export_state
 from infergate.runtime.observers import make_observers, make_payload_log, make_recorder
 from infergate.runtime.offload import HelperPool
+from infergate.runtime.plugins import PluginFactory, hook_layers, unchanged_hooks
 from infergate.runtime.recording_actions import ControlRecording, control_recorder
 from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
 from infergate.runtime.response_cache import make_cache, make_cache_layer
@@ -62,9 +61,6 @@ from infergate.transport.server.connection_gate import ConnectionGate
 if TYPE_CHECKING:
     from infergate.runtime.console.demo import ConsoleDemo  # imported on first use
 
-_CONNECTIONS: Final = "connections"
-_EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
-"""Limits that are exported as metrics, because other metrics report their use."""
 READINESS_RULES: Final = {"strict": all, "lenient": any}
 _FIXED_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FIXED_FRAMES: Final = {"the protocol": "frames"}
@@ -101,6 +97,7 @@ def assemble(
     history = history or ConfigHistory()
     source = group.console_source or SingleProcess(lambda: running, metrics, group.recent_requests)
     sampler = HistorySampler(source, history.events)
+    factory = PluginFactory(metrics)
     shared = _SharedState(
         group,
         admission,
@@ -112,22 +109,17 @@ def assemble(
         group.control_recording
         or (lambda action: control_recorder(running.recorder, action, group.number)),
         lambda: _find_demo(running, source, history),
+        factory,
     )
     shared.history.export_to(metrics)
     running = RunningGateway(
-        config, functools.partial(_build_parts, shared), metrics.loop_blocked_seconds.inc
+        config,
+        functools.partial(_build_parts, shared),
+        metrics.loop_blocked_seconds.inc,
+        functools.partial(_prepare_plugins, factory),
     )
     running.history = None if is_worker else sampler
-    metrics.generations.set_function(lambda: running.generation_count)
-    metrics.listeners.source = lambda: running.gates
-    metrics.endpoints.source = lambda: _endpoint_stats(running.gateway.backends)
-    metrics.backends.concurrency = lambda: _concurrency_stats(running.gateway.backends)
-    metrics.restrict_labels(lambda: _label_names(running.all_parts))
-    metrics.recording.is_active = lambda: running.is_recording
-    metrics.cache.stats = lambda: _cache_stats(running)
-    metrics.draining.set_function(lambda: running.gateway.readiness.is_draining)
-    for name in _EXPORTED_LIMITS:
-        metrics.limits.labels(name).set_function(functools.partial(_limit_value, running, name))
+    export_state(running, metrics)
     return running
 
 
@@ -144,41 +136,6 @@ def _find_demo(
     return running.demo
 
 
-def _endpoint_stats(backends: Iterable[Backend]) -> Iterator[EndpointStats]:
-    return chain.from_iterable(
-        backend.endpoint_stats() for backend in backends if isinstance(backend, SupportsHealthWatch)
-    )
-
-
-def _cache_stats(running: RunningGateway) -> CacheStats | None:
-    cache = next(iter(running.all_parts)).cache
-    return None if cache is None else cache.stats()
-
-
-def _concurrency_stats(backends: Iterable[Backend]) -> Iterator[ConcurrencyStats]:
-    all_stats = (
-        item.concurrency_stats for item in backends if isinstance(item, SupportsConcurrencyLimit)
-    )
-    return (item for item in all_stats if item is not None)
-
-
-def _label_names(generations: Iterable[GatewayParts]) -> MetricNames:
-    routes, backends = {NO_NAME}, {NO_NAME}
-    for generation in generations:
-        routes.update(binding.label for binding in generation.gateway.bindings)
-        backends.update(generation.config.backends)
-    return MetricNames(routes, backends)
-
-
-def _limit_value(running: RunningGateway, name: str) -> int:
-    """Return 0 in a process without client listeners, because sums must cover only processes that
-    serve clients."""
-    if running.listeners.keys() <= {ADMIN}:
-        return 0
-    value: int = getattr(next(iter(running.all_parts)).limits, name)
-    return max_client_connections(value) if name == _CONNECTIONS else value
-
-
 @dataclass(frozen=True, slots=True)
 class _SharedState:
     """The objects that successive configurations share."""
@@ -193,6 +150,17 @@ class _SharedState:
     control_recording: ControlRecording
     make_demo: Callable[[], ConsoleDemo | None]
     """Returns the demo of the console. It is None unless the configuration is the demo's."""
+    plugins: PluginFactory
+
+
+def _prepare_plugins(factory: PluginFactory, config: Config, previous: GatewayParts) -> None:
+    limits = compiled.limits(config)
+    factory.prepare(
+        config,
+        limits,
+        unchanged_hooks(previous.hooks, previous.config, config),
+        _unchanged_backends(previous, config, limits),
+    )
 
 
 def _build_parts(
@@ -216,6 +184,8 @@ def _build_parts(
         or _make_backend(name, config, limits, shared, tracer, helper_pool)
         for name in config.backends
     }
+    kept_hooks = unchanged_hooks(previous.hooks, previous.config, config) if previous else {}
+    hooks = shared.plugins.hooks(config, kept_hooks)
     recorder = make_recorder(config, shared.group, previous)
     payload_log = make_payload_log(config, limits, helper_pool, shared.group, previous)
     cache = make_cache(config, shared.group, previous)
@@ -239,7 +209,11 @@ def _build_parts(
             _make_steps(tracer),
             make_observers(config, table, recorder, payload_log),
             make_layers(
-                config, (functools.partial(make_cache_layer, config, cache, shared.group),)
+                config,
+                (
+                    hook_layers(hooks, limits),
+                    functools.partial(make_cache_layer, config, cache, shared.group),
+                ),
             ),
             comparer=comparisons.make_comparer(
                 table.routes, counters_of, previous.gateway.comparer if previous else None
@@ -281,6 +255,7 @@ def _build_parts(
         recorder,
         payload_log,
         cache,
+        hooks,
     )
 
 
@@ -461,6 +436,8 @@ def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
     tracer: Tracer | None,
     offload: Offload | None,
 ) -> Backend:
+    if config.backends[name].model:
+        return shared.plugins.model(name, config.backends[name], limits)
     if config.backends[name].protocol not in plugins():  # the embedded models
         return shared.make_builtin(name, config.backends[name].timeout)
     counters = shared.group.metrics.backends.backend_counters(name)

@@ -28,7 +28,9 @@ from infergate.core.log_events import BUG
 from infergate.core.tracing import Tracer
 from infergate.gateway.canonical_frontend import IN_PROCESS
 from infergate.gateway.gateway import RoutingGateway
+from infergate.gateway.hooked_route import ConfiguredHook
 from infergate.observe.access_log import AccessLog
+from infergate.plugin_host.loading import PluginError
 from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 from infergate.runtime.in_process import InProcessListener
@@ -89,8 +91,8 @@ class ListenerSpec:
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
     """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
-    configuration name; ``access_log``, ``helper_pool``, ``authorizer``, ``tracer``, ``recorder``,
-    ``payload_log`` and ``cache`` are None if they are disabled."""
+    configuration name, and ``hooks`` by name; ``access_log``, ``helper_pool``, ``authorizer``,
+    ``tracer``, ``recorder``, ``payload_log`` and ``cache`` are None if they are disabled."""
 
     config: Config
     limits: Limits
@@ -103,6 +105,7 @@ class GatewayParts:
     recorder: Recorder | None = None
     payload_log: PayloadLog | None = None
     cache: ConfiguredCache | None = None
+    hooks: Mapping[str, ConfiguredHook] = field(default_factory=dict)
 
     def activate(self) -> None:
         """Activate these parts: monitor the backends' endpoints, and update shared state."""
@@ -126,6 +129,10 @@ class GatewayParts:
         kept_backends: set[Backend] = {item for parts in kept for item in parts.gateway.backends}
         closing: list[Awaitable[object]] = [
             item.close() for item in self.gateway.backends if item not in kept_backends
+        ]
+        kept_hooks = {id(hook) for parts in kept for hook in parts.hooks.values()}
+        closing += [
+            hook.runner.close() for hook in self.hooks.values() if id(hook) not in kept_hooks
         ]
         if self.helper_pool and all(self.helper_pool is not item.helper_pool for item in kept):
             closing.append(self.helper_pool.close())
@@ -153,15 +160,18 @@ class _ActiveListener:
 class RunningGateway:
     """The listeners and the parts behind them. ``build`` creates the parts of a configuration. It
     gets the current parts, or None at first, and may reuse some of them. ``report_lag`` is called
-    when the event loop was blocked."""
+    when the event loop was blocked. ``prepare`` runs in a thread before ``build`` of a later
+    configuration, and creates plug-ins."""
 
     def __init__(
         self,
         config: Config,
         build: Callable[[Config, GatewayParts | None], GatewayParts],
         report_lag: Callable[[float], object] = lambda _: None,
+        prepare: Callable[[Config, GatewayParts], None] = lambda *_: None,
     ) -> None:
         self._build: Final = build
+        self._prepare: Final = prepare
         self._lag_monitor: Final = EventLoopLagMonitor(report_lag)
         self._active = build(config, None)
         self._listeners: dict[str, _ActiveListener] = {
@@ -301,8 +311,9 @@ class RunningGateway:
             if new != old:
                 raise ConfigRejectedError(f"{name}: changing {old!r} to {new!r} requires a restart")
         try:
+            await asyncio.to_thread(self._prepare, config, self._active)
             parts = self._build(config, self._active)
-        except OSError as error:  # for example, a certificate cannot be read
+        except (OSError, PluginError) as error:  # for example, a certificate cannot be read
             raise ConfigRejectedError(str(error)) from error
         self._being_prepared = parts
         try:

@@ -10,6 +10,8 @@ For tests of clients (docs/testing-clients.md), start with ``BackgroundGateway``
 For authors of codecs, start with ``check_codec``.
 
 - ``codec_check``: a check that a codec follows ``infergate.codecs.base``
+- ``stream_check``: the same for streams
+- ``plugin_check``: runs Python models and request hooks as the gateway does
 - ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both directions
 - ``canonical``: operations and responses as JSON, for reading and comparing
 - ``samples``: the fixed examples that ``check_codec`` uses
@@ -21,7 +23,9 @@ from infergate.testing.background_gateway import BackgroundGateway
 from infergate.testing.canonical import from_json, is_same, to_json
 from infergate.testing.codec_check import check_codec
 from infergate.testing.fake_model import FakeModel
+from infergate.testing.plugin_check import check_hook, check_model
 from infergate.testing.recorded_model import RecordedModel, recorded_models
+from infergate.testing.stream_check import check_stream
 from infergate.testing.vectors import Vector, check_vector, load
 
 __all__ = [
@@ -32,6 +36,9 @@ __all__ = [
     "RecordedModel",
     "Vector",
     "check_codec",
+    "check_hook",
+    "check_model",
+    "check_stream",
     "check_vector",
     "from_json",
     "is_same",

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from infergate.assembly.backends import make_remote_backend
+from infergate.assembly.plugins import read_metadata
 from infergate.backends.base import Backend
 from infergate.backends.remote import RemoteBackend
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.config import compile as compiled
-from infergate.config.schema import Config
+from infergate.config.schema import BackendConfig, Config
+from infergate.core.messages import ModelMetadata
 from infergate.migration.explain.capture import (
     Captured,
     CapturingBackend,
     CapturingModels,
     CapturingUpstream,
 )
+from infergate.plugin_host.instances import BACKENDS, create_plugin
+from infergate.plugins.model import PythonModel
 from infergate.transport.base import Upstream
 
 AUTO: Final = "auto"
 """The setting of ``profile`` that makes a backend query its server."""
+
+
+class _DescribedModel(NamedTuple):
+    """A model whose inferences are kept, so that it only needs metadata."""
+
+    metadata: ModelMetadata
+
+
+def _python_model(name: str, config: BackendConfig) -> Any:
+    label = f"backend '{name}'"
+    abstract: Any = PythonModel
+    model = create_plugin(abstract, config.model, BACKENDS, config.options, label)
+    return _DescribedModel(read_metadata(model, label))
 
 
 def make_capturing_backend(
@@ -36,6 +53,8 @@ def make_capturing_backend(
     counts as generic."""
     backend = config.backends[name]
     plugin = plugins().get(backend.protocol)
+    if backend.model:
+        return CapturingModels(name, captured, (_python_model(name, backend),))
     if plugin is None:
         return CapturingModels(name, captured)
     if backend.profile == AUTO and not queries_servers:

@@ -5,11 +5,11 @@ upstream that has an ``online`` upstream behind it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
-from infergate.backends.builtin import BuiltinBackend
+from infergate.backends.builtin import BuiltinBackend, Model
 from infergate.backends.remote import RemoteBackend
 from infergate.codecs.base import Codec, CodecPlugin
 from infergate.core.errors import GatewayError, Kind
@@ -109,10 +109,12 @@ class CapturingBackend(RemoteBackend[Any, Any]):
 
 
 class CapturingModels(BuiltinBackend):
-    """The embedded models. Keeps the inference instead of running a model."""
+    """The embedded models, or a Python model. Keeps the inference instead of running a model."""
 
-    def __init__(self, name: str, captured: Captured) -> None:
-        super().__init__(name)
+    def __init__(
+        self, name: str, captured: Captured, models: Iterable[Model] | None = None
+    ) -> None:
+        super().__init__(name, models)
         self._captured: Final = captured
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:

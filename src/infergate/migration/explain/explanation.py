@@ -91,6 +91,10 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
     found = replace(found, routes=tuple(checks))
     if route is None:
         return replace(found, error=f"not_found: no route matches the model '{model}'")
+    hooks = config.routes[checks[-1].number - 1].hooks
+    if hooks:
+        note = f"The hooks {', '.join(hooks)} may change or answer the request. They are not run."
+        found = replace(found, notes=(*found.notes, note))
     declared = compiled.declared_models(config)
     if options.recorded is not None and model not in declared:
         declared[model] = replace(options.recorded, name=model)

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from infergate.assembly.backends import make_remote_backend
+from infergate.assembly.plugins import make_python_backend
 from infergate.backends.base import Backend, SupportsHealthWatch
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.remote import RemoteBackend
@@ -208,6 +209,8 @@ def _make_gateway(config: Config, declared: dict[str, ModelMetadata]) -> Routing
 
 
 def _make_backend(name: str, config: Config) -> Backend:
+    if config.backends[name].protocol == protocols.PYTHON:
+        return make_python_backend(name, config.backends[name], compiled.limits(config))
     if config.backends[name].protocol == protocols.BUILTIN:
         return BuiltinBackend(name, timeout=config.backends[name].timeout)
     return make_remote_backend(name, config, compiled.limits(config))

@@ -30,6 +30,7 @@ from infergate.core.messages import ModelStatistics
 from infergate.observe.family import in_batches
 from infergate.observe.log_lines import FORMATTERS, start_logging
 from infergate.observe.recent_requests import take_snapshot
+from infergate.plugin_host.loading import PluginError
 from infergate.runtime.assemble import assemble
 from infergate.runtime.comparisons import encode_summaries
 from infergate.runtime.descriptors import LoopExceptionHandler
@@ -165,7 +166,7 @@ class _WorkerProcess:
             if message.recording is not None:
                 await control_recorder(self._gateway.recorder, message.recording, self._number)
             await self._gateway.start(self._bind)
-        except OSError as error:
+        except (OSError, PluginError) as error:
             raise RequestFailedError(str(error)) from error
         finally:
             self._close_unused_sockets()

@@ -1,0 +1,103 @@
+"""``infergate new``: generates the package of a plug-in, with tests that pass.
+
+The templates are the files below ``templates``: those of ``common``, and those of the kind. In
+their paths and contents, ``@name@``, ``@module@``, ``@class@`` and others are replaced."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "codec": ("codecs", "PLUGIN"),
+    "backend": ("backends", "@class@"),
+    "hook": ("hooks", "@class@"),
+}
+"""The entry point group of each kind of plug-in, and the object that the entry point names."""
+_TEMPLATES: Final = Path(__file__).with_name("templates")
+_SUFFIX: Final = ".template"
+_WIRE_FILE: Final = "wire.http"
+"""The name of files whose lines end in CRLF."""
+_NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+_MAX_NAME_CHARS: Final = 40
+
+
+class PackageError(Exception):
+    """A package cannot be generated. The message tells the user why."""
+
+
+def generate_package(kind: str, name: str, directory: Path) -> list[Path]:
+    """Write the package of a plug-in of ``kind`` into the new folder ``directory / name``, and
+    return its files. Raises PackageError and OSError."""
+    if kind not in KINDS:
+        raise PackageError(f"'{kind}' is not a kind of plug-in; expected {', '.join(KINDS)}")
+    group, target = KINDS[kind]
+    values = {"name": name, "module": _module_name(name), "class": _class_name(name)}
+    values |= {"group": group, "object": _replaced(target, values)}
+    folder = directory / name
+    if folder.exists():
+        raise PackageError(f"'{folder}' already exists")
+    written = []
+    for path, text in _templates(kind, values):
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        ending = "\r\n" if file.name == _WIRE_FILE else "\n"
+        file.write_text(text, encoding="utf-8", newline=ending)
+        written.append(file)
+    return written
+
+
+def _module_name(name: str) -> str:
+    if len(name) > _MAX_NAME_CHARS or not _NAME.fullmatch(name):
+        raise PackageError(
+            f"'{name[:80]}' is not a name: up to {_MAX_NAME_CHARS} lower-case letters, digits and "
+            "single hyphens"
+        )
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module == "infergate":
+        raise PackageError(f"'{module}' is already the name of a module of Python or infergate")
+    return module
+
+
+def _class_name(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("-"))
+
+
+def _templates(kind: str, values: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Yield the path of each file in the package, and its text."""
+    for folder in (_TEMPLATES / "common", _TEMPLATES / kind):
+        for file in sorted(folder.rglob(f"*{_SUFFIX}")):
+            path = str(file.relative_to(folder)).removesuffix(_SUFFIX)
+            text = file.read_text(encoding="utf-8")
+            yield Path(_replaced(path, values)), _replaced(text, values)
+
+
+def _replaced(text: str, values: Mapping[str, str]) -> str:
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    return text
+
+
+def run(operands: Sequence[str], directory: Path) -> int:
+    """Generate the package that ``operands``, a kind and a name, describe. Return the exit
+    code."""
+    if len(operands) != 2:
+        print("infergate new: expected a kind and a name, as in 'new hook guard'", file=sys.stderr)
+        return 2
+    kind, name = operands
+    try:
+        files = generate_package(kind, name, directory)
+    except PackageError as error:
+        print(f"infergate new: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"infergate new: {error}", file=sys.stderr)
+        return 1
+    for file in files:
+        print(file)
+    print(f"\nNext: cd {directory / name} && pip install -e '.[test]' && pytest")
+    return 0

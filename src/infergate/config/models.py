@@ -1,0 +1,46 @@
+"""The section of routes.yaml on models whose backends do not provide metadata."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from infergate.config.fields import Dimension, Name, TensorType, Text
+from infergate.config.section import Section
+
+
+class TensorConfig(Section):
+    """An input or output of a declared model.
+
+    Example: `{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}`.
+    """
+
+    name: Name = Field(description="The tensor's name, as clients use it.")
+    datatype: TensorType = Field(
+        description="The datatype, by its name in the Open Inference Protocol."
+    )
+    shape: tuple[Dimension, ...] = Field(
+        description="The dimensions, including the batch dimension; `-1` means any size. Example: "
+        "`[-1, 3, 224, 224]`."
+    )
+
+
+class DeclaredModelConfig(Section):
+    """Metadata of a model whose backend does not provide it, such as datatypes for a GraphPipe
+    server."""
+
+    max_batch_size: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="Maximum batch size reported in the model's metadata. With `0`, the shapes "
+        "have no batch dimension.",
+    )
+    inputs: tuple[TensorConfig, ...] = Field(default=(), description="The input tensors.")
+    outputs: tuple[TensorConfig, ...] = Field(default=(), description="The output tensors.")
+    platform: Text = Field(
+        default="",
+        description="The framework reported in the model's metadata. Example: `onnxruntime_onnx`.",
+    )
+    versions: tuple[Text, ...] = Field(
+        default=(), description='Versions reported in the model\'s metadata. Example: `["1", "2"]`.'
+    )

@@ -1,0 +1,99 @@
+"""The sections of routes.yaml on plug-ins, and the checks of their classes and options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from infergate.config import protocols
+from infergate.config.fields import Name, PositiveDuration
+from infergate.config.mistakes import Finding, KeyPath, suggestion
+from infergate.config.section import Section
+from infergate.plugin_host.instances import BACKENDS, HOOKS
+from infergate.plugin_host.loading import PluginError, load_class
+from infergate.plugin_host.options import OptionsError, read_options
+from infergate.plugins.base import Plugin
+from infergate.plugins.hook import RequestHook
+from infergate.plugins.model import PythonModel
+
+PluginOptions = Annotated[
+    dict[str, Any], WithJsonSchema({"type": ["object"], "format": "options of the plug-in"})
+]
+"""The options of a plug-in, which its own ``options_type`` validates."""
+
+
+class HookConfig(Section):
+    """A request hook: code of a plug-in that runs before and after inferences (docs/plugins.md).
+
+    Example: `{hook: "my_package:MyHook", options: {limit: 5}}`.
+    """
+
+    hook: Name = Field(
+        description="The class of the hook, as `module:Class` or as the name of an entry point of "
+        "the group `infergate.hooks`."
+    )
+    options: PluginOptions = Field(
+        default={}, description="Options, which the hook defines and validates."
+    )
+    timeout: PositiveDuration = Field(
+        default=1.0,
+        description="Timeout of each call: before an inference, and after each of its responses.",
+    )
+    on_error: Literal["reject", "ignore"] = Field(
+        default="reject",
+        description="What happens if the hook fails, times out or returns an invalid result. "
+        "`reject` fails the inference with an error that names the hook. `ignore` continues as if "
+        "the hook had changed nothing. Errors that the hook raises on purpose always reject.",
+    )
+
+
+def hook_findings(hooks: Mapping[str, HookConfig | None]) -> Iterator[Finding]:
+    """Yield the errors in the classes and options of ``hooks``. Imports the classes."""
+    for name, hook in hooks.items():
+        if hook is not None:
+            yield from _class_findings(
+                ("hooks", name), "hook", hook.hook, (HOOKS, RequestHook), hook.options
+            )
+
+
+def model_findings(name: str, model: str, options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the errors in the class and the options of the Python model of the backend ``name``.
+    Imports the class."""
+    yield from _class_findings(("backends", name), "model", model, (BACKENDS, PythonModel), options)
+
+
+def _class_findings(
+    path: KeyPath,
+    key: str,
+    reference: str,
+    interface: tuple[str, type[Plugin]],
+    options: Mapping[str, Any],
+) -> Iterator[Finding]:
+    try:
+        plugin_class = load_class(reference, *interface)
+    except PluginError as error:
+        yield (*path, key), str(error)
+        return
+    yield from _option_findings((*path, "options"), plugin_class.options_type, options)
+
+
+def codec_findings(path: KeyPath, protocol: str, options: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield the errors in the ``options`` at ``path`` of the codec of ``protocol``."""
+    known = protocols.codec_plugins()
+    plugin = known.get(protocol)
+    if plugin is None:
+        yield path, f"'{protocol}' is not a protocol of a codec{suggestion(protocol, known)}"
+    elif plugin.options_type is not None or options:
+        yield from _option_findings(path, plugin.options_type, options)
+
+
+def _option_findings(
+    path: KeyPath, options_type: type | None, options: Mapping[str, Any]
+) -> Iterator[Finding]:
+    try:
+        read_options(options_type, options)
+    except OptionsError as error:
+        for below, text in error.findings:
+            yield (*path, *below), text

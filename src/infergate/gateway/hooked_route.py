@@ -1,0 +1,178 @@
+"""Runs the request hooks of a route around its inferences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from infergate.core.accounting import charge_tensors, needs_accounting
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
+from infergate.core.tensor import Tensor
+from infergate.gateway.route_layers import RouteInferences
+from infergate.gateway.shared_memory import uses_shared_memory
+from infergate.plugin_host.calls import plugin_call
+from infergate.plugin_host.results import InvalidResultError, check_request, check_response
+from infergate.plugin_host.runner import PluginCallError, PluginRunner, Step
+from infergate.plugins.base import PluginCall
+from infergate.plugins.hook import RequestHook
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredHook:
+    """A hook and its settings. Both of its methods have ``timeout`` seconds. With
+    ``ignores_errors``, an inference continues unchanged when the hook fails."""
+
+    runner: PluginRunner
+    timeout: float
+    ignores_errors: bool
+
+    @property
+    def hook(self) -> RequestHook:
+        """The plug-in."""
+        assert isinstance(self.runner.plugin, RequestHook)
+        return self.runner.plugin
+
+    def defines(self, method: str) -> bool:
+        """Return whether the hook defines ``method``, which is called only then."""
+        return getattr(type(self.hook), method) is not getattr(RequestHook, method)
+
+    async def run(self, step: Step, tensors: Sequence[Tensor], context: RequestContext) -> Any:
+        """Return the result of ``step``, which is a method of the hook, or None if it fails and
+        errors are ignored. ``tensors`` are its arguments. Raises GatewayError."""
+        seconds = self.timeout
+        if context.deadline is not None:
+            seconds = min(seconds, context.deadline - time.monotonic())
+        try:
+            return await self.runner.run(
+                step,
+                seconds,
+                memory=context.memory,
+                held_bytes=sum(len(tensor.data) for tensor in tensors),
+            )
+        except PluginCallError:
+            if not self.ignores_errors:
+                raise
+            return None
+
+
+class HookedRoute:
+    """Inferences of ``inner`` with ``hooks`` around them. ``before`` of the first hook runs first,
+    and its ``after`` runs last."""
+
+    def __init__(
+        self, inner: RouteInferences, hooks: Sequence[ConfiguredHook], limits: Limits
+    ) -> None:
+        self._inner: Final = inner
+        self._hooks: Final = tuple(hooks)
+        self._limits: Final = limits
+
+    async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+        passage = _Passage(self._limits, context, is_stream=False)
+        changed = await passage.before(request, self._hooks)
+        response = passage.answer
+        if response is None:
+            response = await self._inner.infer(changed, context)
+        return await passage.after(response)
+
+    async def stream(
+        self, request: InferRequest, context: RequestContext
+    ) -> AsyncGenerator[InferResponse, None]:
+        passage = _Passage(self._limits, context, is_stream=True)
+        changed = await passage.before(request, self._hooks)
+        if passage.answer is not None:
+            yield await passage.after(replace(passage.answer, is_last=True))
+            return
+        async with aclosing(self._inner.stream(changed, context)) as responses:
+            async for response in responses:
+                yield await passage.after(response)
+
+
+class _Passage:
+    """One inference on its way through the hooks."""
+
+    def __init__(self, limits: Limits, context: RequestContext, *, is_stream: bool) -> None:
+        self._limits: Final = limits
+        self._context: Final = context
+        self._is_stream: Final = is_stream
+        self._passed: Final[list[tuple[ConfiguredHook, InferRequest, PluginCall]]] = []
+        """The hooks whose ``before`` has run, with the request that each received."""
+        self.answer: InferResponse | None = None
+        """The response of the hook that answered the request, or None."""
+
+    async def before(self, request: InferRequest, hooks: Sequence[ConfiguredHook]) -> InferRequest:
+        """Run ``before`` of ``hooks`` until one of them answers. Return the request for the
+        route."""
+        if uses_shared_memory(request):
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                "this route has request hooks, which cannot read tensors in shared memory",
+            )
+        for hook in hooks:
+            call = plugin_call(self._context, is_stream=self._is_stream)
+            result = None
+            if hook.defines("before"):
+                step = self._before_step(hook.hook, request, call)
+                result = await hook.run(step, request.inputs, self._context)
+            if isinstance(result, InferResponse):
+                hook.runner.counters.answers += 1
+                self._charge(result.outputs, request.inputs)
+                self.answer = result
+                break
+            self._passed.append((hook, request, call))
+            if result is not None:
+                self._charge(result.inputs, request.inputs)
+                request = result
+        return request
+
+    def _before_step(self, hook: RequestHook, request: InferRequest, call: PluginCall) -> Step:
+        async def before() -> InferRequest | InferResponse | None:
+            result: Any = await hook.before(request, call)
+            if result is None:
+                return None
+            if isinstance(result, InferRequest):
+                return check_request(result, request, self._limits)
+            return self._checked_response(result, request, request.inputs)
+
+        return before
+
+    async def after(self, response: InferResponse) -> InferResponse:
+        """Run ``after`` of the hooks, the last one first, and return the response for the
+        client."""
+        for hook, request, call in reversed(self._passed):
+            if not hook.defines("after"):
+                continue
+            step = self._after_step(hook.hook, request, response, call)
+            result = await hook.run(step, response.outputs, self._context)
+            if result is not None:
+                self._charge(result.outputs, response.outputs)
+                response = result
+        return response
+
+    def _after_step(
+        self, hook: RequestHook, request: InferRequest, response: InferResponse, call: PluginCall
+    ) -> Step:
+        async def after() -> InferResponse | None:
+            result: Any = await hook.after(request, response, call)
+            if result is None:
+                return None
+            checked = self._checked_response(result, request, response.outputs)
+            return replace(checked, is_last=response.is_last)
+
+        return after
+
+    def _checked_response(
+        self, result: Any, request: InferRequest, known: Sequence[Tensor]
+    ) -> InferResponse:
+        if not isinstance(result, InferResponse):
+            raise InvalidResultError(f"it returned {type(result).__name__}")
+        return check_response(result, request, self._limits, known)
+
+    def _charge(self, tensors: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+        if needs_accounting(tensors):
+            charge_tensors(tensors, [tensor.data for tensor in source], self._context.memory)

@@ -1,0 +1,171 @@
+"""Checks what plug-ins return. The checks walk the tensors, so they run in the plug-in's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from infergate.core.datatypes import DATATYPES_BY_NAME, NUMPY_DTYPES, Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.limits import Limits
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.tensor import Tensor, check_data, check_shape, tensor_from_array
+
+_BUFFERS: Final = (bytes, bytearray, memoryview)
+
+
+class InvalidResultError(Exception):
+    """A plug-in returned something else than its interface allows."""
+
+
+def check_metadata(metadata: Any) -> ModelMetadata:
+    """Return ``metadata`` with a version. Raises InvalidResultError."""
+    if not isinstance(metadata, ModelMetadata):
+        raise InvalidResultError(f"metadata is {_type(metadata)}; expected ModelMetadata")
+    if not isinstance(metadata.name, str) or not metadata.name:
+        raise InvalidResultError("metadata has no model name")
+    for side in ("inputs", "outputs"):
+        tensors = getattr(metadata, side)
+        if not isinstance(tensors, tuple) or not all(
+            isinstance(t, TensorMetadata) for t in tensors
+        ):
+            raise InvalidResultError(f"metadata.{side} is not a tuple of TensorMetadata")
+        for tensor in tensors:
+            _check_tensor_metadata(tensor)
+        if len({tensor.name for tensor in tensors}) < len(tensors):
+            raise InvalidResultError(f"metadata.{side} has a name twice")
+    return replace(metadata, versions=metadata.versions or ("1",))
+
+
+def _check_tensor_metadata(tensor: TensorMetadata) -> None:
+    if tensor.datatype not in DATATYPES_BY_NAME:
+        raise InvalidResultError(f"tensor '{tensor.name}' has the datatype {tensor.datatype!r}")
+    if not all(type(dimension) is int and dimension >= -1 for dimension in tensor.shape):
+        raise InvalidResultError(f"tensor '{tensor.name}' has the shape {tensor.shape!r}")
+
+
+def model_response(
+    result: Any, request: InferRequest, metadata: ModelMetadata, limits: Limits
+) -> InferResponse:
+    """Return the response of a model with ``metadata`` to ``request``. Raises
+    InvalidResultError."""
+    declared = {output.name: output for output in metadata.outputs}
+    wanted = [output.name for output in request.outputs] or list(declared)
+    if isinstance(result, InferResponse):
+        response = check_response(result, request, limits)
+        by_name = {tensor.name: tensor for tensor in response.outputs}
+    elif isinstance(result, Mapping):
+        response = InferResponse(request.model)
+        by_name = {
+            name: _tensor(name, array, declared) for name, array in result.items() if name in wanted
+        }
+        _check_size(list(by_name.values()), limits)
+    else:
+        raise InvalidResultError(
+            f"{_type(result)}; expected a mapping of numpy arrays or InferResponse"
+        )
+    for name in wanted:
+        if name not in by_name:
+            raise InvalidResultError(f"output '{name}' is missing")
+        _check_declared(by_name[name], declared[name])
+    return replace(
+        response,
+        model=metadata.name,
+        version=metadata.versions[0],
+        id=request.id,
+        outputs=tuple(by_name[name] for name in wanted),
+    )
+
+
+def _tensor(name: str, array: Any, declared: Mapping[str, TensorMetadata]) -> Tensor:
+    datatype = DATATYPES_BY_NAME[declared[name].datatype]
+    if not isinstance(array, (np.ndarray, np.generic)):
+        raise InvalidResultError(f"output '{name}' is {_type(array)}; expected a numpy array")
+    array = np.asarray(array)
+    if datatype is Datatype.BYTES:
+        if array.dtype != np.object_ or not all(type(each) is bytes for each in array.ravel()):
+            raise InvalidResultError(f"output '{name}' is not an object array of bytes")
+    else:
+        expected = np.dtype(np.float32 if datatype is Datatype.BF16 else NUMPY_DTYPES[datatype])
+        if array.dtype.newbyteorder("<") != expected:
+            raise InvalidResultError(
+                f"output '{name}' is an array of {array.dtype}; {datatype.value} needs {expected}"
+            )
+    return tensor_from_array(name, datatype, array)
+
+
+def _check_declared(tensor: Tensor, declared: TensorMetadata) -> None:
+    if tensor.datatype.value != declared.datatype:
+        raise InvalidResultError(
+            f"output '{tensor.name}' is {tensor.datatype.value}; its metadata says "
+            f"{declared.datatype}"
+        )
+    if len(tensor.shape) != len(declared.shape) or any(
+        expected not in {-1, actual}
+        for actual, expected in zip(tensor.shape, declared.shape, strict=True)
+    ):
+        raise InvalidResultError(
+            f"output '{tensor.name}' has the shape {list(tensor.shape)}; its metadata says "
+            f"{list(declared.shape)}"
+        )
+
+
+def check_response(
+    response: InferResponse, request: InferRequest, limits: Limits, known: Sequence[Tensor] = ()
+) -> InferResponse:
+    """Return ``response`` with the model, and the id of ``request``. Tensors in ``known`` are not
+    checked. Raises InvalidResultError."""
+    _check_tensors(response.outputs, "outputs", limits, known)
+    return replace(response, model=request.model, id=request.id)
+
+
+def check_request(changed: InferRequest, request: InferRequest, limits: Limits) -> InferRequest:
+    """Check the request into which a hook changed ``request``. Raises InvalidResultError."""
+    for name in ("model", "version", "id"):
+        if getattr(changed, name) != getattr(request, name):
+            raise InvalidResultError(f"a hook cannot change the {name} of a request")
+    _check_tensors(changed.inputs, "inputs", limits, request.inputs)
+    return changed
+
+
+def _check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tensor]) -> None:
+    if not isinstance(tensors, tuple) or not all(isinstance(each, Tensor) for each in tensors):
+        raise InvalidResultError(f"{side} is not a tuple of Tensor")
+    if len(tensors) > limits.tensors:
+        raise InvalidResultError(f"{len(tensors)} {side}; the limit is {limits.tensors}")
+    if len({each.name for each in tensors}) < len(tensors):
+        raise InvalidResultError(f"{side} has a name twice")
+    unchecked = {id(tensor) for tensor in known}
+    for tensor in tensors:
+        if id(tensor) not in unchecked:
+            _check_tensor(tensor, limits)
+    _check_size(tensors, limits)
+
+
+def _check_tensor(tensor: Tensor, limits: Limits) -> None:
+    if not isinstance(tensor.name, str) or not isinstance(tensor.datatype, Datatype):
+        raise InvalidResultError("a tensor without a name or a datatype")
+    if not isinstance(tensor.data, _BUFFERS) or tensor.shared_memory is not None:
+        raise InvalidResultError(f"tensor '{tensor.name}': data is {_type(tensor.data)}")
+    if isinstance(tensor.data, memoryview) and not (
+        tensor.data.c_contiguous and tensor.data.itemsize == tensor.data.ndim == 1
+    ):
+        raise InvalidResultError(f"tensor '{tensor.name}': data is not a view of single bytes")
+    try:
+        shape = check_shape(tensor.name, tensor.shape, limits)
+        check_data(tensor.name, tensor.datatype, shape, tensor.data)
+    except GatewayError as error:
+        raise InvalidResultError(error.public) from None
+
+
+def _check_size(tensors: Sequence[Tensor], limits: Limits) -> None:
+    size = sum(len(tensor.data) for tensor in tensors)
+    if size > limits.body:
+        raise InvalidResultError(f"{size} bytes of tensors; limits.body is {limits.body}")
+
+
+def _type(value: Any) -> str:
+    return "None" if value is None else type(value).__name__

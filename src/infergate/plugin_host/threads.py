@@ -1,0 +1,66 @@
+"""Threads that run plug-ins. They are daemons: a plug-in that never returns cannot keep the process
+from ending."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.loop: Final = asyncio.new_event_loop()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def stop(self) -> None:
+        """Stop the loop as soon as the running callback has returned."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+class JobThreads:
+    """Runs jobs in threads, which are started when all others are busy and reused afterwards. The
+    caller bounds the number of jobs. Jobs do not raise. ``submit`` and ``stop`` are called by one
+    thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name: Final = name
+        self._jobs: Final[SimpleQueue[Callable[[], None] | None]] = SimpleQueue()
+        self._lock: Final = threading.Lock()
+        self._free = 0
+        """The number of idle threads minus the number of queued jobs."""
+        self._count = 0
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run ``job`` in a thread."""
+        with self._lock:
+            needs_thread = self._free == 0
+            if not needs_thread:
+                self._free -= 1
+        if needs_thread:
+            self._count += 1
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # an idle thread must not hold a request
+            with self._lock:
+                self._free += 1
+
+    def stop(self) -> None:
+        """End each thread when its job is done."""
+        for _ in range(self._count):
+            self._jobs.put(None)

@@ -1,0 +1,95 @@
+"""Checks that a codec with streams follows the interface, with clients and with backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from infergate.codecs.base import CodecPlugin, ParsedRequest, Profile, SupportsStreaming
+from infergate.codecs.profiles import GENERIC
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.server_sent_events import EventStreamParser
+from infergate.core.wire import HttpResponse, join_parts
+from infergate.testing import samples
+from infergate.testing.canonical import to_text
+from infergate.testing.vectors import completed
+
+_MAX_EVENT_BYTES: Final = 1 << 20
+
+
+def check_stream(
+    plugin: CodecPlugin, *, options: Mapping[str, Any] | None = None, profile: Profile = GENERIC
+) -> None:
+    """Check that the responses of a stream arrive unchanged, and that an error arrives as an error.
+    Raises AssertionError, which names the broken invariant.
+
+    ``plugin`` has a codec that ``SupportsStreaming``, and loses nothing of an inference.
+    ``profile`` is a kind of server that has streams."""
+    codec: Any = plugin.create(options or {})
+    has_streams = isinstance(codec, SupportsStreaming)
+    assert has_streams, f"{plugin.name}: the codec has no streams"
+    assert codec.capabilities.supports_streaming, f"{plugin.name}: capabilities deny streams"
+    for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
+        for request, response in samples.inferences(datatype):
+            model = samples.metadata_for(request, response)
+            wire = codec.build_stream_request(request, profile, model)
+            assert wire is not None, f"the profile {profile.name} has no stream"
+            parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
+            _assert_same("request of a stream", request, parsed.operation)
+            assert parsed.wants_stream or codec.streaming_method, "the request wants no stream"
+            _check_responses(codec, request, parsed, response, model)
+            _check_error(codec, request, wire, model)
+
+
+def _check_responses(
+    codec: Any,
+    request: InferRequest,
+    parsed: ParsedRequest,
+    response: InferResponse,
+    model: ModelMetadata | None,
+) -> None:
+    received = []
+    for sent in (response, replace(response, is_last=True)):
+        for wire in _messages(codec.build_stream_response(sent, parsed)):
+            result = codec.parse_stream_response(wire, request, DEFAULT_LIMITS, model)
+            received += [] if result is None else [result]
+    assert len(received) == 2, f"{len(received)} instead of 2 responses arrived"
+    for result in received:
+        _assert_same("response of a stream", response, replace(result, is_last=False))
+    end = codec.build_stream_end(parsed)
+    for wire in () if end is None else _messages(end):
+        codec.parse_stream_response(wire, request, DEFAULT_LIMITS, model)
+
+
+def _check_error(codec: Any, request: InferRequest, wire: Any, model: ModelMetadata | None) -> None:
+    error = GatewayError(Kind.BACKEND_ERROR, "what went wrong")
+    texts = []
+    for message in _messages(codec.build_stream_error(error, wire)):
+        try:
+            codec.parse_stream_response(message, request, DEFAULT_LIMITS, model)
+        except GatewayError as parsed:
+            texts.append(parsed.public)
+    assert texts, "the error of a stream is parsed as a response"
+    assert "what went wrong" in texts[0], f"the error arrives as {texts[0]!r}"
+
+
+def _messages(wire: Any) -> list[Any]:
+    """Return the messages that the transport finds in ``wire``: events over HTTP, and otherwise
+    the message itself."""
+    if not isinstance(wire, HttpResponse):
+        return [wire]
+    parser = EventStreamParser(_MAX_EVENT_BYTES)
+    parser.feed(bytes(join_parts(wire.body)) if wire.body else b"")
+    events = []
+    while (event := parser.next_event()) is not None:
+        events.append(replace(wire, body=[event]))
+    return events
+
+
+def _assert_same(label: str, expected: Any, actual: Any) -> None:
+    assert to_text(expected) == to_text(actual), (
+        f"{label}: {to_text(actual)} instead of {to_text(expected)}"
+    )

@@ -1,0 +1,119 @@
+"""Plug-ins in a running gateway: they serve clients, and those that misbehave harm nobody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from e2e.running import Infergate, started_infergate
+
+TESTS = str(Path(__file__).parents[1])
+CONFIG = """
+log: {access: false}
+backends:
+  py: {protocol: python, model: "plugin_kit:Double", options: {factor: 3}}
+  hangs: {protocol: python, model: "plugin_kit:Double", options: {outcome: hangs}, timeout: 200ms}
+  demo: {protocol: builtin}
+hooks:
+  adds: {hook: "plugin_kit:Hook", options: {before: adds}}
+  rejects: {hook: "plugin_kit:Hook", options: {before: rejects}}
+  blocks: {hook: "plugin_kit:Hook", options: {before: blocks}, timeout: 200ms}
+routes:
+  - {model: double, backend: hangs, headers: {x-case: hangs}}
+  - {model: double, backend: py, headers: {x-case: rejects}, hooks: [rejects]}
+  - {model: double, backend: py, headers: {x-case: blocks}, hooks: [blocks]}
+  - {model: double, backend: py, hooks: [adds]}
+  - {model: "*", backend: demo}
+"""
+BODY = json.dumps(
+    {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
+).encode()
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Infergate]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]))
+        with started_infergate(CONFIG) as running:
+            yield running
+
+
+def infer(gateway: Infergate, case: str = "") -> tuple[int, Any]:
+    url = f"http://{gateway.http}/v2/models/double/infer"
+    request = urllib.request.Request(url, BODY, {"x-case": case} if case else {})
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["error"]
+
+
+def test_a_model_and_a_hook_serve_rest_and_grpc(gateway: Infergate) -> None:
+    status, answer = infer(gateway)
+    assert (status, answer["outputs"][0]["data"]) == (200, [6, 9])
+    with triton.InferenceServerClient(gateway.grpc) as client:
+        x = triton.InferInput("X", [1, 2], "FP32")
+        x.set_data_from_numpy(np.array([[1, 2]], np.float32))
+        assert client.infer("double", [x]).as_numpy("Y").tolist() == [[6, 9]]
+        assert client.get_model_metadata("double").inputs[0].shape == [-1, 2]
+
+
+def test_failures_name_the_plugin_and_leave_other_requests_alone(gateway: Infergate) -> None:
+    with ThreadPoolExecutor() as pool:
+        failing = {
+            case: [pool.submit(infer, gateway, case) for _ in range(4)]
+            for case in ("hangs", "rejects", "blocks")
+        }
+        served = [infer(gateway) for _ in range(5)]
+        results = {case: {each.result() for each in calls} for case, calls in failing.items()}
+    assert results == {
+        "hangs": {(504, "backend 'hangs' did not respond within 0.2 seconds")},
+        "rejects": {(403, "not today")},
+        "blocks": {(504, "hook 'blocks' did not respond within 0.2 seconds")},
+    }
+    assert {status for status, _ in served} == {200}
+    metrics = gateway.metrics()
+    hanging = 'infergate_plugin_hanging_calls{kind="hook",plugin="blocks"} 4.0'
+    assert hanging in metrics, "a blocked event loop ends no call"
+    assert 'infergate_plugin_calls_total{kind="hook",plugin="rejects",result="rejected"} 4.0' in (
+        metrics
+    )
+    assert {"hook 'blocks'", "backend 'hangs'"} <= {
+        line["message"].split(" did not")[0] for line in gateway.logged("plugin_hangs")
+    }
+
+
+def test_check_reports_a_missing_plugin_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(
+        "hooks:\n  guard: {hook: 'missing_package:Guard'}\n"
+        + CONFIG.split("hooks:", maxsplit=1)[0]
+        + "routes: [{model: a, backend: demo}]\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-m", "infergate", "--config", str(file), "--check"],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 2
+    assert found.stderr == (
+        f"{file}:2: hooks.guard.hook: importing 'missing_package:Guard' failed: "
+        "ModuleNotFoundError: No module named 'missing_package'\n"
+    )

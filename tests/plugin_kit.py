@@ -1,0 +1,232 @@
+"""Plug-ins that tests name in configurations: some work, and some misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, field_validator
+
+from infergate.plugins import (
+    Datatype,
+    GatewayError,
+    InferRequest,
+    InferResponse,
+    Kind,
+    ModelMetadata,
+    Plugin,
+    PluginCall,
+    PythonModel,
+    RequestHook,
+    Tensor,
+    TensorMetadata,
+    input_arrays,
+    tensor_from_array,
+)
+
+RELEASE = threading.Event()
+"""Ends the calls that hang, so that no thread outlives a test."""
+
+
+@dataclass
+class DoubleOptions:
+    factor: int = 2
+    outcome: str = ""
+
+
+class Double(PythonModel):
+    """X FP32 [-1,2] → Y FP32 [-1,2], ``factor`` times X. ``outcome`` selects a misbehaviour."""
+
+    options_type = DoubleOptions
+
+    def __init__(self, options: DoubleOptions) -> None:
+        super().__init__(options)
+        self.started = self.closed = False
+
+    async def start(self) -> None:
+        self.started = True
+
+    async def close(self) -> None:
+        self.closed = True
+
+    @property
+    def metadata(self) -> ModelMetadata:
+        return ModelMetadata(
+            "double",
+            inputs=(TensorMetadata("X", "FP32", (-1, 2)),),
+            outputs=(TensorMetadata("Y", "FP32", (-1, 2)),),
+            max_batch_size=8,
+        )
+
+    def result(self, request: InferRequest) -> Any:
+        x = input_arrays(request)["X"]
+        match self.options.outcome:
+            case "":
+                return {"Y": x * np.float32(self.options.factor)}
+            case "raises":
+                raise RuntimeError("the password is hunter2")
+            case "exits":
+                raise SystemExit(3)
+            case "rejects":
+                raise GatewayError(Kind.RATE_LIMITED, "try later", retry_after=2.0)
+            case "dtype":
+                return {"Y": x.astype(np.float64)}
+            case "shape":
+                return {"Y": x.reshape(-1)}
+            case "missing":
+                return {"Z": x}
+            case "type":
+                return [1]
+            case "list":
+                return {"Y": x.tolist()}
+            case "tensor":
+                return InferResponse("", outputs=(Tensor("Y", Datatype.FP32, (1, 2), b"123"),))
+            case "huge":
+                return {"Y": np.zeros((5000, 2), np.float32)}
+            case "hangs":
+                RELEASE.wait()
+                return {"Y": x}
+        raise AssertionError(self.options.outcome)
+
+    def infer(self, request: InferRequest, call: PluginCall) -> Any:
+        return self.result(request)
+
+
+class AsyncDouble(Double):
+    async def infer(self, request: InferRequest, call: PluginCall) -> Any:
+        if self.options.outcome == "waits":
+            await asyncio.Event().wait()
+        return self.result(request)
+
+
+class Count(Double):
+    """Yields X once for each row, with a plain generator."""
+
+    def stream(self, request: InferRequest, call: PluginCall) -> Iterator[Any]:
+        for row in input_arrays(request)["X"]:
+            yield self.result(replace(request, inputs=(_tensor(row.reshape(1, 2)),)))
+
+
+class AsyncCount(Double):
+    """The same with an asynchronous generator."""
+
+    def stream(self, request: InferRequest, call: PluginCall) -> AsyncIterator[Any]:
+        return self.rows(request)
+
+    async def rows(self, request: InferRequest) -> AsyncIterator[Any]:
+        try:
+            for row in input_arrays(request)["X"]:
+                yield {"Y": row.reshape(1, 2)}
+                if self.options.outcome == "waits":
+                    await asyncio.Event().wait()
+        finally:
+            self.closed = True
+
+
+class BadMetadata(Double):
+    @property
+    def metadata(self) -> ModelMetadata:
+        return ModelMetadata("double", inputs=(TensorMetadata("X", "FLOAT", (1,)),))
+
+
+class FailsToStart(Double):
+    async def start(self) -> None:
+        raise OSError("no connection")
+
+
+class FailsInConstructor(Double):
+    def __init__(self, options: DoubleOptions) -> None:
+        raise ValueError("no weights")
+
+
+class Abstract(PythonModel):
+    pass
+
+
+class FromTheFuture(Double):
+    plugin_api = "1.99"
+
+
+def _tensor(array: np.ndarray[Any, Any], name: str = "X") -> Tensor:
+    return tensor_from_array(name, Datatype.FP32, array.astype(np.float32))
+
+
+class HookOptions(BaseModel):
+    name: str = "hook"
+    before: str = ""
+    after: str = ""
+    level: Literal["low", "high"] = "low"
+    items: list[int] = []
+
+    @field_validator("items")
+    @classmethod
+    def _positive(cls, value: list[int]) -> list[int]:
+        if any(item < 0 for item in value):
+            raise ValueError("items must not be negative")
+        return value
+
+
+class Hook(RequestHook):
+    """Does what its options say, and keeps the calls in ``events``."""
+
+    options_type = HookOptions
+    events: ClassVar[list[str]] = []
+    calls: ClassVar[list[PluginCall]] = []
+
+    async def before(self, request: InferRequest, call: PluginCall) -> Any:
+        self.events.append(f"{self.options.name} before")
+        self.calls.append(call)
+        call.state["seen"] = request
+        return await self._outcome(self.options.before, request, None)
+
+    async def after(self, request: InferRequest, response: InferResponse, call: PluginCall) -> Any:
+        assert call.state["seen"] is request
+        self.events.append(f"{self.options.name} after")
+        return await self._outcome(self.options.after, request, response)
+
+    async def _outcome(
+        self, outcome: str, request: InferRequest, response: InferResponse | None
+    ) -> Any:
+        match outcome:
+            case "":
+                return None
+            case "adds":
+                if response is None:
+                    x = request.inputs[0].numpy() + np.float32(1)
+                    return replace(request, inputs=(_tensor(x),))
+                y = response.outputs[0].numpy() + np.float32(1)
+                return replace(response, outputs=(_tensor(y, "Y"),))
+            case "answers":
+                return InferResponse("x", outputs=(_tensor(np.zeros((1, 2)), "Y"),))
+            case "rejects":
+                raise GatewayError(Kind.FORBIDDEN, "not today")
+            case "raises":
+                raise RuntimeError("the password is hunter2")
+            case "cancels":
+                raise asyncio.CancelledError
+            case "waits":
+                await asyncio.Event().wait()
+            case "blocks":
+                RELEASE.wait()
+            case "renames":
+                return replace(request, model="other")
+            case "nonsense":
+                return 5
+            case "data":
+                return replace(request, inputs=(Tensor("X", Datatype.FP32, (1, 2), b"1"),))
+        return None
+
+
+class NotAHook(Plugin):
+    pass
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait until ``condition`` is true."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - threads change what it reads
+            await asyncio.sleep(0.005)

@@ -1,0 +1,227 @@
+"""Request hooks around the inferences of a route."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import plugin_kit
+from infergate.config.schema import Config
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.region_ref import RegionRef
+from infergate.core.request_context import RequestContext
+from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.gateway.gateway import Gateway
+from infergate.gateway.hooked_route import HookedRoute
+from infergate.gateway.route_plan import RoutePlan
+from infergate.plugin_host import runner
+from infergate.runtime.assemble import assemble
+from plugin_kit import Hook, eventually
+
+
+@pytest.fixture(autouse=True)
+def recorded() -> Iterator[None]:
+    plugin_kit.RELEASE.clear()
+    Hook.events.clear()
+    Hook.calls.clear()
+    yield
+    plugin_kit.RELEASE.set()
+
+
+@asynccontextmanager
+async def gateway(*hooks: dict[str, Any], model: str = "Count") -> AsyncIterator[Gateway]:
+    """Serve a model that doubles X behind ``hooks``. Keys of a hook other than ``timeout`` and
+    ``on_error`` are its options."""
+    named: dict[str, Any] = {}
+    for number, hook in enumerate(hooks):
+        settings = {key: hook[key] for key in ("timeout", "on_error") if key in hook}
+        options = {key: hook[key] for key in hook.keys() - settings.keys()}
+        options.setdefault("name", f"h{number}")
+        named[f"h{number}"] = {"hook": "plugin_kit:Hook", "options": options, **settings}
+    config = Config.model_validate(
+        {
+            "log": {"access": False},
+            "helpers": 0,
+            "backends": {"py": {"protocol": "python", "model": f"plugin_kit:{model}"}},
+            "hooks": named,
+            "routes": (
+                {"model": "double", "backend": "py", "hooks": tuple(named)},
+                {"model": "*", "backend": "py"},
+            ),
+        }
+    )
+    running = assemble(config)
+    try:
+        yield running.gateway
+    finally:
+        await running._active.close(())
+
+
+def request(model: str = "double", rows: int = 1) -> InferRequest:
+    x = np.ones((rows, 2), np.float32)
+    return InferRequest(model, inputs=(tensor_from_array("X", Datatype.FP32, x),), id="7")
+
+
+async def infer(
+    served: Gateway, wanted: InferRequest | None = None, context: RequestContext | None = None
+) -> InferResponse:
+    wanted, context = wanted or request(), context or RequestContext("test")
+    return await served.infer(wanted, served.bind(wanted.model, "", context), context)
+
+
+def values(response: InferResponse) -> list[Any]:
+    listed: list[Any] = response.outputs[0].numpy().tolist()
+    return listed
+
+
+async def test_hooks_run_in_order_before_and_in_reverse_order_after() -> None:
+    async with gateway({}, {}) as served:
+        assert values(await infer(served)) == [[2, 2]]
+        assert Hook.events == ["h0 before", "h1 before", "h1 after", "h0 after"]
+
+
+async def test_a_hook_changes_the_request_and_the_response() -> None:
+    async with gateway({"before": "adds"}, {"after": "adds"}) as served:
+        response = await infer(served)
+        assert (values(response), response.model, response.id) == ([[5, 5]], "double", "7")
+
+
+async def test_a_hook_answers_without_the_model_and_the_hooks_inside() -> None:
+    async with gateway({}, {"before": "answers"}, {}) as served:
+        response = await infer(served)
+        assert (values(response), response.model, response.id) == ([[0, 0]], "double", "7")
+        assert Hook.events == ["h0 before", "h1 before", "h0 after"]
+        counters = next(iter(_layers(served)))._hooks[1].runner.counters
+        assert (counters.answers, counters.calls["ok"]) == (1, 1)
+
+
+def _layers(served: Gateway) -> Iterator[HookedRoute]:
+    return (plan for plan in served._plans.values() if isinstance(plan, HookedRoute))
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("on_error", ["reject", "ignore"])
+async def test_a_hook_rejects_on_purpose_whatever_happens_to_errors(
+    side: str, on_error: str
+) -> None:
+    async with gateway({side: "rejects", "on_error": on_error}) as served:
+        with pytest.raises(GatewayError, match="not today") as caught:
+            await infer(served)
+        assert caught.value.kind is Kind.FORBIDDEN
+
+
+FAILURES = [
+    ("raises", Kind.INTERNAL, "failed with RuntimeError"),
+    ("cancels", Kind.INTERNAL, "failed with CancelledError"),
+    ("waits", Kind.TIMEOUT, "did not respond within 0.05 seconds"),
+    ("blocks", Kind.TIMEOUT, "did not respond within 0.05 seconds"),
+    ("nonsense", Kind.INTERNAL, "returned an invalid result: it returned int"),
+]
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize(("outcome", "kind", "expected"), FAILURES)
+async def test_a_failure_names_the_hook(
+    side: str, outcome: str, kind: Kind, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway({side: outcome, "timeout": "50ms"}) as served:
+        with pytest.raises(GatewayError, match=f"hook 'h0' {expected}") as caught:
+            await infer(served)
+        assert caught.value.kind is kind
+        assert "hunter2" not in caught.value.public
+        assert "hook 'h0'" in caplog.text
+        plugin_kit.RELEASE.set()
+
+
+@pytest.mark.parametrize(("outcome", "kind", "expected"), FAILURES)
+async def test_ignored_failures_leave_the_inference_unchanged(
+    outcome: str, kind: Kind, expected: str
+) -> None:
+    hook = {"before": outcome, "after": outcome, "timeout": "50ms", "on_error": "ignore"}
+    async with gateway(hook) as served:
+        assert values(await infer(served)) == [[2, 2]]
+        plugin_kit.RELEASE.set()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [("renames", "cannot change the model"), ("data", "needs 8 bytes, but the data holds 1")],
+)
+async def test_an_invalid_change_is_not_used(outcome: str, expected: str) -> None:
+    async with gateway({"before": outcome}) as served:
+        with pytest.raises(GatewayError, match=f"hook 'h0' returned .*{expected}"):
+            await infer(served)
+
+
+async def test_a_blocked_hook_does_not_block_other_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "MAX_HANGING", 2)
+    monkeypatch.setattr(runner, "HANGING_GRACE", 0.0)
+    async with gateway({"before": "blocks", "timeout": "30s"}) as served:
+        blocked = [asyncio.create_task(infer(served)) for _ in range(3)]
+        await eventually(lambda: Hook.events)
+        # another route of the same backend, with another name that the model refuses
+        with pytest.raises(GatewayError, match="unknown model 'other'"):
+            await infer(served, request("other"))
+        for task in blocked:
+            task.cancel()
+        await asyncio.gather(*blocked, return_exceptions=True)
+        with pytest.raises(GatewayError, match="hook 'h0' does not respond: 3 calls hang"):
+            await infer(served)
+        plugin_kit.RELEASE.set()
+        await eventually(lambda: not next(_layers(served))._hooks[0].runner.is_stuck)
+        assert values(await infer(served)) == [[2, 2]], "the hook works again"
+
+
+async def test_the_deadline_of_the_client_limits_a_hook() -> None:
+    async with gateway({"before": "waits", "timeout": "1h"}) as served:
+        deadline = asyncio.get_running_loop().time() + 0.05
+        with pytest.raises(GatewayError, match="did not respond within") as caught:
+            await infer(served, context=RequestContext("test", deadline))
+        assert caught.value.kind is Kind.TIMEOUT
+
+
+async def test_every_response_of_a_stream_passes_the_hooks() -> None:
+    async with gateway({"before": "adds", "after": "adds"}) as served:
+        context = RequestContext("test")
+        wanted = request(rows=2)
+        stream = served.stream(wanted, served.bind("double", "", context), context)
+        assert [values(each) async for each in stream] == [[[5, 5]], [[5, 5]]]
+        assert Hook.events == ["h0 before", "h0 after", "h0 after"]
+        assert Hook.calls[0].is_stream
+
+
+async def test_an_answered_stream_has_one_response() -> None:
+    async with gateway({"before": "answers"}) as served:
+        context = RequestContext("test")
+        stream = served.stream(request(), served.bind("double", "", context), context)
+        (response,) = [each async for each in stream]
+        assert response.is_last
+
+
+async def test_a_hook_knows_the_client_but_not_its_credentials() -> None:
+    async with gateway({}) as served:
+        headers = {"authorization": "Bearer x", "x-tenant": "a"}
+        await infer(served, context=RequestContext("test", headers=headers, request_id="r1"))
+        (call,) = Hook.calls
+        assert (call.headers, call.request_id, call.route) == ({"x-tenant": "a"}, "r1", "double")
+
+
+async def test_tensors_in_shared_memory_are_refused() -> None:
+    async with gateway({}) as served:
+        tensor = Tensor("X", Datatype.FP32, (1, 2), b"", shared_memory=RegionRef("r", 0, 8))
+        with pytest.raises(GatewayError, match="cannot read tensors in shared memory"):
+            await infer(served, InferRequest("double", inputs=(tensor,)))
+
+
+async def test_a_route_without_hooks_has_no_layer() -> None:
+    async with gateway({}) as served:
+        await asyncio.gather(infer(served, request("other")), return_exceptions=True)
+        assert len(list(_layers(served))) == 1
+        assert any(isinstance(plan, RoutePlan) for plan in served._plans.values())

@@ -1,0 +1,299 @@
+"""Python models behind a gateway: their results, their failures, and their limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import plugin_kit
+from infergate.backends.builtin.model import Signature
+from infergate.config.schema import Config
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelIndexRequest,
+    ModelMetadata,
+    ModelReadyRequest,
+    RequestedOutput,
+)
+from infergate.core.request_context import RequestContext
+from infergate.core.tensor import tensor_from_array
+from infergate.gateway.gateway import Gateway
+from infergate.plugin_host import runner
+from infergate.plugin_host.loading import PluginError
+from infergate.runtime.assemble import assemble
+from infergate.transport.server.admission import Admission, RequestAccount
+from plugin_kit import eventually
+
+
+@pytest.fixture(autouse=True)
+def released() -> Iterator[None]:
+    plugin_kit.RELEASE.clear()
+    yield
+    plugin_kit.RELEASE.set()
+
+
+@asynccontextmanager
+async def gateway(model: str = "Double", **changes: Any) -> AsyncIterator[Gateway]:
+    """Serve the model of ``plugin_kit``; ``changes`` are keys of the backend and of its options."""
+    options = {key: changes.pop(key) for key in ("factor", "outcome") if key in changes}
+    config = Config.model_validate(
+        {
+            "log": {"access": False},
+            "helpers": 0,
+            "backends": {
+                "py": {
+                    "protocol": "python",
+                    "model": f"plugin_kit:{model}",
+                    "options": options,
+                    **changes,
+                }
+            },
+            "routes": ({"model": "*", "backend": "py"},),
+        }
+    )
+    running = assemble(config)
+    try:
+        yield running.gateway
+    finally:
+        await running.gateway.backends[0].close()
+
+
+def request(rows: int = 1, **fields: Any) -> InferRequest:
+    x = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
+    return InferRequest(
+        "double", inputs=(tensor_from_array("X", Datatype.FP32, x),), id="7", **fields
+    )
+
+
+async def infer(
+    served: Gateway, wanted: InferRequest, context: RequestContext | None = None
+) -> InferResponse:
+    context = context or RequestContext("test")
+    return await served.infer(wanted, served.bind(wanted.model, "", context), context)
+
+
+async def stream(served: Gateway, wanted: InferRequest) -> list[InferResponse]:
+    context = RequestContext("test")
+    responses = served.stream(wanted, served.bind(wanted.model, "", context), context)
+    return [response async for response in responses]
+
+
+@pytest.mark.parametrize("model", ["Double", "AsyncDouble"])
+async def test_a_model_serves_inferences(model: str) -> None:
+    async with gateway(model, factor=3) as served:
+        response = await infer(served, request(2, outputs=(RequestedOutput("Y"),)))
+        assert (response.model, response.version, response.id) == ("double", "1", "7")
+        assert response.outputs[0].numpy().tolist() == [[0, 3], [6, 9]]
+
+
+async def test_a_model_is_described_and_listed() -> None:
+    async with gateway() as served:
+        context = RequestContext("test")
+        metadata = await served.describe("double", "", context)
+        assert metadata.inputs[0].shape == (-1, 2)
+        index = await served.perform(ModelIndexRequest(), context)
+        assert index.models[0].name == "double"  # type: ignore[union-attr]
+        ready = await served.perform(ModelReadyRequest("double"), context)
+        assert ready.ok  # type: ignore[union-attr]
+        with pytest.raises(GatewayError, match="unknown model 'other'"):
+            await infer(served, InferRequest("other"))
+
+
+async def test_a_request_that_does_not_fit_the_metadata_does_not_reach_the_model() -> None:
+    async with gateway(outcome="raises") as served:
+        for wrong, expected in (
+            (InferRequest("double"), "missing required input"),
+            (request(9), "batch-size must be <= 8"),
+            (request(outputs=(RequestedOutput("Z"),)), "unexpected inference output 'Z'"),
+        ):
+            with pytest.raises(GatewayError, match=expected) as caught:
+                await infer(served, wrong)
+            assert caught.value.kind is Kind.BAD_REQUEST
+
+
+@pytest.mark.parametrize("model", ["Double", "AsyncDouble"])
+@pytest.mark.parametrize(
+    ("outcome", "kind", "expected"),
+    [
+        ("raises", Kind.BACKEND_ERROR, "failed with RuntimeError"),
+        ("exits", Kind.BACKEND_ERROR, "failed with SystemExit"),
+        ("dtype", Kind.BACKEND_GARBAGE, "output 'Y' is an array of float64; FP32 needs float32"),
+        ("shape", Kind.BACKEND_GARBAGE, r"has the shape \[2\]; its metadata says \[-1, 2\]"),
+        ("missing", Kind.BACKEND_GARBAGE, "output 'Y' is missing"),
+        ("type", Kind.BACKEND_GARBAGE, "list; expected a mapping"),
+        ("list", Kind.BACKEND_GARBAGE, "output 'Y' is list; expected a numpy array"),
+        ("tensor", Kind.BACKEND_GARBAGE, "needs 8 bytes, but the data holds 3"),
+    ],
+)
+async def test_a_failure_names_the_backend(
+    model: str, outcome: str, kind: Kind, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway(model, outcome=outcome) as served:
+        with pytest.raises(GatewayError, match=f"backend 'py' .*{expected}") as caught:
+            await infer(served, request())
+        assert (caught.value.kind, caught.value.origin) == (kind, Origin.BACKEND)
+        assert "hunter2" not in caught.value.public, "the text of an exception is not for clients"
+        assert ("hunter2" in caplog.text) == (outcome == "raises")
+
+
+async def test_a_model_may_reject_a_request() -> None:
+    async with gateway(outcome="rejects") as served:
+        with pytest.raises(GatewayError, match="try later") as caught:
+            await infer(served, request())
+        assert (caught.value.kind, caught.value.retry_after) == (Kind.RATE_LIMITED, 2.0)
+
+
+async def test_a_response_larger_than_the_limit_is_refused() -> None:
+    async with gateway(outcome="huge") as served:
+        backend: Any = served.backends[0]
+        object.__setattr__(backend, "_limits", Limits(body=1000))
+        with pytest.raises(GatewayError, match=r"40000 bytes of tensors; limits\.body is 1000"):
+            await infer(served, request())
+
+
+async def test_the_memory_of_a_response_is_charged() -> None:
+    admission = Admission(DEFAULT_LIMITS)
+    account = RequestAccount(admission)
+    account.admit(100)
+    async with gateway() as served:
+        backend: Any = served.backends[0]
+        object.__setattr__(backend, "_signature", _unbounded(backend))
+        await infer(served, request(40_000), RequestContext("test", memory=account))
+    assert admission.bytes == 100 + 40_000 * 8
+    account.release()
+    assert admission.bytes == 0
+
+
+def _unbounded(backend: Any) -> Signature:
+    """Return the model's signature with large batches."""
+    metadata: ModelMetadata = backend._metadata
+    return Signature(metadata.name, metadata.inputs, metadata.outputs, 1 << 20)
+
+
+async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory() -> None:
+    admission = Admission(DEFAULT_LIMITS)
+    account = RequestAccount(admission)
+    account.admit(320_000)
+    async with gateway(outcome="hangs", timeout="100ms", limits={"max_requests": 1}) as served:
+        backend: Any = served.backends[0]
+        object.__setattr__(backend, "_signature", _unbounded(backend))
+        with pytest.raises(GatewayError, match="'py' did not respond within") as caught:
+            await infer(served, request(40_000), RequestContext("test", memory=account))
+        assert caught.value.kind is Kind.TIMEOUT
+        account.release()
+        assert admission.bytes == 320_000, "the thread still holds the tensors"
+        assert backend.concurrency_stats.in_use == 1
+        with pytest.raises(GatewayError, match="the deadline passed while waiting"):
+            await infer(served, request())
+        plugin_kit.RELEASE.set()
+        await eventually(lambda: not backend.concurrency_stats.in_use)
+        assert admission.bytes == 0
+        backend._model.options.outcome = ""
+        await infer(served, request())
+
+
+async def test_a_cancelled_asynchronous_call_ends() -> None:
+    async with gateway("AsyncDouble", outcome="waits", timeout="50ms") as served:
+        backend: Any = served.backends[0]
+        with pytest.raises(GatewayError, match="did not respond"):
+            await infer(served, request())
+        call = asyncio.create_task(infer(served, request()))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await eventually(lambda: not backend.concurrency_stats.in_use)
+
+
+async def test_a_model_with_too_many_hanging_calls_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "MAX_HANGING", 2)
+    monkeypatch.setattr(runner, "HANGING_GRACE", 0.0)
+    async with gateway(outcome="hangs", timeout="20ms") as served:
+        for _ in range(2):
+            with pytest.raises(GatewayError, match="did not respond"):
+                await infer(served, request())
+        with pytest.raises(GatewayError, match="backend 'py' does not respond: 2 calls hang"):
+            await infer(served, request())
+        ready = await served.perform(ModelReadyRequest("double"), RequestContext("test"))
+        assert not ready.ok  # type: ignore[union-attr]
+
+
+async def test_calls_in_threads_run_at_the_same_time() -> None:
+    async with gateway(outcome="hangs", limits={"max_requests": 3}) as served:
+        calls = [asyncio.create_task(infer(served, request())) for _ in range(3)]
+        backend: Any = served.backends[0]
+        await eventually(lambda: backend.concurrency_stats.in_use == 3)
+        plugin_kit.RELEASE.set()
+        assert len(await asyncio.gather(*calls)) == 3
+
+
+@pytest.mark.parametrize("model", ["Count", "AsyncCount"])
+async def test_a_generator_is_a_stream(model: str) -> None:
+    async with gateway(model, factor=1) as served:
+        responses = await stream(served, request(3))
+        assert [each.outputs[0].numpy().tolist() for each in responses] == [
+            [[0, 1]],
+            [[2, 3]],
+            [[4, 5]],
+        ]
+
+
+async def test_a_model_without_a_stream_yields_its_only_response() -> None:
+    async with gateway() as served:
+        (response,) = await stream(served, request())
+        assert response.is_last
+
+
+@pytest.mark.parametrize(
+    ("model", "outcome"), [("Count", "raises"), ("Count", "dtype"), ("AsyncCount", "waits")]
+)
+async def test_a_stream_that_fails_names_the_backend(model: str, outcome: str) -> None:
+    async with gateway(model, outcome=outcome, timeout="300ms") as served:
+        with pytest.raises(GatewayError, match="backend 'py'"):
+            await stream(served, request(3))
+
+
+async def test_an_abandoned_stream_is_closed_where_it_runs() -> None:
+    async with gateway("AsyncCount") as served:
+        context = RequestContext("test")
+        responses = served.stream(request(3), served.bind("double", "", context), context)
+        await anext(responses)
+        await responses.aclose()
+        backend: Any = served.backends[0]
+        await eventually(lambda: backend._model.closed)
+
+
+async def test_start_and_close_run_once() -> None:
+    async with gateway() as served:
+        backend: Any = served.backends[0]
+        model = backend._model
+        assert (model.started, model.closed) == (True, False)
+    assert model.closed
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("BadMetadata", "backend 'py': tensor 'X' has the datatype 'FLOAT'"),
+        ("FailsToStart", "backend 'py': start failed: OSError: no connection"),
+        (
+            "FailsInConstructor",
+            "backend 'py': creating 'plugin_kit:FailsInConstructor' failed: ValueError: no weights",
+        ),
+    ],
+)
+async def test_a_model_that_cannot_be_created_is_named(model: str, expected: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        async with gateway(model):
+            pass
+    assert str(caught.value) == expected

@@ -1,0 +1,111 @@
+"""Plug-ins across reloads of the configuration."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import plugin_kit
+from infergate.config.schema import Config
+from infergate.runtime.assemble import assemble
+from infergate.runtime.running import ConfigRejectedError, RunningGateway
+
+
+def config(**changes: Any) -> Config:
+    hook = {"hook": "plugin_kit:Hook", **changes.pop("hook", {})}
+    model = {"protocol": "python", "model": "plugin_kit:Double", **changes.pop("model", {})}
+    return Config.model_validate(
+        {
+            "log": {"access": False},
+            "helpers": 0,
+            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
+            "backends": {"py": model},
+            "hooks": {"guard": hook},
+            "routes": ({"model": "*", "backend": "py", "hooks": ("guard",)},),
+            **changes,
+        }
+    )
+
+
+def parts(running: RunningGateway) -> tuple[Any, Any]:
+    active = running._active
+    return active.hooks["guard"].runner.plugin, active.gateway.backends[0]
+
+
+async def test_unchanged_plugins_are_kept_and_changed_ones_are_closed() -> None:
+    running = assemble(config())
+    await running.start()
+    try:
+        hook, backend = parts(running)
+        await running.reload(config(readiness="lenient"))
+        assert parts(running) == (hook, backend)
+        await running.reload(config(model={"options": {"factor": 3}}))
+        assert parts(running)[0] is hook
+        assert parts(running)[1] is not backend
+        await running.reload(config(hook={"timeout": "2s"}))
+        assert parts(running)[0] is not hook
+    finally:
+        await running.stop(0)
+    assert backend._model.closed
+
+
+async def test_a_plugin_is_created_outside_the_event_loop_during_a_reload(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[threading.Thread] = []
+    running = assemble(config())
+    await running.start()
+    monkeypatch.setattr(
+        plugin_kit.Double,
+        "__init__",
+        lambda self, options: threads.append(threading.current_thread()),
+    )
+    try:
+        prepare = running._prepare
+
+        def checked(new: Config, old: Any) -> None:
+            threads.append(threading.current_thread())
+            prepare(new, old)
+
+        running._prepare = checked  # type: ignore[misc]
+        await running.reload(config(model={"options": {"factor": 3}}))
+    finally:
+        await running.stop(0)
+    assert len(threads) == 2, "it is created once"
+    assert threading.main_thread() not in threads
+
+
+async def test_a_plugin_that_fails_rejects_the_configuration() -> None:
+    running = assemble(config())
+    await running.start()
+    try:
+        before = parts(running)
+        with pytest.raises(ConfigRejectedError, match="backend 'py': start failed: OSError"):
+            await running.reload(config(model={"model": "plugin_kit:FailsToStart"}))
+        assert parts(running) == before
+    finally:
+        await running.stop(0)
+
+
+async def test_the_metrics_of_removed_plugins_are_dropped() -> None:
+    running = assemble(config())
+    await running.start()
+    try:
+        metrics = _metrics(running)
+        metrics.counters("hook", "gone").calls["ok"] += 1
+        text = {
+            (metric.name, labels)
+            for metric in metrics.collect()
+            for labels, _ in getattr(metric, "rows", ())
+        }
+        assert ("infergate_plugin_answers", ("hook", "guard")) in text
+        assert not any("gone" in labels for _, labels in text)
+    finally:
+        await running.stop(0)
+
+
+def _metrics(running: RunningGateway) -> Any:
+    factory = running._prepare.args[0]  # type: ignore[attr-defined]
+    return factory._metrics.plugins
