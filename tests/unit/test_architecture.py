@@ -40,7 +40,16 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "backends": ("core", "routing", "codecs.base", "codecs.profiles", "transport.base"),
     "comparison": ("core", "terminal"),
     "recording": ("core", "codecs", "routing", "comparison"),
-    "gateway": ("core", "routing", "backends", "codecs.base", "comparison", "transport.base"),
+    "transforms": ("core",),
+    "gateway": (
+        "core",
+        "routing",
+        "backends",
+        "codecs.base",
+        "comparison",
+        "transforms",
+        "transport.base",
+    ),
     "access": ("core", "routing", "codecs.base"),
     "observe": ("core",),
     "config": (
@@ -48,6 +57,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "comparison.rules",
         "comparison.settings",
         "routing",
+        "transforms",
         "transport.base",
         "codecs.base",
         "codecs.profiles",
@@ -133,6 +143,7 @@ ONLY_IN = {
     "grpc": ("transport.compat.",),
     "rich": ("terminal",),
     "httptools": ("transport.http1.",),
+    "PIL": ("transforms.images",),
     "watchfiles": ("runtime.file_watch",),
 }
 IMPURE = ("asyncio", "logging", "time", "socket")

@@ -78,7 +78,7 @@ def _route(route: RouteConfig) -> Route:
 
 
 def _has_layers(route: RouteConfig) -> bool:
-    return route.record is not None or route.payload_log is not None
+    return route.record is not None or route.payload_log is not None or route.transforms is not None
 
 
 def _retry_policy(route: RouteConfig) -> RetryPolicy:

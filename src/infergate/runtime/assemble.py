@@ -43,7 +43,7 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open, max_client_connections
-from infergate.runtime.layers import make_layers
+from infergate.runtime.layers import make_layers, transform_layers
 from infergate.runtime.observers import make_observers, make_payload_log, make_recorder
 from infergate.runtime.offload import HelperPool
 from infergate.runtime.recording_actions import ControlRecording, control_recorder
@@ -201,7 +201,7 @@ def _build_parts(
             shared.group.aggregate_statistics,
             _make_steps(tracer),
             make_observers(config, table, recorder, payload_log),
-            make_layers(config, ()),
+            make_layers(config, (transform_layers(limits, helper_pool),)),
             comparer=comparisons.make_comparer(
                 table.routes, counters_of, previous.gateway.comparer if previous else None
             ),
