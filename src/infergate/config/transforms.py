@@ -31,7 +31,7 @@ from infergate.transforms.structure import (
 )
 from infergate.transforms.text import Base64Decode, Base64Encode, TextDecode, TextEncode
 
-_FRACTION: Final = re.compile(r"\s*([0-9.]+)\s*/\s*([0-9.]+)\s*")
+_FRACTION: Final = re.compile(r"\s*(-?[0-9.]+)\s*/\s*([0-9.]+)\s*")
 _MAX_RANK: Final = 16
 _PILLOW_MAX_PIXELS: Final = 89_478_485
 """Pillow warns of larger images, and rejects images of twice as many pixels."""

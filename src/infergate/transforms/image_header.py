@@ -31,7 +31,7 @@ _WITHOUT_LENGTH: Final = frozenset({0x00, 0x01, *range(0xD0, 0xDA)})
 
 @record
 class ImageHeader:
-    """What the header of an image says."""
+    """The format and the size of an encoded image."""
 
     format: str
     """``JPEG``, ``PNG`` or ``WEBP``, as Pillow names it."""
@@ -40,6 +40,7 @@ class ImageHeader:
 
     @property
     def pixels(self) -> int:
+        """The number of pixels."""
         return self.width * self.height
 
 

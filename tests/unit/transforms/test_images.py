@@ -49,7 +49,13 @@ def refused(tensor: Tensor, **settings: Any) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("PNG", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("WEBP", {}), ("WEBP", {"lossless": True})],
+    [
+        ("PNG", {}),
+        ("JPEG", {}),
+        ("JPEG", {"progressive": True}),
+        ("WEBP", {}),
+        ("WEBP", {"lossless": True}),
+    ],
 )
 def test_each_format_is_decoded_as_by_pillow(kind: str, options: dict[str, Any]) -> None:
     data = encoded(PHOTO, kind, **options)

@@ -35,10 +35,6 @@ NUMERIC = [each for each in Datatype if each is not Datatype.BYTES]
 _SMALL = st.integers(0, 3)
 
 
-def _datatype(tensor: Tensor) -> Datatype:
-    return tensor.datatype
-
-
 def _cast(data: st.DataObject, tensor: Tensor) -> Step | None:
     if tensor.datatype is Datatype.BYTES:
         return None
@@ -193,7 +189,7 @@ def run(transforms: RouteTransforms, tensors: Tensors, *, is_input: bool) -> dic
     return {tensor.name: tensor for tensor in result}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), tensors())
 def test_inputs_that_fit_the_clients_metadata_become_inputs_that_fit_the_backends(
     data: st.DataObject, sent: dict[str, Tensor]
@@ -216,7 +212,7 @@ def test_inputs_that_fit_the_clients_metadata_become_inputs_that_fit_the_backend
     assert run(transforms, sent | given_by_default, is_input=True) == received
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), tensors())
 def test_outputs_of_the_backend_become_outputs_that_fit_the_clients_metadata(
     data: st.DataObject, returned: dict[str, Tensor]
@@ -227,7 +223,10 @@ def test_outputs_of_the_backend_become_outputs_that_fit_the_clients_metadata(
     kept = data.draw(st.lists(st.sampled_from(sorted(outputs)), min_size=1, unique=True))
     last = data.draw(
         st.sampled_from(
-            [Select(names=tuple(kept)), Drop(names=tuple(name for name in outputs if name not in kept))]
+            [
+                Select(names=tuple(kept)),
+                Drop(names=tuple(name for name in outputs if name not in kept)),
+            ]
         )
     )
     transforms = RouteTransforms((), [*steps, last], batch=True)
@@ -238,7 +237,7 @@ def test_outputs_of_the_backend_become_outputs_that_fit_the_clients_metadata(
     assert outputs.keys() == set(kept)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), tensors())
 def test_requested_outputs_are_made_from_the_outputs_requested_from_the_backend(
     data: st.DataObject, returned: dict[str, Tensor]

@@ -58,8 +58,7 @@ def one(step: Step, *tensors: Tensor) -> Array:
 def refused(step: Step, *tensors: Tensor) -> str:
     (group,) = RouteTransforms([step], (), batch=step.batch).input_groups
     with pytest.raises(GatewayError) as caught:
-        group.measure(tensors)
-        group.run(tensors)
+        _ = group.measure(tensors), group.run(tensors)
     assert caught.value.kind is Kind.BAD_REQUEST
     return caught.value.public
 
@@ -143,7 +142,9 @@ def test_transpose_and_reshape_keep_the_batch() -> None:
     np.testing.assert_array_equal(
         one(Reshape(tensor="x", to=(6, 20), batch=False), fp32(array)), array.reshape(6, 20)
     )
-    assert "expected shape [2, 60]" in refused(Reshape(tensor="x", from_=(60,), to=(3, 20)), fp32(array))
+    assert "expected shape [2, 60]" in refused(
+        Reshape(tensor="x", from_=(60,), to=(3, 20)), fp32(array)
+    )
     assert "cannot become [7, -1]" in refused(Reshape(tensor="x", to=(7, -1)), fp32(array))
     assert "cannot become [61]" in refused(Reshape(tensor="x", to=(61,)), fp32(array))
     assert "'order' has 3" in refused(Transpose(tensor="x", order=(0, 2, 1)), fp32(array))
@@ -236,8 +237,12 @@ def test_a_huge_batch_of_empty_tensors_is_measured_without_allocating() -> None:
 
 def test_concatenate_and_split_are_inverse() -> None:
     first, second = RNG.normal(size=(2, 1, 3)), RNG.normal(size=(2, 4, 3))
-    joined = run(Concatenate(tensors=("a", "b"), to="x", axis=1), fp32(first, "a"), fp32(second, "b"))
-    np.testing.assert_array_equal(joined["x"].numpy(), np.float32(np.concatenate([first, second], 1)))
+    joined = run(
+        Concatenate(tensors=("a", "b"), to="x", axis=1), fp32(first, "a"), fp32(second, "b")
+    )
+    np.testing.assert_array_equal(
+        joined["x"].numpy(), np.float32(np.concatenate([first, second], 1))
+    )
     parts = run(Split(tensor="x", to={"a": 1, "b": 4}, axis=1), joined["x"])
     np.testing.assert_array_equal(parts["b"].numpy(), np.float32(second))
     assert "its parts have 4" in refused(Split(tensor="x", to={"a": 4}, axis=1), joined["x"])
@@ -344,7 +349,9 @@ def test_clients_see_an_image_and_its_classes() -> None:
     assert seen.inputs == (TensorMetadata("photo", "BYTES", (-1,)),)
     assert seen.outputs == (TensorMetadata("classes", "INT64", (-1, 3)), MODEL.outputs[1])
     assert transforms.transform_metadata(MODEL) is seen
-    assert RouteTransforms((), (), batch=True).transform_metadata(MODEL).inputs[0] is MODEL.inputs[0]
+    assert (
+        RouteTransforms((), (), batch=True).transform_metadata(MODEL).inputs[0] is MODEL.inputs[0]
+    )
 
 
 @pytest.mark.parametrize(
