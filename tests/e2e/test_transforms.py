@@ -104,7 +104,7 @@ JPEG = _encoded(np.asarray(Image.fromarray(COARSE).resize((80, 60))), "JPEG")
 
 
 def expected_pixels() -> npt.NDArray[np.float32]:
-    """What a client computes that sends tensors: Pillow decodes and crops, numpy normalizes."""
+    """Return what a client computes that sends tensors, with Pillow and numpy."""
     image = Image.open(io.BytesIO(JPEG)).resize(
         (32, 32), Image.Resampling.BILINEAR, (10, 0, 70, 60)
     )

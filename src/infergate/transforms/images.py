@@ -35,6 +35,9 @@ DEFAULT_MAX_IMAGES: Final = 256
 PIXEL_BYTES: Final = 16
 """The memory that a pixel takes while it is decoded: the decoder's canvas, the pixel in its mode,
 converted, and turned by the orientation, with up to 4 bytes each."""
+_COEFFICIENT_BYTES: Final = 56
+"""The memory that resizing takes for each row and each column of the image: a kernel of up to six
+float64 coefficients, and a rest."""
 _ORIENTATION: Final = 0x0112
 _WIDE_MODE: Final = "I"
 """The start of the modes of grayscale PNG with 16 bits."""
@@ -152,11 +155,13 @@ class DecodeImage(TensorStep):
                 found = f"element {index}: an image of {header.width} x {header.height} pixels"
                 limit = f"the limit for all images and for a resized image is {self.max_pixels}"
                 raise TransformError(self.tensor, f"{found}; {limit} (max_pixels)")
-            work = max(work, header.pixels + resampled)
+            sides = header.width + header.height
+            pixels = header.pixels + resampled
+            work = max(work, pixels * PIXEL_BYTES + sides * _COEFFICIENT_BYTES)
             sizes.add((header.height, header.width))
         if self.size is None:
             spec = self._unsized(spec, sizes)
-        return spec, work * PIXEL_BYTES
+        return spec, work
 
     def _resampled_pixels(self, header: ImageHeader) -> int:
         """Return the maximum number of pixels of the image that resizing creates between the
