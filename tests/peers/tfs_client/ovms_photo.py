@@ -1,5 +1,5 @@
-"""``python ovms_photo.py ADDRESS grpc|http MODEL FILE``: send an image file to MODEL as ovmsclient's
-examples do. Prints one line of JSON: the outputs by name, or ``{"error": text}``."""
+"""``python ovms_photo.py ADDRESS grpc|http MODEL FILE``: send an image file to MODEL as ovmsclient
+does in its examples. Prints one line of JSON: the outputs by name, or ``{"error": text}``."""
 
 import json
 import sys
