@@ -16,7 +16,6 @@ from infergate.config.outline import Outline
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.routes import RouteConfig, named_backends, named_rewrites
 from infergate.config.schema import BackendConfig, TensorConfig
-from infergate.config.transform_checks import transform_findings
 from infergate.config.values import Url
 from infergate.core.conversion import LOSSLESS_TARGETS
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
@@ -60,7 +59,10 @@ def check(outline: Outline) -> Iterator[Finding]:
     yield from _unreachable(outline.routes)
     yield from _models(outline)
     yield from comparison_findings(outline)
-    yield from transform_findings(outline)
+    if any(route.transforms is not None for route in outline.routes.values()):
+        from infergate.config.transform_checks import transform_findings  # noqa: PLC0415 - rare
+
+        yield from transform_findings(outline)
     yield from name_findings(outline)
     if outline.access is not None:
         if outline.has_open_actions:

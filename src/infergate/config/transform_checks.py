@@ -8,13 +8,8 @@ from collections.abc import Iterator
 from infergate.config.mistakes import Finding, KeyPath
 from infergate.config.outline import Outline
 from infergate.config.schema import DeclaredModelConfig
-from infergate.config.transforms import (
-    TransformsConfig,
-    kinds_of,
-    make_step,
-    make_transforms,
-    step_sections,
-)
+from infergate.config.transform_steps import make_step, make_transforms
+from infergate.config.transforms import TransformsConfig, kinds_of, step_sections
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.transforms.images import PILLOW_MISSING, DecodeImage, has_pillow
 

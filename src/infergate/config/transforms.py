@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -14,22 +14,7 @@ from infergate.config.mistakes import KeyPath
 from infergate.config.section import Section
 from infergate.config.values import describe_value
 from infergate.core.datatypes import Datatype
-from infergate.transforms.images import DEFAULT_MAX_IMAGES, DEFAULT_MAX_PIXELS, DecodeImage
-from infergate.transforms.numeric import Cast, Reshape, Scale, Transpose
-from infergate.transforms.route_transforms import RouteTransforms
-from infergate.transforms.scores import Argmax, Softmax, TopK
-from infergate.transforms.step import Step
-from infergate.transforms.structure import (
-    Concatenate,
-    Constant,
-    Copy,
-    Default,
-    Drop,
-    Rename,
-    Select,
-    Split,
-)
-from infergate.transforms.text import Base64Decode, Base64Encode, TextDecode, TextEncode
+from infergate.transforms.image_header import DEFAULT_MAX_IMAGES, DEFAULT_MAX_PIXELS
 
 _FRACTION: Final = re.compile(r"\s*(-?[0-9.]+)\s*/\s*([0-9.]+)\s*")
 _MAX_RANK: Final = 16
@@ -311,7 +296,7 @@ class TopKConfig(_TensorSection):
     )
 
 
-class _StepSection(Section):
+class StepSection(Section):
     """A step, in the section named after its kind."""
 
     cast: CastConfig | None = Field(default=None, description="Convert the datatype.")
@@ -334,7 +319,7 @@ class _StepSection(Section):
     text_decode: TextConfig | None = Field(default=None, description="Convert numbers to text.")
 
 
-class InputStepConfig(_StepSection):
+class InputStepConfig(StepSection):
     """A step of the inputs. It has exactly one of these keys."""
 
     decode_image: DecodeImageConfig | None = Field(default=None, description="Decode images.")
@@ -346,7 +331,7 @@ class InputStepConfig(_StepSection):
     )
 
 
-class OutputStepConfig(_StepSection):
+class OutputStepConfig(StepSection):
     """A step of the outputs. It has exactly one of these keys."""
 
     softmax: SoftmaxConfig | None = Field(default=None, description="Compute the softmax.")
@@ -381,55 +366,13 @@ class TransformsConfig(Section):
     )
 
 
-_STEPS: Final[Mapping[str, type[Step]]] = {
-    "cast": Cast,
-    "scale": Scale,
-    "transpose": Transpose,
-    "reshape": Reshape,
-    "rename": Rename,
-    "copy_": Copy,
-    "concatenate": Concatenate,
-    "split": Split,
-    "base64_decode": Base64Decode,
-    "base64_encode": Base64Encode,
-    "text_encode": TextEncode,
-    "text_decode": TextDecode,
-    "decode_image": DecodeImage,
-    "constant": Constant,
-    "default": Default,
-    "softmax": Softmax,
-    "argmax": Argmax,
-    "top_k": TopK,
-    "select": Select,
-    "drop": Drop,
-}
-
-
-def kinds_of(section: _StepSection) -> list[str]:
+def kinds_of(section: StepSection) -> list[str]:
     """Return the kinds of steps in ``section``, as its keys in the file. A valid section has
     one."""
-    return [kind.rstrip("_") for kind in _STEPS if getattr(section, kind, None) is not None]
+    return [kind.rstrip("_") for kind, settings in section if settings is not None]
 
 
-def make_step(section: _StepSection, *, batch: bool) -> Step:
-    """Return the step of a valid ``section``."""
-    kind, settings = next((kind, value) for kind, value in section if value is not None)
-    if isinstance(settings, Section):
-        return _STEPS[kind](batch=batch, **dict(settings))
-    fields: dict[str, Any] = {"names": settings}
-    return _STEPS[kind](batch=batch, **fields)
-
-
-def make_transforms(config: TransformsConfig) -> RouteTransforms:
-    """Return the transforms of a valid ``config``."""
-    return RouteTransforms(
-        [make_step(section, batch=config.batch) for section in config.inputs],
-        [make_step(section, batch=config.batch) for section in config.outputs],
-        batch=config.batch,
-    )
-
-
-def step_sections(config: TransformsConfig) -> Iterator[tuple[KeyPath, _StepSection]]:
+def step_sections(config: TransformsConfig) -> Iterator[tuple[KeyPath, StepSection]]:
     """Yield each step of ``config`` with its path."""
     for index, item in enumerate(config.inputs):
         yield ("inputs", index), item

@@ -10,6 +10,9 @@ from typing import Final
 
 from infergate.core.records import record
 
+DEFAULT_MAX_PIXELS: Final = 1 << 26
+DEFAULT_MAX_IMAGES: Final = 256
+"""The default limits of a request."""
 JPEG: Final = "JPEG"
 PNG: Final = "PNG"
 WEBP: Final = "WEBP"

@@ -14,7 +14,13 @@ import numpy.typing as npt
 
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.tensor import Tensor, unpack_bytes
-from infergate.transforms.image_header import BASE64_STARTS, ImageHeader, read_header
+from infergate.transforms.image_header import (
+    BASE64_STARTS,
+    DEFAULT_MAX_IMAGES,
+    DEFAULT_MAX_PIXELS,
+    ImageHeader,
+    read_header,
+)
 from infergate.transforms.numeric import TensorStep
 from infergate.transforms.step import (
     ANY,
@@ -30,8 +36,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PILLOW_MISSING: Final = "decode_image requires Pillow: pip install infergate[images]"
-DEFAULT_MAX_PIXELS: Final = 1 << 26
-DEFAULT_MAX_IMAGES: Final = 256
 PIXEL_BYTES: Final = 16
 """The memory that a pixel takes while it is decoded: the decoder's canvas, the pixel in its mode,
 converted, and turned by the orientation, with up to 4 bytes each."""
