@@ -111,7 +111,7 @@ def test_it_runs_on_the_lowest_versions(
     uv = release_tools.python.with_name("uv")
     lowest = said(
         uv, "pip", "compile", "-q", PROJECT / "pyproject.toml",
-        "--extra", "jwt", "--extra", "redis", "--extra", "otel",
+        "--extra", "jwt", "--extra", "redis", "--extra", "otel", "--extra", "images",
         "--resolution", "lowest-direct", "--python", sys.executable, "--no-header",
         "--no-annotate", "--only-binary", ":all:",
     )  # fmt: skip

@@ -50,6 +50,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     ),
     "comparison": ("core", "terminal"),
     "recording": ("core", "codecs", "routing", "comparison"),
+    "transforms": ("core",),
     "gateway": (
         "core",
         "routing",
@@ -57,6 +58,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "caching",
         "codecs.base",
         "comparison",
+        "transforms",
         "transport.base",
         "plugins",
         "plugin_host",
@@ -69,6 +71,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "comparison.rules",
         "comparison.settings",
         "routing",
+        "transforms",
         "transport.base",
         "codecs.base",
         "codecs.profiles",
@@ -193,6 +196,7 @@ ONLY_IN = {
     "grpc": ("transport.compat.",),
     "rich": ("terminal",),
     "httptools": ("transport.http1.",),
+    "PIL": ("transforms.images",),
     "watchfiles": ("runtime.file_watch",),
 }
 IMPURE = ("asyncio", "logging", "time", "socket")

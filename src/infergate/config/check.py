@@ -62,6 +62,10 @@ def check(outline: Outline) -> Iterator[Finding]:
     yield from _unreachable(outline.routes)
     yield from _models(outline)
     yield from comparison_findings(outline)
+    if any(route.transforms is not None for route in outline.routes.values()):
+        from infergate.config.transform_checks import transform_findings  # noqa: PLC0415 - rare
+
+        yield from transform_findings(outline)
     yield from name_findings(outline)
     if outline.access is not None:
         if outline.has_open_actions:

@@ -80,8 +80,9 @@ def _route(route: RouteConfig) -> Route:
 
 
 def _has_layers(route: RouteConfig) -> bool:
-    return bool(route.hooks) or not (
-        route.record is None and route.payload_log is None and route.cache is None
+    return bool(route.hooks) or any(
+        section is not None
+        for section in (route.record, route.payload_log, route.cache, route.transforms)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from infergate.config.routes import RouteConfig
+from infergate.config.transforms import kinds_of
 from infergate.config.values import Url, display_names, hedge_text
 from infergate.core.priorities import DEFAULT_PRIORITY
 
@@ -39,6 +40,9 @@ def _policies(route: RouteConfig) -> Iterator[str]:
         yield "not validated"
     if route.hooks:
         yield f"hooks: {' '.join(route.hooks)}"
+    if route.transforms is not None:
+        steps = (*route.transforms.inputs, *route.transforms.outputs)
+        yield f"transformed: {' '.join(kind for step in steps for kind in kinds_of(step))}"
     if route.record is not None:
         yield f"{route.record.percent:g}% recorded"
 

@@ -24,6 +24,7 @@ from infergate.config.recording import RecordConfig
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.section import Section
 from infergate.config.traffic import HedgeConfig, MirrorConfig, RetryConfig
+from infergate.config.transforms import TransformsConfig
 from infergate.core.priorities import DEFAULT_PRIORITY
 
 
@@ -140,6 +141,11 @@ class RouteConfig(Section):
         default=None,
         description="The inferences that the payload log sends. By default, none. Requires the "
         "top-level `payload_log`. Inferences with shared memory are not logged.",
+    )
+    transforms: TransformsConfig | None = Field(
+        default=None,
+        description="Changes of the tensors between clients and the backend "
+        "(docs/transforms.md), such as decoding images. By default, tensors are not changed.",
     )
     validate_: bool = Field(
         default=True,

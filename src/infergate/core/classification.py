@@ -65,7 +65,7 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
             f"output '{tensor.name}': {rows * k} classes are requested; the limit is {MAX_CLASSES}"
         )
     scores = tensor.numpy().reshape(rows, values)
-    order = np.argsort(_descending_keys(tensor.datatype, scores), axis=-1, kind="stable")[:, :k]
+    order = np.argsort(descending_keys(tensor.datatype, scores), axis=-1, kind="stable")[:, :k]
     top_values = np.take_along_axis(scores, order, axis=-1)
     if tensor.datatype in INTEGERS:
         texts = [str(value) for value in top_values.ravel().tolist()]
@@ -79,7 +79,8 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
     return Tensor(tensor.name, Datatype.BYTES, (*batch, k), pack_bytes(elements))
 
 
-def _descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return keys that sort ``scores`` from the highest to the lowest, with NaN last."""
     # Negating the smallest integer, or an unsigned integer, would overflow. Inverting the bits
     # gives the same order without overflow. numpy sorts NaN last.
     keys: npt.NDArray[Any] = np.negative(scores) if datatype in FLOATS else np.invert(scores)

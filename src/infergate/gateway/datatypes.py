@@ -44,7 +44,7 @@ async def _cast_if_needed(  # noqa: PLR0913, PLR0917 - the parameters of cast_un
     context: RequestContext,
 ) -> tuple[Tensor, ...]:
     arguments = tensors, unsupported, casts, side, protocol
-    result = await _in_thread_if_large(
+    result = await in_thread_if_large(
         tensors, MAX_INLINE_CAST_BYTES, cast.cast_unsupported, *arguments
     )
     if result is not tensors:
@@ -56,14 +56,14 @@ async def cast_substitutes_back(
     request: InferRequest, model: ModelMetadata, casts: cast.CastRules, context: RequestContext
 ) -> InferRequest:
     """Return ``request`` with the inputs of ``casts`` in the datatypes of ``model``."""
-    inputs = await _in_thread_if_large(
+    inputs = await in_thread_if_large(
         request.inputs, MAX_INLINE_CAST_BYTES, cast.cast_back, request.inputs, model, casts
     )
     charge_tensors(inputs, (tensor.data for tensor in request.inputs), context.memory)
     return replace(request, inputs=inputs)
 
 
-async def _in_thread_if_large(
+async def in_thread_if_large(
     tensors: Sequence[Tensor], max_bytes: int, function: Callable[..., T], *arguments: Any
 ) -> T:
     """Run ``function``, which uses numpy on ``tensors``. If the tensors exceed ``max_bytes``, a
@@ -93,7 +93,7 @@ async def fit_response(
     if model is None:
         return response
     labels = binding.route.labels
-    return await _in_thread_if_large(
+    return await in_thread_if_large(
         response.outputs, MAX_INLINE_CLASSIFY_BYTES, add_classes, response, request, model, labels
     )
 
@@ -101,7 +101,10 @@ async def fit_response(
 def metadata_for_client(
     model: ModelMetadata, binding: RouteBinding, context: RequestContext
 ) -> ModelMetadata:
-    """Return ``model`` with the datatypes that the client sees."""
+    """Return ``model`` with the tensors and the datatypes that the client sees. Raises
+    GatewayError."""
+    for layer in binding.metadata_layers:
+        model = layer.transform_metadata(model)
     if not (binding.route.cast and context.unsupported_datatypes):
         return model
     return cast.substitute_datatypes(

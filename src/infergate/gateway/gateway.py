@@ -22,6 +22,7 @@ from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.request_context import RequestContext
+from infergate.core.tensor import NO_PARAMETERS
 from infergate.gateway.datatypes import metadata_for_client
 from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backend
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
@@ -29,7 +30,7 @@ from infergate.gateway.observed_route import ExchangeObserver, ObservedRoute
 from infergate.gateway.readiness import Readiness
 from infergate.gateway.rename import to_backend, to_client
 from infergate.gateway.route_binding import RouteBinding
-from infergate.gateway.route_layers import RouteInferences, RouteLayer
+from infergate.gateway.route_layers import RouteInferences, RouteLayer, TransformsMetadata
 from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.server_control import NO_PERMISSIONS, ControlPermissions, ServerControl
 from infergate.gateway.shared_memory import SharedMemory
@@ -301,6 +302,8 @@ class RoutingGateway:
         inferences: RouteInferences = self.traffic_splits.get(binding) or self._compile(binding)
         for layer in reversed(options.layers.get(position, ())):
             inferences = layer(inferences)
+            if isinstance(layer, TransformsMetadata):
+                binding.metadata_layers.append(layer)
         observers = options.observers.get(position, ())
         return ObservedRoute(inferences, observers) if observers else inferences
 
@@ -341,16 +344,18 @@ class RoutingGateway:
         """Return the server's configuration of a model, or a configuration derived from the
         metadata."""
         model, version = operation.model, operation.version
-        binding = self.bind(model, version, context)
+        binding, settings = self.bind(model, version, context), NO_PARAMETERS
         if (
             model not in self.declared
             and (await binding.backend.server_profile(context)).reports_config
         ):
             config = await self._perform_on_backend(operation, binding, context)
             assert isinstance(config, messages.ModelConfig)
-            return config
+            if not binding.metadata_layers:
+                return config
+            settings = config.settings
         metadata = await self._describe_model(model, version, binding, context)
-        return config_from_metadata(metadata_for_client(metadata, binding, context))
+        return config_from_metadata(metadata_for_client(metadata, binding, context), settings)
 
     async def statistics(
         self, operation: messages.ModelStatisticsRequest, context: RequestContext

@@ -9,19 +9,22 @@ from typing import Any, Final
 
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.messages import ModelConfig, ModelMetadata, TensorMetadata
+from infergate.core.tensor import NO_PARAMETERS, Parameters
 
 _BYTES: Final = "BYTES"
 _INT64: Final = 2**63
 
 
-def config_from_metadata(model: ModelMetadata) -> ModelConfig:
-    """Return the configuration that follows from the metadata of ``model``."""
+def config_from_metadata(model: ModelMetadata, reported: Parameters = NO_PARAMETERS) -> ModelConfig:
+    """Return the configuration that follows from the metadata of ``model``. The settings that a
+    server ``reported`` take precedence, except its tensors."""
+    has_batch = bool(reported.get("max_batch_size", model.max_batch_size))
     settings: dict[str, Any] = {
         "name": model.name,
         "platform": model.platform,
         "max_batch_size": min(model.max_batch_size or 0, 2**31 - 1),
-        "input": [_tensor_config(item, model) for item in model.inputs],
-        "output": [_tensor_config(item, model) for item in model.outputs],
+        "input": [_tensor_config(item, has_batch) for item in model.inputs],
+        "output": [_tensor_config(item, has_batch) for item in model.outputs],
     }
     if model.decoupled:
         settings["model_transaction_policy"] = {"decoupled": True}
@@ -30,11 +33,12 @@ def config_from_metadata(model: ModelMetadata) -> ModelConfig:
     versions = [int(item) for item in model.versions if is_numeric_version(item)]
     if versions:
         settings["version_policy"] = {"specific": {"versions": versions}}
-    return ModelConfig(model.name, settings)
+    tensors = {side: settings[side] for side in ("input", "output")}
+    return ModelConfig(model.name, {**settings, **reported, **tensors})
 
 
-def _tensor_config(tensor: TensorMetadata, model: ModelMetadata) -> dict[str, Any]:
-    dims = tensor.shape[1:] if model.max_batch_size else tensor.shape
+def _tensor_config(tensor: TensorMetadata, has_batch: bool) -> dict[str, Any]:  # noqa: FBT001
+    dims = tensor.shape[1:] if has_batch else tensor.shape
     return {"name": tensor.name, "data_type": _config_datatype(tensor.datatype), "dims": list(dims)}
 
 

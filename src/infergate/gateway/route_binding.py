@@ -10,6 +10,7 @@ from infergate.backends.base import Backend
 from infergate.core.datatypes import Datatype
 from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RoutePolicy
+from infergate.gateway.route_layers import TransformsMetadata
 from infergate.routing.table import Route
 
 _ALL_DATATYPES: Final = frozenset(Datatype)
@@ -29,6 +30,8 @@ class RouteBinding:
     """The policy of a stream after its first response: the idle timeout replaces the timeout."""
     unsupported_datatypes: frozenset[Datatype] = field(init=False)
     """Datatypes that the backend's protocol cannot carry."""
+    metadata_layers: list[TransformsMetadata] = field(default_factory=list, init=False)
+    """The route's layers that change the metadata of its models, the outermost last."""
 
     def __post_init__(self) -> None:
         route = self.route

@@ -9,9 +9,9 @@ pay for them.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.request_context import RequestContext
 
 
@@ -31,3 +31,13 @@ class RouteInferences(Protocol):
 
 RouteLayer = Callable[[RouteInferences], RouteInferences]
 """Returns inferences that use the given inferences of the next layer."""
+
+
+@runtime_checkable
+class TransformsMetadata(Protocol):
+    """A ``RouteLayer`` whose clients see other tensors than the next layer has."""
+
+    def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
+        """Return the metadata that clients see of ``model``, the metadata of the next layer. Raises
+        GatewayError."""
+        ...

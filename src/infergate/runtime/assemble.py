@@ -43,7 +43,7 @@ from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open
 from infergate.runtime.in_process import InProcessListener
-from infergate.runtime.layers import make_layers
+from infergate.runtime.layers import make_layers, transform_layers
 from infergate.runtime.metric_sources import export_state
 from infergate.runtime.observers import make_observers, make_payload_log, make_recorder
 from infergate.runtime.offload import HelperPool
@@ -213,6 +213,7 @@ def _build_parts(
                 (
                     hook_layers(hooks, limits),
                     functools.partial(make_cache_layer, config, cache, shared.group),
+                    transform_layers(limits, helper_pool),
                 ),
             ),
             comparer=comparisons.make_comparer(

@@ -62,6 +62,11 @@ def ovmsclient_report(address: str, transport: str = "grpc") -> dict[str, Any]:
     return _report(prepare_ovmsclient(), "ovms.py", address, transport)
 
 
+def ovmsclient_photo(address: str, transport: str, model: str, file: Path) -> dict[str, Any]:
+    """Return the result of sending an image file with ``tfs_client/ovms_photo.py``."""
+    return _report(prepare_ovmsclient(), "ovms_photo.py", address, transport, model, str(file))
+
+
 def tfserving_api_report(address: str) -> dict[str, Any]:
     """Return the results of the scenarios of ``tfs_client/api.py``."""
     return _report(prepare_tfserving_api(), "api.py", address)

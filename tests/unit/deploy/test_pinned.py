@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from infergate import __version__
 
 PROJECT = Path(__file__).parents[3]
-EXTRAS = ("jwt", "otel", "redis")
+EXTRAS = ("images", "jwt", "otel", "redis")
 PINNED = re.compile(
     r"^([\w.-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE
 )

@@ -41,6 +41,7 @@ routes:
   - {model: b, backend: forwarded}
 """
 UNUSED = {
+    "PIL",
     "aiohttp",
     "backports",
     "grpc",

@@ -1,0 +1,67 @@
+"""Creates the steps of a route from its configuration. Only configurations with transforms import
+this module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from infergate.config.section import Section
+from infergate.config.transforms import StepSection, TransformsConfig
+from infergate.transforms.images import DecodeImage
+from infergate.transforms.numeric import Cast, Reshape, Scale, Transpose
+from infergate.transforms.route_transforms import RouteTransforms
+from infergate.transforms.scores import Argmax, Softmax, TopK
+from infergate.transforms.step import Step
+from infergate.transforms.structure import (
+    Concatenate,
+    Constant,
+    Copy,
+    Default,
+    Drop,
+    Rename,
+    Select,
+    Split,
+)
+from infergate.transforms.text import Base64Decode, Base64Encode, TextDecode, TextEncode
+
+_STEPS: Final[Mapping[str, type[Step]]] = {
+    "cast": Cast,
+    "scale": Scale,
+    "transpose": Transpose,
+    "reshape": Reshape,
+    "rename": Rename,
+    "copy_": Copy,
+    "concatenate": Concatenate,
+    "split": Split,
+    "base64_decode": Base64Decode,
+    "base64_encode": Base64Encode,
+    "text_encode": TextEncode,
+    "text_decode": TextDecode,
+    "decode_image": DecodeImage,
+    "constant": Constant,
+    "default": Default,
+    "softmax": Softmax,
+    "argmax": Argmax,
+    "top_k": TopK,
+    "select": Select,
+    "drop": Drop,
+}
+
+
+def make_step(section: StepSection, *, batch: bool) -> Step:
+    """Return the step of a valid ``section``."""
+    kind, settings = next((kind, value) for kind, value in section if value is not None)
+    if isinstance(settings, Section):
+        return _STEPS[kind](batch=batch, **dict(settings))
+    fields: dict[str, Any] = {"names": settings}
+    return _STEPS[kind](batch=batch, **fields)
+
+
+def make_transforms(config: TransformsConfig) -> RouteTransforms:
+    """Return the transforms of a valid ``config``."""
+    return RouteTransforms(
+        [make_step(section, batch=config.batch) for section in config.inputs],
+        [make_step(section, batch=config.batch) for section in config.outputs],
+        batch=config.batch,
+    )

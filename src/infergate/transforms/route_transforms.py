@@ -1,0 +1,227 @@
+"""Applies the steps of a route to tensors, to metadata, and to the outputs that a client
+requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from infergate.core.errors import GatewayError, backend_garbage, bad_request
+from infergate.core.messages import ModelMetadata, RequestedOutput, TensorMetadata
+from infergate.core.records import record
+from infergate.core.tensor import Tensor
+from infergate.transforms.images import DecodeImage
+from infergate.transforms.step import Spec, Step, TransformError, spec_of
+
+_INTERPRETER_BYTES: Final = 64 * 1024
+_NUMPY_BYTES: Final = 256 * 1024
+"""Maximum bytes that the event loop processes, in a few milliseconds: by Python code for each
+element, and by numpy."""
+
+
+@record
+class StepSizes:
+    """The maximum size of the tensors after a group of steps, and of all memory that the steps use,
+    in bytes."""
+
+    result: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepGroup:
+    """Steps that run together. Their sizes are known before they run. Decoding of images is a group
+    of its own. With ``skips_missing``, steps whose tensors are missing are skipped."""
+
+    steps: tuple[Step, ...]
+    is_input: bool
+    skips_missing: bool = False
+
+    @property
+    def holds_interpreter(self) -> bool:
+        """Whether a thread with these steps would delay the event loop."""
+        return any(step.holds_interpreter for step in self.steps)
+
+    @property
+    def decodes_images(self) -> bool:
+        """Whether this group decodes images."""
+        return isinstance(self.steps[0], DecodeImage)
+
+    @property
+    def max_inline_bytes(self) -> int:
+        """The maximum of ``StepSizes.total`` for which the steps run on the event loop."""
+        if self.decodes_images:
+            return 0
+        return _INTERPRETER_BYTES if self.holds_interpreter else _NUMPY_BYTES
+
+    def measure(self, tensors: Sequence[Tensor]) -> StepSizes:
+        """Return the sizes of the steps for ``tensors``. Raises GatewayError if the tensors do not
+        fit the steps."""
+        try:
+            by_name = _by_name(tensors)
+            specs = {name: spec_of(tensor) for name, tensor in by_name.items()}
+            total = sum(spec.nbytes for spec in specs.values())
+            for step in self.steps:
+                if self.skips_missing and not step.is_applicable(specs):
+                    continue
+                before = specs
+                specs = step.forward(specs)
+                if isinstance(step, DecodeImage):
+                    specs[step.tensor], work = step.measure(by_name[step.tensor])
+                    total += work
+                # numpy holds the result and a copy in the canonical layout.
+                total += 2 * sum(
+                    spec.nbytes for name, spec in specs.items() if before.get(name) is not spec
+                )
+            return StepSizes(sum(spec.nbytes for spec in specs.values()), total)
+        except TransformError as error:
+            raise self._failure(error) from None
+
+    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the tensors after the steps. ``measure`` has accepted ``tensors``. Raises
+        GatewayError."""
+        try:
+            by_name = _by_name(tensors)
+            for step in self.steps:
+                if not self.skips_missing or step.is_applicable(by_name):
+                    by_name = step.apply(by_name)
+            return tuple(by_name.values())
+        except TransformError as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: TransformError) -> GatewayError:
+        if self.is_input:
+            return bad_request(f"input '{error.tensor}': {error.problem}")
+        return backend_garbage(
+            f"the route's transforms do not fit output '{error.tensor}': {error.problem}"
+        )
+
+
+def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    by_name = {tensor.name: tensor for tensor in tensors}
+    if len(by_name) < len(tensors):
+        names = [tensor.name for tensor in tensors]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise TransformError(twice, "there are two tensors of this name")
+    return by_name
+
+
+class RouteTransforms:
+    """The steps of a route. ``inputs`` turn the client's inputs into the backend's inputs, and
+    ``outputs`` turn the backend's outputs into the client's outputs. ``batch`` is whether the first
+    dimension of every tensor is the batch."""
+
+    def __init__(self, inputs: Iterable[Step], outputs: Iterable[Step], *, batch: bool) -> None:
+        self.inputs: Final = tuple(inputs)
+        self.outputs: Final = tuple(outputs)
+        self.batch: Final = batch
+        self.input_groups: Final = tuple(_grouped(self.inputs, is_input=True))
+        self.output_groups: Final = tuple(_grouped(self.outputs, is_input=False))
+        self.requested_output_groups: Final = tuple(
+            replace(group, skips_missing=True) for group in self.output_groups
+        )
+        """The groups for responses to requests for certain outputs: the backend returns only the
+        outputs from which these are made."""
+        self._last: tuple[ModelMetadata, ModelMetadata] | None = None
+
+    def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
+        """Return the metadata that clients see of ``model``. Raises BACKEND_GARBAGE if the steps do
+        not fit the model."""
+        last = self._last
+        if last is not None and last[0] is model:
+            return last[1]
+        inputs = _specs(model.inputs)
+        outputs = _specs(model.outputs)
+        try:
+            for step in reversed(self.inputs):
+                inputs = step.backward(inputs)
+        except TransformError as error:
+            raise _mismatch("input", error) from None
+        try:
+            for step in self.outputs:
+                outputs = step.forward(outputs)
+        except TransformError as error:
+            raise _mismatch("output", error) from None
+        transformed = replace(
+            model,
+            inputs=_metadata(inputs, model.inputs),
+            outputs=_metadata(outputs, model.outputs),
+            signatures=(),
+        )
+        self._last = model, transformed
+        return transformed
+
+    def find_mismatch(self, model: ModelMetadata) -> tuple[bool, int, str] | None:
+        """Return the first step that does not fit ``model``: whether it is an input step, its
+        position, and the problem. Return None if all steps fit."""
+        specs = _specs(model.inputs)
+        for position in reversed(range(len(self.inputs))):
+            try:
+                specs = self.inputs[position].backward(specs)
+            except TransformError as error:
+                return True, position, f"input '{error.tensor}': {error.problem}"
+        specs = _specs(model.outputs)
+        for position, step in enumerate(self.outputs):
+            missing = [name for name in step.reads if name not in specs]
+            if missing:
+                return False, position, f"output '{missing[0]}': there is no such tensor"
+            try:
+                specs = step.forward(specs)
+            except TransformError as error:
+                return False, position, f"output '{error.tensor}': {error.problem}"
+        return None
+
+    def backend_outputs(self, requested: Sequence[RequestedOutput]) -> tuple[RequestedOutput, ...]:
+        """Return the backend's outputs from which the outputs ``requested`` by a client are made.
+        Raises BAD_REQUEST for an output that clients do not see."""
+        names = [output.name for output in requested]
+        try:
+            for step in reversed(self.outputs):
+                names = list(dict.fromkeys(step.sources(names)))
+        except TransformError as error:
+            raise bad_request(f"output '{error.tensor}': {error.problem}") from None
+        if len(names) == len(requested):  # such as renamed outputs: their parameters stay
+            return tuple(
+                output if output.name == name else replace(output, name=name)
+                for name, output in zip(names, requested, strict=True)
+            )
+        return tuple(map(RequestedOutput, names))
+
+
+def _grouped(steps: Iterable[Step], *, is_input: bool) -> Iterable[StepGroup]:
+    pending: list[Step] = []
+    for step in steps:
+        if not isinstance(step, DecodeImage):
+            pending.append(step)
+            continue
+        if pending:
+            yield StepGroup(tuple(pending), is_input)
+            pending = []
+        yield StepGroup((step,), is_input)
+    if pending:
+        yield StepGroup(tuple(pending), is_input)
+
+
+def _specs(tensors: Sequence[TensorMetadata]) -> dict[str, Spec]:
+    return {tensor.name: Spec(tensor.datatype, tensor.shape) for tensor in tensors}
+
+
+def _metadata(
+    specs: Mapping[str, Spec], original: Sequence[TensorMetadata]
+) -> tuple[TensorMetadata, ...]:
+    known = {tensor.name: tensor for tensor in original}
+    result = []
+    for name, spec in specs.items():
+        tensor = known.get(name)
+        if tensor is not None and (tensor.datatype, tensor.shape) == (spec.datatype, spec.shape):
+            result.append(tensor)
+        else:
+            result.append(TensorMetadata(name, spec.datatype, spec.shape))
+    return tuple(result)
+
+
+def _mismatch(side: str, error: TransformError) -> GatewayError:
+    return backend_garbage(
+        f"the route's transforms do not fit the model: {side} '{error.tensor}': {error.problem}"
+    )

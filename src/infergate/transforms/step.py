@@ -1,0 +1,225 @@
+"""The contract of a transform step.
+
+A step replaces the tensors that it ``reads`` by the tensors that it ``writes``. It does so with
+tensors (``apply``) and with their specs: ``forward`` maps the specs before the step to the specs
+after it, and ``backward`` maps the specs that the backend expects to the specs that clients see.
+``forward`` makes every check that needs no data, so that it also validates a request before any
+work is done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from infergate.core.datatypes import DATATYPES_BY_NAME, FLOATS, NUMPY_DTYPES, Datatype
+from infergate.core.records import record
+from infergate.core.tensor import NO_PARAMETERS, Buffer, Tensor, pack_bytes
+
+T = TypeVar("T")
+ANY: Final = -1
+"""A dimension that may have any size."""
+FLOAT_NAMES: Final = frozenset(datatype.v2_name for datatype in FLOATS)
+BYTES: Final = Datatype.BYTES.v2_name
+
+
+class TransformError(Exception):
+    """A tensor or its spec does not fit a step. ``problem`` continues "input 'x': "."""
+
+    def __init__(self, tensor: str, problem: str) -> None:
+        super().__init__(tensor, problem)
+        self.tensor = tensor
+        self.problem = problem
+
+
+@record
+class Spec:
+    """The datatype (as in V2 metadata) and shape of a tensor. ``max_bytes`` is the maximum length
+    of the data of a BYTES tensor, or 0 in metadata."""
+
+    datatype: str
+    shape: tuple[int, ...]
+    max_bytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The maximum size of the data in bytes. The shape must not have variable dimensions."""
+        if self.datatype == BYTES:
+            return self.max_bytes
+        return math.prod(self.shape) * DATATYPES_BY_NAME[self.datatype].itemsize
+
+
+def spec_of(tensor: Tensor) -> Spec:
+    """Return the spec of ``tensor``."""
+    return Spec(tensor.datatype.v2_name, tensor.shape, len(tensor.data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step. ``batch`` is whether the first dimension of every tensor is the batch."""
+
+    batch: bool = True
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names of the tensors that the step replaces."""
+        raise NotImplementedError
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The names of the tensors that replace them."""
+        return self.reads
+
+    @property
+    def holds_interpreter(self) -> bool:
+        """Whether the step runs Python code for each element, so that a thread would delay the
+        event loop."""
+        return False
+
+    def find_problem(self, *, is_input: bool) -> str:
+        """Return why the settings of the step are wrong, or an empty text."""
+        del is_input
+        return ""
+
+    def is_applicable(self, names: Mapping[str, Any]) -> bool:
+        """Return whether the tensors that the step reads exist."""
+        return all(name in names for name in self.reads)
+
+    def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        """Return the specs after the step. Raises TransformError."""
+        after = self.forward_specs(*_take(specs, self.reads))
+        return substitute(specs, self.reads, dict(zip(self.writes, after, strict=True)))
+
+    def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        """Return the specs of tensors for which the step yields ``specs``. Raises
+        TransformError."""
+        before = self.backward_specs(*_take(specs, self.writes))
+        return substitute(specs, self.writes, dict(zip(self.reads, before, strict=True)))
+
+    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors after the step. ``forward`` has accepted their specs. Raises
+        TransformError for their data."""
+        after = self.apply_tensors(*_take(tensors, self.reads))
+        return substitute(tensors, self.reads, dict(zip(self.writes, after, strict=True)))
+
+    def sources(self, names: Sequence[str]) -> list[str]:
+        """Return the names of the tensors from which the step makes ``names``. Raises
+        TransformError for a name that the step removes."""
+        result: dict[str, None] = {}
+        for name in names:
+            if name in self.writes:
+                result.update(dict.fromkeys(self.reads))
+            elif name in self.reads:
+                raise TransformError(name, "the model has no such output on this route")
+            else:
+                result[name] = None
+        return list(result)
+
+    # ---- what most steps implement: the specs and tensors of ``reads`` become those of ``writes``
+
+    def forward_specs(self, *before: Spec) -> Sequence[Spec]:
+        """Return the specs of ``writes``."""
+        raise NotImplementedError
+
+    def backward_specs(self, *after: Spec) -> Sequence[Spec]:
+        """Return the specs of ``reads``."""
+        raise NotImplementedError
+
+    def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
+        """Return the tensors of ``writes``."""
+        raise NotImplementedError
+
+
+def _take(items: Mapping[str, T], names: Sequence[str]) -> list[T]:
+    for name in names:
+        if name not in items:
+            raise TransformError(name, "there is no such tensor")
+    return [items[name] for name in names]
+
+
+def substitute(items: Mapping[str, T], old: Sequence[str], new: Mapping[str, T]) -> dict[str, T]:
+    """Return ``items`` with ``new`` in the place of ``old``. Raises TransformError if a new name
+    exists already."""
+    for name in new:
+        if name in items and name not in old:
+            raise TransformError(name, "there are two tensors of this name")
+    result: dict[str, T] = {}
+    pending = dict(new)
+    for name, item in items.items():
+        if name not in old:
+            result[name] = item
+        else:
+            result.update(pending)
+            pending = {}
+    return result | pending
+
+
+# ---- checks of specs
+
+
+def check_datatype(name: str, spec: Spec, expected: str) -> None:
+    """Raise TransformError unless ``spec`` has the datatype ``expected``."""
+    if spec.datatype != expected:
+        raise TransformError(name, f"expected {expected}, got {spec.datatype}")
+
+
+def check_shape(name: str, spec: Spec, expected: Sequence[int]) -> None:
+    """Raise TransformError unless ``spec`` can have the shape ``expected``."""
+    fits = len(spec.shape) == len(expected) and all(map(same_dimension, spec.shape, expected))
+    if not fits:
+        raise TransformError(name, f"expected shape {list(expected)}, got {list(spec.shape)}")
+
+
+def same_dimension(one: int, other: int) -> bool:
+    """Return whether two dimensions can be equal."""
+    return one == other or ANY in {one, other}
+
+
+def find_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
+    """Return the position of ``axis``, which may count from the end. Raises TransformError if there
+    is no such dimension, or if it is the batch."""
+    rank = len(spec.shape)
+    position = axis + rank if axis < 0 else axis
+    if not 0 <= position < rank:
+        raise TransformError(name, f"shape {list(spec.shape)} has no axis {axis}")
+    if batch and position == 0:
+        raise TransformError(name, f"axis {axis} of shape {list(spec.shape)} is the batch")
+    return position
+
+
+# ---- arrays
+
+
+def stored(tensor: Tensor) -> npt.NDArray[Any]:
+    """Return the elements for steps that only move them: as ``Tensor.numpy``, but BF16 as its
+    16-bit patterns."""
+    if tensor.datatype is Datatype.BF16:
+        return np.frombuffer(tensor.data, NUMPY_DTYPES[Datatype.BF16]).reshape(tensor.shape)
+    return tensor.numpy()
+
+
+def moved(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
+    """Return ``array``, elements of ``tensor`` as ``stored`` returned them, as a tensor. It has the
+    parameters of ``tensor`` unless it has another ``name``."""
+    parameters = NO_PARAMETERS if name else tensor.parameters
+    if tensor.datatype is Datatype.BYTES:
+        data: Buffer = pack_bytes(array.ravel().tolist())
+    else:
+        data = memoryview(array.tobytes())
+    return Tensor(name or tensor.name, tensor.datatype, tuple(array.shape), data, parameters)
+
+
+def bytes_tensor(name: str, shape: tuple[int, ...], data: bytes) -> Tensor:
+    """Return a BYTES tensor of packed elements. It has no parameters, because the parameters of its
+    source describe other contents."""
+    return Tensor(name, Datatype.BYTES, shape, data, NO_PARAMETERS)
+
+
+def computable(tensor: Tensor) -> npt.NDArray[Any]:
+    """Return the elements of a float tensor in a datatype to compute with: FP64 or FP32."""
+    array = tensor.numpy()
+    return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)

@@ -1,0 +1,325 @@
+"""Steps that rename, add, remove, join and split tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from infergate.core.datatypes import INTEGERS, NUMPY_DTYPES, Datatype
+from infergate.core.tensor import Tensor, bf16_from_float32, pack_bytes
+from infergate.transforms.numeric import TensorStep
+from infergate.transforms.step import (
+    ANY,
+    Spec,
+    Step,
+    TransformError,
+    check_datatype,
+    check_shape,
+    find_axis,
+    moved,
+    same_dimension,
+    stored,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rename(Step):
+    """Renames tensors: ``names`` holds the new name of each old name."""
+
+    names: Mapping[str, str]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(self.names)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(self.names.values())
+
+    def find_problem(self, *, is_input: bool) -> str:
+        del is_input
+        return "two tensors get the same name" if len(set(self.writes)) < len(self.names) else ""
+
+    def is_applicable(self, names: Mapping[str, Any]) -> bool:
+        return any(name in names for name in self.names)
+
+    def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        return _renamed(specs, self.names)
+
+    def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        inverse = {new: old for old, new in self.names.items()}
+        for name in inverse:
+            if name not in specs:
+                raise TransformError(name, "there is no such tensor")
+        return _renamed(specs, inverse)
+
+    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            name: tensor if tensor.name == name else replace(tensor, name=name)
+            for name, tensor in _renamed(tensors, self.names).items()
+        }
+
+    def sources(self, names: Sequence[str]) -> list[str]:
+        inverse = {new: old for old, new in self.names.items()}
+        for name in names:
+            if name in self.names and name not in inverse:
+                raise TransformError(name, "the model has no such output on this route")
+        return [inverse.get(name, name) for name in names]
+
+
+def _renamed(items: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, item in items.items():
+        new = names.get(name, name)
+        if new in result:
+            raise TransformError(new, "there are two tensors of this name")
+        result[new] = item
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(TensorStep):
+    """Adds a copy of a tensor under the name ``to``."""
+
+    to: str
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.tensor, self.to)
+
+    def forward_specs(self, *before: Spec) -> Sequence[Spec]:
+        return (before[0], before[0])
+
+    def backward_specs(self, *after: Spec) -> Sequence[Spec]:
+        one, other = after
+        check_datatype(self.to, other, one.datatype)
+        check_shape(self.to, other, one.shape)
+        shape = (max(pair) for pair in zip(one.shape, other.shape, strict=True))
+        return (replace(one, shape=tuple(shape)),)
+
+    def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
+        return (before[0], replace(before[0], name=self.to))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(Step):
+    """Keeps the outputs ``names``, in this order."""
+
+    names: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.names
+
+    def is_applicable(self, names: Mapping[str, Any]) -> bool:
+        del names
+        return True
+
+    def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        return {name: specs[name] for name in self.names if name in specs}
+
+    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensors[name] for name in self.names if name in tensors}
+
+    def sources(self, names: Sequence[str]) -> list[str]:
+        for name in names:
+            if name not in self.names:
+                raise TransformError(name, "the model has no such output on this route")
+        return list(names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drop(Step):
+    """Removes the outputs ``names``."""
+
+    names: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.names
+
+    def is_applicable(self, names: Mapping[str, Any]) -> bool:
+        del names
+        return True
+
+    def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        return {name: spec for name, spec in specs.items() if name not in self.names}
+
+    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in tensors.items() if name not in self.names}
+
+    def sources(self, names: Sequence[str]) -> list[str]:
+        for name in names:
+            if name in self.names:
+                raise TransformError(name, "the model has no such output on this route")
+        return list(names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(TensorStep):
+    """Adds an input that clients do not send. ``shape`` excludes the batch, over which the value is
+    repeated. ``value`` holds one element, or all elements of ``shape`` in row-major order."""
+
+    datatype: Datatype
+    shape: tuple[int, ...] = ()
+    value: tuple[Any, ...]
+
+    def find_problem(self, *, is_input: bool) -> str:
+        del is_input
+        if any(size < 0 for size in self.shape):
+            return "'shape' must not have variable dimensions"
+        count = math.prod(self.shape)
+        if len(self.value) not in {1, count}:
+            return f"'value' has {len(self.value)} elements; shape {list(self.shape)} has {count}"
+        try:
+            self._data  # noqa: B018 - the value is checked by its conversion
+        except (ValueError, OverflowError, TypeError, AttributeError):
+            return f"'value' has an element that is not {self.datatype.v2_name}"
+        return ""
+
+    @cached_property
+    def _data(self) -> bytes:
+        count = math.prod(self.shape)
+        values = self.value * count if len(self.value) == 1 else self.value
+        if self.datatype is Datatype.BYTES:
+            return pack_bytes(value.encode() for value in values)
+        if any(isinstance(value, str) for value in values):
+            raise ValueError
+        if self.datatype in INTEGERS and any(type(value) is not int for value in values):
+            raise ValueError
+        if self.datatype is Datatype.BF16:
+            return bf16_from_float32(np.array(values, np.float32)).tobytes()
+        return np.array(values, NUMPY_DTYPES[self.datatype]).tobytes()
+
+    def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        if self.tensor in specs:
+            raise TransformError(self.tensor, "the route sets this input")
+        return {**specs, self.tensor: self._spec(specs)}
+
+    def _spec(self, items: Mapping[str, Spec]) -> Spec:
+        batch = _batch_size(items) if self.batch else ()
+        data_bytes = len(self._data) * math.prod(batch) if self.datatype is Datatype.BYTES else 0
+        return Spec(self.datatype.v2_name, (*batch, *self.shape), max(data_bytes, 0))
+
+    def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        expected = specs.get(self.tensor)
+        if expected is None:
+            raise TransformError(self.tensor, "there is no such tensor")
+        check_datatype(self.tensor, expected, self.datatype.v2_name)
+        batch = expected.shape[:1] if self.batch else ()
+        check_shape(self.tensor, expected, (*batch, *self.shape))
+        return {name: spec for name, spec in specs.items() if name != self.tensor}
+
+    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        specs = {name: Spec("", tensor.shape) for name, tensor in tensors.items()}
+        batch = _batch_size(specs) if self.batch else ()
+        data = self._data * math.prod(batch)
+        shape = (*batch, *self.shape)
+        return {**tensors, self.tensor: Tensor(self.tensor, self.datatype, shape, data)}
+
+
+def _batch_size(specs: Mapping[str, Spec]) -> tuple[int, ...]:
+    """Return the first dimension of the first tensor that has dimensions, or 1."""
+    return next((spec.shape[:1] for spec in specs.values() if spec.shape), (1,))
+
+
+class Default(Constant):
+    """Adds an input if the client does not send it, as ``Constant``."""
+
+    def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        return dict(specs) if self.tensor in specs else super().forward(specs)
+
+    def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        super().backward(specs)
+        return dict(specs)
+
+    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(tensors) if self.tensor in tensors else super().apply(tensors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concatenate(Step):
+    """Joins ``tensors`` along ``axis`` into the tensor ``to``."""
+
+    tensors: tuple[str, ...]
+    to: str
+    axis: int = -1
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.tensors
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.to,)
+
+    def forward_specs(self, *before: Spec) -> Sequence[Spec]:
+        first = before[0]
+        axis = find_axis(self.tensors[0], first, self.axis, batch=self.batch)
+        sizes = [spec.shape[axis : axis + 1] for spec in before]
+        shape = list(first.shape)
+        for name, spec in zip(self.tensors, before, strict=True):
+            check_datatype(name, spec, first.datatype)
+            expected = [*shape[:axis], ANY, *shape[axis + 1 :]]
+            check_shape(name, spec, expected)
+            shape = [max(pair) for pair in zip(shape, spec.shape, strict=True)]
+        known = [size for (size,) in sizes]
+        shape[axis] = ANY if ANY in known else sum(known)
+        return (Spec(first.datatype, tuple(shape), sum(spec.max_bytes for spec in before)),)
+
+    def backward_specs(self, *after: Spec) -> Sequence[Spec]:
+        (spec,) = after
+        axis = find_axis(self.to, spec, self.axis, batch=self.batch)
+        part = replace(spec, shape=(*spec.shape[:axis], ANY, *spec.shape[axis + 1 :]))
+        return [part] * len(self.tensors)
+
+    def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
+        joined = np.concatenate([stored(tensor) for tensor in before], axis=self.axis)
+        return (moved(before[0], joined, self.to),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(TensorStep):
+    """Splits a tensor along ``axis``: ``to`` holds the size of each part by its name."""
+
+    to: Mapping[str, int]
+    axis: int = -1
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(self.to)
+
+    @property
+    def _total(self) -> int:
+        return sum(self.to.values())
+
+    def forward_specs(self, *before: Spec) -> Sequence[Spec]:
+        (spec,) = before
+        axis = find_axis(self.tensor, spec, self.axis, batch=self.batch)
+        if not same_dimension(spec.shape[axis], self._total):
+            found = f"axis {self.axis} has {spec.shape[axis]} positions"
+            raise TransformError(self.tensor, f"{found}; its parts have {self._total}")
+        return [_resized(spec, axis, size) for size in self.to.values()]
+
+    def backward_specs(self, *after: Spec) -> Sequence[Spec]:
+        first = after[0]
+        axis = find_axis(next(iter(self.to)), first, self.axis, batch=self.batch)
+        for (name, size), spec in zip(self.to.items(), after, strict=True):
+            check_datatype(name, spec, first.datatype)
+            check_shape(name, spec, _resized(first, axis, size).shape)
+        return (_resized(first, axis, self._total),)
+
+    def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
+        (tensor,) = before
+        cuts = np.cumsum(list(self.to.values()))[:-1]
+        parts = np.split(stored(tensor), cuts, axis=self.axis)
+        return [moved(tensor, part, name) for name, part in zip(self.to, parts, strict=True)]
+
+
+def _resized(spec: Spec, axis: int, size: int) -> Spec:
+    return replace(spec, shape=(*spec.shape[:axis], size, *spec.shape[axis + 1 :]))

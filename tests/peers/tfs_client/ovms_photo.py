@@ -1,0 +1,18 @@
+"""``python ovms_photo.py ADDRESS grpc|http MODEL FILE``: send an image file to MODEL as ovmsclient
+does in its examples. Prints one line of JSON: the outputs by name, or ``{"error": text}``."""
+
+import json
+import sys
+from pathlib import Path
+
+from ovmsclient import make_grpc_client, make_http_client
+
+address, transport, model, file = sys.argv[1:]
+client = (make_http_client if transport == "http" else make_grpc_client)(address)
+try:
+    outputs = client.predict({"image": Path(file).read_bytes()}, model, timeout=20)
+    report = {name: array.tolist() for name, array in outputs.items()}
+    report["metadata"] = client.get_model_metadata(model, timeout=20)
+except Exception as error:  # noqa: BLE001 - it is reported
+    report = {"error": f"{type(error).__name__}: {error}"}
+print(json.dumps(report))  # noqa: T201

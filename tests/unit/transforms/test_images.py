@@ -1,0 +1,247 @@
+"""Decoding of images, compared with Pillow and numpy, and the limits of what is decoded."""
+
+from __future__ import annotations
+
+import base64
+import io
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from images import chunk, encoded, images_tensor, photo, png_bomb
+from PIL import Image, ImageOps
+
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.tensor import Tensor
+from infergate.transforms import image_header
+from infergate.transforms.image_header import read_header
+from infergate.transforms.images import DecodeImage
+from infergate.transforms.route_transforms import RouteTransforms
+
+PHOTO = photo()
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def decode(tensor: Tensor, **settings: Any) -> npt.NDArray[Any]:
+    """Measure and decode ``tensor``, as a request would."""
+    step = DecodeImage(tensor="image", **settings)
+    assert not step.find_problem(is_input=True)
+    transforms = RouteTransforms([step], (), batch=step.batch)
+    (group,) = transforms.input_groups
+    sizes = group.measure([tensor])
+    (result,) = group.run([tensor])
+    assert len(result.data) <= sizes.result <= sizes.total
+    assert result.datatype is step.datatype
+    return result.numpy()
+
+
+def refused(tensor: Tensor, **settings: Any) -> str:
+    """Return the error of decoding ``tensor``."""
+    with pytest.raises(GatewayError) as caught:
+        decode(tensor, **settings)
+    assert caught.value.kind is Kind.BAD_REQUEST
+    assert caught.value.public.startswith("input 'image': ")
+    return caught.value.public
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("PNG", {}),
+        ("JPEG", {}),
+        ("JPEG", {"progressive": True}),
+        ("WEBP", {}),
+        ("WEBP", {"lossless": True}),
+    ],
+)
+def test_each_format_is_decoded_as_by_pillow(kind: str, options: dict[str, Any]) -> None:
+    data = encoded(PHOTO, kind, **options)
+    header = read_header(data)
+    assert (header.format, header.width, header.height) == (kind, 30, 20)
+    expected = np.asarray(Image.open(io.BytesIO(data)))
+    np.testing.assert_array_equal(decode(images_tensor(data)), expected[np.newaxis])
+
+
+def test_images_in_base64_are_decoded_in_a_batch_of_any_shape() -> None:
+    one, two = encoded(PHOTO, "JPEG"), encoded(photo(seed=1))
+    texts = [base64.b64encode(image) for image in (one, two)]
+    expected = decode(images_tensor(one, two))
+    np.testing.assert_array_equal(decode(images_tensor(*texts, shape=(2, 1))), expected)
+    np.testing.assert_array_equal(decode(images_tensor(texts[0], two)), expected)
+    np.testing.assert_array_equal(decode(images_tensor(one, shape=())), expected[:1])
+    np.testing.assert_array_equal(decode(images_tensor(one), batch=False), expected[0])
+    assert decode(images_tensor(), size=(4, 5)).shape == (0, 4, 5, 3)
+
+
+def test_floats_are_normalized_and_channels_come_first_as_a_model_expects() -> None:
+    result = decode(
+        images_tensor(encoded(PHOTO)),
+        datatype=Datatype.FP32,
+        layout="NCHW",
+        size=(16, 16),
+        method="bicubic",
+        scale=(1 / 255,),
+        mean=MEAN,
+        std=STD,
+    )
+    resized = np.asarray(Image.fromarray(PHOTO).resize((16, 16), Image.Resampling.BICUBIC))
+    mean, std = np.array(MEAN, np.float32), np.array(STD, np.float32)
+    expected = (resized * np.float32(1 / 255) - mean) / std
+    np.testing.assert_array_equal(result, expected.transpose(2, 0, 1)[np.newaxis])
+    half = decode(images_tensor(encoded(PHOTO)), datatype=Datatype.FP16, scale=(1 / 255,))
+    np.testing.assert_array_equal(half[0], (PHOTO * np.float32(1 / 255)).astype(np.float16))
+
+
+@pytest.mark.parametrize(("height", "width"), [(20, 30), (30, 20), (7, 50)])
+def test_resizing_crops_and_pads_as_pillow_and_torchvision_do(height: int, width: int) -> None:
+    pixels = photo(height, width)
+    image, data = Image.fromarray(pixels), images_tensor(encoded(pixels))
+    bilinear = Image.Resampling.BILINEAR
+    cropped = ImageOps.fit(image, (12, 8), bilinear)
+    np.testing.assert_array_equal(decode(data, size=(8, 12), resize="crop")[0], cropped)
+    padded = ImageOps.pad(image, (12, 8), bilinear)
+    np.testing.assert_array_equal(decode(data, size=(8, 12), resize="pad")[0], padded)
+    # torchvision: Resize(16), then CenterCrop((8, 12))
+    scaled = (16, int(16 * height / width)) if width < height else (int(16 * width / height), 16)
+    left, top = round((scaled[0] - 12) / 2.0), round((scaled[1] - 8) / 2.0)
+    central = image.resize(scaled, bilinear).crop((left, top, left + 12, top + 8))
+    result = decode(data, size=(8, 12), resize="crop", shorter_side=16)
+    np.testing.assert_array_equal(result[0], central)
+
+
+def test_colors_become_bgr_or_gray() -> None:
+    data = images_tensor(encoded(PHOTO))
+    np.testing.assert_array_equal(decode(data, color="BGR")[0], PHOTO[:, :, ::-1])
+    gray = np.asarray(Image.fromarray(PHOTO).convert("L"))
+    np.testing.assert_array_equal(decode(data, color="L")[0], gray[:, :, np.newaxis])
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr", "I;16"])
+def test_unusual_color_modes_become_rgb(mode: str) -> None:
+    if mode == "I;16":
+        data = encoded(PHOTO[:, :, 0].astype(np.uint16) * 257)
+        expected = np.repeat(PHOTO[:, :, :1], 3, axis=2)
+    else:
+        image = Image.fromarray(PHOTO).convert(mode)
+        kind = "JPEG" if mode in {"CMYK", "YCbCr"} else "PNG"
+        data = encoded(image, kind, **({"transparency": b"\x00\x80"} if mode == "P" else {}))
+        opened = Image.open(io.BytesIO(data))
+        opaque = opened.convert("RGBA") if mode == "P" else opened
+        expected = np.asarray(opaque.convert("RGB"))
+    np.testing.assert_array_equal(decode(images_tensor(data))[0], expected)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_photos_are_turned_as_their_exif_orientation_says(kind: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(PHOTO, kind, exif=exif)
+    stored = Image.open(io.BytesIO(data))
+    turned = np.asarray(ImageOps.exif_transpose(stored))
+    np.testing.assert_array_equal(decode(images_tensor(data))[0], turned)
+    unturned = decode(images_tensor(data), exif_orientation=False)[0]
+    np.testing.assert_array_equal(unturned, np.asarray(stored))
+
+
+def test_the_first_frame_of_an_animation_is_decoded() -> None:
+    frames = [Image.fromarray(photo(seed=seed)) for seed in range(3)]
+    for kind in ("PNG", "WEBP"):
+        data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], lossless=True)
+        np.testing.assert_array_equal(decode(images_tensor(data))[0], photo(seed=0))
+
+
+# ---- limits and invalid images
+
+
+def test_a_decompression_bomb_is_refused_by_its_header() -> None:
+    bomb = png_bomb(10_000, 10_000)
+    assert len(bomb) < 20_000
+    good = encoded(PHOTO)
+    error = refused(images_tensor(good, bomb), size=(8, 8))
+    assert "element 1: an image of 10000 x 10000 pixels" in error
+    assert "67108864 (max_pixels)" in error
+
+
+def test_the_limit_of_pixels_applies_to_all_images_together() -> None:
+    data = encoded(PHOTO)
+    assert decode(images_tensor(data, data), max_pixels=1200).shape == (2, 20, 30, 3)
+    assert "element 1" in refused(images_tensor(data, data), max_pixels=1199)
+    assert "3 images; the limit is 2" in refused(images_tensor(data, data, data), max_images=2)
+
+
+def test_a_thin_image_is_refused_because_resizing_it_would_take_gigabytes() -> None:
+    thin = images_tensor(png_bomb(1, 1_000_000))
+    assert "1 x 1000000" in refused(thin, size=(224, 224))
+    assert "1 x 1000000" in refused(thin, size=(224, 224), resize="crop", shorter_side=256)
+
+
+def test_a_header_that_does_not_match_the_image_is_refused() -> None:
+    wide = bytearray(encoded(PHOTO, "JPEG"))
+    frame = bytes(wide[wide.index(b"\xff\xc0") :][:19])
+    two_sizes = bytes(wide[:2]) + frame + bytes(wide[2:])
+    assert "two sizes" in refused(images_tensor(two_sizes))
+
+
+def test_long_text_in_a_png_is_not_inflated() -> None:
+    text = chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(1_000_000), 9))
+    assert "cannot be decoded" in refused(images_tensor(png_bomb(8, 8, *[text] * 4)))
+
+
+def test_a_jpeg_with_hundreds_of_scans_is_refused() -> None:
+    data = encoded(PHOTO, "JPEG", progressive=True)
+    start = data.index(b"\xff\xda")
+    end = data.index(b"\xff", start + 20)
+    scans = data[:start] + data[start:end] * 101 + data[start:]
+    assert "more than 100 scans" in refused(images_tensor(scans))
+
+
+def test_an_image_with_thousands_of_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_header, "_MAX_CHUNKS", 50)
+    many = png_bomb(8, 8, *[chunk(b"tEXt", b"")] * 50)
+    assert "more than 50 chunks" in refused(images_tensor(many))
+    jpeg = encoded(PHOTO, "JPEG")
+    segments = jpeg[:2] + b"\xff\xfe\x00\x02" * 1024 + jpeg[2:]
+    assert "more than 1024 segments" in refused(images_tensor(segments))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_every_truncated_image_is_refused(kind: str) -> None:
+    data = encoded(photo(4, 5), kind)
+    tail = 20 if kind == "PNG" else 2  # decoders ignore a missing end mark or checksum
+    for length in range(len(data) - tail):
+        assert "element 0" in refused(images_tensor(data[:length]))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"GIF89a", b"/9j/!!!!", b"\xff\xd8\xff", b"RIFF1234WEBPVP8?" + bytes(30)]
+)
+def test_what_is_no_image_is_refused(data: bytes) -> None:
+    assert "element 0" in refused(images_tensor(data))
+
+
+def test_an_error_has_no_address_of_an_object() -> None:
+    broken = png_bomb(8, 8).replace(b"IEND", b"IENE")
+    data = encoded(PHOTO)[:40] + bytes(100)
+    for image in (broken, data):
+        with_error = images_tensor(image)
+        try:
+            decode(with_error)
+        except GatewayError as error:
+            assert "0x" not in error.public  # noqa: PT017
+
+
+def test_images_of_different_sizes_need_a_size() -> None:
+    data = images_tensor(encoded(PHOTO), encoded(photo(9, 9)))
+    assert "set 'size'" in refused(data)
+    assert decode(data, size=(4, 4)).shape == (2, 4, 4, 3)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1, 2)])
+def test_another_shape_than_a_batch_is_refused(shape: tuple[int, ...]) -> None:
+    images = [encoded(PHOTO)] * 4
+    tensor = images_tensor(*images[: int(np.prod(shape))], shape=shape)
+    assert "expected shape [N] or [N, 1]" in refused(tensor)

@@ -1,0 +1,414 @@
+"""Each step, compared with numpy, and the errors that name the tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from infergate.core.datatypes import INTEGERS, NUMPY_DTYPES, Datatype
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.messages import ModelMetadata, RequestedOutput, TensorMetadata
+from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
+from infergate.transforms.images import DecodeImage
+from infergate.transforms.numeric import Cast, Reshape, Scale, Transpose
+from infergate.transforms.route_transforms import RouteTransforms
+from infergate.transforms.scores import Argmax, Softmax, TopK
+from infergate.transforms.step import Step, TransformError
+from infergate.transforms.structure import (
+    Concatenate,
+    Constant,
+    Copy,
+    Default,
+    Drop,
+    Rename,
+    Select,
+    Split,
+)
+from infergate.transforms.text import Base64Decode, Base64Encode, TextDecode, TextEncode
+
+Array = npt.NDArray[Any]
+RNG = np.random.default_rng(7)
+SCORES = RNG.normal(size=(3, 5)).astype(np.float32)
+
+
+def fp32(array: Any, name: str = "x") -> Tensor:
+    return tensor_from_array(name, Datatype.FP32, np.asarray(array, np.float32))
+
+
+def texts(*elements: bytes, name: str = "x") -> Tensor:
+    return Tensor(name, Datatype.BYTES, (len(elements),), pack_bytes(elements))
+
+
+def run(step: Step, *tensors: Tensor) -> dict[str, Tensor]:
+    """Apply ``step`` after the checks that a request passes."""
+    transforms = RouteTransforms((), [step], batch=step.batch)
+    (group,) = transforms.output_groups
+    group.measure(tensors)
+    return {tensor.name: tensor for tensor in group.run(tensors)}
+
+
+def one(step: Step, *tensors: Tensor) -> Array:
+    (result,) = run(step, *tensors).values()
+    return result.numpy()
+
+
+def refused(step: Step, *tensors: Tensor) -> str:
+    (group,) = RouteTransforms([step], (), batch=step.batch).input_groups
+    with pytest.raises(GatewayError) as caught:
+        _ = group.measure(tensors), group.run(tensors)
+    assert caught.value.kind is Kind.BAD_REQUEST
+    return caught.value.public
+
+
+# ---- numeric steps
+
+
+@pytest.mark.parametrize("to", [each for each in Datatype if each is not Datatype.BYTES])
+@pytest.mark.parametrize("source", [each for each in Datatype if each is not Datatype.BYTES])
+def test_cast_converts_as_numpy_does(source: Datatype, to: Datatype) -> None:
+    tensor = tensor_from_array("x", source, np.array([0, 1, 2.75, 100]))
+    (result,) = run(Cast(tensor="x", from_=source, to=to), tensor).values()
+    assert result.datatype is to
+    values = tensor.numpy()
+    target = np.float32 if to is Datatype.BF16 else NUMPY_DTYPES[to]
+    expected = values.astype(bool) if to is Datatype.BOOL else values.astype(target)
+    np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize("value", [256, -1, np.nan, np.inf, -np.inf, 2.0**63])
+@pytest.mark.parametrize("to", [Datatype.UINT8, Datatype.INT64])
+def test_a_value_that_an_integer_cannot_hold_is_an_error(value: float, to: Datatype) -> None:
+    step, tensor = Cast(tensor="x", to=to), fp32([[1, value]])
+    if to is Datatype.INT64 and abs(value) < 1000:
+        assert one(step, tensor).tolist() == [[1, int(value)]]
+    else:
+        assert f"input 'x': {to.value} cannot hold" in refused(step, tensor)
+
+
+def test_the_limits_of_integers_are_exact() -> None:
+    for to in INTEGERS:
+        info = np.iinfo(NUMPY_DTYPES[to])
+        limits = np.array([[info.min, info.max]], NUMPY_DTYPES[to])
+        assert one(Cast(tensor="x", to=to), tensor_from_array("x", to, limits)).tolist() == [
+            [info.min, info.max]
+        ]
+    largest = tensor_from_array("x", Datatype.UINT64, np.array([2**63], np.uint64))
+    assert "cannot hold 9223372036854775808" in refused(
+        Cast(tensor="x", to=Datatype.INT64), largest
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "to"), [(1e300, Datatype.FP32), (1e6, Datatype.FP16), (3.4e38, Datatype.FP16)]
+)
+def test_a_finite_value_never_becomes_infinite(value: float, to: Datatype) -> None:
+    tensor = tensor_from_array("x", Datatype.FP64, np.array([np.inf, np.nan, value]))
+    assert f"{to.value} cannot hold" in refused(Cast(tensor="x", to=to), tensor)
+    kept = tensor_from_array("x", Datatype.FP64, np.array([np.inf, np.nan, -np.inf]))
+    np.testing.assert_array_equal(one(Cast(tensor="x", to=to), kept), [np.inf, np.nan, -np.inf])
+
+
+def test_cast_checks_the_datatype_of_clients() -> None:
+    step = Cast(tensor="x", from_=Datatype.UINT8, to=Datatype.FP32)
+    assert refused(step, fp32([1])) == "input 'x': expected UINT8, got FP32"
+    assert "BYTES cannot be cast" in refused(Cast(tensor="x", to=Datatype.FP32), texts(b"1"))
+
+
+def test_scale_multiplies_then_adds_for_each_channel() -> None:
+    array = RNG.normal(size=(2, 3, 4)).astype(np.float32)
+    factor, offset = (0.5, 2.0, 3.0), (1.0, -1.0, 0.0)
+    result = one(Scale(tensor="x", factor=factor, offset=offset, axis=1), fp32(array))
+    columns = [np.array(numbers, np.float32)[:, np.newaxis] for numbers in (factor, offset)]
+    np.testing.assert_array_equal(result, array * columns[0] + columns[1])
+    np.testing.assert_array_equal(
+        one(Scale(tensor="x", factor=(1 / 255,)), fp32(array)), array * np.float32(1 / 255)
+    )
+    assert "3 numbers are configured" in refused(Scale(tensor="x", factor=factor), fp32(array))
+    integers = tensor_from_array("x", Datatype.UINT8, np.zeros((1, 2)))
+    assert "cast to a float first" in refused(Scale(tensor="x"), integers)
+    assert "is the batch" in refused(Scale(tensor="x", factor=(1.0, 2.0), axis=0), fp32(array))
+
+
+def test_transpose_and_reshape_keep_the_batch() -> None:
+    array = RNG.normal(size=(2, 4, 5, 3)).astype(np.float32)
+    result = one(Transpose(tensor="x", order=(0, 3, 1, 2)), fp32(array))
+    np.testing.assert_array_equal(result, array.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(
+        one(Reshape(tensor="x", from_=(4, -1, 3), to=(-1, 3)), fp32(array)), array.reshape(2, 20, 3)
+    )
+    np.testing.assert_array_equal(
+        one(Reshape(tensor="x", to=(6, 20), batch=False), fp32(array)), array.reshape(6, 20)
+    )
+    assert "expected shape [2, 60]" in refused(
+        Reshape(tensor="x", from_=(60,), to=(3, 20)), fp32(array)
+    )
+    assert "cannot become [7, -1]" in refused(Reshape(tensor="x", to=(7, -1)), fp32(array))
+    assert "cannot become [61]" in refused(Reshape(tensor="x", to=(61,)), fp32(array))
+    assert "'order' has 3" in refused(Transpose(tensor="x", order=(0, 2, 1)), fp32(array))
+
+
+def test_bits_of_bf16_are_moved_unchanged() -> None:
+    bits = np.array([[0x7F81, 0x3F80, 0xFFFF, 1]], "<u2")  # a signalling NaN among them
+    tensor = Tensor("x", Datatype.BF16, (1, 4), bits.tobytes())
+    flipped = run(Transpose(tensor="x", order=(0, 1)), tensor)["x"]
+    parts = run(Split(tensor="x", to={"a": 1, "b": 3}), flipped)
+    joined = run(Concatenate(tensors=("a", "b"), to="x"), *parts.values())["x"]
+    assert bytes(joined.data) == bits.tobytes()
+
+
+# ---- scores
+
+
+def test_softmax_is_stable() -> None:
+    expected = np.exp(SCORES) / np.exp(SCORES).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(one(Softmax(tensor="x"), fp32(SCORES)), expected, rtol=1e-6)
+    np.testing.assert_allclose(one(Softmax(tensor="x"), fp32([[1000, 1000]])), [[0.5, 0.5]])
+    wide = tensor_from_array("x", Datatype.FP64, SCORES.astype(np.float64))
+    assert run(Softmax(tensor="x"), wide)["x"].datatype is Datatype.FP64
+    assert "is the batch" in refused(Softmax(tensor="x"), fp32([1, 2]))
+
+
+def test_argmax_and_top_k_rank_as_numpy_does() -> None:
+    result = run(Argmax(tensor="x", to="class"), fp32(SCORES))["class"]
+    assert (result.datatype, result.shape) == (Datatype.INT64, (3,))
+    np.testing.assert_array_equal(result.numpy(), SCORES.argmax(-1))
+    step = TopK(tensor="x", k=2, values="v", indices="i", labels="l", classes=tuple("abcd"))
+    outputs = run(step, fp32(SCORES))
+    order = np.argsort(-SCORES, axis=-1, kind="stable")[:, :2]
+    np.testing.assert_array_equal(outputs["i"].numpy(), order)
+    np.testing.assert_array_equal(outputs["v"].numpy(), np.take_along_axis(SCORES, order, -1))
+    named = [["abcd"[index].encode() if index < 4 else b"" for index in row] for row in order]
+    assert outputs["l"].numpy().tolist() == named
+    assert run(TopK(tensor="x", k=9, values="v"), fp32(SCORES))["v"].shape == (3, 5)
+
+
+def test_equal_scores_keep_their_order_and_nan_comes_last() -> None:
+    scores = fp32([[np.nan, 1, 2, 2, -np.inf]])
+    assert one(TopK(tensor="x", k=5, indices="i"), scores).tolist() == [[2, 3, 1, 4, 0]]
+    unsigned = tensor_from_array("x", Datatype.UINT8, np.array([[0, 255, 7]]))
+    assert one(TopK(tensor="x", k=3, values="v"), unsigned).tolist() == [[255, 7, 0]]
+
+
+# ---- names and parts
+
+
+def test_tensors_are_renamed_copied_selected_and_dropped() -> None:
+    a, b = fp32([1], "a"), fp32([2], "b")
+    swapped = run(Rename(names={"a": "b", "b": "a"}), a, b)
+    assert {name: tensor.numpy().tolist() for name, tensor in swapped.items()} == {
+        "b": [1], "a": [2],
+    }  # fmt: skip
+    assert all(name == tensor.name for name, tensor in swapped.items())
+    assert [*run(Copy(tensor="a", to="c"), a, b)] == ["a", "c", "b"]
+    assert [*run(Select(names=("b", "a")), a, b)] == ["b", "a"]
+    assert [*run(Drop(names=("a",)), a, b)] == ["b"]
+    assert "two tensors of this name" in refused(Rename(names={"a": "b"}), a, b)
+    assert "two tensors of this name" in refused(Copy(tensor="a", to="b"), a, b)
+
+
+def test_constants_are_repeated_for_the_batch() -> None:
+    step = Constant(tensor="t", datatype=Datatype.FP32, shape=(2,), value=(0.25, 2.0))
+    result = run(step, fp32(np.zeros((3, 1))))
+    assert result["t"].numpy().tolist() == [[0.25, 2.0]] * 3
+    assert run(step)["t"].shape == (1, 2)
+    words = Constant(tensor="t", datatype=Datatype.BYTES, value=("é",))
+    assert run(words, fp32([1, 2]))["t"].numpy().tolist() == ["é".encode()] * 2
+    filled = Constant(tensor="t", datatype=Datatype.INT8, shape=(2, 2), value=(7,), batch=False)
+    assert run(filled, fp32([1, 2]))["t"].numpy().tolist() == [[7, 7], [7, 7]]
+    assert refused(step, fp32([[1]], "t")) == "input 't': the route sets this input"
+
+
+def test_a_default_gives_way_to_what_the_client_sends() -> None:
+    step = Default(tensor="x", datatype=Datatype.FP32, value=(5,))
+    assert run(step, fp32([1, 2]))["x"].numpy().tolist() == [1, 2]
+    assert run(step, fp32([1, 2], "y"))["x"].numpy().tolist() == [5, 5]
+
+
+def test_a_huge_batch_of_empty_tensors_is_measured_without_allocating() -> None:
+    empty = Tensor("x", Datatype.FP32, (2**40, 0), b"")
+    for datatype, value in ((Datatype.FP64, 1), (Datatype.BYTES, "abc")):
+        step = Constant(tensor="t", datatype=datatype, value=(value,))
+        (group,) = RouteTransforms([step], (), batch=True).input_groups
+        assert group.measure([empty]).result >= 2**42
+
+
+def test_concatenate_and_split_are_inverse() -> None:
+    first, second = RNG.normal(size=(2, 1, 3)), RNG.normal(size=(2, 4, 3))
+    joined = run(
+        Concatenate(tensors=("a", "b"), to="x", axis=1), fp32(first, "a"), fp32(second, "b")
+    )
+    np.testing.assert_array_equal(
+        joined["x"].numpy(), np.float32(np.concatenate([first, second], 1))
+    )
+    parts = run(Split(tensor="x", to={"a": 1, "b": 4}, axis=1), joined["x"])
+    np.testing.assert_array_equal(parts["b"].numpy(), np.float32(second))
+    assert "its parts have 4" in refused(Split(tensor="x", to={"a": 4}, axis=1), joined["x"])
+    step = Concatenate(tensors=("a", "b"), to="x")
+    assert "expected shape" in refused(step, fp32(first, "a"), fp32(second, "b"))
+    integers = tensor_from_array("b", Datatype.INT8, np.zeros((2, 1, 3)))
+    assert "input 'b': expected FP32" in refused(step, fp32(first, "a"), integers)
+    assert refused(step, fp32(first, "a")) == "input 'b': there is no such tensor"
+
+
+# ---- text
+
+
+def test_base64_is_decoded_and_encoded() -> None:
+    encoded = run(Base64Encode(tensor="x"), texts(b"", b"a", b"\xff" * 100))["x"]
+    assert one(Base64Decode(tensor="x"), encoded).tolist() == [b"", b"a", b"\xff" * 100]
+    assert one(Base64Decode(tensor="x"), texts(b"YW\r\nJj\n")).tolist() == [b"abc"]
+    assert refused(Base64Decode(tensor="x"), texts(b"YQ==", b"!")) == (
+        "input 'x': element 1 is not Base64"
+    )
+
+
+@pytest.mark.parametrize("datatype", [Datatype.UINT8, Datatype.INT32])
+def test_text_becomes_bytes_as_numbers_and_back(datatype: Datatype) -> None:
+    words = "héllo".encode(), b"", b"12345678"
+    numbers = run(TextEncode(tensor="x", length=8, datatype=datatype, pad=3), texts(*words))["x"]
+    assert (numbers.datatype, numbers.shape) == (datatype, (3, 8))
+    assert numbers.numpy()[0].tolist() == [*words[0], 3, 3]
+    decoded = one(TextDecode(tensor="x", length=8, datatype=datatype, pad=3), numbers)
+    assert decoded.tolist() == list(words)
+
+
+def test_text_that_does_not_fit_is_an_error_or_cut() -> None:
+    step = TextEncode(tensor="x", length=2)
+    assert "element 1 has 3 bytes; at most 2 fit" in refused(step, texts(b"", b"abc"))
+    cut = TextEncode(tensor="x", length=2, too_long="truncate")
+    assert one(cut, texts(b"abc")).tolist() == [[97, 98]]
+    wide = tensor_from_array("x", Datatype.INT32, np.array([[97, 256]]))
+    step2 = TextDecode(tensor="x", length=2, datatype=Datatype.INT32)
+    assert "row 0 has values that are not bytes" in refused(step2, wide)
+
+
+def test_long_rows_for_many_texts_are_measured_without_allocating() -> None:
+    (group,) = RouteTransforms([TextEncode(tensor="x", length=10**6)], (), batch=True).input_groups
+    assert group.measure([texts(*[b""] * 10_000)]).result == 10**10
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        (Cast(tensor="x", to=Datatype.FP32), "'from' is required"),
+        (Cast(tensor="x", to=Datatype.BYTES, from_=Datatype.INT8), "BYTES cannot be cast"),
+        (Scale(tensor="x", factor=(1, 2), offset=(1, 2, 3)), "different lengths"),
+        (Transpose(tensor="x", order=(0, 2)), "each of 0 to 1 once"),
+        (Transpose(tensor="x", order=(1, 0)), "begin with 0"),
+        (Reshape(tensor="x", from_=(4,), to=(-1, -1)), "one dimension of -1"),
+        (Reshape(tensor="x", to=(4,)), "'from' is required"),
+        (Rename(names={"a": "c", "b": "c"}), "same name"),
+        (TopK(tensor="x", k=1), "name an output"),
+        (TopK(tensor="x", k=1, values="a", indices="a"), "same name"),
+        (TopK(tensor="x", k=1, labels="a"), "give both or neither"),
+        (TextEncode(tensor="x", length=1, datatype=Datatype.FP32), "must be UINT8"),
+        (TextDecode(tensor="x", length=1, pad=256), "cannot hold 'pad'"),
+        (Constant(tensor="x", datatype=Datatype.INT8, shape=(-1,), value=(1,)), "variable"),
+        (Constant(tensor="x", datatype=Datatype.INT8, shape=(3,), value=(1, 2)), "has 3"),
+        (Constant(tensor="x", datatype=Datatype.INT8, value=(300,)), "not INT8"),
+        (Constant(tensor="x", datatype=Datatype.INT8, value=(1.5,)), "not INT8"),
+        (Constant(tensor="x", datatype=Datatype.FP32, value=("1",)), "not FP32"),
+        (Constant(tensor="x", datatype=Datatype.BYTES, value=(1,)), "not BYTES"),
+        (DecodeImage(tensor="x", datatype=Datatype.INT8), "must be UINT8"),
+        (DecodeImage(tensor="x", size=(1,)), "height and the width"),
+        (DecodeImage(tensor="x", resize="crop"), "require 'size'"),
+        (DecodeImage(tensor="x", size=(8, 8), shorter_side=9), "requires 'resize: crop'"),
+        (DecodeImage(tensor="x", size=(8, 8), shorter_side=7, resize="crop"), "at least 8"),
+        (DecodeImage(tensor="x", scale=(0.5,)), "require 'datatype: FP32'"),
+        (DecodeImage(tensor="x", datatype=Datatype.FP32, mean=(1, 2)), "1 or 3 numbers"),
+        (DecodeImage(tensor="x", datatype=Datatype.FP32, std=(0.0,)), "must not be 0"),
+    ],
+)
+def test_wrong_settings_are_found(step: Step, problem: str) -> None:
+    assert problem in step.find_problem(is_input=True)
+
+
+# ---- metadata and requested outputs
+
+MODEL = ModelMetadata(
+    "m",
+    inputs=(TensorMetadata("data", "FP32", (-1, 3, 8, 8), description="kept"),),
+    outputs=(TensorMetadata("logits", "FP32", (-1, 10)), TensorMetadata("odd", "TYPE_NEW", (1,))),
+)
+
+
+def test_clients_see_an_image_and_its_classes() -> None:
+    image = DecodeImage(tensor="photo", size=(8, 8), layout="NCHW", datatype=Datatype.FP32)
+    transforms = RouteTransforms(
+        [image, Rename(names={"photo": "data"})],
+        [Softmax(tensor="logits"), TopK(tensor="logits", k=3, indices="classes")],
+        batch=True,
+    )
+    seen = transforms.transform_metadata(MODEL)
+    assert seen.inputs == (TensorMetadata("photo", "BYTES", (-1,)),)
+    assert seen.outputs == (TensorMetadata("classes", "INT64", (-1, 3)), MODEL.outputs[1])
+    assert transforms.transform_metadata(MODEL) is seen
+    assert (
+        RouteTransforms((), (), batch=True).transform_metadata(MODEL).inputs[0] is MODEL.inputs[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "problem"),
+    [
+        ([Cast(tensor="x", from_=Datatype.UINT8, to=Datatype.FP32)], [], "input 'x'"),
+        ([Cast(tensor="data", from_=Datatype.UINT8, to=Datatype.FP64)], [], "expected FP64"),
+        ([Reshape(tensor="data", from_=(192,), to=(3, 8, 9))], [], "expected shape"),
+        ([Reshape(tensor="data", from_=(100,), to=(3, 8, 8))], [], "cannot become"),
+        ([DecodeImage(tensor="data", datatype=Datatype.FP32, size=(8, 8))], [], "expected shape"),
+        ([], [Softmax(tensor="x")], "output 'x'"),
+        ([], [Argmax(tensor="odd")], "TYPE_NEW has no order"),
+    ],
+)
+def test_steps_that_do_not_fit_the_model_are_an_error(
+    inputs: list[Step], outputs: list[Step], problem: str
+) -> None:
+    transforms = RouteTransforms(inputs, outputs, batch=True)
+    with pytest.raises(GatewayError, match=problem) as caught:
+        transforms.transform_metadata(MODEL)
+    assert caught.value.kind is Kind.BACKEND_GARBAGE
+    mismatch = transforms.find_mismatch(MODEL)
+    assert mismatch is not None
+    assert mismatch[:2] == (bool(inputs), 0)
+
+
+def test_dropping_an_unknown_output_is_a_mismatch_of_the_declared_model() -> None:
+    for step in (Drop(names=("x",)), Select(names=("x",))):
+        mismatch = RouteTransforms((), [step], batch=True).find_mismatch(MODEL)
+        assert mismatch == (False, 0, "output 'x': there is no such tensor")
+
+
+def test_requested_outputs_are_mapped_to_the_backends() -> None:
+    transforms = RouteTransforms(
+        (),
+        [
+            Rename(names={"a": "b"}),
+            TopK(tensor="b", k=1, values="v", indices="i"),
+            Drop(names=("debug",)),
+        ],
+        batch=True,
+    )
+    assert transforms.backend_outputs([]) == ()
+    both = [RequestedOutput("v", {"p": 1}), RequestedOutput("i")]
+    assert transforms.backend_outputs(both) == (RequestedOutput("a"),)
+    assert transforms.backend_outputs(both[:1]) == (RequestedOutput("a", {"p": 1}),)
+    for hidden in ("a", "b", "debug"):
+        with pytest.raises(GatewayError, match=f"output '{hidden}': the model has no such output"):
+            transforms.backend_outputs([RequestedOutput(hidden)])
+
+
+def test_two_inputs_of_one_name_are_refused() -> None:
+    assert refused(Copy(tensor="x", to="y"), fp32([1]), fp32([2])) == (
+        "input 'x': there are two tensors of this name"
+    )
+
+
+def test_a_transform_error_keeps_its_parts() -> None:
+    error = TransformError("x", "is wrong")
+    assert (error.tensor, error.problem) == ("x", "is wrong")
