@@ -30,7 +30,7 @@ from infergate.core.messages import (
 from infergate.core.region_ref import RegionRef
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import OpaqueParameters, Tensor, pack_bytes, tensor_from_array
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.transformed_route import TransformLayer
 from infergate.routing.table import Rewrite, Route, RouteTable
 from infergate.transforms.numeric import Cast
@@ -99,7 +99,7 @@ class Harness:
         self.backend = Memory("own", response)
         self.backend.description = MODEL
         route = Route("m", "own", has_layers=True, rewrite=rewrite or Rewrite(), cast=casts or {})
-        self.gateway = Gateway(
+        self.gateway = RoutingGateway(
             RouteTable([route]), {"own": self.backend}, {}, GatewayOptions(layers={0: [layer]})
         )
 
