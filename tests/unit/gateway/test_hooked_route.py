@@ -18,7 +18,7 @@ from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.region_ref import RegionRef
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.hooked_route import HookedRoute
 from infergate.gateway.route_plan import RoutePlan
 from infergate.plugin_host import runner
@@ -36,7 +36,7 @@ def recorded() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def gateway(*hooks: dict[str, Any], model: str = "Count") -> AsyncIterator[Gateway]:
+async def gateway(*hooks: dict[str, Any], model: str = "Count") -> AsyncIterator[RoutingGateway]:
     """Serve a model that doubles X behind ``hooks``. Keys of a hook other than ``timeout`` and
     ``on_error`` are its options."""
     named: dict[str, Any] = {}
@@ -70,7 +70,9 @@ def request(model: str = "double", rows: int = 1) -> InferRequest:
 
 
 async def infer(
-    served: Gateway, wanted: InferRequest | None = None, context: RequestContext | None = None
+    served: RoutingGateway,
+    wanted: InferRequest | None = None,
+    context: RequestContext | None = None,
 ) -> InferResponse:
     wanted, context = wanted or request(), context or RequestContext("test")
     return await served.infer(wanted, served.bind(wanted.model, "", context), context)
@@ -102,7 +104,7 @@ async def test_a_hook_answers_without_the_model_and_the_hooks_inside() -> None:
         assert (counters.answers, counters.calls["ok"]) == (1, 1)
 
 
-def _layers(served: Gateway) -> Iterator[HookedRoute]:
+def _layers(served: RoutingGateway) -> Iterator[HookedRoute]:
     return (plan for plan in served._plans.values() if isinstance(plan, HookedRoute))
 
 

@@ -26,7 +26,7 @@ from infergate.core.messages import (
 )
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
-from infergate.gateway.gateway import Gateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.plugin_host import runner
 from infergate.plugin_host.loading import PluginError
 from infergate.runtime.assemble import assemble
@@ -42,7 +42,7 @@ def released() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def gateway(model: str = "Double", **changes: Any) -> AsyncIterator[Gateway]:
+async def gateway(model: str = "Double", **changes: Any) -> AsyncIterator[RoutingGateway]:
     """Serve the model of ``plugin_kit``; ``changes`` are keys of the backend and of its options."""
     options = {key: changes.pop(key) for key in ("factor", "outcome") if key in changes}
     config = Config.model_validate(
@@ -75,13 +75,13 @@ def request(rows: int = 1, **fields: Any) -> InferRequest:
 
 
 async def infer(
-    served: Gateway, wanted: InferRequest, context: RequestContext | None = None
+    served: RoutingGateway, wanted: InferRequest, context: RequestContext | None = None
 ) -> InferResponse:
     context = context or RequestContext("test")
     return await served.infer(wanted, served.bind(wanted.model, "", context), context)
 
 
-async def stream(served: Gateway, wanted: InferRequest) -> list[InferResponse]:
+async def stream(served: RoutingGateway, wanted: InferRequest) -> list[InferResponse]:
     context = RequestContext("test")
     responses = served.stream(wanted, served.bind(wanted.model, "", context), context)
     return [response async for response in responses]
