@@ -159,12 +159,7 @@ class TransformedRoute:
     ) -> tuple[Tensor, ...]:
         for group in groups:
             before = tensors
-            sizes = await in_thread_if_large(
-                tensors if group.decodes_images else (),
-                _MEASURED_INLINE_BYTES,
-                group.measure,
-                tensors,
-            )
+            sizes = await self._measure(group, tensors, context)
             self._check_size(sizes, group)
             if sizes.total <= group.max_inline_bytes:
                 tensors = group.run(tensors)
@@ -184,6 +179,20 @@ class TransformedRoute:
                 )
             charge_tensors(tensors, (tensor.data for tensor in before), context.memory)
         return tensors
+
+    async def _measure(
+        self, group: StepGroup, tensors: tuple[Tensor, ...], context: RequestContext
+    ) -> StepSizes:
+        """Return ``group.measure(tensors)``. It reads headers of images in a thread if the images
+        are large. Images in Base64 are decoded for this, which takes memory."""
+        size = sum(len(tensor.data) for tensor in tensors) if group.decodes_images else 0
+        if size <= _MEASURED_INLINE_BYTES:
+            return group.measure(tensors)
+        context.memory.grow(size)
+        try:
+            return await asyncio.to_thread(group.measure, tensors)
+        finally:
+            context.memory.shrink(size)
 
     def _check_size(self, sizes: StepSizes, group: StepGroup) -> None:
         limit = self._layer.limits.body

@@ -33,6 +33,7 @@ from infergate.core.tensor import OpaqueParameters, Tensor, pack_bytes, tensor_f
 from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.transformed_route import TransformLayer
 from infergate.routing.table import Rewrite, Route, RouteTable
+from infergate.transforms.images import DecodeImage
 from infergate.transforms.numeric import Cast
 from infergate.transforms.route_transforms import RouteTransforms
 from infergate.transforms.scores import TopK
@@ -231,6 +232,14 @@ async def test_memory_is_charged_before_and_kept_for_the_result() -> None:
     assert budget.held == 2_000_000
     with raises_kind(Kind.OVERLOADED, "full"):
         await Harness([CAST]).infer(uint8(*bytes(500_000)), memory=Budget(4_000_000))
+
+
+async def test_images_in_base64_are_charged_while_their_headers_are_read() -> None:
+    noise = Tensor("x", Datatype.BYTES, (1,), pack_bytes([b"/9j/" * 100_000]))
+    budget = Budget(1 << 30)
+    with raises_kind(Kind.BAD_REQUEST, "input 'x': element 0"):
+        await Harness([DecodeImage(tensor="x")]).infer(noise, memory=budget)
+    assert (budget.held, budget.peak) == (0, 400_004)
 
 
 async def test_what_would_exceed_the_limit_is_refused_without_allocating() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from images import chunk, encoded, images_tensor, photo, png_bomb
 from PIL import Image, ImageOps
 
@@ -221,6 +223,24 @@ def test_every_truncated_image_is_refused(kind: str) -> None:
 )
 def test_what_is_no_image_is_refused(data: bytes) -> None:
     assert "element 0" in refused(images_tensor(data))
+
+
+CORRUPTIBLE = [
+    encoded(photo(8, 9), kind, **options)
+    for kind, options in (("PNG", {}), ("JPEG", {"progressive": True}), ("JPEG", {}), ("WEBP", {}))
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(CORRUPTIBLE), st.data())
+def test_a_corrupted_image_is_decoded_or_refused(image: bytes, data: st.DataObject) -> None:
+    corrupted = bytearray(image)
+    for _ in range(data.draw(st.integers(1, 4))):
+        corrupted[data.draw(st.integers(0, len(image) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decode(images_tensor(bytes(corrupted)), size=(4, 4), max_pixels=10_000)
+    except GatewayError as error:
+        assert "input 'image': element 0" in error.public  # noqa: PT017
 
 
 def test_an_error_has_no_address_of_an_object() -> None:
