@@ -232,7 +232,9 @@ class DecodeImage(TensorStep):
             raise TransformError(self.tensor, problem) from None
         if self.datatype is not Datatype.UINT8:
             scale, mean, std = (
-                np.array(numbers, np.float32) for numbers in (self.scale, self.mean, self.std)
+                # numpy computes with a single number several times as fast.
+                np.array(numbers if len(numbers) > 1 else numbers[0], np.float32)
+                for numbers in (self.scale, self.mean, self.std)
             )
             with np.errstate(over="ignore"):
                 pixels = ((pixels * scale - mean) / std).astype(NUMPY_DTYPES[self.datatype])
