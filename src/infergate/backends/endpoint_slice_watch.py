@@ -60,7 +60,7 @@ class WatchTimes:
     min_delay: float = 0.5
     max_delay: float = 30.0
     progress: float = 5.0
-    merge: float = 0.05
+    merge: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class EndpointSliceWatch:
                     self._report(None, on_state)
                     continue
                 event = _parse_response(response)
-                kind, item = event.get("type"), _object(event, "object")
+                kind, item = str(event.get("type")), _object(event, "object")
                 if kind == "ERROR":
                     error = _status_error(item.get("code"), item.get("message"))
                     if not isinstance(error, _ExpiredError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -122,6 +125,9 @@ def test_slices_are_replaced_and_removed() -> None:
         {**ready_slice("a"), "endpoints": [{}]},
         {**ready_slice("a"), "endpoints": [{"addresses": []}]},
         {**ready_slice("a"), "endpoints": [{"addresses": ["evil.example"]}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": ["10.0.0.1\0"]}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": ["10.1"]}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": ["fd00::1"]}]},
         {**ready_slice("a"), "endpoints": [{"addresses": ["10.0.0.1"], "conditions": []}]},
         {**ready_slice("a"), "endpoints": [{"addresses": ["10.0.0.1"], "hints": {"forZones": 1}}]},
         {**ready_slice("a"), "ports": ["grpc"]},
@@ -135,6 +141,35 @@ def test_an_object_that_is_no_slice_changes_nothing(item: Any) -> None:
         with pytest.raises(MalformedObjectError):
             change(item)
     assert slices.addresses() == [("10.0.0.1", 8001)]
+
+
+FULL: Slice = endpoint_slice(
+    "a", [endpoint("10.0.0.1", zones=["z"], ready=True, terminating=False)]
+)
+
+
+def replaced(value: Any, other: Any) -> Iterator[Any]:
+    """Yield ``value`` with each of its parts replaced by ``other``."""
+    yield other
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value if isinstance(value, list) else ())
+    )
+    for key, part in items:
+        for changed in replaced(part, other):
+            copied = copy.copy(value)
+            copied[key] = changed
+            yield copied
+
+
+@pytest.mark.parametrize("other", [None, True, -7, 1.5, "x", [], [[]], {}, {"name": {}}])
+def test_a_part_of_another_type_is_accepted_or_reported(other: Any) -> None:
+    slices = EndpointSlices("grpc", 8001, "z")
+    for changed in replaced(FULL, other):
+        with suppress(MalformedObjectError):
+            slices.update(changed)
+        assert slices.addresses() in ([], [("10.0.0.1", 8001)])
 
 
 def test_the_number_of_slices_and_endpoints_is_limited(
