@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from infergate.core.log_events import ENDPOINTS_TRUNCATED
@@ -68,23 +68,18 @@ class EndpointSlices:
         self._slices: dict[str, _Slice] = {}
         self._was_cut = False
 
-    def replace(self, objects: Iterable[Any]) -> None:
-        """Replace all slices. Raises MalformedObjectError."""
-        slices: dict[str, _Slice] = {}
-        for item in objects:
-            self._update(slices, item)
-        self._slices = slices
+    def empty_copy(self) -> EndpointSlices:
+        """Return an object for the same port and zone, without slices."""
+        return EndpointSlices(self._port, self._url_port, self._zone)
 
     def copy_from(self, other: EndpointSlices) -> None:
-        """Take over the slices of ``other``, which has the same port and zone."""
+        """Replace all slices with those of ``other``, which has the same port and zone."""
         self._slices = dict(other._slices)
 
     def update(self, item: Any) -> None:
         """Add or replace a slice. Raises MalformedObjectError."""
-        self._update(self._slices, item)
-
-    def _update(self, slices: dict[str, _Slice], item: Any) -> None:
         name = _slice_name(item)
+        slices = self._slices
         if name not in slices and len(slices) >= MAX_SLICES:
             self._log_cut(f"{MAX_SLICES} slices")
             return
@@ -95,17 +90,15 @@ class EndpointSlices:
                 f"endpoints must be a list of at most {_MAX_SLICE_ENDPOINTS}"
             )
         port = self._find_port(item.get("ports") or [])
-        if family not in _FAMILIES or port is None:
-            slices.pop(name, None)
-            return
-        slices[name] = (
-            family,
-            [
-                found
-                for each in endpoints
-                if (found := _parse_endpoint(each, _FAMILIES[family], port)) is not None
-            ],
-        )
+        found: list[SliceEndpoint] = []
+        if family in _FAMILIES and port is not None:
+            parsed = (_parse_endpoint(each, _FAMILIES[family], port) for each in endpoints)
+            found = [each for each in parsed if each is not None]
+        slices.pop(name, None)
+        capacity = MAX_ENDPOINTS * len(_FAMILIES) - sum(len(held) for _, held in slices.values())
+        if len(found) > capacity:
+            self._log_cut(f"{MAX_ENDPOINTS} endpoints")
+        slices[name] = family, found[:capacity]
 
     def remove(self, item: Any) -> None:
         """Remove a slice. Raises MalformedObjectError."""
@@ -132,7 +125,7 @@ class EndpointSlices:
 
     def _cut(self, addresses: list[PodAddress]) -> list[PodAddress]:
         if len(addresses) > MAX_ENDPOINTS:
-            self._log_cut(f"{MAX_ENDPOINTS} of {len(addresses)} endpoints")
+            self._log_cut(f"{MAX_ENDPOINTS} endpoints")
         return addresses[:MAX_ENDPOINTS]
 
     def _log_cut(self, used: str) -> None:
