@@ -89,6 +89,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "routing",
         "backends",
         "config",
+        "gateway",
         "plugins",
         "plugin_host",
     ),

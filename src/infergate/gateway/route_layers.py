@@ -37,6 +37,8 @@ RouteLayer = Callable[[RouteInferences], RouteInferences]
 class TransformsMetadata(Protocol):
     """A ``RouteLayer`` whose clients see other tensors than the next layer has."""
 
+    def __call__(self, inner: RouteInferences, /) -> RouteInferences: ...
+
     def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
         """Return the metadata that clients see of ``model``, the metadata of the next layer. Raises
         GatewayError."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from infergate.assembly.backends import make_remote_backend
 from infergate.assembly.engines import load_engine
+from infergate.assembly.transforms import make_transform_layer
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.base import Codec, TransportKind
@@ -43,7 +44,7 @@ from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open
 from infergate.runtime.in_process import InProcessListener
-from infergate.runtime.layers import make_layers, transform_layers
+from infergate.runtime.layers import make_layers
 from infergate.runtime.metric_sources import export_state
 from infergate.runtime.observers import make_observers, make_payload_log, make_recorder
 from infergate.runtime.offload import HelperPool
@@ -208,7 +209,7 @@ def _build_parts(
                 (
                     hook_layers(hooks, limits),
                     functools.partial(make_cache_layer, config, cache, shared.group),
-                    transform_layers(limits, helper_pool),
+                    functools.partial(make_transform_layer, limits=limits, offload=helper_pool),
                 ),
             ),
             comparer=comparisons.make_comparer(

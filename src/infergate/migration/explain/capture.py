@@ -5,7 +5,7 @@ upstream that has an ``online`` upstream behind it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
@@ -16,6 +16,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, Operation, Response
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest
+from infergate.gateway.route_layers import RouteInferences
 from infergate.transport.base import Endpoint, Upstream
 
 
@@ -38,6 +39,31 @@ class Captured:
     def is_complete(self) -> bool:
         """Whether the gateway was about to send the message, or to run the model."""
         return self.wire is not None or self.runs_model
+
+
+class TransformedInference:
+    """A layer that keeps the inference after the layers before it have changed it. ``request`` is
+    None until then."""
+
+    def __init__(self) -> None:
+        self.request: InferRequest | None = None
+        self._inner: RouteInferences | None = None
+
+    def __call__(self, inner: RouteInferences) -> TransformedInference:
+        self._inner = inner
+        return self
+
+    def infer(self, request: InferRequest, context: RequestContext) -> Awaitable[InferResponse]:
+        assert self._inner is not None
+        self.request = request
+        return self._inner.infer(request, context)
+
+    def stream(
+        self, request: InferRequest, context: RequestContext
+    ) -> AsyncGenerator[InferResponse, None]:
+        assert self._inner is not None
+        self.request = request
+        return self._inner.stream(request, context)
 
 
 class CapturingUpstream:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from infergate.assembly.transforms import make_transform_layer
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
@@ -95,11 +96,20 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
     if hooks:
         note = f"The hooks {', '.join(hooks)} may change or answer the request. They are not run."
         found = replace(found, notes=(*found.notes, note))
+    layer = make_transform_layer(config.routes[len(checks) - 1], compiled.limits(config), None)
     declared = compiled.declared_models(config)
-    if options.recorded is not None and model not in declared:
+    # With transforms, the model's tensors differ from the recorded ones.
+    if options.recorded is not None and model not in declared and layer is None:
         declared[model] = replace(options.recorded, name=model)
     explained = ExplainedRequest(
-        config, codec, wire, headers, declared, summary, options.queries_servers
+        config,
+        codec,
+        wire,
+        headers,
+        declared,
+        summary,
+        options.queries_servers,
+        () if layer is None else (layer,),
     )
     targets = [
         await explained.send_to(target)

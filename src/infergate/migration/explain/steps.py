@@ -56,6 +56,19 @@ def _output_steps(
             yield f"classification of '{output.name}': the gateway computes the classes"
 
 
+def transform_steps(client: InferRequest, transformed: InferRequest) -> Iterator[str]:
+    """Yield a sentence for each input and requested output of ``transformed`` that the route's
+    transforms have made."""
+    kept = {id(tensor) for tensor in client.inputs}
+    for tensor in transformed.inputs:
+        if id(tensor) not in kept:
+            yield f"transforms: input '{tensor.name}' becomes {describe_tensor(tensor)}"
+    names = {output.name for output in client.outputs}
+    for output in transformed.outputs:
+        if output.name not in names:
+            yield f"transforms: output '{output.name}' is requested"
+
+
 def response_steps(rewrite: Rewrite) -> Iterator[str]:
     """Yield a sentence for each change of the response."""
     for client_name, backend_name in rewrite.outputs.items():

@@ -20,11 +20,12 @@ from infergate.core.messages import InferRequest, ModelMetadata
 from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import RoutingGateway
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.rename import metadata_to_backend
+from infergate.gateway.route_layers import RouteLayer
 from infergate.migration.explain import steps
 from infergate.migration.explain.backends import make_capturing_backend
-from infergate.migration.explain.capture import Captured
+from infergate.migration.explain.capture import Captured, TransformedInference
 from infergate.migration.explain.route_checks import RouteTarget
 from infergate.routing.table import RouteTable
 from infergate.transport.base import Endpoint
@@ -89,6 +90,8 @@ class ExplainedRequest:
     declared: Mapping[str, ModelMetadata]
     summary: RequestSummary
     queries_servers: bool
+    layers: tuple[RouteLayer, ...] = ()
+    """The layers of the route that change tensors."""
 
     @property
     def is_inference(self) -> bool:
@@ -112,8 +115,15 @@ class ExplainedRequest:
         )
         try:
             rule = compiled.routing_table(self.config).name_rule
+            transformed = TransformedInference()
+            layers: Mapping[int, tuple[RouteLayer, ...]] = (
+                {0: (*self.layers, transformed)} if self.layers else {}
+            )
             gateway = RoutingGateway(
-                RouteTable((route,), rule), {route.backend: backend}, self.declared
+                RouteTable((route,), rule),
+                {route.backend: backend},
+                self.declared,
+                GatewayOptions(layers=layers),
             )
             limits = compiled.limits(self.config)
             frontend: Frontend[Any, Any] = Frontend(self.codec, gateway, limits)
@@ -132,7 +142,7 @@ class ExplainedRequest:
                 context.record.pipeline,
             )
             sent = await self._read_back(backend, captured, target) or captured.operation
-            changes = _steps(sent, inference, target, backend)
+            changes = _steps(sent, inference, transformed.request, target, backend)
             explanation = replace(explanation, steps=changes)
             if captured.is_complete:
                 explanation = replace(explanation, **_describe(captured, sent))
@@ -225,13 +235,19 @@ class ExplainedRequest:
 
 
 def _steps(
-    sent: InferRequest | None, client: InferRequest | None, target: RouteTarget, backend: Backend
+    sent: InferRequest | None,
+    client: InferRequest | None,
+    transformed: InferRequest | None,
+    target: RouteTarget,
+    backend: Backend,
 ) -> tuple[str, ...]:
     if client is None or sent is None:
         return ()
     rewrite = target.route.rewrite
+    found = () if transformed is None else tuple(steps.transform_steps(client, transformed))
     return (
-        *steps.request_steps(client, sent, rewrite, backend.protocol),
+        *found,
+        *steps.request_steps(transformed or client, sent, rewrite, backend.protocol),
         *steps.response_steps(rewrite),
     )
 

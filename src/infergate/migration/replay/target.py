@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from infergate.assembly.backends import make_remote_backend
 from infergate.assembly.plugins import make_python_backend
+from infergate.assembly.transforms import make_transform_layer
 from infergate.backends.base import Backend, SupportsHealthWatch
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.remote import RemoteBackend
@@ -25,7 +26,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange
 from infergate.core.messages import ModelMetadata
 from infergate.core.request_context import RequestContext
-from infergate.gateway.gateway import RoutingGateway
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.migration.recorded import recorded_metadata
 from infergate.routing.table import RouteTable
 
@@ -205,7 +206,14 @@ def _make_gateway(config: Config, declared: dict[str, ModelMetadata]) -> Routing
     models = compiled.declared_models(config) | declared
     table = compiled.routing_table(config)
     routes = (replace(route, mirror=None) for route in table.routes)
-    return RoutingGateway(RouteTable(routes, table.name_rule), backends, models)
+    limits = compiled.limits(config)
+    layers = {
+        position: (layer,)
+        for position, route in enumerate(config.routes)
+        if (layer := make_transform_layer(route, limits, None)) is not None
+    }
+    options = GatewayOptions(layers=layers)
+    return RoutingGateway(RouteTable(routes, table.name_rule), backends, models, options)
 
 
 def _make_backend(name: str, config: Config) -> Backend:

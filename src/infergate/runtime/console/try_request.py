@@ -33,7 +33,7 @@ from infergate.core.messages import InferRequest, InferResponse, Operation, Resp
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import RoutingGateway
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.routing.table import RouteTable
 from infergate.runtime.console import tensor_format
 from infergate.runtime.console.explanations import explain
@@ -302,13 +302,16 @@ def _recording_gateway(
     messages."""
     backends_by_name = {backend.name: backend for backend in gateway.backends}
     try:
-        route = gateway.bind(model, version, context.child()).route
+        binding = gateway.bind(model, version, context.child())
     except GatewayError:
         return RoutingGateway(RouteTable((), gateway.name_rule), {}, gateway.declared)
-    route = replace(route, mirror=None)
+    route = replace(binding.route, mirror=None)
     names = (route.backend, route.fallback, *(target.backend for target in route.split))
     backends = {name: _with_recording(backends_by_name[name], exchanges) for name in names if name}
-    return RoutingGateway(RouteTable((route,), gateway.name_rule), backends, gateway.declared)
+    # Of the route's layers, only those that define what clients send and receive apply.
+    layers = {0: tuple(reversed(binding.metadata_layers))}
+    table = RouteTable((route,), gateway.name_rule)
+    return RoutingGateway(table, backends, gateway.declared, GatewayOptions(layers=layers))
 
 
 def _with_recording(backend: Backend, exchanges: list[Json]) -> Backend:

@@ -528,3 +528,33 @@ def test_a_wrong_command_line_has_exit_code_2(
     code, _, err = run(tmp_path, capsys, *argv)
     assert code == 2
     assert reason in err
+
+
+TRANSFORMED = """
+    transforms:
+      inputs:
+        - cast: {tensor: x, from: FP32, to: FP64}
+        - rename: {x: z}
+      outputs: [{rename: {y: w}}]
+"""
+
+
+async def test_transforms_are_applied_and_their_inputs_described() -> None:
+    config = f"backends: {{b: {{{V2}}}}}\nroutes:\n  - model: m\n    backend: b{TRANSFORMED}"
+    request = InferRequest("m", inputs=(X,), outputs=(RequestedOutput("w"),))
+    found = await explained(config, built(request))
+    (target,) = found.targets
+    assert target.error == ""
+    assert target.steps[:2] == (
+        "transforms: input 'z' becomes FP64 [1, 2], 16 bytes",
+        "transforms: output 'y' is requested",
+    )
+    assert target.layout[1].endswith("'z', FP64 [1, 2], 16 bytes")
+    assert found.inference == request
+
+
+async def test_an_input_that_does_not_fit_the_transforms_is_explained() -> None:
+    config = f"backends: {{b: {{{V2}}}}}\nroutes:\n  - model: m\n    backend: b{TRANSFORMED}"
+    wrong = tensor_from_array("x", Datatype.UINT8, np.zeros((1, 2)))
+    found = await explained(config, built(InferRequest("m", inputs=(wrong,))))
+    assert "input 'x': expected FP32, got UINT8" in found.targets[0].error

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from infergate.backends.remote import RemoteBackend
 from infergate.config.load import parse
+from infergate.core.datatypes import Datatype
 from infergate.core.exchange import Exchange
-from infergate.core.messages import TensorMetadata
+from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
+from infergate.core.request_context import RequestContext
+from infergate.core.tensor import tensor_from_array
 from infergate.migration.recorded import recorded_metadata
 from infergate.migration.replay import target as module
 from infergate.migration.replay.target import ConfigTarget, ReplayTargetError, UrlTarget
@@ -146,6 +150,25 @@ async def test_a_configuration_is_used_with_all_its_routes_and_without_mirrors()
         assert [backend.name for backend in gateway.backends] == ["b", "c"]
         assert gateway.traffic_splits == {}
         assert gateway.route_label("m", "", {}) == "m"
+    finally:
+        await target.close()
+
+
+async def test_the_transforms_of_a_configuration_apply() -> None:
+    config = parse(
+        "backends: {b: {protocol: builtin}}\n"
+        "routes: [{model: m, backend: b, rewrite: {model: identity},"
+        " transforms: {outputs: [{rename: {OUTPUT0: y}}]}}]",
+        "routes.yaml",
+        {},
+    )
+    target = ConfigTarget(config)
+    try:
+        gateway = await target.gateway_for(exchange(1))
+        tensor = tensor_from_array("INPUT0", Datatype.FP32, np.ones((1,)))
+        response = await gateway.perform(InferRequest("m", inputs=(tensor,)), RequestContext("t"))
+        assert isinstance(response, InferResponse)
+        assert [each.name for each in response.outputs] == ["y"]
     finally:
         await target.close()
 

@@ -66,6 +66,8 @@ async def gateway() -> AsyncIterator[RunningGateway]:
              "rewrite": {"model": "identity"}},
             {"model": "chosen", "backend": "embedded", "headers": {"x-stage": "canary"},
              "rewrite": {"model": "identity"}},
+            {"model": "transformed", "backend": "v2-grpc", "rewrite": {"model": "identity"},
+             "transforms": {"outputs": ({"rename": {"OUTPUT0": "y"}},)}},
         ]  # fmt: skip
         admin = FREE | {"actions": True}
         yield await start_gateway(
@@ -154,6 +156,13 @@ async def test_an_unreachable_backend_and_its_fallback(gateway: RunningGateway) 
     assert "down" in response["meaning"]
     assert {each["error"].partition(":")[0] for each in response["exchanges"]} == {"connect"}
     assert (await try_request(gateway, protocol="v2-grpc", model="saved"))["outcome"] == "ok"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_transforms_of_the_route_apply(gateway: RunningGateway) -> None:
+    response = await try_request(gateway, protocol="v2-rest", model="transformed")
+    (output,) = json.loads(response["result"])["outputs"]
+    assert (output["name"], output["data"]) == ("y", [1, 2.5, -3])
 
 
 @pytest.mark.asyncio(loop_scope="module")
