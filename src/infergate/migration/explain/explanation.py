@@ -31,6 +31,9 @@ __all__ = ["ExplainOptions", "Explanation", "ModelMetadata", "explain"]
 _ACCESS_NOTE: Final = "Access rules and rate limits are not applied here."
 _OWN_SERVICES: Final = tuple(f"/{name}/" for name in (HEALTH_SERVICE, *REFLECTION_SERVICES))
 """The beginnings of the methods of the gateway's own gRPC services."""
+_CACHE_NOTE: Final = (
+    "The route has a response cache: only misses are sent. Lookups are not made here."
+)
 _SERVER_NOTE: Final = "The gateway itself answers requests about the server."
 
 
@@ -91,10 +94,13 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
     found = replace(found, routes=tuple(checks))
     if route is None:
         return replace(found, error=f"not_found: no route matches the model '{model}'")
-    hooks = config.routes[checks[-1].number - 1].hooks
-    if hooks:
-        note = f"The hooks {', '.join(hooks)} may change or answer the request. They are not run."
+    configured = config.routes[checks[-1].number - 1]
+    if configured.hooks:
+        names = ", ".join(configured.hooks)
+        note = f"The hooks {names} may change or answer the request. They are not run."
         found = replace(found, notes=(*found.notes, note))
+    if configured.cache is not None:
+        found = replace(found, notes=(*found.notes, _CACHE_NOTE))
     declared = compiled.declared_models(config)
     if options.recorded is not None and model not in declared:
         declared[model] = replace(options.recorded, name=model)
