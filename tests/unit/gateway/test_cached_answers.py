@@ -37,7 +37,7 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpResponse, join_parts
 from infergate.gateway.cached_route import CachedRoute, CachePolicy
 from infergate.gateway.frontend import Frontend
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.shared_memory import uses_shared_memory
 from infergate.routing.table import Route, RouteTable
 from infergate.testing import strategies
@@ -81,7 +81,7 @@ class Harness:
         def layer(inner: Any) -> CachedRoute:
             return CachedRoute(inner, ResponseCache(store, 1 << 24), policy, self.counters)
 
-        gateway = Gateway(
+        gateway = RoutingGateway(
             RouteTable([Route("*", "own", has_layers=cached)], NameRule(allow_slash=True)),
             {"own": self.backend},
             {} if model is None else {model.name: model},

@@ -27,7 +27,7 @@ from infergate.core.region_ref import RegionRef
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.gateway.cached_route import CachedRoute, CachePolicy
-from infergate.gateway.gateway import Gateway, GatewayOptions
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.server_control import ControlPermissions
 from infergate.routing.table import Route, RouteTable
 from memory_budget import Budget
@@ -450,7 +450,7 @@ async def test_loading_a_model_makes_the_responses_of_its_backend_obsolete(
 
     backend = Memory("own", answer)
     options = GatewayOptions(permissions=ControlPermissions(repository=True), models_changed=note)
-    gateway = Gateway(RouteTable([Route("m", "own")]), {"own": backend}, {}, options)
+    gateway = RoutingGateway(RouteTable([Route("m", "own")]), {"own": backend}, {}, options)
     try:
         await gateway.perform(operation, new_context())
     except GatewayError:

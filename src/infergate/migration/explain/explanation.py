@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from infergate.config import compile as compiled
+from infergate.config.routes import RouteConfig
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
 from infergate.core.messages import OPERATION_NAMES, InferRequest, ModelMetadata
@@ -94,13 +95,8 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
     found = replace(found, routes=tuple(checks))
     if route is None:
         return replace(found, error=f"not_found: no route matches the model '{model}'")
-    configured = config.routes[checks[-1].number - 1]
-    if configured.hooks:
-        names = ", ".join(configured.hooks)
-        note = f"The hooks {names} may change or answer the request. They are not run."
-        found = replace(found, notes=(*found.notes, note))
-    if configured.cache is not None:
-        found = replace(found, notes=(*found.notes, _CACHE_NOTE))
+    layers = _layer_notes(config.routes[checks[-1].number - 1])
+    found = replace(found, notes=(*found.notes, *layers))
     declared = compiled.declared_models(config)
     if options.recorded is not None and model not in declared:
         declared[model] = replace(options.recorded, name=model)
@@ -123,6 +119,14 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
         inference=inference,
         metadata=next((each.metadata for each in targets if each.metadata), None),
     )
+
+
+def _layer_notes(route: RouteConfig) -> Iterator[str]:
+    if route.hooks:
+        names = ", ".join(route.hooks)
+        yield f"The hooks {names} may change or answer the request. They are not run."
+    if route.cache is not None:
+        yield _CACHE_NOTE
 
 
 def _headers(wire: Wire) -> Mapping[str, str]:
