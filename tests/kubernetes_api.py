@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -46,8 +47,9 @@ def ready_slice(name: str, *addresses: str) -> Slice:
 class ApiServer:
     """The API server. ``requests`` are the queries of all requests, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
+        self._tls = tls
         self.slices: dict[str, Slice] = {}
         self.requests: list[dict[str, str]] = []
         self.tokens: list[str] = []
@@ -138,7 +140,9 @@ class ApiServer:
 
     async def start(self) -> None:
         """Listen on the same port as before, or on a free port."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, ssl=self._tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

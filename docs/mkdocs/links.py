@@ -46,6 +46,10 @@ _FENCE: Final = re.compile(r"(^ *`{3,}[^\n]*\n.*?^ *`{3,}[ \t]*$)", re.DOTALL | 
 _GLUED: Final = re.compile(
     r"^(?!(?:[-*]|\d+\.) |[|#>]|<!--)(\S.*\n)(?=(?:[-*]|\d+\.) )", re.MULTILINE
 )
+_TABLE: Final = re.compile("<table>.*?</table>", re.DOTALL)
+_ROW: Final = re.compile("<tr>.*?</tr>", re.DOTALL)
+_HEADING: Final = re.compile("<th[^>]*>(.*?)</th>", re.DOTALL)
+_CELL: Final = re.compile("<td(?=[ >])")
 _PARTS: Final = ("li", "ul", "ol", "tr", "pre", "h1", "h2", "h3", "h4")
 """HTML elements whose number must be the same on the site and on GitHub."""
 _LANGUAGES: Final = {".yml": "yaml", ".py": "python", ".service": "ini", "Dockerfile": "docker"}
@@ -100,8 +104,10 @@ def _anchor(heading: str, _separator: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def on_page_content(html: str, page: Any, **_: Any) -> None:
-    """Warn if GitHub renders other numbers of elements. Most differences are paragraphs or lists
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Label the cells of tables with their headings, which narrow screens show beside them.
+
+    Warn if GitHub renders other numbers of elements. Most differences are paragraphs or lists
     inside a list item that are indented by less than four spaces."""
     if not page.file.src_uri.startswith(f"{_SHOWN}/"):
         github_html = MarkdownIt().enable("table").render(page.file.content_string)
@@ -111,6 +117,18 @@ def on_page_content(html: str, page: Any, **_: Any) -> None:
             )
             if here != on_github:
                 _LOG.warning("%s: <%s>: %d, not %d", _source_path(page.file), part, here, on_github)
+    return _TABLE.sub(_with_labels, html)
+
+
+def _with_labels(table: re.Match[str]) -> str:
+    headings = _HEADING.findall(table[0])
+    labels = [re.sub("<[^>]*>", "", each).replace('"', "&quot;") for each in headings]
+
+    def label_cells(row: re.Match[str]) -> str:
+        names = iter(labels)
+        return _CELL.sub(lambda _: f'<td data-label="{next(names, "")}"', row[0])
+
+    return _ROW.sub(label_cells, table[0])
 
 
 def _source_path(file: File) -> str:

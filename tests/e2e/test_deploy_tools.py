@@ -15,7 +15,7 @@ from peers.support.installed import PROJECT, Installed
 from rollout_queries import rollout_queries
 
 DEPLOY = PROJECT / "deploy"
-OVERLAYS = ("base", "sidecar", "fleet")
+OVERLAYS = ("base", "sidecar", "fleet", "endpoint-slices")
 RELEASES = ("1.27", "1.32", "1.37")
 """The oldest supported Kubernetes version, a version in between, and the newest version known to
 the tool."""

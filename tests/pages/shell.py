@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -20,16 +19,12 @@ from peers.support.installed import PROJECT
 
 COPIED: Final = ("config", "deploy")
 _SECONDS: Final = 240
-_SERVER: Final = re.compile(r"(?<![&|>\\])&[ \t]*(?:#.*)?$")
-_HEREDOC: Final = re.compile(r"(?<!<)<<(?!<)-?\s*(['\"]?)(\w+)\1")
 _MAKE: Final = f"""\
 #!/bin/bash
 # Only checks that the targets exist: tests cannot run tests.
 exec {shutil.which("make")} --no-print-directory -n -C {PROJECT} "${{@:-help}}" > /dev/null
 """
 _TAIL: Final = 40
-_READY_SECONDS: Final = 5
-"""Seconds within which a listening server prints that it is ready."""
 
 
 @dataclass(frozen=True)
@@ -124,11 +119,9 @@ def _script(blocks: Sequence[Block], work: Path) -> Iterator[str]:
         if not block.is_run:
             continue
         output = work / f"{block.line}.output"
-        lines = list(with_waits(block.text, f"{helpers} listens $!"))
-        waits = len(lines) > len(block.text.splitlines())
         yield f"exec > {output} 2>&1"
         if block.language == COMMANDS:
-            yield from lines
+            yield block.text.rstrip("\n")
         else:
             program = work / f"{block.line}.py"
             program.write_text(block.text)
@@ -136,22 +129,9 @@ def _script(blocks: Sequence[Block], work: Path) -> Iterator[str]:
         if block.prints is not None:
             expected = work / f"{block.line}.expected"
             expected.write_text(block.prints)
-            yield f"{helpers} printed {output} {expected} {_READY_SECONDS if waits else 0}"
+            yield f"{helpers} printed {output} {expected}"
 
 
 def _copy(text: str, work: Path, name: str) -> str:
     work.write_text(text)
     return f"mkdir -p $(dirname {name}) && cp {work} {name}"
-
-
-def with_waits(commands: str, wait: str) -> Iterator[str]:
-    """Return the lines of ``commands``, with ``wait`` after each background process."""
-    until = None
-    for line in commands.splitlines():
-        yield line
-        if until is not None:
-            until = None if line.strip() == until else until
-        elif heredoc := _HEREDOC.search(line):
-            until = heredoc[2]
-        elif _SERVER.search(line):
-            yield wait

@@ -19,7 +19,7 @@ from infergate.config.load import parse
 from pages.blocks import COMMANDS, Block, blocks_of
 from pages.isolated import can_isolate_network
 from pages.script_helpers import printed
-from pages.shell import run, with_waits
+from pages.shell import run
 from peers.support.installed import PROJECT
 
 PAGES = sorted(
@@ -41,7 +41,6 @@ OPTIONAL_NEEDS = {
 ALLOWED_NEEDS = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
 ISOLATED = (sys.executable, "-m", "pages.isolated")
 PATHS = re.compile(r"(?<![\w./~-])(?:bench|config|deploy|docs|fbs|proto|src|tests)/[\w./-]*\w")
-WAIT = "wait"
 
 
 def name_of(page: Path) -> str:
@@ -223,12 +222,3 @@ def test_make_targets_exist(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_an_ellipsis_matches_anything(expected: str, fits: bool) -> None:
     assert printed("one  \ntwo\n", expected) is fits
-
-
-def test_the_script_waits_for_servers() -> None:
-    commands = "serve &\nserve \\\n  it &  # by\na && b\nx 2>&1\ncat <<'E' &\nserve &\nE\n"
-    lines = list(with_waits(commands, WAIT))
-    assert lines == [
-        "serve &", WAIT, "serve \\", "  it &  # by", WAIT, "a && b", "x 2>&1", "cat <<'E' &",
-        "serve &", "E",
-    ]  # fmt: skip

@@ -328,7 +328,7 @@ async def test_actions_require_a_key_if_keys_are_configured() -> None:
             await page.open(f"http://{gateway.admin}/console/#try")
             await page.until("document.getElementById('key').checkVisibility()")
             await page.until("document.querySelector('#try-protocol option')")
-            await page.eval("document.getElementById('try-model').value = 'identity'")
+            await page.eval("document.getElementById('try-model').value = 'digits'")
             await page.eval("document.getElementById('send').click()")
             note = "document.getElementById('try-note').textContent"
             await page.until(f"{note}.startsWith('Not sent')")

@@ -1,7 +1,8 @@
 """The console's demo in a real browser: draw a digit, send it in every protocol, copy it as code,
 generate traffic, and break a server.
 
-INFERGATE_SHOTS names a folder for screenshots.
+INFERGATE_SHOTS names a folder for screenshots, and INFERGATE_PICTURES one for the pictures of the
+README: ``INFERGATE_PICTURES=docs/pictures pytest tests/peers/test_console_demo.py -k life``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from peers.support.axe import axe_violations
 from peers.support.chromium import Page, chromium, opened_page
 from peers.test_console import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
 
-pytestmark = pytest.mark.peers
+pytestmark = [pytest.mark.peers, pytest.mark.asyncio(loop_scope="module")]
 
 CLICK = "document.getElementById('{}').click()"
 TEXT = "document.getElementById('{}').textContent"
@@ -35,16 +36,23 @@ def demo() -> Iterator[Infergate]:
         yield running
 
 
-@pytest_asyncio.fixture
-async def page(demo: Infergate) -> AsyncIterator[Page]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tab() -> AsyncIterator[Page]:
     async with opened_page() as opened:
-        await opened.look(*WIDE)
-        await opened.open(f"http://{demo.admin}/console/#try")
-        await opened.until("document.querySelector('#try-protocol option')")
         yield opened
-        assert opened.console_errors == []
-        own = f"http://{demo.admin}/"
-        assert [each for each in opened.requests if not each.startswith(own)] == []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(tab: Page, demo: Infergate) -> AsyncIterator[Page]:
+    await tab.look(*WIDE)
+    await tab.open("data:text/html,next")
+    tab.requests.clear()
+    await tab.open(f"http://{demo.admin}/console/#try")
+    await tab.until("document.querySelector('#try-protocol option')")
+    yield tab
+    assert tab.console_errors == []
+    own = f"http://{demo.admin}/"
+    assert [each for each in tab.requests if not each.startswith(own)] == []
 
 
 @pytest.fixture
@@ -52,6 +60,11 @@ def shots(tmp_path: Path) -> Path:
     folder = Path(os.environ.get("INFERGATE_SHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return Path(os.environ.get("INFERGATE_PICTURES", tmp_path))
 
 
 BEST = "document.querySelector('#try-views .score.best span').textContent"
@@ -141,7 +154,7 @@ async def test_the_request_is_copied_as_code(page: Page) -> None:
 
 
 async def test_traffic_and_a_broken_server_bring_the_diagram_to_life(
-    page: Page, shots: Path
+    page: Page, shots: Path, pictures: Path
 ) -> None:
     await page.eval("location.hash = '#live'")
     await page.until("document.getElementById('demo').checkVisibility()")
@@ -149,6 +162,11 @@ async def test_traffic_and_a_broken_server_bring_the_diagram_to_life(
     busy = "document.querySelectorAll('#column-{} .node[data-busy=true]').length"
     await page.until(f"{busy.format('backends')} >= 5", "every backend has traffic")
     await page.until(f"{busy.format('endpoints')} >= 4")
+    await show_a_translated_request(page)
+    for scheme in ("light", "dark"):
+        await page.look(*WIDE, scheme)
+        await page.shoot(pictures / f"request-{scheme}.webp")
+    await page.eval("location.hash = '#live'")
     await page.eval(CLICK.format("demo-break"))
     await page.until(f"{TEXT.format('demo-break')} === 'Repair the server'")
     failing = "document.querySelector('[data-key=\"back:tf-serving\"]')?.dataset.health"
@@ -159,6 +177,8 @@ async def test_traffic_and_a_broken_server_bring_the_diagram_to_life(
         assert await page.eval(UNNAMED) == []
         assert await page.eval(WIDER) <= 0
         await page.shoot(shots / f"demo-live-{scheme}-{size[0]}.png", whole=size is NARROW)
+        if size is WIDE:
+            await page.shoot(pictures / f"console-{scheme}.webp")
     assert await axe_violations(page) == []
     await page.eval(CLICK.format("demo-break"))
     await page.until(f"{TEXT.format('demo-break')} === 'Break a server'")
@@ -170,3 +190,15 @@ async def test_traffic_and_a_broken_server_bring_the_diagram_to_life(
     await page.until("document.getElementById('demo-stop').disabled")
     names = "[...document.querySelectorAll('#column-backends .name code')].map((e) => e.innerText)"
     await page.until(f"JSON.stringify({names}) === '[\"demo\"]'", "the configuration is restored")
+
+
+async def show_a_translated_request(page: Page) -> None:
+    """Send a drawn seven in V2 REST to the legacy server, and scroll to both sides."""
+    await page.eval("location.hash = '#try'")
+    await page.eval("document.getElementById('try-model').value = 'digits-legacy'")
+    await page.eval(CLICK.format("pad-seven"))
+    await page.eval(CLICK.format("send"))
+    await page.until("document.querySelectorAll('#sides .wire').length === 4")
+    await page.until(f"{BEST} === 'seven'")
+    await page.eval("document.getElementById('outcome').scrollIntoView()")
+    await page.eval("window.scrollBy(0, -80)")  # the page's header covers the top

@@ -20,10 +20,11 @@ from peers.support.axe import axe_violations
 from peers.support.chromium import Page, chromium, opened_page
 from peers.test_console import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
 
-pytestmark = pytest.mark.peers
+pytestmark = [pytest.mark.peers, pytest.mark.asyncio(loop_scope="module")]
 
 TEXT = "document.getElementById('{}').textContent"
 PHONE = (400, 860)
+BLANK = "data:text/html,next"
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +60,26 @@ def perform_incident(running: Incident) -> None:
     running.file.write_text(text)
 
 
-@pytest_asyncio.fixture
-async def page(incident: Incident) -> AsyncIterator[Page]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tab() -> AsyncIterator[Page]:
     async with opened_page() as opened:
-        await opened.look(*WIDE)
-        await show(opened, incident)
         yield opened
-        assert opened.console_errors == []
-        own = f"http://{incident.gateway.admin}/"
-        assert [each for each in opened.requests if not each.startswith(own)] == []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(tab: Page, incident: Incident) -> AsyncIterator[Page]:
+    await tab.look(*WIDE)
+    await show(tab, incident)
+    yield tab
+    assert tab.console_errors == []
+    own = f"http://{incident.gateway.admin}/"
+    others = [each for each in tab.requests if not each.startswith((own, BLANK))]
+    assert others == []
 
 
 async def show(page: Page, incident: Incident, subject: str = "") -> None:
     """Open the history of ``subject``, such as ``route=good``."""
-    await page.open("about:blank#")
+    await page.open(BLANK)
     await page.open(f"{incident.url}#history?{subject}")
     await page.until(f"{TEXT.format('history-summary')}.includes('last 15 minutes')")
 
@@ -84,7 +91,7 @@ def shots(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_counts_are_those_of_the_requests_that_were_sent(incident: Incident) -> None:
+async def test_the_counts_are_those_of_the_requests_that_were_sent(incident: Incident) -> None:
     good = incident.history("route=good")["counts"]
     assert sum(good["requests"]) == 35
     assert (sum(good["client_errors"]), sum(good["failures"])) == (5, 0)
@@ -168,14 +175,13 @@ async def test_the_link_shows_the_same_again(page: Page, incident: Incident) -> 
     await page.press("ArrowLeft", 37)
     url, described = await page.eval("location.href"), await page.eval(cursor)
     assert "route=good&minutes=60&at=" in url
-    async with opened_page() as other:
-        await other.open(url)
-        await other.until(f"{cursor} === {described!r}", described)
-        chosen = "document.getElementById('history-subject').selectedOptions[0].textContent"
-        assert await other.eval(chosen) == "good"
-        assert (
-            await other.eval("document.querySelector('input[name=period]:checked').value") == "60"
-        )
+    await page.open(BLANK)
+    await page.open(url)
+    await page.until(f"{cursor} === {described!r}", described)
+    chosen = "document.getElementById('history-subject').selectedOptions[0].textContent"
+    assert await page.eval(chosen) == "good"
+    period = "document.querySelector('input[name=period]:checked').value"
+    assert await page.eval(period) == "60"
 
 
 async def test_the_history_follows_new_requests(page: Page, incident: Incident) -> None:

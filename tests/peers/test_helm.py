@@ -57,6 +57,10 @@ def comparable(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
     for manifest in manifests:
         simple = without_helm(manifest, renamed)
         simple["metadata"].pop("labels", None)  # compared by `labels`
+        if simple["metadata"].get("namespace") == "models":  # the release's namespace
+            del simple["metadata"]["namespace"]
+        for subject in simple.get("subjects", ()):
+            subject.setdefault("namespace", "models")
         if manifest["kind"] == "Deployment":
             simple["spec"]["template"]["spec"]["volumes"].sort(key=lambda volume: volume["name"])
         if manifest["kind"] == "ConfigMap":
@@ -91,6 +95,7 @@ def labels(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
         ("kubernetes/base", "defaults"),
         ("kubernetes/sidecar", "sidecar"),
         ("kubernetes/fleet", "fleet"),
+        ("kubernetes/endpoint-slices", "endpoint-slices"),
         ("rollouts/argo", "rollouts-argo"),
     ],
 )
@@ -195,6 +200,66 @@ def test_without_the_watch_the_pod_has_no_token(kubernetes_tools: Installed) -> 
     assert not {"ServiceAccount", "Role", "RoleBinding"} & {each["kind"] for each in manifests}
     (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
     assert deployment["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_values_reach_the_pod(kubernetes_tools: Installed, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(
+        yaml.safe_dump(
+            {
+                "existingConfigMap": "shared",
+                "extraVolumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
+                "extraVolumeMounts": [{"name": "tls", "mountPath": "/tls", "readOnly": True}],
+                "env": [{"name": "TRITON_URL", "value": "grpc://other:8001"}],
+                "podLabels": {"team": "a"},
+                "podAnnotations": {"note": "b"},
+                "imagePullSecrets": [{"name": "pull"}],
+                "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                "nodeSelector": {"disk": "ssd"},
+                "priorityClassName": "high",
+                "networkPolicy": {"enabled": False},
+                "service": {"type": "LoadBalancer", "annotations": {"c": "d"}},
+            }
+        )
+    )
+    manifests = render(
+        kubernetes_tools, CHART, [values], "replicas=3", "image.tag=1.2", "image.pullPolicy=Always"
+    )
+    by_kind = {each["kind"]: each for each in manifests}
+    assert by_kind.keys() == {"Deployment", "Service"}
+    deployment, service = by_kind["Deployment"]["spec"], by_kind["Service"]
+    assert deployment["replicas"] == 3
+    template = deployment["template"]
+    assert template["metadata"]["labels"]["team"] == "a"
+    assert template["metadata"]["annotations"]["note"] == "b"
+    spec = template["spec"]
+    (gateway,) = spec["containers"]
+    assert (gateway["image"], gateway["imagePullPolicy"]) == (
+        "registry.example/infergate:1.2",
+        "Always",
+    )
+    assert gateway["env"] == [{"name": "TRITON_URL", "value": "grpc://other:8001"}]
+    assert gateway["volumeMounts"][1]["mountPath"] == "/tls"
+    assert spec["volumes"][0]["configMap"] == {"name": "shared"}
+    assert spec["volumes"][1]["secret"] == {"secretName": "tls"}
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
+    assert (spec["nodeSelector"], spec["priorityClassName"]) == ({"disk": "ssd"}, "high")
+    assert spec["tolerations"][0]["key"] == "gpu"
+    assert service["spec"]["type"] == "LoadBalancer"
+    assert service["metadata"]["annotations"] == {"c": "d"}
+
+
+def test_the_configuration_may_come_from_a_file(kubernetes_tools: Installed) -> None:
+    file = DEPLOY / "kubernetes" / "fleet" / "routes.yaml"
+    done = run_helm(kubernetes_tools, "template", "x", str(CHART), "--set-file", f"config={file}")
+    (found,) = (each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "ConfigMap")
+    assert found["data"]["routes.yaml"] == file.read_text(encoding="utf-8")
+
+
+def test_the_autoscaler_sets_the_number_of_gateways(kubernetes_tools: Installed) -> None:
+    manifests = render(kubernetes_tools, CHART, [], "replicas=3", "autoscaling.enabled=true")
+    (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
+    assert "replicas" not in deployment["spec"]
 
 
 def test_releases_of_one_namespace_do_not_mix(kubernetes_tools: Installed) -> None:

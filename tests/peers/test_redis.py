@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import redis
 
 from e2e.running import Infergate, started_infergate
 from faults.payloads import document, tensor
@@ -88,11 +89,41 @@ def test_when_unavailable_applies_while_redis_is_unavailable(
 
 
 def test_a_hanging_redis_counts_as_unavailable(port: int) -> None:
-    with redis_server(port) as redis, gateway(port, "closed") as one:
+    with redis_server(port) as server, gateway(port, "closed") as one:
         assert send_request(one) == 200
-        os.kill(redis.pid, signal.SIGSTOP)
+        os.kill(server.pid, signal.SIGSTOP)
         try:
             assert send_request(one) == 503
         finally:
-            os.kill(redis.pid, signal.SIGCONT)
+            os.kill(server.pid, signal.SIGCONT)
         until(lambda: send_request(one) == 200, "the limiter uses Redis again")
+
+
+CACHED = """
+backends: {{demo: {{protocol: builtin}}}}
+routes: [{{model: '*', backend: demo, idempotent: true, cache: {{ttl: 1h}}}}]
+cache: {{redis: {{url: "redis://127.0.0.1:{port}/0", timeout: 2s}}}}
+"""
+
+
+def cache_status(one: Infergate, data: int) -> str:
+    body = document(tensor(data=[data]))
+    answer = post(one.http, "/v2/models/identity/infer", body)
+    assert answer.status == 200
+    return answer.headers["cache-status"].partition("; ttl")[0]
+
+
+def test_gateways_share_cached_responses_and_serve_without_redis(port: int) -> None:
+    config = CACHED.format(port=port)
+    hit, miss = "infergate; hit", "infergate; fwd=miss; stored"
+    with started_infergate(config) as one, started_infergate(config) as two:
+        with redis_server(port):
+            assert cache_status(one, 1) == miss
+            with redis.Redis.from_url(f"redis://127.0.0.1:{port}/0") as client:
+                until(lambda: client.dbsize() == 2, "the response and the epoch are in Redis")
+            assert cache_status(two, 1) == hit
+            with started_infergate(config) as third:
+                assert cache_status(third, 1) == hit
+        assert cache_status(two, 1) == hit  # in its memory
+        assert cache_status(two, 2) == miss
+        assert "infergate_cache_redis_failures_total 1" in two.metrics()

@@ -60,7 +60,7 @@ class WatchTimes:
     min_delay: float = 0.5
     max_delay: float = 30.0
     progress: float = 5.0
-    merge: float = 0.05
+    merge: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class EndpointSliceWatch:
 
     async def _list(self) -> None:
         """Read all slices and their resource version."""
-        items: list[Any] = []
+        listed = self.slices.empty_copy()
         position = ""
         for _ in range(_MAX_PAGES):
             query = {"limit": str(_PAGE_SLICES)} | ({"continue": position} if position else {})
@@ -216,13 +216,14 @@ class EndpointSliceWatch:
             found = [] if document.get("items") is None else document["items"]
             if not isinstance(found, list):
                 raise MalformedObjectError("a list whose items are not a list")
-            items += found
+            for item in found:
+                listed.update(item)
             position = str(_object(document, "metadata").get("continue") or "")
             if not position:
                 break
             if len(position) > _MAX_CONTINUE:
                 raise MalformedObjectError("a list whose metadata.continue is too long")
-        self.slices.replace(items)
+        self.slices.copy_from(listed)
         self.version = _resource_version(document)
 
     async def _watch(
@@ -244,7 +245,7 @@ class EndpointSliceWatch:
                     self._report(None, on_state)
                     continue
                 event = _parse_response(response)
-                kind, item = event.get("type"), _object(event, "object")
+                kind, item = str(event.get("type")), _object(event, "object")
                 if kind == "ERROR":
                     error = _status_error(item.get("code"), item.get("message"))
                     if not isinstance(error, _ExpiredError):

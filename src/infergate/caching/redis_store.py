@@ -123,8 +123,9 @@ class RedisStore:
         if len(tag) == _TAG_BYTES:
             return value, tag
         # There is no epoch yet, or Redis has dropped it. Older responses must not become valid.
-        await self._redis.set(epoch_key, os.urandom(_TAG_BYTES))
-        return b"", b""
+        tag = os.urandom(_TAG_BYTES)
+        created = await self._redis.set(epoch_key, tag, nx=True)
+        return b"", tag if created else b""
 
     def _checked(self, value: bytes, tag: bytes) -> StoredValue | None:
         """Return the response in ``value``, or None (rule 1)."""

@@ -16,7 +16,7 @@ from infergate.terminal import Table, print_tables
 
 _WAIT_INTERVAL: Final = 0.1
 """Seconds between two queries of a gateway that is not ready."""
-_NUMBERS: Final = "REQUESTS", "FAILED", "CLIENT ERRORS", "P50", "P99"
+_NUMBERS: Final = "REQS", "FAILED", "CLIENT ERRORS", "P50", "P99"
 _HEALTH_ORDER: Final = ("down", "ejected", "failing", "degraded", "unknown", "draining", "up")
 
 
@@ -104,7 +104,7 @@ def _backends(state: Json, plan: Json) -> CommandResult:
         )
         for each in data
     ]  # fmt: skip
-    headings = ("BACKEND", "PROTOCOL", "RETRIES", "WAITING", *_NUMBERS)
+    headings = ("BACKEND", "PROTOCOL", "RETRIES", "QUEUED", *_NUMBERS)
     tables = [Table("backends, failures first", headings, rows, _right_aligned(2, 9))]
     found = [(each["name"], entry) for each in data for entry in each["endpoints"]]
     if found:

@@ -101,6 +101,9 @@ def _access(config: Config) -> Iterator[Sequence[str]]:
         amounts += [f"{rate.bytes} of bodies"] if rate.bytes else []
         scope = f"for each {' and '.join(rate.each)}" if rate.each else "together"
         yield " ".join(rate.who), "-", " ".join(rate.models), f"{', '.join(amounts)} {scope}"
+    for share in access.shares:
+        text = f"queue weight {share.weight:g}, priorities from {share.highest_priority}"
+        yield " ".join(share.who), "-", "*", text
 
 
 def _limits(config: Config) -> Iterator[Sequence[str]]:

@@ -105,7 +105,9 @@ def _timeline(phases: list[tuple[str, float]]) -> Iterator[tuple[str, ...]]:
     for name, seconds in phases:
         start = round(begin / total * _BAR_WIDTH)
         length = round((begin + seconds) / total * _BAR_WIDTH) - start
-        bar = " " * start + ("█" * length or ("▏" if seconds else ""))
+        bar = " " * start + "█" * length
+        if seconds and not length:
+            bar = " " * min(start, _BAR_WIDTH - 1) + "▏"
         yield _printable(name), duration(begin), duration(seconds), f"|{bar.ljust(_BAR_WIDTH)}|"
         begin += seconds
 

@@ -75,6 +75,8 @@ class _Ranking:
 
     def discard(self, name: str) -> None:
         del self._entries[name]
+        if not self._entries:
+            self._heap.clear()
 
     def first(self) -> str:
         """Return the first name. There must be a name."""

@@ -48,7 +48,8 @@ class RequestRecord:
     queue_seconds: float = 0.0
     """The part of ``backend_seconds`` spent in the backend's queue."""
     message: Any = None
-    """The client's unary request, until the request has been recorded."""
+    """The client's request while it is served, without the time of a streamed response. The
+    dispatcher sets it."""
 
     def record_error(self, error: GatewayError) -> None:
         """Record ``error`` as the outcome, and make its public text name the exceeded limit."""

@@ -112,7 +112,7 @@ class CachedRoute:
         self._counters: Final = counters
         self._flights: Final[dict[bytes, _Flight]] = {}
         self._tasks: Final[set[asyncio.Task[_Result]]] = set()
-        """All running flights, including those that nobody waits for."""
+        """All running flights, including those for which no client waits."""
         self._versions: Final = BoundedCache[tuple[str, str], str](_MAX_VERSIONS)
         """The version in the last response of each model and requested version."""
 
@@ -298,11 +298,11 @@ class CachedRoute:
     async def _check_version(self, request: InferRequest, response: InferResponse) -> bool:
         """Return whether ``response`` has the same version as the last response. If it has not, the
         server has loaded another version, and all cached responses are obsolete."""
-        asked = request.model, request.version
-        previous = self._versions.get(asked)
+        requested = request.model, request.version
+        previous = self._versions.get(requested)
         if previous == response.version:
             return True
-        self._versions[asked] = response.version
+        self._versions[requested] = response.version
         if previous is None:
             return True
         await self._cache.invalidate(self._policy.backend)

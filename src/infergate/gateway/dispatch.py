@@ -119,6 +119,7 @@ class Dispatch(ABC, Generic[Req, Resp]):
         if context.abort_error is None:
             context.record.outcome = Kind.CANCELLED.value
             self._record(context)
+        context.record.message = None
 
     def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
         """Return the response for ``error``, with which the transport refuses the request. The
@@ -172,11 +173,13 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     def _finish(self, response: HttpResponse, context: RequestContext) -> None:
         if context.response_headers:
             response.headers = {**context.response_headers, **response.headers}
-        body = response.body
-        context.record.bytes_out = len(body[0]) if len(body) == 1 else total_size(body)
+        body, record = response.body, context.record
+        record.bytes_out = len(body[0]) if len(body) == 1 else total_size(body)
         if response.body_stream is None:
             self._record(context)
+            record.message = None
         else:
+            record.message = None  # the response may take long
             response.body_stream = _RecordedBody(response.body_stream, self._record, context)
 
 
@@ -262,9 +265,10 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     def _finish(self, response: RpcResponse, context: RequestContext) -> None:
         if context.response_headers:
             response.metadata = {**context.response_headers, **response.metadata}
-        message = response.message
-        context.record.bytes_out = len(message[0]) if len(message) == 1 else total_size(message)
+        message, record = response.message, context.record
+        record.bytes_out = len(message[0]) if len(message) == 1 else total_size(message)
         self._record(context)
+        record.message = None
 
 
 def _stream_codecs(

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 _UNKNOWN_WAIT_SECONDS: Final = 1.0
 """The estimated wait before any slot has passed to a waiting request."""
+_MAX_WAIT_SECONDS: Final = 60.0
+"""The longest estimated wait. A backend that hangs may recover at any time."""
 _SMOOTHING: Final = 1 / 16
 """The weight of the latest interval in the mean interval."""
 
@@ -64,11 +66,12 @@ class ConcurrencyLimit(Generic[T]):
         return None
 
     def wait_seconds(self, request: QueuedJob[T], now: float) -> float:
-        """Estimate the seconds until ``request`` would get a slot if the queue had room for it."""
+        """Estimate the seconds until ``request`` would get a slot if it were in the queue, at most
+        a minute."""
         interval = self._intervals.mean(now)
         if interval is None:
             return _UNKNOWN_WAIT_SECONDS
-        return (self._queue.jobs_before(request) + 1) * interval
+        return min((self._queue.jobs_before(request) + 1) * interval, _MAX_WAIT_SECONDS)
 
 
 class _Intervals:

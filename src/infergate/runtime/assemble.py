@@ -109,7 +109,7 @@ def assemble(
         sampler,
         group.control_recording
         or (lambda action: control_recorder(running.recorder, action, group.number)),
-        lambda: _find_demo(running, source, history),
+        lambda: _demo_of(running, source, history),
         factory,
     )
     shared.history.export_to(metrics)
@@ -124,17 +124,12 @@ def assemble(
     return running
 
 
-def _find_demo(
+def _demo_of(
     running: RunningGateway, source: ConsoleSource, history: ConfigHistory
 ) -> ConsoleDemo | None:
-    """Return the demo that ``running`` has, or a new one if infergate runs without a
-    configuration."""
-    from infergate.runtime.console.demo import ConsoleDemo, is_demo  # noqa: PLC0415 - on first use
+    from infergate.runtime.console.demo import demo_of  # noqa: PLC0415 - on first use
 
-    if running.demo is None and is_demo(source.config):
-        running.demo = ConsoleDemo(source, history, assemble)
-    assert running.demo is None or isinstance(running.demo, ConsoleDemo)
-    return running.demo
+    return demo_of(running, source, history, assemble)
 
 
 @dataclass(frozen=True, slots=True)

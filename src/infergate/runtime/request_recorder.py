@@ -57,7 +57,6 @@ def make_request_recorder(
             pipelines[pipeline] = pipelines.get(pipeline, 0) + 1
         if is_slowest or record.outcome != "ok":
             keep_sample(context, seconds, now)
-        record.message = None
         if record.exceeded_limit:
             metrics.refused_requests.labels(record.exceeded_limit).inc()
         count_model(record, seconds, now)

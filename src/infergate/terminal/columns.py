@@ -52,19 +52,27 @@ def _fit(
     right_aligned: Collection[int],
     limit: int,
 ) -> list[int]:
-    """Return widths that fit ``limit``, by shrinking the widest columns first."""
+    """Return widths that fit ``limit``: the widest columns shrink first. Words of headings are
+    broken only if nothing else helps."""
     available = limit - len(_INDENT) - len(_GAP) * (len(widths) - 1)
-    smallest = [
-        max((len(row[index]) for row in rows[1:]), default=width)
-        if index in right_aligned
-        else min(width, _MIN_WIDTH)
-        for index, width in enumerate(widths)
-    ]
     fitted = list(widths)
-    for cap in range(min(max(widths, default=0), limit), 0, -1):
-        if sum(fitted) <= available:
-            break
-        fitted = [max(low, min(width, cap)) for low, width in zip(smallest, widths, strict=True)]
+    for breaks_words in (False, True):
+        smallest = [
+            max(
+                *(len(row[index]) for row in rows[1:]),
+                0 if breaks_words else max(map(len, rows[0][index].split()), default=0),
+                1,
+            )
+            if index in right_aligned
+            else min(width, _MIN_WIDTH)
+            for index, width in enumerate(widths)
+        ]
+        for cap in range(min(max(widths, default=0), limit), 0, -1):
+            if sum(fitted) <= available:
+                return fitted
+            fitted = [
+                max(low, min(width, cap)) for low, width in zip(smallest, widths, strict=True)
+            ]
     return fitted
 
 

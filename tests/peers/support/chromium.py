@@ -144,8 +144,9 @@ class Page:
         await self._send("Emulation.setEmulatedMedia", features=features)
 
     async def shoot(self, file: Path, *, whole: bool = False) -> None:
-        """Take a screenshot of the window, or of the ``whole`` page."""
-        response = await self._send("Page.captureScreenshot", captureBeyondViewport=whole)
+        """Take a screenshot of the window, or of the ``whole`` page, as PNG or WebP."""
+        kind = {"format": "webp", "quality": 85} if file.suffix == ".webp" else {"format": "png"}
+        response = await self._send("Page.captureScreenshot", captureBeyondViewport=whole, **kind)
         await asyncio.to_thread(file.write_bytes, base64.b64decode(response["data"]))
 
 

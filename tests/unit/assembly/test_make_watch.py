@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from infergate.backends.endpoint_slice_watch import EndpointSliceWatch, WatchedS
 from infergate.config.schema import BackendConfig
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.transport.base import Endpoint
+from kubernetes_api import ApiServer, ready_slice
 from tls_kit import Authority
 
 
@@ -84,6 +87,46 @@ def test_in_a_cluster_the_service_account_is_used(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT_HTTPS", "6443")
     assert service().api == Endpoint("fd00::1", 6443, tls=True)
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_the_api_server_must_have_a_certificate_of_the_configured_authority(
+    tmp_path: Path, is_trusted: bool
+) -> None:
+    authority, other = Authority(tmp_path / "a"), Authority(tmp_path / "b")
+    pair = authority.server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    token = tmp_path / "token"
+    token.write_text("secret")
+    async with ApiServer(context).running() as api:
+        api.token = "secret"
+        api.put(ready_slice("a", "10.0.0.1"))
+        access = {
+            "api": f"https://localhost:{api.port}",
+            "ca": str((authority if is_trusted else other).file),
+            "token_file": str(token),
+        }
+        config = BackendConfig.model_validate(
+            {"protocol": "v2-grpc", "endpoints": ("grpc://triton.models:1",), "kubernetes": access}
+        )
+        watch = make_watch("b", config, DEFAULT_LIMITS)
+        assert watch is not None
+        addresses: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        is_current: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(
+            watch.run(
+                addresses.set_result,
+                lambda state: None if is_current.done() else is_current.set_result(state),
+            )
+        )
+        async with asyncio.timeout(20):
+            assert await is_current is is_trusted
+            if is_trusted:
+                assert await addresses == [("10.0.0.1", 8001)]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert bool(api.requests) is is_trusted, "the token is not sent to another server"
 
 
 def test_outside_of_a_cluster_the_gateway_still_starts(account: Path) -> None:

@@ -274,6 +274,8 @@ async def test_an_error_event_causes_another_list(api: ApiServer) -> None:
         b'{"type": "ADDED"}\n',
         b'{"type": "ADDED", "object": {"metadata": {"name": "x"}}}\n',
         b'{"type": "ADDED", "object": {"metadata": {"resourceVersion": "500"}}}\n',
+        b'{"type": [], "object": {"metadata": {"resourceVersion": "500"}}}\n',
+        b'{"type": "ERROR", "object": {"code": [], "message": {}}}\n',
         b'{"type": "WHAT", "object": {"metadata": {"resourceVersion": "500"}}}\n',
         b'{"type": "ADDED", "object": ' + b'{"a":' * 1500 + b"\n",
         b"x" * 10_001 + b"\n",

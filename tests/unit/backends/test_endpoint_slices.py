@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,7 +16,8 @@ from kubernetes_api import Slice, endpoint, endpoint_slice, ready_slice
 
 def addresses(*slices: Slice, port: str | int | None = None, zone: str = "") -> list[str]:
     found = EndpointSlices(port, 8001, zone)
-    found.replace(slices)
+    for each in slices:
+        found.update(each)
     return [f"{host}:{number}" for host, number in found.addresses()]
 
 
@@ -102,12 +106,18 @@ def test_topology_hints_select_the_endpoints_of_the_zone() -> None:
 
 def test_slices_are_replaced_and_removed() -> None:
     slices = EndpointSlices(None, 8001)
-    slices.replace([ready_slice("a", "10.0.0.1"), ready_slice("b", "10.0.0.2")])
+    slices.update(ready_slice("a", "10.0.0.1"))
+    slices.update(ready_slice("b", "10.0.0.2"))
     slices.update(ready_slice("a", "10.0.0.3"))
     slices.remove(ready_slice("b"))
     assert slices.addresses() == [("10.0.0.3", 8001)]
     slices.update(endpoint_slice("a", None))  # Go's nil slice is null in JSON
     assert slices.addresses() == []
+    listed = slices.empty_copy()
+    listed.update(ready_slice("c", "10.0.0.4"))
+    slices.copy_from(listed)
+    listed.remove(ready_slice("c"))
+    assert slices.addresses() == [("10.0.0.4", 8001)]
 
 
 @pytest.mark.parametrize(
@@ -122,6 +132,9 @@ def test_slices_are_replaced_and_removed() -> None:
         {**ready_slice("a"), "endpoints": [{}]},
         {**ready_slice("a"), "endpoints": [{"addresses": []}]},
         {**ready_slice("a"), "endpoints": [{"addresses": ["evil.example"]}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": ["10.0.0.1\0"]}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": ["10.1"]}]},
+        {**ready_slice("a"), "endpoints": [{"addresses": ["fd00::1"]}]},
         {**ready_slice("a"), "endpoints": [{"addresses": ["10.0.0.1"], "conditions": []}]},
         {**ready_slice("a"), "endpoints": [{"addresses": ["10.0.0.1"], "hints": {"forZones": 1}}]},
         {**ready_slice("a"), "ports": ["grpc"]},
@@ -130,11 +143,39 @@ def test_slices_are_replaced_and_removed() -> None:
 )
 def test_an_object_that_is_no_slice_changes_nothing(item: Any) -> None:
     slices = EndpointSlices(None, 8001)
-    slices.replace([ready_slice("known", "10.0.0.1")])
-    for change in (slices.update, lambda found: slices.replace([ready_slice("b"), found])):
-        with pytest.raises(MalformedObjectError):
-            change(item)
+    slices.update(ready_slice("a", "10.0.0.1"))
+    with pytest.raises(MalformedObjectError):
+        slices.update(item)
     assert slices.addresses() == [("10.0.0.1", 8001)]
+
+
+FULL: Slice = endpoint_slice(
+    "a", [endpoint("10.0.0.1", zones=["z"], ready=True, terminating=False)]
+)
+
+
+def replaced(value: Any, other: Any) -> Iterator[Any]:
+    """Yield ``value`` with each of its parts replaced by ``other``."""
+    yield other
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value if isinstance(value, list) else ())
+    )
+    for key, part in items:
+        for changed in replaced(part, other):
+            copied = copy.copy(value)
+            copied[key] = changed
+            yield copied
+
+
+@pytest.mark.parametrize("other", [None, True, -7, 1.5, "x", [], [[]], {}, {"name": {}}])
+def test_a_part_of_another_type_is_accepted_or_reported(other: Any) -> None:
+    slices = EndpointSlices("grpc", 8001, "z")
+    for changed in replaced(FULL, other):
+        with suppress(MalformedObjectError):
+            slices.update(changed)
+        assert slices.addresses() in ([], [("10.0.0.1", 8001)])
 
 
 def test_the_number_of_slices_and_endpoints_is_limited(
@@ -149,3 +190,7 @@ def test_the_number_of_slices_and_endpoints_is_limited(
     )
     assert found == ["10.0.0.1:8001", "10.0.0.2:8001", "10.0.0.3:8001"]
     assert len([line for line in caplog.records if line.levelname == "ERROR"]) == 1
+    many = EndpointSlices(None, 8001)
+    for name in ("a", "b"):
+        many.update(ready_slice(name, *(f"10.0.0.{number}" for number in range(5))))
+    assert sum(len(held) for _, held in many._slices.values()) == 6, "both address families"

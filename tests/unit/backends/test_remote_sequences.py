@@ -170,3 +170,17 @@ async def test_a_single_endpoint_owns_all_sequences() -> None:
     with pytest.raises(GatewayError) as caught:
         await perform(remote, request(1))
     assert caught.value.public == "backend 'b': could not be reached"
+
+
+@pytest.mark.parametrize("max_requests", [0, 1])
+async def test_the_priority_of_an_inference_is_read_if_the_backend_has_a_queue(
+    max_requests: int,
+) -> None:
+    settings = BackendSettings("b", ENDPOINTS, profile=GENERIC, max_requests=max_requests)
+    remote = RemoteBackend(settings, V2Grpc(), Upstream(), RPC_MESSAGES, DEFAULT_LIMITS)
+    urgent = InferRequest("m", parameters={"priority": 2})
+    unary, streamed = call(), call()
+    await remote.perform(urgent, unary)
+    assert len([each async for each in remote.stream(urgent, streamed)]) == 1
+    assert remote.has_queue == bool(max_requests)
+    assert unary.priority == streamed.priority == 2 * max_requests

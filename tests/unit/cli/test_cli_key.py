@@ -56,6 +56,7 @@ def test_check_prints_the_rules(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "access:\n  rules: [{who: ['key:a', anonymous], models: [a]}]\n"
         f"  keys: [{{name: a, sha256: '{'a' * 64}'}}]\n"
         "  rates: [{requests: 10/m, each: []}, {bytes: 1MiB/s}]\n"
+        "  shares: [{who: ['key:a'], weight: 2.5, highest_priority: 4}]\n"
     )
     assert main(["--config", str(file), "--check"]) == 0
     result = capsys.readouterr().out
@@ -63,3 +64,4 @@ def test_check_prints_the_rules(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert re.search(r"key:a anonymous +- +a +infer metadata", result)
     assert "10/m requests together" in result
     assert "1MiB/s of bodies for each identity and route" in result
+    assert re.search(r"key:a +- +\* +queue weight 2.5, priorities from 4", result)

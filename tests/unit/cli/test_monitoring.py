@@ -65,7 +65,7 @@ class Gateway:
         if path == "/console/plan":
             return PLAN
         if path == "/console/history" and self.history:
-            phases = [("receive", 0.5), ("parse", 0.0), ("backend", 1.5)]
+            phases = [("receive", 0.5), ("parse", 0.0), ("backend", 1.499), ("render", 0.001)]
             more = {
                 "phases": [{"phase": name, "seconds": seconds} for name, seconds in phases],
                 "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2]}],
@@ -249,7 +249,9 @@ def test_trace_shows_the_timeline_and_the_inputs_that_a_gateway_keeps(
     timeline = text[text.index("timeline") :].splitlines()
     assert timeline[2].split()[:4] == ["receive", "0", "ms", "500"]
     assert timeline[4].split()[:5] == ["backend", "500", "ms", "1.5", "s"]
-    assert [line.count("█") for line in timeline[2:5]] == [8, 0, 22]
+    assert [line.count("█") for line in timeline[2:6]] == [8, 0, 22, 0]
+    assert timeline[5].endswith("▏|")
+    assert len({len(line) for line in timeline[2:6]}) == 1
     assert "[1, 2]" in text
 
 

@@ -23,7 +23,7 @@ KUBERNETES = DEPLOY / "kubernetes"
 OVERLAYS = ("base", "sidecar", "fleet")
 CONFIGS = [
     *(DEPLOY / "docker" / name for name in ("image.yaml", "routes.yaml")),
-    *(KUBERNETES / overlay / "routes.yaml" for overlay in OVERLAYS),
+    *(KUBERNETES / overlay / "routes.yaml" for overlay in (*OVERLAYS, "endpoint-slices")),
     DEPLOY / "rollouts" / "argo" / "routes.yaml",
 ]
 WORKER_BYTES = 100 * 2**20

@@ -164,7 +164,7 @@ async def test_ignored_parameters_do_not_matter() -> None:
     assert harness.calls == 1
 
 
-async def test_clients_whose_protocol_lacks_a_datatype_have_their_own_responses() -> None:
+async def test_clients_with_a_protocol_without_a_datatype_have_their_own_responses() -> None:
     harness = Harness()
     await harness.infer()
     await harness.infer(context=new_context(unsupported_datatypes=frozenset({Datatype.BF16})))

@@ -92,6 +92,7 @@ def test_the_wait_is_estimated_from_the_rate_of_released_slots() -> None:
         limit.release(number * 0.5)
     assert limit.wait_seconds(_request("x"), 5.0) == 20 * 0.5
     assert limit.wait_seconds(QueuedJob("x", "new", "1"), 5.0) == 2 * 0.5
+    assert limit.wait_seconds(_request("x"), 1000.0) == 60.0, "the longest estimate"
     # The backend has hung for a minute.
     assert 4.0 < limit.wait_seconds(QueuedJob("x", "new", "1"), 65.5) / (2 * 0.5) < 10.0
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from infergate.assembly.transforms import make_transform_layer
 from infergate.config import compile as compiled
+from infergate.config.routes import RouteConfig
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
 from infergate.core.messages import OPERATION_NAMES, InferRequest, ModelMetadata
@@ -32,6 +33,9 @@ __all__ = ["ExplainOptions", "Explanation", "ModelMetadata", "explain"]
 _ACCESS_NOTE: Final = "Access rules and rate limits are not applied here."
 _OWN_SERVICES: Final = tuple(f"/{name}/" for name in (HEALTH_SERVICE, *REFLECTION_SERVICES))
 """The beginnings of the methods of the gateway's own gRPC services."""
+_CACHE_NOTE: Final = (
+    "The route has a response cache: only misses are sent. Lookups are not made here."
+)
 _SERVER_NOTE: Final = "The gateway itself answers requests about the server."
 
 
@@ -92,11 +96,9 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
     found = replace(found, routes=tuple(checks))
     if route is None:
         return replace(found, error=f"not_found: no route matches the model '{model}'")
-    hooks = config.routes[checks[-1].number - 1].hooks
-    if hooks:
-        note = f"The hooks {', '.join(hooks)} may change or answer the request. They are not run."
-        found = replace(found, notes=(*found.notes, note))
-    layer = make_transform_layer(config.routes[len(checks) - 1], compiled.limits(config), None)
+    configured = config.routes[checks[-1].number - 1]
+    found = replace(found, notes=(*found.notes, *_layer_notes(configured)))
+    layer = make_transform_layer(configured, compiled.limits(config), None)
     declared = compiled.declared_models(config)
     # With transforms, the model's tensors differ from the recorded ones.
     if options.recorded is not None and model not in declared and layer is None:
@@ -127,6 +129,14 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
         inference=inference,
         metadata=next((each.metadata for each in targets if each.metadata), None),
     )
+
+
+def _layer_notes(route: RouteConfig) -> Iterator[str]:
+    if route.hooks:
+        names = ", ".join(route.hooks)
+        yield f"The hooks {names} may change or answer the request. They are not run."
+    if route.cache is not None:
+        yield _CACHE_NOTE
 
 
 def _headers(wire: Wire) -> Mapping[str, str]:

@@ -282,6 +282,20 @@ class ConsoleDemo:
         ]
 
 
+def demo_of(
+    running: RunningGateway,
+    source: SupportsReload,
+    history: ConfigHistory,
+    make: Callable[[Config], RunningGateway],
+) -> ConsoleDemo | None:
+    """Return the demo of ``running``, which is created if the configuration is the demo's. Return
+    None if it is not."""
+    if running.demo is None and is_demo(source.config):
+        running.demo = ConsoleDemo(source, history, make)
+    assert running.demo is None or isinstance(running.demo, ConsoleDemo)
+    return running.demo
+
+
 def _backend(protocol: str, *endpoints: str) -> Json:
     return {"protocol": protocol, "endpoints": endpoints, "timeout": "2s"}
 

@@ -57,7 +57,6 @@ class Gateway:
     async def keep(self, value: bytes = VALUE, ttl: float = 60.0) -> None:
         """Look up and keep, as for a miss, until Redis has the value."""
         key = self.key()
-        await self.cache.get_remote(key)  # creates the epoch
         lookup = await self.cache.get_remote(key)
         await self.cache.put(key, lookup.tag, value, ttl)
         await asyncio.gather(*self.redis._writes)

@@ -139,7 +139,7 @@ def test_processes_see_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
     os.close(fd)
 
 
-async def test_a_store_whose_size_differs_uses_the_same_file(file: int) -> None:
+async def test_stores_of_different_sizes_use_the_same_file(file: int) -> None:
     small, large = SharedStore(file), SharedStore(file)
     small.set_max_bytes(4 * BLOCK_BYTES)
     large.set_max_bytes(SIZE)
