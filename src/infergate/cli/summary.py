@@ -66,7 +66,7 @@ def _route(config: Config, route: RouteConfig) -> Sequence[str]:
         route.version or "any",
         targets_text(route),
         backend.protocol,
-        endpoints_text(backend.endpoints),
+        endpoints_text(backend),
         duration_text(timeout),
         ", ".join((*_rewrite(route.rewrite), *_cast(route))) or "-",
         policies_text(route),

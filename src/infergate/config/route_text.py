@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from infergate.config.routes import RouteConfig
+from infergate.config.schema import BackendConfig
 from infergate.config.transforms import kinds_of
-from infergate.config.values import Url, display_names, hedge_text
+from infergate.config.values import display_names, hedge_text
 from infergate.core.priorities import DEFAULT_PRIORITY
 
 
@@ -47,8 +48,11 @@ def _policies(route: RouteConfig) -> Iterator[str]:
         yield f"{route.record.percent:g}% recorded"
 
 
-def endpoints_text(urls: Sequence[Url]) -> str:
-    """Return the display names of ``urls``, with the weights that are not 1, or ``-``."""
-    names = zip(urls, display_names(urls), strict=True)
+def endpoints_text(backend: BackendConfig) -> str:
+    """Return the display names of the endpoints, with the weights that are not 1 and the source of
+    watched addresses, or ``-``."""
+    names = zip(backend.endpoints, display_names(backend.endpoints), strict=True)
     texts = [name if url.weight == 1 else f"{name} (weight {url.weight})" for url, name in names]
+    if backend.kubernetes is not None:
+        texts.append("(EndpointSlices)")
     return " ".join(texts) or "-"

@@ -93,7 +93,7 @@ def _tables(config: Config, addresses: Mapping[str, Address]) -> Iterator[Table]
                 summary["label"],
                 targets_text(route),
                 config.backends[route.backend].protocol,
-                endpoints_text(config.backends[route.backend].endpoints),
+                endpoints_text(config.backends[route.backend]),
                 policies_text(route),
             )
             for summary, route in zip(outline["routes"][:_MAX_ROUTES], config.routes, strict=False)

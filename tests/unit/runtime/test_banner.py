@@ -72,6 +72,18 @@ def test_the_banner_shows_where_and_how_routes_send_requests() -> None:
     ]
 
 
+def test_the_banner_shows_the_source_of_watched_endpoints() -> None:
+    config = Config.model_validate(
+        {
+            "backends": {
+                "a": {"protocol": "v2-rest", "endpoints": ("http://triton:1",), "kubernetes": {}}
+            },
+            "routes": ({"model": "m", "backend": "a"},),
+        }
+    )
+    assert "http://triton:1 (EndpointSlices)" in banner(config, None)
+
+
 def test_a_long_list_of_routes_is_truncated() -> None:
     routes = tuple({"model": f"m{number}", "backend": "demo"} for number in range(23))
     config = Config.model_validate(
