@@ -133,3 +133,14 @@ def test_the_examples_are_valid_unchanged(path: Path) -> None:
 
 def test_the_demo_file_is_the_default() -> None:
     assert load(EXAMPLES / "demo.yaml", {}) == Config.default()
+
+
+def test_images_without_pillow_are_an_error_that_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("infergate.config.transform_checks.has_pillow", lambda: False)
+    with pytest.raises(ConfigError) as caught:
+        load(FILES / "good" / "transforms.yaml", ENVIRON)
+    (mistake,) = caught.value.mistakes
+    assert (mistake.line, mistake.path) == (12, "routes[0].transforms.inputs[0].decode_image")
+    assert "pip install infergate[images]" in mistake.message
