@@ -66,7 +66,7 @@ class PluginMetrics(Collector):
         yield MetricFamily(
             "gauge",
             "infergate_plugin_hanging_calls",
-            "Calls of plug-ins that have not ended although nobody waits for them any more.",
+            "Calls of plug-ins that have not ended although their callers have stopped waiting.",
             labels,
             ((key, counters.hanging) for key, counters in rows),
         )
