@@ -38,7 +38,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "transport": ("core",),
     "routing": ("core", "comparison.settings"),
     "plugins": ("core", "codecs.base", "codecs.http_status"),
-    "plugin_host": ("core", "plugins"),
+    "plugin_host": ("core", "plugins", "transforms.step"),
     "backends": (
         "core",
         "routing",
@@ -109,6 +109,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "recording",
         "terminal",
         "migration.explain",
+        "transforms.step",
         "plugin_host",
     ),
     "migration": (
