@@ -92,6 +92,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "gateway",
         "plugins",
         "plugin_host",
+        "transforms.step",
     ),
     "runtime": (
         "core",
@@ -109,7 +110,6 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "recording",
         "terminal",
         "migration.explain",
-        "transforms.step",
         "plugin_host",
     ),
     "migration": (
