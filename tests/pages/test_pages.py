@@ -27,6 +27,7 @@ PAGES = sorted(
         *PROJECT.glob("*.md"),
         *PROJECT.glob("docs/*.md"),
         *PROJECT.glob("deploy/**/*.md"),
+        *PROJECT.glob("examples/**/*.md"),
     ]
 )
 QUICK_PAGES = ("README.md", "docs/tutorial.md")
@@ -40,7 +41,9 @@ OPTIONAL_NEEDS = {
 """Needs of a block that go beyond the test and are met only on request."""
 ALLOWED_NEEDS = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
 ISOLATED = (sys.executable, "-m", "pages.isolated")
-PATHS = re.compile(r"(?<![\w./~-])(?:bench|config|deploy|docs|fbs|proto|src|tests)/[\w./-]*\w")
+PATHS = re.compile(
+    r"(?<![\w./~-])(?:bench|config|deploy|docs|examples|fbs|proto|src|tests)/[\w./-]*\w"
+)
 
 
 def name_of(page: Path) -> str:
