@@ -18,13 +18,13 @@ from . import proc, servers
 from .requests import flat, image
 from .variants import PLAIN
 
-_REQUESTS = 150
-_ROUNDS = 7
+_REQUESTS = 100
+_ROUNDS = 15
 _CACHE = {"idempotent": True, "cache": {"ttl": "1h"}}
 _BASE = "translated"
 ROUTES: Mapping[str, Mapping[str, object]] = {
     "passed through": {},
-    _BASE: {"fallback": "spare"},
+    _BASE: {"fallback": "spare", "idempotent": True},
     "miss": _CACHE,
     "first of two uses": {**_CACHE, "cache": {"ttl": "1h", "min_uses": 2}},
     "hit": _CACHE,

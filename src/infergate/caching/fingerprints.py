@@ -11,20 +11,19 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
-from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 
 SEEN_SLOTS: Final = 1 << 16
 """The number of fingerprints in a table. A new fingerprint replaces another one."""
 _NUMBER_BYTES: Final = 8
-_SHORT_BYTES: Final = 4 * KIB
+_SAMPLES: Final = 16
+_SAMPLE_BYTES: Final = 256
+"""Of a long part, the first bytes of each sixteenth and the last bytes are read."""
 
 
 def fingerprint(scope: bytes, parts: Sequence[Buffer]) -> int:
     """Return a positive number below 2⁶³, which is equal for equal bytes in all processes. It takes
-    about 30 µs for 600 KB."""
+    microseconds, because it depends on samples of long parts only."""
     numbers = [number for part in parts for number in (len(part), _summarize(part))]
     packed = struct.pack(f"<{len(numbers)}Q", *numbers)
     hashed = hashlib.blake2b(packed, digest_size=_NUMBER_BYTES, key=scope[:64])
@@ -32,12 +31,13 @@ def fingerprint(scope: bytes, parts: Sequence[Buffer]) -> int:
 
 
 def _summarize(part: Buffer) -> int:
-    size = len(part)
-    if size <= _SHORT_BYTES:
-        return zlib.crc32(part)
-    whole = np.frombuffer(part, np.dtype("<u8"), size // _NUMBER_BYTES)
-    rest = zlib.crc32(memoryview(part)[len(whole) * _NUMBER_BYTES :])
-    return (int(np.add.reduce(whole)) + rest) & 0xFFFF_FFFF_FFFF_FFFF
+    view, size = memoryview(part), len(part)
+    if size <= _SAMPLES * _SAMPLE_BYTES:
+        return zlib.crc32(view)
+    checksum = zlib.crc32(view[-_SAMPLE_BYTES:])
+    for start in range(0, size, size // _SAMPLES):
+        checksum = zlib.crc32(view[start : start + _SAMPLE_BYTES], checksum)
+    return checksum
 
 
 class SeenTable:
