@@ -159,22 +159,12 @@ class TransformedRoute:
         context: RequestContext,
     ) -> tuple[Tensor, ...]:
         for group in groups:
-<<<<<<< HEAD
-            before = tensors
-            sizes = await self._measure(group, tensors, context)
-=======
             before, step = tensors, group.steps[0]
             if isinstance(step, AsyncStep):
                 tensors = await group.run_async(step, tensors, context)
                 charge_tensors(tensors, (tensor.data for tensor in before), context.memory)
                 continue
-            sizes = await in_thread_if_large(
-                tensors if group.decodes_images else (),
-                _MEASURED_INLINE_BYTES,
-                group.measure,
-                tensors,
-            )
->>>>>>> e7bf46940d06b065ea7d66e89c7aab91bac1d408
+            sizes = await self._measure(group, tensors, context)
             self._check_size(sizes, group)
             if sizes.total <= group.max_inline_bytes:
                 tensors = group.run(tensors)
