@@ -12,6 +12,8 @@ or the value is long, a thread does the work.
 *Rule 3.* Positions in the file do not depend on the configured size, which may change while other
 processes use the file. Unused parts of the file occupy no memory.
 *Rule 4.* Emptying the store keeps the epochs, so it cannot make an obsolete key valid again.
+*Rule 5.* No map is closed while the lock is held. Each map has its own descriptor of the file, and
+the system releases all locks of a process on a file when the process closes any descriptor of it.
 """
 
 from __future__ import annotations
@@ -81,6 +83,8 @@ class SharedStore:
         self._max_blocks = 0
         self._mapped_blocks = -1
         self._evictions = 0
+        self._retired: Final[list[object]] = []
+        """Old maps, which are closed when the lock has been released (rule 5)."""
         self._map(0)
 
     @staticmethod
@@ -146,11 +150,14 @@ class SharedStore:
                 yield
             finally:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN)
+                self._retired.clear()
         finally:
             self._thread_lock.release()
 
     def _map(self, blocks: int) -> None:
         """Map the index and the data of at least ``blocks`` blocks."""
+        if self._mapped_blocks >= 0:
+            self._retired.extend((self._entries, self._links, self._blocks, self._data))
         self._mapped_blocks = blocks = min(MAX_BLOCKS, max(blocks, self._max_blocks))
         count = blocks + 1
         self._entries = self._numbers(_ENTRIES_AT, count * _ENTRY_NUMBERS)
