@@ -37,6 +37,8 @@ BLOCK_BYTES: Final = 4096
 MAX_BLOCKS: Final = 1 << 24
 """The maximum size of the store is 64 GiB."""
 _NUMBER_BYTES: Final = 8
+_MAX_SECONDS: Final = 1e9
+"""Times are kept as 64-bit numbers of nanoseconds. Longer lifetimes are shortened to this, 31 years."""
 _HEADS: Final = 1 << 16
 """The number of hash chains. At one million entries, a chain has 16 entries."""
 _EPOCHS: Final = 1024
@@ -211,8 +213,8 @@ class SharedStore:
         for index, number in enumerate(_key_numbers(key)):
             entries[base + index] = number
         entries[base + _SIZE] = size
-        entries[base + _CREATED] = int(stored.created_at * 1e9)
-        entries[base + _EXPIRES] = int(stored.expires_at * 1e9)
+        entries[base + _CREATED] = _nanoseconds(stored.created_at)
+        entries[base + _EXPIRES] = _nanoseconds(stored.expires_at)
         entries[base + _FIRST], entries[base + _LAST] = first, last
         chain = _chain(key)
         entries[base + _CHAIN], head[chain] = head[chain], entry
@@ -345,6 +347,10 @@ def _runs(chain: list[int]) -> Iterator[tuple[int, int]]:
             start = block
         previous = block
     yield start, previous + 1 - start
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(max(-_MAX_SECONDS, min(seconds, _MAX_SECONDS)) * 1e9)
 
 
 def _key_numbers(key: bytes) -> memoryview[int]:

@@ -55,6 +55,14 @@ async def test_a_value_is_returned_until_it_expires(store: ResponseStore) -> Non
     assert store.usage().bytes == 0
 
 
+@pytest.mark.parametrize("expires_at", [1e12, 1e300, float("inf")])
+async def test_a_value_may_live_forever(store: ResponseStore, expires_at: float) -> None:
+    assert await store.put(key(1), value(b"abc", expires_at))
+    found = await store.get(key(1), 1e8)
+    assert found is not None
+    assert found.value == b"abc"
+
+
 async def test_a_value_is_replaced(store: ResponseStore) -> None:
     for data in (b"abc", b"x" * 3 * BLOCK_BYTES, b""):
         assert await store.put(key(1), value(data))
