@@ -38,7 +38,7 @@ MAX_BLOCKS: Final = 1 << 24
 """The maximum size of the store is 64 GiB."""
 _NUMBER_BYTES: Final = 8
 _MAX_SECONDS: Final = 1e9
-"""Times are kept as 64-bit numbers of nanoseconds. Longer lifetimes are shortened to this, 31 years."""
+"""Times are kept as 64-bit numbers of nanoseconds. Longer lifetimes are shortened to 31 years."""
 _HEADS: Final = 1 << 16
 """The number of hash chains. At one million entries, a chain has 16 entries."""
 _EPOCHS: Final = 1024
@@ -75,6 +75,11 @@ class _NeedsThreadError(Exception):
 class SharedStore:
     """A ``ResponseStore`` in the memory of the file ``fd``, which the caller keeps open. Times are
     from the system's monotonic clock, which is the same for all processes."""
+
+    _entries: memoryview[int]
+    _links: memoryview[int]
+    _data: mmap.mmap
+    _blocks: memoryview[int]
 
     def __init__(self, fd: int) -> None:
         if os.fstat(fd).st_size < _FILE_BYTES:
