@@ -70,6 +70,7 @@ def make_python_backend(
         max_requests=config.limits.max_requests,
         max_queue=config.limits.max_queue,
         counters=queue_counters,
+        priority_header=config.limits.priority_header,
     )
 
 

@@ -18,6 +18,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import Kind, backend_failure
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.priorities import PRIORITY_HEADER, requested_priority
 from infergate.core.request_context import RequestContext
 from infergate.core.stats import ConcurrencyStats
 from infergate.plugin_host.calls import plugin_call
@@ -56,6 +57,7 @@ class PythonModelBackend:
         max_requests: int = 0,
         max_queue: int = 100,
         counters: BackendCounters | None = None,
+        priority_header: str = PRIORITY_HEADER,
     ) -> None:
         self.name = name
         assert isinstance(runner.plugin, PythonModel)
@@ -68,7 +70,11 @@ class PythonModelBackend:
             metadata.name, metadata.inputs, metadata.outputs, metadata.max_batch_size or 0
         )
         self._queue: Final = RequestQueue(
-            name, max_requests or DEFAULT_CONCURRENCY, max_queue, counters or BackendCounters()
+            name,
+            max_requests or DEFAULT_CONCURRENCY,
+            max_queue,
+            counters or BackendCounters(),
+            priority_header,
         )
 
     @property
@@ -163,6 +169,7 @@ class PythonModelBackend:
     async def _run(self, step: Step, request: InferRequest, context: RequestContext) -> Any:
         """Run ``step`` in a slot, which it keeps until it ends, even if it is abandoned."""
         context.shorten_deadline(self._deadline(context))
+        context.priority = requested_priority(request.parameters)
         await self._queue.enter(context)
         return await self._runner.run(
             step,

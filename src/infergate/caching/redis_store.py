@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import os
 import struct
 import time
@@ -25,6 +26,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from infergate.caching import entries
+from infergate.caching.keys import digest as digest_of
 from infergate.caching.response_cache import RemoteLookup
 from infergate.caching.store import StoredValue
 from infergate.core.limits import KIB, MIB
@@ -38,7 +40,10 @@ _PREFIX: Final = b"infergate:cache:1:"
 """The prefix of all Redis keys. It contains the version of the format."""
 _TAG_BYTES: Final = 16
 _HEADER: Final = struct.Struct("<dd16s32s")
-"""The wall-clock times of creation and expiry, the epoch, and the SHA-256 hash of the rest."""
+"""The wall-clock times of creation and expiry, the epoch, and the SHA-256 hash of everything
+else."""
+_HASHED: Final = struct.Struct("<dd16s")
+"""The part of the header before the hash."""
 _MAX_BYTES_ON_LOOP: Final = 64 * KIB
 """Longer values are checked in a thread, because counting BYTES elements takes long."""
 MAX_WRITES: Final = 16
@@ -133,10 +138,10 @@ class RedisStore:
             return None
         created, expires, epoch, checksum = _HEADER.unpack_from(value)
         content = value[_HEADER.size :]
-        if epoch != tag or hashlib.sha256(content).digest() != checksum:
+        if epoch != tag or digest_of(value[: _HASHED.size], [content]) != checksum:
             return None
         now, wall_now = self._clock(), self._wall_clock()
-        if not created <= expires or expires <= wall_now:
+        if not 0 <= created <= expires < math.inf or expires <= wall_now:
             return None
         try:
             entries.check(content)
@@ -148,10 +153,11 @@ class RedisStore:
         return StoredValue(content, now - age, now + left)
 
     async def _write(self, digest: bytes, tag: bytes, stored: StoredValue) -> None:
-        checksum = await asyncio.to_thread(lambda: hashlib.sha256(stored.value).digest())
         now, wall_now = self._clock(), self._wall_clock()
         created, expires = wall_now + stored.created_at - now, wall_now + stored.expires_at - now
-        value = _HEADER.pack(created, expires, tag, checksum) + stored.value
+        head = _HASHED.pack(created, expires, tag)
+        checksum = await asyncio.to_thread(digest_of, head, [stored.value])
+        value = b"".join((head, checksum, stored.value))
         milliseconds = max(1, int((stored.expires_at - now) * 1000))
         await self._run(self._redis.set(_PREFIX + digest, value, px=milliseconds))
 

@@ -12,6 +12,8 @@ or the value is long, a thread does the work.
 *Rule 3.* Positions in the file do not depend on the configured size, which may change while other
 processes use the file. Unused parts of the file occupy no memory.
 *Rule 4.* Emptying the store keeps the epochs, so it cannot make an obsolete key valid again.
+*Rule 5.* No map is closed while the lock is held. Each map has its own descriptor of the file, and
+the system releases all locks of a process on a file when the process closes any descriptor of it.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ BLOCK_BYTES: Final = 4096
 MAX_BLOCKS: Final = 1 << 24
 """The maximum size of the store is 64 GiB."""
 _NUMBER_BYTES: Final = 8
+_MAX_SECONDS: Final = 1e9
+"""Times are kept as 64-bit numbers of nanoseconds. Longer lifetimes are shortened to 31 years."""
 _HEADS: Final = 1 << 16
 """The number of hash chains. At one million entries, a chain has 16 entries."""
 _EPOCHS: Final = 1024
@@ -74,6 +78,11 @@ class SharedStore:
     """A ``ResponseStore`` in the memory of the file ``fd``, which the caller keeps open. Times are
     from the system's monotonic clock, which is the same for all processes."""
 
+    _entries: memoryview[int]
+    _links: memoryview[int]
+    _data: mmap.mmap
+    _blocks: memoryview[int]
+
     def __init__(self, fd: int) -> None:
         if os.fstat(fd).st_size < _FILE_BYTES:
             os.ftruncate(fd, _FILE_BYTES)
@@ -84,6 +93,8 @@ class SharedStore:
         self._max_blocks = 0
         self._mapped_blocks = -1
         self._evictions = 0
+        self._retired: Final[list[object]] = []
+        """Old maps, which are closed when the lock has been released (rule 5)."""
         self._map(0)
 
     @staticmethod
@@ -149,11 +160,14 @@ class SharedStore:
                 yield
             finally:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN)
+                self._retired.clear()
         finally:
             self._thread_lock.release()
 
     def _map(self, blocks: int) -> None:
         """Map the index and the data of at least ``blocks`` blocks."""
+        if self._mapped_blocks >= 0:
+            self._retired.extend((self._entries, self._links, self._blocks, self._data))
         self._mapped_blocks = blocks = min(MAX_BLOCKS, max(blocks, self._max_blocks))
         count = blocks + 1
         self._entries = self._numbers(_ENTRIES_AT, count * _ENTRY_NUMBERS)
@@ -207,8 +221,8 @@ class SharedStore:
         for index, number in enumerate(_key_numbers(key)):
             entries[base + index] = number
         entries[base + _SIZE] = size
-        entries[base + _CREATED] = int(stored.created_at * 1e9)
-        entries[base + _EXPIRES] = int(stored.expires_at * 1e9)
+        entries[base + _CREATED] = _nanoseconds(stored.created_at)
+        entries[base + _EXPIRES] = _nanoseconds(stored.expires_at)
         entries[base + _FIRST], entries[base + _LAST] = first, last
         chain = _chain(key)
         entries[base + _CHAIN], head[chain] = head[chain], entry
@@ -341,6 +355,10 @@ def _runs(chain: list[int]) -> Iterator[tuple[int, int]]:
             start = block
         previous = block
     yield start, previous + 1 - start
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(max(-_MAX_SECONDS, min(seconds, _MAX_SECONDS)) * 1e9)
 
 
 def _key_numbers(key: bytes) -> memoryview[int]:

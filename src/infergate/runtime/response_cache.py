@@ -6,6 +6,7 @@ for Redis is imported only if configured."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -80,7 +81,7 @@ def make_cache_layer(
         frozenset(route.cache.ignore_parameters),
         route.cache.per_identity,
         route.cache.min_uses,
-        _forwarded_headers(config, route).select,
+        _forwarded_headers(config, route),
     )
     counters = group.metrics.backends.route_counters(label)
     return partial(CachedRoute, cache=cache.responses, policy=policy, counters=counters)
@@ -95,10 +96,21 @@ def _scope(config: Config, route: RouteConfig) -> bytes:
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).digest()
 
 
-def _forwarded_headers(config: Config, route: RouteConfig) -> HeaderFilter:
+def _forwarded_headers(
+    config: Config, route: RouteConfig
+) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+    """Return a function that selects the headers which can change a response."""
     backends = (config.backends[name] for _, name in named_backends(route))
     globs = {glob for backend in backends for glob in backend.forward_headers}
-    return HeaderFilter(sorted(globs - _EXCHANGE_HEADERS))
+    names = HeaderFilter(sorted(globs - _EXCHANGE_HEADERS))
+
+    def select(headers: Mapping[str, str]) -> Mapping[str, str]:
+        selected = names.select(headers)
+        for name in _EXCHANGE_HEADERS.intersection(selected):  # a glob such as x-* selects them
+            del selected[name]
+        return selected
+
+    return select
 
 
 def _make_redis_store(config: CacheConfig, group: WorkerGroup) -> RedisStore:

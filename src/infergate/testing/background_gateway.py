@@ -19,6 +19,7 @@ from infergate.backends.builtin.model import Model
 from infergate.config.load import from_mapping, load
 from infergate.config.protocols import BUILTIN
 from infergate.config.schema import BackendConfig, Config
+from infergate.config.tracing import TracingConfig
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.exchange import Exchange
 from infergate.core.messages import InferRequest, InferResponse, Operation, Response
@@ -237,8 +238,9 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None, folder: Pat
 
 
 def _adapted(config: Config, *, replaces_backends: bool) -> Config:
-    """Return ``config`` with free ports, without helper processes unless they are configured, and
-    possibly with ``builtin`` in place of every backend."""
+    """Return ``config`` with free ports, and without helper processes unless they are configured.
+    With ``replaces_backends``, it also has ``builtin`` in place of every backend, and neither sends
+    nor writes data anywhere else."""
     listeners = config.listeners
     changes: dict[str, Any] = {
         "listeners": listeners.model_copy(
@@ -259,7 +261,25 @@ def _adapted(config: Config, *, replaces_backends: bool) -> Config:
             name: fake.model_copy(update={"timeout": backend.timeout})
             for name, backend in config.backends.items()
         }
+        changes |= _without_side_effects(config)
     return config.model_copy(update=changes)
+
+
+def _without_side_effects(config: Config) -> dict[str, Any]:
+    """Return the changes of ``config`` without which a test would write to the Redis server, the
+    recordings, the payload log and the traces of the real gateway."""
+    access = config.access
+    return {
+        "access": None if access is None else access.model_copy(update={"redis": None}),
+        "cache": config.cache.model_copy(update={"redis": None}),
+        "tracing": TracingConfig(),
+        "recording": None,
+        "payload_log": None,
+        "routes": tuple(
+            route.model_copy(update={"record": None, "payload_log": None})
+            for route in config.routes
+        ),
+    }
 
 
 _SINGLE_LISTENERS: Final = ("http", "grpc", "admin")

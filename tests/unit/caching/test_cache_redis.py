@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -167,13 +169,17 @@ BYTES = Tensor("y", Datatype.BYTES, (1,), pack_bytes([b"a"]))
         lambda value, _: b"",
         lambda value, _: b"x" * 70_000,
         lambda value, _: b"x" * 200_000,
+        lambda value, _: struct.pack("<d", 1.0) + value[8:],
+        lambda value, signed: signed(struct.pack("<dd", -math.inf, math.inf) + value[16:32], VALUE),
+        lambda value, signed: signed(struct.pack("<dd", -1e300, 1e300) + value[16:32], VALUE),
+        lambda value, signed: signed(struct.pack("<dd", math.nan, 1e9) + value[16:32], VALUE),
         lambda value, signed: signed(value[:32], b"\0\0\0\2[]"),
         lambda value, signed: signed(value[:32], VALUE.replace(b"[2]", b"[3]")),
     ],
 )
 async def test_a_value_that_another_program_has_changed_is_a_miss(client: Any, change: Any) -> None:
     def signed(head: bytes, content: bytes) -> bytes:
-        return head + hashlib.sha256(content).digest() + content
+        return head + hashlib.sha256(head + content).digest() + content
 
     one = Gateway(client)
     await one.keep()

@@ -55,6 +55,14 @@ async def test_a_value_is_returned_until_it_expires(store: ResponseStore) -> Non
     assert store.usage().bytes == 0
 
 
+@pytest.mark.parametrize("expires_at", [1e12, 1e300, float("inf")])
+async def test_a_value_may_live_forever(store: ResponseStore, expires_at: float) -> None:
+    assert await store.put(key(1), value(b"abc", expires_at))
+    found = await store.get(key(1), 1e8)
+    assert found is not None
+    assert found.value == b"abc"
+
+
 async def test_a_value_is_replaced(store: ResponseStore) -> None:
     for data in (b"abc", b"x" * 3 * BLOCK_BYTES, b""):
         assert await store.put(key(1), value(data))
@@ -255,3 +263,40 @@ def test_killed_writers_never_corrupt_a_value(file: int) -> None:
         assert put(key(number), value(bytes([number]) * 4 * BLOCK_BYTES))
     for number in range(10):
         assert get(key(number), 2.0) == value(bytes([number]) * 4 * BLOCK_BYTES)
+
+
+async def test_the_lock_is_held_until_the_end_of_a_change(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first change maps the blocks. Closing the previous maps must not release the lock."""
+    store = SharedStore(file)
+    store.set_max_bytes(SIZE)
+    take = (
+        "import fcntl, sys\n"
+        "try:\n"
+        "    fcntl.lockf(int(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except BlockingIOError:\n"
+        "    sys.exit('locked')\n"
+    )
+    outcomes = []
+    link = SharedStore._link_newest
+
+    def linked(store: SharedStore, entry: int) -> None:
+        other = subprocess.run(
+            [sys.executable, "-c", take, str(file)],
+            pass_fds=[file],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        outcomes.append(other.stderr.strip())
+        link(store, entry)
+
+    monkeypatch.setattr(SharedStore, "_link_newest", linked)
+    for number in range(2):
+        assert await store.put(key(number), value(b"abc"))
+    larger = SharedStore(file)
+    larger.set_max_bytes(4 * SIZE)
+    assert await larger.put(key(2), value(b"x" * 2 * SIZE))
+    assert await store.get(key(2), 2.0) is not None  # maps the blocks of the larger store
+    assert outcomes == ["locked"] * 4

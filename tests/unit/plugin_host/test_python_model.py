@@ -201,6 +201,25 @@ async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory(
         await infer(served, request())
 
 
+@pytest.mark.parametrize(
+    ("headers", "parameters"), [({"x-urgency": "9"}, {}), ({}, {"priority": 9})]
+)
+async def test_a_request_has_its_priority_in_the_queue(
+    headers: dict[str, str], parameters: dict[str, Any]
+) -> None:
+    limits = {"max_requests": 1, "max_queue": 1, "priority_header": "X-Urgency"}
+    async with gateway(outcome="hangs", limits=limits) as served:
+        first = asyncio.create_task(infer(served, request()))
+        low = request(parameters=parameters)
+        second = asyncio.create_task(infer(served, low, RequestContext("test", headers=headers)))
+        await asyncio.sleep(0)
+        third = asyncio.create_task(infer(served, request()))
+        with pytest.raises(GatewayError, match="its queue of 1 is full"):
+            await asyncio.wait_for(second, 5)
+        plugin_kit.RELEASE.set()
+        await asyncio.gather(first, third)
+
+
 async def test_a_cancelled_asynchronous_call_ends() -> None:
     async with gateway("AsyncDouble", outcome="waits", timeout="50ms") as served:
         backend: Any = served.backends[0]

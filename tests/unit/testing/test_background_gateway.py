@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -176,3 +177,28 @@ def test_no_thread_is_left() -> None:
     with BackgroundGateway():
         assert "infergate-gateway" in {each.name for each in threading.enumerate()}
     assert set(threading.enumerate()) <= threads
+
+
+def test_a_configuration_under_test_has_no_effect_outside(tmp_path: Path) -> None:
+    """The recordings, the Redis server and the payload log are those of the real gateway."""
+    route = {"model": "*", "backend": "own", "idempotent": True, "cache": {"ttl": "1m"}}
+    with socket.create_server(("127.0.0.1", 0)) as redis:
+        url = f"redis://127.0.0.1:{redis.getsockname()[1]}/0"
+        config = {
+            "backends": {"own": {"protocol": "v2-rest", "endpoints": ["http://127.0.0.1:1"]}},
+            "routes": [{**route, "record": {}, "payload_log": {}}],
+            "recording": {"path": "recordings"},
+            "payload_log": {"file": {"path": "payloads"}},
+            "access": {
+                "rules": [{"who": ["anonymous"], "models": ["*"]}],
+                "rates": [{"who": ["anonymous"], "requests": "100/s"}],
+                "redis": {"url": url},
+            },
+            "cache": {"redis": {"url": url}},
+        }
+        with BackgroundGateway(config, models=[fake(double)], folder=tmp_path) as gateway:
+            assert infer_http(gateway, "m", 1, 2) == [2, 4]
+        redis.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            redis.accept()
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,50 @@
+"""The response cache that a configuration describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infergate.config.load import from_mapping
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.request_context import RequestContext
+from infergate.runtime.response_cache import make_cache, make_cache_layer
+from infergate.runtime.worker_group import WorkerGroup
+
+
+class Server:
+    """Counts inferences."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+        self.calls += 1
+        context.record.backend = "own"
+        return InferResponse(request.model, "1")
+
+    def stream(self, request: InferRequest, context: RequestContext) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("name", "calls"), [("x-request-id", 1), ("x-tenant", 2)])
+@pytest.mark.parametrize("glob", ["x-*", "*"])
+async def test_headers_that_identify_a_request_are_no_part_of_keys(
+    glob: str, name: str, calls: int
+) -> None:
+    """A glob selects the generated ``x-request-id`` too, which differs in every request."""
+    backend = {"protocol": "builtin", "forward_headers": [glob]}
+    route = {"model": "*", "backend": "own", "idempotent": True, "cache": {"ttl": "1m"}}
+    config = from_mapping({"backends": {"own": backend}, "routes": [route]}, Path())
+    group, server = WorkerGroup(), Server()
+    cache = make_cache(config, group, None)
+    assert cache is not None
+    cache.activate()
+    layer = make_cache_layer(config, cache, group, config.routes[0])
+    assert layer is not None
+    cached = layer(server)
+    for number in range(2):
+        await cached.infer(InferRequest("m"), RequestContext("peer", headers={name: str(number)}))
+    assert server.calls == calls
