@@ -18,7 +18,7 @@ SEEN_SLOTS: Final = 1 << 16
 _NUMBER_BYTES: Final = 8
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 256
-"""Of a long part, the first bytes of each sixteenth and the last bytes are read."""
+"""The bytes read at the start of each sixteenth of a long part, and at its end."""
 
 
 def fingerprint(scope: bytes, parts: Sequence[Buffer]) -> int:
