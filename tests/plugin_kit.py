@@ -24,6 +24,7 @@ from infergate.plugins import (
     RequestHook,
     Tensor,
     TensorMetadata,
+    TensorTransform,
     input_arrays,
     tensor_from_array,
 )
@@ -219,6 +220,40 @@ class Hook(RequestHook):
             case "data":
                 return replace(request, inputs=(Tensor("X", Datatype.FP32, (1, 2), b"1"),))
         return None
+
+
+@dataclass
+class TransformOptions:
+    outcome: str = ""
+
+
+class Lengths(TensorTransform):
+    """text BYTES [-1] → lengths FP32 [-1, 2]: the length of each text, and 1."""
+
+    options_type = TransformOptions
+    reads = ("text",)
+    writes = ("X",)
+
+    def backward_metadata(self, *tensors: TensorMetadata) -> list[TensorMetadata]:
+        if self.options.outcome == "describes":
+            raise RuntimeError("no idea")
+        return [TensorMetadata("text", "BYTES", tensors[0].shape[:1])]
+
+    def apply(self, *tensors: Tensor) -> Any:
+        (text,) = tensors
+        lengths = [(len(each), 1) for each in text.numpy()]
+        match self.options.outcome:
+            case "raises":
+                raise RuntimeError("the password is hunter2")
+            case "rejects":
+                raise GatewayError(Kind.BAD_REQUEST, "input 'text': too sad")
+            case "hangs":
+                RELEASE.wait()
+            case "names":
+                return [_tensor(np.array(lengths), "Z")]
+            case "type":
+                return 5
+        return [_tensor(np.array(lengths))]
 
 
 class NotAHook(Plugin):

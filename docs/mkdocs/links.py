@@ -32,6 +32,7 @@ _LOGO: Final = _PROJECT / "src/infergate/runtime/console/page/icon.svg"
 _PAGES: Final = {
     "README.md": "index.md",
     "deploy/README.md": "deploy.md",
+    "examples/README.md": "examples.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",

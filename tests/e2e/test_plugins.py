@@ -1,4 +1,4 @@
-"""Plug-ins in a running gateway: they serve clients, and those that misbehave harm nobody else."""
+"""Plug-ins in a running gateway serve clients. Those that misbehave fail only their own calls."""
 
 from __future__ import annotations
 

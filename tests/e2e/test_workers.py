@@ -119,7 +119,9 @@ async def check_statistics(running: Infergate, clients: list[Client]) -> None:
 async def check_console(running: Infergate, clients: list[Client]) -> None:
     for each in clients:
         assert await each.send_request(request("/v2/models/identity/versions/x/infer")) == 404
-    state, plan = await asyncio.to_thread(console, running, "state", "plan")
+    state, plan, history = await asyncio.to_thread(console, running, "state", "plan", "history")
+    assert sum(history["counts"]["client_errors"]) == COUNT, "of both workers"
+    assert {each["worker"] for each in history["slowest"]} == {0, 1}
     assert state["workers"] == {"wanted": 2, "serving": 2, "reporting": 2}
     flows = [each for each in state["flows"] if each["operation"] == "infer"]
     assert sum(each["outcomes"].get("ok", 0) for each in flows) == COUNT
@@ -196,6 +198,10 @@ async def check_reload(running: Infergate, clients: list[Client]) -> None:
     assert [await each.send_request(renamed) for each in clients] == [200] * COUNT
     assert value(running, "infergate_config_reloads_total", {"result": "failed"}) == 2
     assert value(running, "infergate_config_last_reload_successful") == 0
+    [history] = await asyncio.to_thread(console, running, "history")
+    kinds = [each["kind"] for each in history["events"]]
+    assert (kinds[:2], kinds[-1]) == (["reload_failed"] * 2, "start")
+    assert "+- model: other" in next(each["diff"] for each in history["events"] if each["diff"])
 
     write_config(running, "other")
     os.kill(running.pid, signal.SIGHUP)

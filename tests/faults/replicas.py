@@ -206,6 +206,7 @@ async def gateway(
         {
             **QUIET,
             "engine": engine,
+            "readiness": "strict",  # of the backend "b", although the embedded one is always ready
             "listeners": {
                 "http": {"address": "127.0.0.1:0"},
                 "grpc": None,

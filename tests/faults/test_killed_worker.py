@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -162,7 +164,14 @@ async def one_is_killed(running: Infergate) -> int:
     await load.end()
     assert requests(running) > counted  # the last metrics of the killed worker are kept
     assert [each for each in tallies if each.lost] == losers
+    assert event_kinds(running) == ["worker_started", "worker_ended", "start"]
     return other
+
+
+def event_kinds(running: Infergate) -> list[str]:
+    """Return the kinds of the events in the console's history. The newest comes first."""
+    with urllib.request.urlopen(f"http://{running.admin}/console/history") as response:
+        return [event["kind"] for event in json.load(response)["events"]]
 
 
 async def crash_again_and_again(running: Infergate, crashing: Path) -> None:

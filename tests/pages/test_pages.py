@@ -27,6 +27,7 @@ PAGES = sorted(
         *PROJECT.glob("*.md"),
         *PROJECT.glob("docs/*.md"),
         *PROJECT.glob("deploy/**/*.md"),
+        *PROJECT.glob("examples/**/*.md"),
     ]
 )
 QUICK_PAGES = ("README.md", "docs/tutorial.md")
@@ -40,7 +41,12 @@ OPTIONAL_NEEDS = {
 """Needs of a block that go beyond the test and are met only on request."""
 ALLOWED_NEEDS = frozenset(os.environ.get("INFERGATE_PAGES_MAY", "").replace(",", " ").split())
 ISOLATED = (sys.executable, "-m", "pages.isolated")
-PATHS = re.compile(r"(?<![\w./~-])(?:bench|config|deploy|docs|fbs|proto|src|tests)/[\w./-]*\w")
+PATHS = re.compile(
+    r"(?<![\w./~-])(?:bench|config|deploy|docs|examples|fbs|proto|src|tests)/[\w./-]*\w"
+)
+STARTED = re.compile(r"^ *(?:\w+=\S+ )*infergate .*(?<![&|>\\])&[ \t]*(?:#.*)?$")
+"""A gateway that is started in the background."""
+WAITS = re.compile("until (?:grep|curl)|health --wait|curl .*--retry-connrefused")
 
 
 def name_of(page: Path) -> str:
@@ -119,6 +125,16 @@ def test_blocks_are_valid(page: Path) -> None:
             json.loads(block.text)
         if block.language == "yaml" and block.file is None:
             parse(complete_config(block.text), where, {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_block_that_starts_a_gateway_waits_for_it(page: Path) -> None:
+    for block in blocks_of(page):
+        lines = block.text.splitlines() if block.language == COMMANDS else []
+        for number, line in enumerate(lines):
+            if STARTED.search(line):
+                rest = "\n".join(lines[number + 1 :])
+                assert WAITS.search(rest), f"{name_of(page)}:{block.line + number}: {line}"
 
 
 IDENTITIES = {

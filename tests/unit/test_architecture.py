@@ -38,7 +38,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "transport": ("core",),
     "routing": ("core", "comparison.settings"),
     "plugins": ("core", "codecs.base", "codecs.http_status"),
-    "plugin_host": ("core", "plugins"),
+    "plugin_host": ("core", "plugins", "transforms.step"),
     "backends": (
         "core",
         "routing",
@@ -92,6 +92,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "gateway",
         "plugins",
         "plugin_host",
+        "transforms.step",
     ),
     "runtime": (
         "core",

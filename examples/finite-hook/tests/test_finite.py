@@ -1,4 +1,4 @@
-"""What the hook rejects."""
+"""The hook rejects tensors with NaN and infinity, and marks all other responses."""
 
 import numpy as np
 import pytest

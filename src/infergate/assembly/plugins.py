@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from infergate.backends.python_model import PythonModelBackend
-from infergate.config.plugins import HookConfig
+from infergate.config.plugins import HookConfig, PluginStepConfig
 from infergate.config.schema import BackendConfig
 from infergate.core.counters import BackendCounters, PluginCounters
 from infergate.core.limits import Limits
@@ -17,14 +17,17 @@ from infergate.plugin_host.instances import (
     HOOK_FAILURES,
     HOOKS,
     MODEL_FAILURES,
+    TRANSFORMS,
     create_plugin,
     start_plugin,
 )
 from infergate.plugin_host.loading import PluginError, run_within
 from infergate.plugin_host.results import InvalidResultError, check_metadata
 from infergate.plugin_host.runner import PluginRunner
+from infergate.plugin_host.transform_step import check_names
 from infergate.plugins.hook import RequestHook
 from infergate.plugins.model import PythonModel
+from infergate.plugins.transform import TensorTransform
 
 
 def make_hook(name: str, config: HookConfig, counters: PluginCounters) -> PluginRunner:
@@ -32,6 +35,18 @@ def make_hook(name: str, config: HookConfig, counters: PluginCounters) -> Plugin
     label = f"hook '{name}'"
     hook = create_plugin(RequestHook, config.hook, HOOKS, config.options, label)
     return start_plugin(hook, label, counters, HOOK_FAILURES)
+
+
+def make_transform(config: PluginStepConfig, counters: PluginCounters) -> PluginRunner:
+    """Create the transform of a step. Raises PluginError."""
+    label = f"transform '{config.transform}'"
+    abstract: Any = TensorTransform
+    transform = create_plugin(abstract, config.transform, TRANSFORMS, config.options, label)
+    try:
+        run_within(CREATE_SECONDS, "reading names", lambda: check_names(transform))
+    except PluginError as error:
+        raise PluginError(f"{label}: {error}") from error
+    return start_plugin(transform, label, counters, HOOK_FAILURES)
 
 
 def make_python_backend(

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from infergate.config.plugins import PluginStepConfig
 from infergate.config.routes import RouteConfig
+from infergate.core.counters import PluginCounters
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.limits import Limits
 from infergate.core.offload import Offload
 from infergate.gateway.route_layers import RouteLayer
+from infergate.plugin_host.runner import PluginRunner
+from infergate.transforms.step import Step
+
+RunnerOf = Callable[[PluginStepConfig], PluginRunner]
+"""Returns the plug-in of a step. Raises PluginError."""
+
+
+def _create_runner(step: PluginStepConfig) -> PluginRunner:
+    from infergate.assembly.plugins import make_transform  # noqa: PLC0415 - only if configured
+
+    return make_transform(step, PluginCounters())
 
 
 def make_transform_layer(
-    route: RouteConfig, limits: Limits, offload: Offload | None
+    route: RouteConfig,
+    limits: Limits,
+    offload: Offload | None,
+    runner_of: RunnerOf = _create_runner,
 ) -> RouteLayer | None:
     """Return the layer for the transforms of ``route``, or None if it has none. ``offload`` runs
-    their long work."""
+    their long work. By default, steps of plug-ins get new plug-ins. Raises PluginError."""
     if route.transforms is None:
         return None
     # Imported only if they are needed, because they delay the start.
     from infergate.config.transform_steps import make_transforms  # noqa: PLC0415
     from infergate.gateway.transformed_route import TransformLayer  # noqa: PLC0415
 
+    def make_plugin(step: PluginStepConfig) -> Step:
+        from infergate.plugin_host.transform_step import PluginStep  # noqa: PLC0415 - as above
+
+        return PluginStep(runner=runner_of(step), timeout=step.timeout, limits=limits)
+
     casts = {DATATYPES_BY_NAME[name]: substitute for name, substitute in route.cast.items()}
-    return TransformLayer(make_transforms(route.transforms), limits, offload, route.labels, casts)
+    transforms = make_transforms(route.transforms, make_plugin)
+    return TransformLayer(transforms, limits, offload, route.labels, casts)

@@ -37,7 +37,7 @@ class PythonModelBackend:
     """A ``Backend`` that serves one Python model.
 
     ``timeout`` limits each response in seconds, unless the route sets a timeout. At most
-    ``max_requests`` inferences run at a time, including those that nobody waits for any more, and
+    ``max_requests`` inferences run at a time, including abandoned ones, and
     ``max_queue`` wait.
     """
 

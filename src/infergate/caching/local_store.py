@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from functools import cached_property
 from typing import Final
 
+from infergate.caching.fingerprints import SEEN_SLOTS, SeenTable
 from infergate.caching.store import StoredValue
 from infergate.core.stats import CacheStats
 
@@ -20,6 +22,10 @@ class LocalStore:
         """The entries; the least recently used entry comes first."""
         self._epochs: Final[Counter[str]] = Counter()
         self._max_bytes = self._bytes = self._evictions = 0
+
+    @cached_property
+    def seen(self) -> SeenTable:
+        return SeenTable(memoryview(bytearray(8 * SEEN_SLOTS)).cast("q"))
 
     async def get(self, key: bytes, now: float) -> StoredValue | None:
         stored = self._entries.get(key)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
+from infergate.caching.fingerprints import SEEN_SLOTS, SeenTable
 from infergate.caching.store import KEY_BYTES, MAX_BYTES_ON_LOOP, StoredValue
 from infergate.core.stats import CacheStats
 
@@ -57,7 +58,8 @@ def _pages(size: int) -> int:
     return -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
-_HEAD_BYTES: Final = _pages((_HEAD_START + _HEADS) * _NUMBER_BYTES)
+_SEEN_START: Final = _HEAD_START + _HEADS
+_HEAD_BYTES: Final = _pages((_SEEN_START + SEEN_SLOTS) * _NUMBER_BYTES)
 _ENTRIES_AT: Final = _HEAD_BYTES
 _LINKS_AT: Final = _ENTRIES_AT + _pages((MAX_BLOCKS + 1) * _ENTRY_NUMBERS * _NUMBER_BYTES)
 _BLOCKS_AT: Final = _LINKS_AT + _pages((MAX_BLOCKS + 1) * _NUMBER_BYTES)
@@ -78,6 +80,7 @@ class SharedStore:
         self._fd: Final = fd
         self._thread_lock: Final = threading.Lock()  # file locks do not exclude threads
         self._head: Final = memoryview(mmap.mmap(fd, _HEAD_BYTES)).cast("q")
+        self.seen: Final = SeenTable(self._head[_SEEN_START : _SEEN_START + SEEN_SLOTS])
         self._max_blocks = 0
         self._mapped_blocks = -1
         self._evictions = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
+from infergate.caching.fingerprints import SeenTable
 from infergate.core.limits import MIB
 from infergate.core.stats import CacheStats
 
@@ -41,6 +42,11 @@ class ResponseStore(Protocol):
 
     async def invalidate(self, backend: str) -> None:
         """Make all keys of ``backend`` obsolete, in all processes that share the store."""
+        ...
+
+    @property
+    def seen(self) -> SeenTable:
+        """The fingerprints of inferences seen before, by all processes that share the store."""
         ...
 
     def set_max_bytes(self, max_bytes: int) -> None:

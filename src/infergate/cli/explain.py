@@ -35,6 +35,7 @@ from infergate.migration.explain.explanation import (
 )
 from infergate.migration.explain.explanation_text import as_json, as_text
 from infergate.migration.explain.listeners import client_addresses
+from infergate.plugin_host.loading import PluginError
 
 ALL: Final = "all"
 _EXPLAINED, _REFUSED, _WRONG = 0, 1, 2
@@ -54,7 +55,7 @@ def explain_request(arguments: Arguments) -> int:
         for mistake in error.mistakes:
             print(mistake, file=sys.stderr)
         return _WRONG
-    except RequestError as error:
+    except (PluginError, RequestError) as error:
         print(f"infergate explain: {error}", file=sys.stderr)
         return _WRONG
     if arguments.json:

@@ -40,6 +40,7 @@ from infergate.migration.replay.target import (
     UrlTarget,
 )
 from infergate.migration.report import RecordingError, render, write_file
+from infergate.plugin_host.loading import PluginError
 from infergate.recording.reader import recording_files
 from infergate.terminal import Progress
 
@@ -75,6 +76,7 @@ def replay(arguments: Arguments) -> int:
         return _WRONG
     except (
         ComparisonRuleError,
+        PluginError,
         RecordingError,
         ReplayTargetError,
         RequestError,

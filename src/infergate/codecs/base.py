@@ -384,5 +384,5 @@ class CodecPlugin:
     it exceeds ``Limits.response_header``."""
     options_type: type | None = None
     """A pydantic model or a dataclass, which validates the options of this codec in
-    ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` gets the values as they are
-    in the configuration. None: the configuration cannot have options for it there."""
+    ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` gets the values of the
+    configuration. None: the configuration cannot have options for it there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from infergate.config.access import RedisUrl
@@ -25,6 +27,12 @@ class RouteCacheConfig(Section):
         default=False,
         description="Share no responses between clients with different identities (`access`). By "
         "default, all clients that may use the route share its cached responses.",
+    )
+    min_uses: Literal[1, 2] = Field(
+        default=1,
+        description="With `2`, a response is cached only when its inference occurs for the second "
+        "time. Inferences that never occur again then cost hardly any CPU and no memory. Identical "
+        "concurrent inferences that are new may be sent twice.",
     )
     ignore_parameters: tuple[Name, ...] = Field(
         default=("priority", "timeout"),

@@ -172,7 +172,8 @@ class AdminListener(Section):
     console: bool = Field(
         default=True,
         description="Serve the web console at /console, and the JSON that the console and the "
-        "commands `infergate routes`, `backends` and `health` read (docs/console.md).",
+        "commands `infergate top`, `routes`, `backends`, `health` and `trace` read "
+        "(docs/console.md).",
     )
     actions: bool = Field(
         default=False,

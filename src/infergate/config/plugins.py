@@ -11,12 +11,13 @@ from infergate.config import protocols
 from infergate.config.fields import Name, PositiveDuration
 from infergate.config.mistakes import Finding, KeyPath, suggestion
 from infergate.config.section import Section
-from infergate.plugin_host.instances import BACKENDS, HOOKS
+from infergate.plugin_host.instances import BACKENDS, HOOKS, TRANSFORMS
 from infergate.plugin_host.loading import PluginError, load_class
 from infergate.plugin_host.options import OptionsError, read_options
 from infergate.plugins.base import Plugin
 from infergate.plugins.hook import RequestHook
 from infergate.plugins.model import PythonModel
+from infergate.plugins.transform import TensorTransform
 
 PluginOptions = Annotated[
     dict[str, Any], WithJsonSchema({"type": ["object"], "format": "options of the plug-in"})
@@ -47,6 +48,26 @@ class HookConfig(Section):
         "`reject` fails the inference with an error that names the hook. `ignore` continues as if "
         "the hook had changed nothing. Errors that the hook raises on purpose always reject.",
     )
+
+
+class PluginStepConfig(Section):
+    """A step that a plug-in carries out (docs/plugins.md). Example: `plugin: {transform:
+    "my_package:MyTransform"}`."""
+
+    transform: Name = Field(
+        description="The class of the transform, as `module:Class` or as the name of an entry "
+        "point of the group `infergate.transforms`."
+    )
+    options: PluginOptions = Field(
+        default={}, description="Options, which the transform defines and validates."
+    )
+    timeout: PositiveDuration = Field(default=1.0, description="Timeout of the step.")
+
+
+def transform_findings(path: KeyPath, step: PluginStepConfig) -> Iterator[Finding]:
+    """Yield the errors in the class and the options of ``step`` at ``path``. Imports the class."""
+    interface: Any = (TRANSFORMS, TensorTransform)
+    yield from _class_findings(path, "transform", step.transform, interface, step.options)
 
 
 def hook_findings(hooks: Mapping[str, HookConfig | None]) -> Iterator[Finding]:

@@ -8,8 +8,14 @@ from collections.abc import Iterator
 from infergate.config.mistakes import Finding, KeyPath
 from infergate.config.models import DeclaredModelConfig
 from infergate.config.outline import Outline
+from infergate.config.plugins import transform_findings as plugin_findings
 from infergate.config.transform_steps import make_step, make_transforms
-from infergate.config.transforms import TransformsConfig, kinds_of, step_sections
+from infergate.config.transforms import (
+    TransformsConfig,
+    kinds_of,
+    plugin_steps,
+    step_sections,
+)
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.transforms.images import PILLOW_MISSING, DecodeImage, has_pillow
 
@@ -25,7 +31,8 @@ def transform_findings(outline: Outline) -> Iterator[Finding]:
         findings = [((*base, *path), problem) for path, problem in _step_findings(transforms)]
         yield from findings
         declared = outline.models.get(route.model)
-        if declared is not None and not findings:
+        # A plug-in's part of the metadata is known only when it has been created.
+        if declared is not None and not findings and not any(plugin_steps(transforms)):
             yield from _model_findings(base, transforms, declared)
 
 
@@ -35,6 +42,9 @@ def _step_findings(transforms: TransformsConfig) -> Iterator[Finding]:
         if len(kinds) != 1:
             found = f", got {' and '.join(kinds)}" if kinds else ""
             yield path, f"expected exactly one kind of step{found}"
+            continue
+        if section.plugin is not None:
+            yield from plugin_findings((*path, "plugin"), section.plugin)
             continue
         step = make_step(section, batch=transforms.batch)
         problem = step.find_problem(is_input=path[0] == "inputs")

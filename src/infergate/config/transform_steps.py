@@ -3,9 +3,10 @@ this module."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from infergate.config.plugins import PluginStepConfig
 from infergate.config.section import Section
 from infergate.config.transforms import StepSection, TransformsConfig
 from infergate.transforms.images import DecodeImage
@@ -49,8 +50,20 @@ _STEPS: Final[Mapping[str, type[Step]]] = {
 }
 
 
-def make_step(section: StepSection, *, batch: bool) -> Step:
+MakePluginStep = Callable[[PluginStepConfig], Step]
+"""Returns the step that a plug-in carries out."""
+
+
+def _no_plugins(config: PluginStepConfig) -> Step:
+    raise AssertionError(f"the step of '{config.transform}' needs its plug-in")
+
+
+def make_step(
+    section: StepSection, *, batch: bool, make_plugin: MakePluginStep = _no_plugins
+) -> Step:
     """Return the step of a valid ``section``."""
+    if section.plugin is not None:
+        return make_plugin(section.plugin)
     kind, settings = next((kind, value) for kind, value in section if value is not None)
     if isinstance(settings, Section):
         return _STEPS[kind](batch=batch, **dict(settings))
@@ -58,10 +71,16 @@ def make_step(section: StepSection, *, batch: bool) -> Step:
     return _STEPS[kind](batch=batch, **fields)
 
 
-def make_transforms(config: TransformsConfig) -> RouteTransforms:
+def make_transforms(
+    config: TransformsConfig, make_plugin: MakePluginStep = _no_plugins
+) -> RouteTransforms:
     """Return the transforms of a valid ``config``."""
+    inputs, outputs = (
+        [make_step(each, batch=config.batch, make_plugin=make_plugin) for each in sections]
+        for sections in (config.inputs, config.outputs)
+    )
     return RouteTransforms(
-        [make_step(section, batch=config.batch) for section in config.inputs],
-        [make_step(section, batch=config.batch) for section in config.outputs],
+        inputs,
+        outputs,
         batch=config.batch,
     )

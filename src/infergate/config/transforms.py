@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from infergate.config.fields import Dimension, Labels, Name, Positive, TensorType, Text
 from infergate.config.mistakes import KeyPath
+from infergate.config.plugins import PluginStepConfig
 from infergate.config.section import Section
 from infergate.config.values import describe_value
 from infergate.core.datatypes import Datatype
@@ -317,6 +318,9 @@ class StepSection(Section):
     base64_encode: Base64Config | None = Field(default=None, description="Encode as Base64.")
     text_encode: TextConfig | None = Field(default=None, description="Convert text to numbers.")
     text_decode: TextConfig | None = Field(default=None, description="Convert numbers to text.")
+    plugin: PluginStepConfig | None = Field(
+        default=None, description="A step that a plug-in carries out."
+    )
 
 
 class InputStepConfig(StepSection):
@@ -370,6 +374,13 @@ def kinds_of(section: StepSection) -> list[str]:
     """Return the kinds of steps in ``section``, as its keys in the file. A valid section has
     one."""
     return [kind.rstrip("_") for kind, settings in section if settings is not None]
+
+
+def plugin_steps(config: TransformsConfig | None) -> Iterator[PluginStepConfig]:
+    """Yield the steps of ``config`` that plug-ins carry out."""
+    for section in () if config is None else (*config.inputs, *config.outputs):
+        if section.plugin is not None:
+            yield section.plugin
 
 
 def step_sections(config: TransformsConfig) -> Iterator[tuple[KeyPath, StepSection]]:

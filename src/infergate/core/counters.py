@@ -82,7 +82,7 @@ class PluginCounters:
     seconds: DurationHistogram = field(default_factory=lambda: DurationHistogram(REQUEST_BUCKETS))
     """The durations of calls that ended in time."""
     hanging: int = 0
-    """Calls that have not ended although nobody waits for them any more."""
+    """Calls that have not ended although their callers have stopped waiting."""
 
 
 MAX_DIFFERENCES: Final = 256

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from infergate.caching.entries import CachedResponse, decode, encode, response_size
+from infergate.caching.fingerprints import fingerprint
 from infergate.caching.keys import UncacheableError, digest, key_parts
 from infergate.caching.response_cache import CacheKey, ResponseCache
 from infergate.caching.store import MAX_BYTES_ON_LOOP, StoredValue
@@ -31,6 +32,7 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES, DetachedMemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.sequences import sequence_key
+from infergate.core.tensor import Buffer
 from infergate.gateway.route_layers import RouteInferences
 from infergate.gateway.shared_memory import uses_shared_memory
 
@@ -53,13 +55,15 @@ class CachePolicy:
     configuration that can change a response, ``backend`` the name of the route's backend, ``ttl``
     the lifetime of a response in seconds. ``ignored`` are names of request parameters that are not
     part of keys. ``forwarded`` selects the headers that backends receive. With ``per_identity``,
-    clients with different identities share no responses."""
+    clients with different identities share no responses. With ``min_uses`` of 2, an inference is
+    looked up and kept when it occurs for the second time."""
 
     scope: bytes
     backend: str
     ttl: float
     ignored: frozenset[str] = frozenset()
     per_identity: bool = False
+    min_uses: int = 1
     forwarded: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _: {}
 
 
@@ -127,9 +131,14 @@ class CachedRoute:
         ):
             return await self._bypass(request, context, by_request="no-store" in directives)
         try:
-            key = await self._key(request, context)
+            parts = self._key_parts(request, context)
         except UncacheableError:
             return await self._bypass(request, context, by_request=False)
+        if not directives and self._occurs_first(parts):
+            self._count(context, _MISS)
+            _report(context, "fwd=miss")
+            return await self._inner.infer(request, context)
+        key = await self._key(parts)
         if "no-cache" in directives:
             self._count(context, _BYPASS)
             remote = await self._cache.get_remote(key)
@@ -161,15 +170,26 @@ class CachedRoute:
 
     # ---- keys
 
-    async def _key(self, request: InferRequest, context: RequestContext) -> CacheKey:
-        """Return the key of ``request``. A thread hashes long inputs. Raises UncacheableError."""
+    def _key_parts(self, request: InferRequest, context: RequestContext) -> list[Buffer]:
+        """Return the bytes that identify ``request``. Raises UncacheableError."""
         policy = self._policy
         further: list[Any] = [
             sorted(datatype.value for datatype in context.unsupported_datatypes),
             sorted(policy.forwarded(context.headers).items()),
             context.identity if policy.per_identity else None,
         ]
-        parts = key_parts(request, further, policy.ignored)
+        return key_parts(request, further, policy.ignored)
+
+    def _occurs_first(self, parts: Sequence[Buffer]) -> bool:
+        """Return whether the inference is to be cached only when it occurs again."""
+        policy = self._policy
+        if policy.min_uses == 1:
+            return False
+        return not self._cache.memory.seen.add(fingerprint(policy.scope, parts))
+
+    async def _key(self, parts: Sequence[Buffer]) -> CacheKey:
+        """Return the key of an inference. A thread hashes long inputs."""
+        policy = self._policy
         if sum(map(len, parts)) > MAX_BYTES_ON_LOOP:
             hashed = await asyncio.to_thread(digest, policy.scope, parts)
         else:

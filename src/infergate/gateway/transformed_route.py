@@ -35,6 +35,7 @@ from infergate.gateway.datatypes import (
 from infergate.gateway.route_layers import RouteInferences
 from infergate.gateway.shared_memory import uses_shared_memory
 from infergate.transforms.route_transforms import RouteTransforms, StepGroup, StepSizes
+from infergate.transforms.step import AsyncStep
 
 _MEASURED_INLINE_BYTES: Final = 256 * 1024
 """Maximum bytes of images whose headers are read on the event loop."""
@@ -158,7 +159,11 @@ class TransformedRoute:
         context: RequestContext,
     ) -> tuple[Tensor, ...]:
         for group in groups:
-            before = tensors
+            before, step = tensors, group.steps[0]
+            if isinstance(step, AsyncStep):
+                tensors = await group.run_async(step, tensors, context)
+                charge_tensors(tensors, (tensor.data for tensor in before), context.memory)
+                continue
             sizes = await self._measure(group, tensors, context)
             self._check_size(sizes, group)
             if sizes.total <= group.max_inline_bytes:

@@ -1,4 +1,4 @@
-"""Metrics of plug-ins: request hooks and Python models."""
+"""Metrics of plug-ins: request hooks, Python models and transforms."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from infergate.observe.family import MetricFamily, histogram_value, rows_by_labe
 
 HOOK: Final = "hook"
 MODEL: Final = "model"
+TRANSFORM: Final = "transform"
 PluginKey = tuple[str, str]
-"""The kind of a plug-in, ``HOOK`` or ``MODEL``, and the name of the hook or of the backend."""
+"""The kind of a plug-in, and the name of the hook or backend or the class of the transform."""
 
 
 class PluginMetrics(Collector):
@@ -66,7 +67,7 @@ class PluginMetrics(Collector):
         yield MetricFamily(
             "gauge",
             "infergate_plugin_hanging_calls",
-            "Calls of plug-ins that have not ended although nobody waits for them any more.",
+            "Calls of plug-ins that have not ended although their callers have stopped waiting.",
             labels,
             ((key, counters.hanging) for key, counters in rows),
         )

@@ -118,7 +118,7 @@ def check_response(
 ) -> InferResponse:
     """Return ``response`` with the model, and the id of ``request``. Tensors in ``known`` are not
     checked. Raises InvalidResultError."""
-    _check_tensors(response.outputs, "outputs", limits, known)
+    check_tensors(response.outputs, "outputs", limits, known)
     return replace(response, model=request.model, id=request.id)
 
 
@@ -127,11 +127,13 @@ def check_request(changed: InferRequest, request: InferRequest, limits: Limits) 
     for name in ("model", "version", "id"):
         if getattr(changed, name) != getattr(request, name):
             raise InvalidResultError(f"a hook cannot change the {name} of a request")
-    _check_tensors(changed.inputs, "inputs", limits, request.inputs)
+    check_tensors(changed.inputs, "inputs", limits, request.inputs)
     return changed
 
 
-def _check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tensor]) -> None:
+def check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tensor]) -> None:
+    """Check that ``tensors`` is a tuple of valid tensors within ``limits``. ``side`` names it in
+    errors. Tensors in ``known`` are not checked again. Raises InvalidResultError."""
     if not isinstance(tensors, tuple) or not all(isinstance(each, Tensor) for each in tensors):
         raise InvalidResultError(f"{side} is not a tuple of Tensor")
     if len(tensors) > limits.tensors:

@@ -1,4 +1,4 @@
-"""What all plug-ins that are classes have in common."""
+"""The base class of plug-ins, and the facts that they get about each call."""
 
 from __future__ import annotations
 

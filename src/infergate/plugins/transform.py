@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
+from infergate.core.messages import TensorMetadata
+from infergate.core.tensor import Tensor
 from infergate.plugins.base import Plugin
 
 
 class TensorTransform(Plugin, abc.ABC):
-    """A transform between the tensors of clients and those of the model.
+    """A step of a route's ``transforms``: it replaces the tensors that it ``reads`` by those that
+    it ``writes``, on the way to the backend (``inputs``) or to the client (``outputs``).
 
-    The methods are pure: they use no I/O and keep no state, so that they may run in any process.
-    ``describe`` must agree with the other methods: a request that fits the described metadata
-    becomes a request that fits the model's metadata, and responses likewise. They may raise
-    GatewayError; BAD_REQUEST names the tensor at fault.
+    Metadata is transformed in the same way, so that clients see the model as transformed. The
+    methods for metadata must return at once. All methods may raise GatewayError; the public text of
+    BAD_REQUEST names the tensor at fault.
     """
 
+    @property
     @abc.abstractmethod
-    def describe(self, metadata: ModelMetadata) -> ModelMetadata:
-        """Return the metadata that clients see of a model with ``metadata``."""
+    def reads(self) -> tuple[str, ...]:
+        """The names of the tensors that the step replaces."""
 
-    def transform_request(self, request: InferRequest) -> InferRequest:
-        """Return the request that the model receives."""
-        return request
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The names of the tensors that replace them. By default, the names stay."""
+        return self.reads
 
-    def transform_response(self, request: InferRequest, response: InferResponse) -> InferResponse:
-        """Return the response that the client receives. ``request`` is the client's request."""
-        del request
-        return response
+    @abc.abstractmethod
+    def apply(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """Return the tensors of ``writes`` for those of ``reads``. This method runs in a thread,
+        and several threads may run it at the same time."""
+
+    def forward_metadata(self, *tensors: TensorMetadata) -> Sequence[TensorMetadata]:
+        """Return the metadata of ``writes`` for the tensors of ``reads``. Steps of outputs need it.
+        By default, datatypes and shapes stay."""
+        return tensors
+
+    def backward_metadata(self, *tensors: TensorMetadata) -> Sequence[TensorMetadata]:
+        """Return the metadata of ``reads`` for the tensors of ``writes``. Steps of inputs need it.
+        By default, datatypes and shapes stay."""
+        return tensors

@@ -48,7 +48,7 @@ from infergate.runtime.layers import make_layers
 from infergate.runtime.metric_sources import export_state
 from infergate.runtime.observers import make_observers, make_payload_log, make_recorder
 from infergate.runtime.offload import HelperPool
-from infergate.runtime.plugins import PluginFactory, hook_layers, unchanged_hooks
+from infergate.runtime.plugins import NO_PLUGINS, PluginFactory
 from infergate.runtime.recording_actions import ControlRecording, control_recorder
 from infergate.runtime.request_recorder import make_request_recorder, request_tracing_starter
 from infergate.runtime.response_cache import make_cache, make_cache_layer
@@ -154,7 +154,7 @@ def _prepare_plugins(factory: PluginFactory, config: Config, previous: GatewayPa
     factory.prepare(
         config,
         limits,
-        unchanged_hooks(previous.hooks, previous.config, config),
+        previous.plugins.unchanged(previous.config, config),
         _unchanged_backends(previous, config, limits),
     )
 
@@ -180,8 +180,8 @@ def _build_parts(
         or _make_backend(name, config, limits, shared, tracer, helper_pool)
         for name in config.backends
     }
-    kept_hooks = unchanged_hooks(previous.hooks, previous.config, config) if previous else {}
-    hooks = shared.plugins.hooks(config, kept_hooks)
+    kept = previous.plugins.unchanged(previous.config, config) if previous else NO_PLUGINS
+    hosted = shared.plugins.host(config, kept)
     recorder = make_recorder(config, shared.group, previous)
     payload_log = make_payload_log(config, limits, helper_pool, shared.group, previous)
     cache = make_cache(config, shared.group, previous)
@@ -207,9 +207,14 @@ def _build_parts(
             make_layers(
                 config,
                 (
-                    hook_layers(hooks, limits),
+                    hosted.hook_layer(limits),
                     functools.partial(make_cache_layer, config, cache, shared.group),
-                    functools.partial(make_transform_layer, limits=limits, offload=helper_pool),
+                    functools.partial(
+                        make_transform_layer,
+                        limits=limits,
+                        offload=helper_pool,
+                        runner_of=hosted.runner_of,
+                    ),
                 ),
             ),
             comparer=comparisons.make_comparer(
@@ -252,7 +257,7 @@ def _build_parts(
         recorder,
         payload_log,
         cache,
-        hooks,
+        hosted,
     )
 
 

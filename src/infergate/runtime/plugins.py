@@ -3,20 +3,77 @@ configuration is built on the event loop; unchanged plug-ins are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from infergate.backends.base import Backend
 from infergate.config import protocols
-from infergate.config.plugins import HookConfig
+from infergate.config.plugins import HookConfig, PluginStepConfig
 from infergate.config.routes import RouteConfig
 from infergate.config.schema import BackendConfig, Config
+from infergate.config.transforms import plugin_steps
 from infergate.core.limits import Limits
 from infergate.gateway.hooked_route import ConfiguredHook, HookedRoute
 from infergate.gateway.route_layers import RouteInferences, RouteLayer
 from infergate.observe.metrics import Metrics
-from infergate.observe.plugin_metrics import HOOK, MODEL, PluginKey
+from infergate.observe.plugin_metrics import HOOK, MODEL, TRANSFORM, PluginKey
+from infergate.plugin_host.loading import PluginError
+from infergate.plugin_host.runner import PluginRunner
 from infergate.runtime.layers import LayerFactory
+
+
+@dataclass(frozen=True, slots=True)
+class HostedPlugins:
+    """The request hooks by name, and the transforms with their configurations, in the order of the
+    routes and steps. Python models belong to their backends."""
+
+    hooks: Mapping[str, ConfiguredHook] = field(default_factory=dict)
+    transforms: Sequence[tuple[PluginStepConfig, PluginRunner]] = ()
+
+    @property
+    def runners(self) -> Iterator[PluginRunner]:
+        """The runners of all plug-ins."""
+        yield from (hook.runner for hook in self.hooks.values())
+        yield from (runner for _, runner in self.transforms)
+
+    def unchanged(self, old: Config, new: Config) -> HostedPlugins:
+        """Return those of these plug-ins, which belong to ``old``, that ``new`` configures in the
+        same way."""
+        hooks = {
+            name: hook
+            for name, hook in self.hooks.items()
+            if old.hooks[name] == new.hooks.get(name)
+        }
+        wanted = _transform_steps(new)
+        kept = []
+        for config, runner in self.transforms:
+            if config in wanted:
+                wanted.remove(config)
+                kept.append((config, runner))
+        return HostedPlugins(hooks, kept)
+
+    def runner_of(self, step: PluginStepConfig) -> PluginRunner:
+        """Return the runner of the transform of ``step``, which is found by its identity."""
+        return next(runner for config, runner in self.transforms if config is step)
+
+    def hook_layer(self, limits: Limits) -> LayerFactory:
+        """Return the factory of the layers that run the hooks of routes."""
+
+        def make(route: RouteConfig) -> RouteLayer | None:
+            if not route.hooks:
+                return None
+            of_route = [self.hooks[name] for name in route.hooks]
+
+            def layer(inner: RouteInferences) -> RouteInferences:
+                return HookedRoute(inner, of_route, limits)
+
+            return layer
+
+        return make
+
+
+NO_PLUGINS: Final = HostedPlugins()
 
 
 class PluginFactory:
@@ -25,46 +82,69 @@ class PluginFactory:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics: Final = metrics
-        self._prepared: Final[dict[tuple[str, str], Any]] = {}
+        self._prepared: tuple[Config, HostedPlugins] | None = None
+        self._prepared_models: dict[str, Backend] = {}
 
     def prepare(
-        self,
-        config: Config,
-        limits: Limits,
-        hooks: Mapping[str, ConfiguredHook],
-        backends: Mapping[str, Backend],
+        self, config: Config, limits: Limits, kept: HostedPlugins, backends: Mapping[str, Backend]
     ) -> None:
-        """Create the plug-ins of ``config`` except ``hooks`` and ``backends``, which are kept.
-        Blocks the calling thread. Raises PluginError."""
-        self._prepared.clear()
-        for name, hook in config.hooks.items():
-            if name not in hooks:
-                self._prepared[HOOK, name] = self._make_hook(name, hook)
+        """Create the plug-ins of ``config`` except those in ``kept`` and ``backends``. Blocks the
+        calling thread. Raises PluginError."""
+        self._prepared_models = {}
+        self._prepared = config, self._host(config, kept)
         for name, backend in config.backends.items():
             if backend.protocol == protocols.PYTHON and name not in backends:
-                self._prepared[MODEL, name] = self._make_model(name, backend, limits)
+                self._prepared_models[name] = self._make_model(name, backend, limits)
 
-    def hooks(
-        self, config: Config, kept: Mapping[str, ConfiguredHook]
-    ) -> Mapping[str, ConfiguredHook]:
-        """Return the hooks of ``config`` by name. Raises PluginError."""
-        return {
-            name: kept.get(name)
-            or self._prepared.pop((HOOK, name), None)
-            or self._make_hook(name, hook)
-            for name, hook in config.hooks.items()
-        }
+    def host(self, config: Config, kept: HostedPlugins) -> HostedPlugins:
+        """Return the hooks and transforms of ``config``. Raises PluginError."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared[0] is config:
+            return prepared[1]
+        return self._host(config, kept)
 
     def model(self, name: str, config: BackendConfig, limits: Limits) -> Backend:
         """Return the Python model backend ``name``. Raises PluginError."""
-        prepared: Backend | None = self._prepared.pop((MODEL, name), None)
+        prepared = self._prepared_models.pop(name, None)
         return prepared or self._make_model(name, config, limits)
+
+    def _host(self, config: Config, kept: HostedPlugins) -> HostedPlugins:
+        hooks: dict[str, ConfiguredHook] = {}
+        transforms: list[tuple[PluginStepConfig, PluginRunner]] = []
+        available = list(kept.transforms)
+        created: list[PluginRunner] = []
+        try:
+            for name, hook in config.hooks.items():
+                if (configured := kept.hooks.get(name)) is None:
+                    configured = self._make_hook(name, hook)
+                    created.append(configured.runner)
+                hooks[name] = configured
+            for step in _transform_steps(config):
+                match = next((item for item in available if item[0] == step), None)
+                if match is None:
+                    runner = self._make_transform(step)
+                    created.append(runner)
+                else:
+                    available.remove(match)
+                    runner = match[1]
+                transforms.append((step, runner))
+        except PluginError:
+            for runner in created:
+                runner.stop_threads()
+            raise
+        return HostedPlugins(hooks, transforms)
 
     def _make_hook(self, name: str, config: HookConfig) -> ConfiguredHook:
         from infergate.assembly.plugins import make_hook  # noqa: PLC0415 - only if configured
 
         runner = make_hook(name, config, self._metrics.plugins.counters(HOOK, name))
         return ConfiguredHook(runner, config.timeout, config.on_error == "ignore")
+
+    def _make_transform(self, config: PluginStepConfig) -> PluginRunner:
+        from infergate.assembly.plugins import make_transform  # noqa: PLC0415 - as above
+
+        counters = self._metrics.plugins.counters(TRANSFORM, config.transform)
+        return make_transform(config, counters)
 
     def _make_model(self, name: str, config: BackendConfig, limits: Limits) -> Backend:
         from infergate.assembly.plugins import make_python_backend  # noqa: PLC0415 - as above
@@ -77,27 +157,12 @@ class PluginFactory:
 def plugin_names(config: Config) -> set[PluginKey]:
     """Return the plug-ins of ``config`` by their labels in metrics."""
     models = (name for name, item in config.backends.items() if item.protocol == protocols.PYTHON)
-    return {*((HOOK, name) for name in config.hooks), *((MODEL, name) for name in models)}
+    return {
+        *((HOOK, name) for name in config.hooks),
+        *((MODEL, name) for name in models),
+        *((TRANSFORM, step.transform) for step in _transform_steps(config)),
+    }
 
 
-def unchanged_hooks(
-    previous: Mapping[str, ConfiguredHook], old: Config, new: Config
-) -> Mapping[str, ConfiguredHook]:
-    """Return the ``previous`` hooks with unchanged configuration, by name."""
-    return {name: hook for name, hook in previous.items() if old.hooks[name] == new.hooks.get(name)}
-
-
-def hook_layers(hooks: Mapping[str, ConfiguredHook], limits: Limits) -> LayerFactory:
-    """Return the factory of the layers that run the hooks of routes."""
-
-    def make(route: RouteConfig) -> RouteLayer | None:
-        if not route.hooks:
-            return None
-        of_route = [hooks[name] for name in route.hooks]
-
-        def layer(inner: RouteInferences) -> RouteInferences:
-            return HookedRoute(inner, of_route, limits)
-
-        return layer
-
-    return make
+def _transform_steps(config: Config) -> list[PluginStepConfig]:
+    return [step for route in config.routes for step in plugin_steps(route.transforms)]

@@ -79,6 +79,7 @@ def make_cache_layer(
         route.cache.ttl,
         frozenset(route.cache.ignore_parameters),
         route.cache.per_identity,
+        route.cache.min_uses,
         _forwarded_headers(config, route).select,
     )
     counters = group.metrics.backends.route_counters(label)

@@ -28,13 +28,13 @@ from infergate.core.log_events import BUG
 from infergate.core.tracing import Tracer
 from infergate.gateway.canonical_frontend import IN_PROCESS
 from infergate.gateway.gateway import RoutingGateway
-from infergate.gateway.hooked_route import ConfiguredHook
 from infergate.observe.access_log import AccessLog
 from infergate.plugin_host.loading import PluginError
 from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 from infergate.runtime.in_process import InProcessListener
 from infergate.runtime.offload import HelperPool
+from infergate.runtime.plugins import NO_PLUGINS, HostedPlugins
 from infergate.transport.base import Address, BindFunction, Server
 from infergate.transport.net.buffer_pool import limit_unused_bytes
 from infergate.transport.server.connection_gate import ConnectionGate
@@ -91,7 +91,7 @@ class ListenerSpec:
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
     """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
-    configuration name, and ``hooks`` by name; ``access_log``, ``helper_pool``, ``authorizer``,
+    configuration name; ``access_log``, ``helper_pool``, ``authorizer``,
     ``tracer``, ``recorder``, ``payload_log`` and ``cache`` are None if they are disabled."""
 
     config: Config
@@ -105,7 +105,7 @@ class GatewayParts:
     recorder: Recorder | None = None
     payload_log: PayloadLog | None = None
     cache: ConfiguredCache | None = None
-    hooks: Mapping[str, ConfiguredHook] = field(default_factory=dict)
+    plugins: HostedPlugins = NO_PLUGINS
 
     def activate(self) -> None:
         """Activate these parts: monitor the backends' endpoints, and update shared state."""
@@ -130,10 +130,8 @@ class GatewayParts:
         closing: list[Awaitable[object]] = [
             item.close() for item in self.gateway.backends if item not in kept_backends
         ]
-        kept_hooks = {id(hook) for parts in kept for hook in parts.hooks.values()}
-        closing += [
-            hook.runner.close() for hook in self.hooks.values() if id(hook) not in kept_hooks
-        ]
+        kept_plugins = {runner for parts in kept for runner in parts.plugins.runners}
+        closing += [each.close() for each in self.plugins.runners if each not in kept_plugins]
         if self.helper_pool and all(self.helper_pool is not item.helper_pool for item in kept):
             closing.append(self.helper_pool.close())
         if self.access_log and all(self.access_log is not item.access_log for item in kept):

@@ -10,9 +10,10 @@ from typing import Final
 from infergate.core.errors import GatewayError, backend_garbage, bad_request
 from infergate.core.messages import ModelMetadata, RequestedOutput, TensorMetadata
 from infergate.core.records import record
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.transforms.images import DecodeImage
-from infergate.transforms.step import Spec, Step, TransformError, spec_of
+from infergate.transforms.step import AsyncStep, Spec, Step, TransformError, spec_of
 
 _INTERPRETER_BYTES: Final = 64 * 1024
 _NUMPY_BYTES: Final = 256 * 1024
@@ -32,7 +33,8 @@ class StepSizes:
 @dataclass(frozen=True, slots=True)
 class StepGroup:
     """Steps that run together. Their sizes are known before they run. Decoding of images is a group
-    of its own. With ``skips_missing``, steps whose tensors are missing are skipped."""
+    of its own, and so is a step of a plug-in. With ``skips_missing``, steps whose tensors are
+    missing are skipped."""
 
     steps: tuple[Step, ...]
     is_input: bool
@@ -86,6 +88,18 @@ class StepGroup:
             for step in self.steps:
                 if not self.skips_missing or step.is_applicable(by_name):
                     by_name = step.apply(by_name)
+            return tuple(by_name.values())
+        except TransformError as error:
+            raise self._failure(error) from None
+
+    async def run_async(
+        self, step: AsyncStep, tensors: Sequence[Tensor], context: RequestContext
+    ) -> tuple[Tensor, ...]:
+        """Return the tensors after ``step``, the only step of this group. Raises GatewayError."""
+        try:
+            by_name = _by_name(tensors)
+            if not self.skips_missing or step.is_applicable(by_name):
+                by_name = await step.run(by_name, context)
             return tuple(by_name.values())
         except TransformError as error:
             raise self._failure(error) from None
@@ -192,7 +206,7 @@ class RouteTransforms:
 def _grouped(steps: Iterable[Step], *, is_input: bool) -> Iterable[StepGroup]:
     pending: list[Step] = []
     for step in steps:
-        if not isinstance(step, DecodeImage):
+        if not isinstance(step, DecodeImage | AsyncStep):
             pending.append(step)
             continue
         if pending:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from infergate.core.datatypes import DATATYPES_BY_NAME, FLOATS, NUMPY_DTYPES, Datatype
 from infergate.core.records import record
+from infergate.core.request_context import RequestContext
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Tensor, pack_bytes
 
 T = TypeVar("T")
@@ -131,6 +132,17 @@ class Step:
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         """Return the tensors of ``writes``."""
+        raise NotImplementedError
+
+
+class AsyncStep(Step):
+    """A step that runs outside of the helper processes and threads of transforms. It forms a group
+    of its own."""
+
+    async def run(
+        self, tensors: Mapping[str, Tensor], context: RequestContext
+    ) -> dict[str, Tensor]:
+        """Return the tensors after the step. Raises GatewayError and TransformError."""
         raise NotImplementedError
 
 

@@ -178,6 +178,23 @@ async def test_forwarded_headers_separate_responses() -> None:
     assert harness.calls == 2
 
 
+async def test_a_response_may_be_kept_only_at_the_second_use() -> None:
+    harness = Harness(min_uses=2)
+    statuses = []
+    for _ in range(3):
+        context = context_of()
+        await harness.infer(context=context)
+        statuses.append(context.response_headers["cache-status"])
+    assert statuses == [
+        "infergate; fwd=miss",
+        "infergate; fwd=miss; stored",
+        "infergate; hit; ttl=60",
+    ]
+    assert harness.counters.cache == {"miss": 2, "hit": 1}
+    await harness.infer(replace(REQUEST, inputs=(replace(X, data=b"new"),)))
+    assert harness.store.usage().entries == 1
+
+
 class Someone:
     def __init__(self, identity: str) -> None:
         self.identity = identity

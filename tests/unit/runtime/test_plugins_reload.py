@@ -31,7 +31,7 @@ def config(**changes: Any) -> Config:
 
 def parts(running: RunningGateway) -> tuple[Any, Any]:
     active = running._active
-    return active.hooks["guard"].runner.plugin, active.gateway.backends[0]
+    return active.plugins.hooks["guard"].runner.plugin, active.gateway.backends[0]
 
 
 async def test_unchanged_plugins_are_kept_and_changed_ones_are_closed() -> None:

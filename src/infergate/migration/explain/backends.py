@@ -54,7 +54,9 @@ def make_capturing_backend(
     backend = config.backends[name]
     plugin = plugins().get(backend.protocol)
     if backend.model:
-        return CapturingModels(name, captured, (_python_model(name, backend),))
+        models = CapturingModels(name, captured, (_python_model(name, backend),))
+        models.protocol = backend.protocol
+        return models
     if plugin is None:
         return CapturingModels(name, captured)
     if backend.profile == AUTO and not queries_servers:

@@ -1,0 +1,137 @@
+"""The packages in ``examples``: built, installed beside the gateway, tested, and served to
+safetensors' own library, tritonclient and curl."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from peers.support.installed import PROJECT, Installed
+from peers.support.process import Launch, free_ports, started
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.peers]
+
+EXAMPLES = sorted(path.parent for path in PROJECT.glob("examples/*/pyproject.toml"))
+NOT_BUILT = shutil.ignore_patterns(".git", ".venv*", ".peers", "__pycache__", "tests", "docs")
+CLIENT = """
+import sys, urllib.request
+import numpy as np
+from safetensors.numpy import load, save
+
+query = np.array([[0, 1, 0, 0], [0, 0, 2, 1]], np.float32)
+with urllib.request.urlopen(sys.argv[1], save({"query": query})) as response:
+    outputs = load(response.read())
+print(outputs["index"].tolist(), outputs["distance"].round(3).tolist())
+"""
+
+
+def said(*argv: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        list(map(str, argv)), cwd=cwd, check=False, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=800,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{argv}: {done.stdout[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(release_tools: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the bin folder of an environment with the gateway and all examples."""
+    uv = release_tools.python.with_name("uv")
+    folder = tmp_path_factory.mktemp("examples")
+    for source in (PROJECT, *EXAMPLES):
+        copied = folder / "sources" / source.name
+        shutil.copytree(source, copied, ignore=NOT_BUILT)
+        said(uv, "build", "-q", "--wheel", "-o", folder / "wheels", copied)
+    said(uv, "venv", "-q", folder / "venv")
+    python = folder / "venv" / "bin" / "python"
+    wheels = sorted((folder / "wheels").glob("*.whl"))
+    assert len(wheels) == 1 + len(EXAMPLES) == 4
+    said(uv, "pip", "install", "-q", "--python", python, *wheels, "safetensors", "pytest")
+    return python.parent
+
+
+def test_the_tests_of_the_examples_pass(installed: Path, tmp_path: Path) -> None:
+    for example in EXAMPLES:
+        shutil.copytree(example / "tests", tmp_path / example.name)
+    result = said(installed / "pytest", "-q", "--import-mode=importlib", cwd=tmp_path)
+    assert "19 passed" in result, result
+
+
+@pytest.fixture(scope="module")
+def addresses(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Run two gateways with examples/routes.yaml, of which the second sends ``remote-*`` to the
+    first. Yield the addresses of the second: admin, gRPC, HTTP."""
+    vectors = tmp_path_factory.mktemp("vectors") / "labels.npy"
+    np.save(vectors, np.eye(4, dtype=np.float32))
+
+    def launch(other: str) -> Launch:
+        ports = free_ports(3)
+        environment = {
+            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            "INFERGATE_ADMIN_PORT": str(ports[0]),
+            "INFERGATE_GRPC_PORT": str(ports[1]),
+            "INFERGATE_HTTP_PORT": str(ports[2]),
+            "VECTORS": str(vectors),
+            "OTHER_URL": other,
+            "INFERGATE_DRAIN_DELAY": "0s",
+        }
+        config = PROJECT / "examples" / "routes.yaml"
+        argv = [str(installed / "infergate"), "--config", str(config)]
+        return Launch("infergate", argv, environment, ports, ready="/healthz")
+
+    with ExitStack() as stack:
+        first = stack.enter_context(started(lambda _: launch("http://127.0.0.1:9")))
+        url = f"http://{first.addresses[2]}"
+        second = stack.enter_context(started(lambda _: launch(url)))
+        yield list(second.addresses)
+
+
+EXPECTED = "[[1, 0], [2, 3]] [[0.0, 1.4140000343322754], [1.4140000343322754, 2.0]]"
+
+
+@pytest.mark.parametrize("model", ["nearest", "remote-nearest"])
+def test_safetensors_clients_are_served(
+    model: str, installed: Path, addresses: list[str], tmp_path: Path
+) -> None:
+    url = f"http://{addresses[2]}/safetensors/{model}"
+    (tmp_path / "client.py").write_text(CLIENT)
+    assert said(installed / "python", tmp_path / "client.py", url).strip() == EXPECTED
+    metadata = json.loads(said("curl", "-sf", url))
+    assert metadata["inputs"] == [{"name": "query", "datatype": "FP32", "shape": [-1, 4]}]
+    assert said("curl", "-sf", "-o", os.devnull, "-w", "%{http_code}", f"{url}/ready") == "200"
+
+
+@pytest.mark.parametrize("model", ["nearest", "remote-nearest"])
+def test_tritonclient_is_served_and_streams(model: str, addresses: list[str]) -> None:
+    query = triton.InferInput("query", [1, 4], "FP32")
+    query.set_data_from_numpy(np.array([[0, 0, 0, 1]], np.float32))
+    with triton.InferenceServerClient(addresses[1]) as client:
+        answer = client.infer(model, [query])
+        assert answer.as_numpy("index")[0, 0] == 3
+        assert answer.get_response().parameters["finite"].bool_param
+        received: list[object] = []
+        client.start_stream(lambda result, error: received.append(error or result))
+        client.async_stream_infer(model, [query])
+        client.stop_stream()
+        (streamed,) = received
+        assert isinstance(streamed, triton.InferResult), streamed
+        assert streamed.as_numpy("index").tolist() == answer.as_numpy("index").tolist()
+
+
+def test_the_hook_rejects_nan_over_every_protocol(addresses: list[str]) -> None:
+    query = triton.InferInput("query", [1, 4], "FP32")
+    query.set_data_from_numpy(np.full((1, 4), np.nan, np.float32))
+    with triton.InferenceServerClient(addresses[1]) as client:
+        for model in ("nearest", "remote-nearest"):
+            with pytest.raises(triton.InferenceServerException, match="NaN or infinity"):
+                client.infer(model, [query])
