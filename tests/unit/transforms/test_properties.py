@@ -16,7 +16,7 @@ from infergate.core.tensor import Tensor, check_data, tensor_from_array
 from infergate.transforms.numeric import Cast, Reshape, Scale, Transpose
 from infergate.transforms.route_transforms import RouteTransforms
 from infergate.transforms.scores import Argmax, Softmax, TopK
-from infergate.transforms.step import ANY, Step
+from infergate.transforms.step import ANY, Step, TransformError
 from infergate.transforms.structure import (
     Concatenate,
     Constant,
@@ -154,8 +154,11 @@ def draw_steps(data: st.DataObject, tensors: Tensors, kinds: list[Make]) -> list
         if step is None or any(new in tensors and new not in step.reads for new in step.writes):
             continue
         assert not step.find_problem(is_input=True)
+        try:
+            tensors = step.apply(tensors)
+        except TransformError:  # the text is too long or not Base64, or a number does not fit
+            continue
         steps.append(step)
-        tensors = step.apply(tensors)
     return steps
 
 
