@@ -153,7 +153,7 @@ async def test_requests_show_their_timeline_and_inputs(page: Page, incident: Inc
     await page.eval(f"{first}.querySelector('summary').click()")
     text = await page.eval(f"{first}.innerText")
     assert "pixels FP32 [2, 2]" in text
-    assert "connection and backend 3" in text, "300 ms"
+    assert "\nbackend 3" in text, "300 ms"
     widths = f"[...{first}.querySelectorAll('.phase.backend')].map((e) => e.offsetWidth)"
     [backend] = await page.eval(widths)
     assert backend > 0.8 * await page.eval(f"{first}.querySelector('.phases').offsetWidth")

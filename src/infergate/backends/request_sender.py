@@ -36,6 +36,7 @@ from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.hedging import run_hedged
 from infergate.backends.message_access import MessageAccess
 from infergate.backends.request_queue import RequestQueue
+from infergate.core.connect_time import take_connect_seconds
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import OPERATION_NAMES, InferRequest
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
@@ -326,6 +327,7 @@ class RequestSender(Generic[Req, Resp]):
             raise
         finally:
             handle.finish_attempt(outcome)
+            context.record.connect_seconds += take_connect_seconds()
         return response
 
     async def stream(

@@ -47,6 +47,8 @@ class RequestRecord:
     is 0.0 if the backend got no request."""
     queue_seconds: float = 0.0
     """The part of ``backend_seconds`` spent in the backend's queue."""
+    connect_seconds: float = 0.0
+    """The part of ``backend_seconds`` spent waiting for connections to the backend."""
     message: Any = None
     """The client's request while it is served, without the time of a streamed response. The
     dispatcher sets it."""

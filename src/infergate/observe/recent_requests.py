@@ -134,8 +134,8 @@ def sample_of(
 def phases_of(record: RequestRecord, seconds: float) -> tuple[tuple[str, float], ...]:
     """Return the phases of a request that took ``seconds``: ``receive`` (until its last byte),
     ``parse`` (authorization, parsing, routing and building the backend's request), ``queue``,
-    ``backend`` (including connecting and retries) and ``render`` (the response). Without a backend
-    request, ``parse`` is all that the gateway did."""
+    ``connect`` (waiting for a connection), ``backend`` (including retries) and ``render`` (the
+    response). Without a backend request, ``parse`` is all that the gateway did."""
     received = record.received_at - record.started_at if record.received_at else 0.0
     began = record.backend_started_at
     if not began or not record.received_at:
@@ -147,7 +147,8 @@ def phases_of(record: RequestRecord, seconds: float) -> tuple[tuple[str, float],
         ("receive", received),
         ("parse", parse),
         ("queue", record.queue_seconds),
-        ("backend", max(backend - record.queue_seconds, 0.0)),
+        ("connect", record.connect_seconds),
+        ("backend", max(backend - record.queue_seconds - record.connect_seconds, 0.0)),
         ("render", render),
     )
 

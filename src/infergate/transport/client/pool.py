@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
+from infergate.core.connect_time import add_connect_seconds
 from infergate.core.errors import GatewayError, Kind, Origin, backend_failure, backend_garbage
 from infergate.core.limits import Limits
 from infergate.core.memory import UNLIMITED, MemoryAccount
@@ -220,6 +221,7 @@ class Pool(Generic[PooledT]):
         if timeout < limit:
             limit = timeout
             kind, public = Kind.TIMEOUT, "the backend could not be reached in time"
+        began = self.loop.time()
         try:
             async with asyncio.timeout(limit):
                 connection = await open_connection(
@@ -232,6 +234,8 @@ class Pool(Generic[PooledT]):
                 public = NO_TLS
             detail = f"{self.endpoint}: {error!r}"
             raise GatewayError(kind, public, origin=failure_origin(error), detail=detail) from error
+        finally:
+            add_connect_seconds(self.loop.time() - began)
         if connection.is_usable:
             self._open.add(connection)
         return connection

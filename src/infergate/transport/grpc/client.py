@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Final
 
+from infergate.core.connect_time import add_connect_seconds
 from infergate.core.errors import GatewayError, Kind, backend_failure
 from infergate.core.limits import Limits
 from infergate.core.tls_settings import ClientTls
@@ -151,11 +152,15 @@ class _EndpointPool:
     async def acquire(self, deadline: float | None) -> GrpcClientConnection:
         """Return a connection with a free stream, before `deadline` (loop time). Raises CONNECT and
         TIMEOUT."""
-        while (connection := self.find_free()) is None:
-            if len(self._connections) < _MAX_CONNECTIONS and self._connecting is None:
-                self._connecting = self.loop.create_task(self._connect())
-                self._connecting.add_done_callback(self._on_connect_done)
-            await self._wait_for_change(deadline)
+        began = self.loop.time()
+        try:
+            while (connection := self.find_free()) is None:
+                if len(self._connections) < _MAX_CONNECTIONS and self._connecting is None:
+                    self._connecting = self.loop.create_task(self._connect())
+                    self._connecting.add_done_callback(self._on_connect_done)
+                await self._wait_for_change(deadline)
+        finally:
+            add_connect_seconds(self.loop.time() - began)
         if self._waiters:  # the capacity may suffice for another call
             self.notify_capacity()
         return connection

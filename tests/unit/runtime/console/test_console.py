@@ -331,8 +331,9 @@ async def test_the_history_shows_requests_with_their_phases_and_inputs(harness: 
     assert failed["kind"] == "connect"
     assert failed["inputs"] == [{"name": "INPUT0", "datatype": "INT32", "shape": [1]}]
     assert [each["phase"] for each in failed["phases"]] == [
-        "receive", "parse", "queue", "backend", "render",
+        "receive", "parse", "queue", "connect", "backend", "render",
     ]  # fmt: skip
+    assert failed["phases"][3]["seconds"] > 0, "the connection was refused"
     assert history["slowest"] == []
     [slow] = (await harness.report("/console/history", "route=*"))["slowest"]
     assert slow["seconds"] > 0

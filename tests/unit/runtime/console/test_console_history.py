@@ -220,11 +220,11 @@ def test_slow_requests_are_forgotten_after_two_windows() -> None:
 def test_the_phases_of_a_request_add_up_to_its_duration() -> None:
     record = record_of(
         started_at=10.0, received_at=10.1, backend_started_at=10.3, backend_seconds=1.0,
-        queue_seconds=0.4,
+        queue_seconds=0.4, connect_seconds=0.2,
     )  # fmt: skip
     phases = dict(phases_of(record, 1.5))
     assert phases == pytest.approx(
-        {"receive": 0.1, "parse": 0.2, "queue": 0.4, "backend": 0.6, "render": 0.2}
+        {"receive": 0.1, "parse": 0.2, "queue": 0.4, "connect": 0.2, "backend": 0.4, "render": 0.2}
     )
     rejected = record_of(started_at=10.0, received_at=10.1)
     assert dict(phases_of(rejected, 0.3)) == pytest.approx({"receive": 0.1, "parse": 0.2})

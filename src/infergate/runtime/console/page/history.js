@@ -16,7 +16,7 @@ const EVENTS = {
 };
 const PHASES = {
   receive: "receiving the request", parse: "parsing and routing", queue: "waiting in the queue",
-  backend: "connection and backend", render: "writing the response",
+  connect: "connecting", backend: "backend", render: "writing the response",
 };
 
 let shown = null; // the history of the subject
