@@ -14,13 +14,13 @@ from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS, DurationHistogram
+from infergate.core.errors import CLIENT_ERRORS
 from infergate.core.request_record import RequestRecord
 from infergate.observe.family import Labels, MetricFamily, histogram_value, rows_by_label
 from infergate.observe.label_names import MetricNames
 
 _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
-
-
+_CLIENT_OUTCOMES: Final = frozenset(kind.value for kind in CLIENT_ERRORS)
 MAX_FLOWS: Final = 2000
 """Maximum number of flows that ``flows`` returns. The busiest flows are returned."""
 
@@ -41,6 +41,11 @@ class RequestFlow(NamedTuple):
     own: tuple[int, float]
     bytes_in: int
     bytes_out: int
+
+
+def client_errors(outcomes: Mapping[str, float]) -> float:
+    """Return the number of ``outcomes`` that clients caused."""
+    return sum(outcomes.get(outcome, 0) for outcome in _CLIENT_OUTCOMES)
 
 
 class _Series:

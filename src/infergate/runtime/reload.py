@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from infergate.config import redacted
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
@@ -115,4 +114,6 @@ def _diff(previous: Config | None, config: Config | None) -> str:
         return ""
     if max(len(previous.routes), len(config.routes)) > _MAX_ROUTES_COMPARED:
         return f"Not compared: the configuration has more than {_MAX_ROUTES_COMPARED} routes."
+    from infergate.config import redacted  # noqa: PLC0415 - only when a file has changed
+
     return redacted.redacted_diff(previous, config, ("before", "after"))

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infergate.core.duration_histogram import REQUEST_BUCKETS
-from infergate.observe.request_counters import RequestFlow
-from infergate.runtime.console.state import client_errors
+from infergate.observe.request_counters import RequestFlow, client_errors
 from infergate.runtime.gateway_events import GatewayEvents
 
 Json = dict[str, Any]

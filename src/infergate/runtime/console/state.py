@@ -13,16 +13,14 @@ from typing import Any, Final
 from prometheus_client.samples import Sample
 
 from infergate.core.duration_histogram import REQUEST_BUCKETS
-from infergate.core.errors import CLIENT_ERRORS
 from infergate.observe.aggregation import AggregatedMetrics
 from infergate.observe.recent_requests import ProcessSnapshot
-from infergate.observe.request_counters import RequestFlow
+from infergate.observe.request_counters import RequestFlow, client_errors
 from infergate.runtime.console.explanations import explain
 
 Json = dict[str, Any]
 MAX_FAILURES: Final = 100
 """Maximum number of failures in the JSON."""
-_CLIENT_OUTCOMES: Final = frozenset(kind.value for kind in CLIENT_ERRORS)
 _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 _ENDPOINT_LABELS: Final = ("backend", "endpoint")
 _TIME_KEYS: Final = {
@@ -114,11 +112,6 @@ def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
         counts = _with_counters(row)["outcomes"]
         row["client_errors"] = client_errors(counts)
     return rows.to_list()
-
-
-def client_errors(outcomes: Mapping[str, float]) -> float:
-    """Return the number of ``outcomes`` that clients caused."""
-    return sum(outcomes.get(outcome, 0) for outcome in _CLIENT_OUTCOMES)
 
 
 def _with_counters(row: Json) -> Json:
