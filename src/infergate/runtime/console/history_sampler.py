@@ -10,7 +10,6 @@ from typing import Final
 
 from infergate.core.log_events import BUG
 from infergate.observe.recent_requests import ProcessSnapshot
-from infergate.runtime.console import state
 from infergate.runtime.console.history import TrafficHistory
 from infergate.runtime.console.sources import ConsoleSource, WorkerCounts
 from infergate.runtime.gateway_events import GatewayEvents
@@ -62,6 +61,8 @@ class HistorySampler:
         return self.history
 
     def _add(self, processes: Sequence[ProcessSnapshot]) -> None:
+        from infergate.runtime.console import state  # noqa: PLC0415 - with the first sample
+
         flows = [flow for process in processes for flow in process.flows]
         # The flows are left out here, because their JSON would be most of the work.
         statistics = state.statistics([process._replace(flows=()) for process in processes])
