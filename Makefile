@@ -17,8 +17,8 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 COMPILED_TESTS := $(addprefix tests/unit/,core transport codecs gateway backends routing observe testing test_compiled.py) \
     $(addprefix tests/e2e/,test_differential.py test_engines_agree.py test_own_engine.py test_own_http.py test_grpc_surface.py test_streams.py)
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.egg-info' -prune -o -type f ! -name '*.pyc' -print)
-PAGES := $(wildcard *.md) $(shell find docs config deploy -type f ! -path '*/__pycache__/*')
-CODE := setup.py src tests bench proto fbs deploy docs/mkdocs
+PAGES := $(wildcard *.md) $(shell find docs config deploy examples -type f ! -path '*/__pycache__/*')
+CODE := setup.py src tests bench proto fbs deploy examples docs/mkdocs
 BRANCH_FLOOR := 95
 
 .PHONY: help run image test test-peers compiled-engines test-compiled bytecode lint format types bench bench-check soak docs docs-config fidelity proto fbs lock dist clean distclean
@@ -51,7 +51,7 @@ bytecode: .venv/tested
 lint: .venv/tested  ## ruff and the plain-language check, without changes
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
-	@$(BIN)/python tests/plain_language.py src docs README.md CHANGELOG.md CONTRIBUTING.md tests bench
+	@$(BIN)/python tests/plain_language.py src docs README.md CHANGELOG.md CONTRIBUTING.md tests bench examples
 
 format: .venv/tested  ## apply ruff's fixes and format
 	@$(BIN)/ruff check --fix $(CODE)

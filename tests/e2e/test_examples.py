@@ -67,6 +67,12 @@ def test_the_tests_of_the_examples_pass(installed: Path, tmp_path: Path) -> None
     assert "19 passed" in result, result
 
 
+def test_the_installed_command_generates_packages(installed: Path, tmp_path: Path) -> None:
+    for kind in ("codec", "backend", "hook"):
+        said(installed / "infergate", "new", kind, f"my-{kind}", cwd=tmp_path)
+        assert (tmp_path / f"my-{kind}" / "pyproject.toml").is_file()
+
+
 @pytest.fixture(scope="module")
 def addresses(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Run two gateways with examples/routes.yaml, of which the second sends ``remote-*`` to the

@@ -63,7 +63,7 @@ class BackendLimits(Section):
         description="Maximum number of concurrent inferences, streams included, over all "
         "endpoints of the backend. Further inferences wait until their deadline, in a queue that "
         "is fair between clients and respects priorities (docs/overload.md). Example: `32`. With "
-        "`0`, the number is not limited.",
+        "`0`, the number is not limited, but 8 for `python`.",
     )
     max_queue: Annotated[int, Field(ge=0)] = Field(
         default=100,

@@ -22,6 +22,9 @@ from infergate.plugin_host.runner import PluginCallError, PluginRunner, Step
 from infergate.plugins.base import PluginCall
 from infergate.plugins.hook import RequestHook
 
+IGNORED: Final = object()
+"""The result of a call that failed, if errors of the hook are ignored."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredHook:
@@ -43,8 +46,8 @@ class ConfiguredHook:
         return getattr(type(self.hook), method) is not getattr(RequestHook, method)
 
     async def run(self, step: Step, tensors: Sequence[Tensor], context: RequestContext) -> Any:
-        """Return the result of ``step``, which is a method of the hook, or None if it fails and
-        errors are ignored. ``tensors`` are its arguments. Raises GatewayError."""
+        """Return the result of ``step``, which is a method of the hook, or ``IGNORED`` if it fails
+        and errors are ignored. ``tensors`` are its arguments. Raises GatewayError."""
         seconds = self.timeout
         if context.deadline is not None:
             seconds = min(seconds, context.deadline - time.monotonic())
@@ -58,7 +61,7 @@ class ConfiguredHook:
         except PluginCallError:
             if not self.ignores_errors:
                 raise
-            return None
+            return IGNORED
 
 
 class HookedRoute:
@@ -119,6 +122,8 @@ class _Passage:
             if hook.defines("before"):
                 step = self._before_step(hook.hook, request, call)
                 result = await hook.run(step, request.inputs, self._context)
+            if result is IGNORED:
+                continue  # its ``after`` relies on ``before``
             if isinstance(result, InferResponse):
                 hook.runner.counters.answers += 1
                 self._charge(result.outputs, request.inputs)
@@ -149,7 +154,7 @@ class _Passage:
                 continue
             step = self._after_step(hook.hook, request, response, call)
             result = await hook.run(step, response.outputs, self._context)
-            if result is not None:
+            if isinstance(result, InferResponse):
                 self._charge(result.outputs, response.outputs)
                 response = result
         return response

@@ -160,7 +160,14 @@ class PluginRunner:
             )
         call = _Call(on_end)
         began = time.monotonic()
-        self._submit(call, step)
+        try:
+            self._submit(call, step)
+        except RuntimeError as error:  # the process cannot start a thread
+            on_end()
+            self.counters.calls["refused"] += 1
+            raise self._failure(
+                self._kinds.error, f"{self.label} cannot be called", describe_exception(error)
+            ) from None
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 outcome = await call.waiter

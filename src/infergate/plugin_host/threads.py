@@ -43,14 +43,14 @@ class JobThreads:
         self._count = 0
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run ``job`` in a thread."""
+        """Run ``job`` in a thread. Raises RuntimeError if no thread can be started."""
         with self._lock:
             needs_thread = self._free == 0
             if not needs_thread:
                 self._free -= 1
         if needs_thread:
-            self._count += 1
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._count += 1
         self._jobs.put(job)
 
     def _work(self) -> None:

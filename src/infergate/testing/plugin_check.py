@@ -64,12 +64,16 @@ def check_hook(
         hook, call = hook_class(options), PluginCall()
         await hook.start()
         try:
-            changed = await hook.before(request, call)
+            changed: Any = await hook.before(request, call)
             if isinstance(changed, InferResponse):
                 return check_response(changed, request, limits)
-            if changed is not None:
+            if isinstance(changed, InferRequest):
                 check_request(changed, request, limits)
-            result = await hook.after(request, response, call)
+            elif changed is not None:
+                raise InvalidResultError(f"before returned {type(changed).__name__}")
+            result: Any = await hook.after(request, response, call)
+            if result is not None and not isinstance(result, InferResponse):
+                raise InvalidResultError(f"after returned {type(result).__name__}")
             return response if result is None else check_response(result, request, limits)
         finally:
             await hook.close()

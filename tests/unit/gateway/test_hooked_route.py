@@ -227,3 +227,9 @@ async def test_a_route_without_hooks_has_no_layer() -> None:
         await asyncio.gather(infer(served, request("other")), return_exceptions=True)
         assert len(list(_layers(served))) == 1
         assert any(isinstance(plan, RoutePlan) for plan in served._plans.values())
+
+
+async def test_after_does_not_run_if_before_has_failed() -> None:
+    async with gateway({"before": "raises", "on_error": "ignore"}) as served:
+        assert values(await infer(served)) == [[2, 2]]
+        assert Hook.events == ["h0 before"]

@@ -316,3 +316,19 @@ async def test_a_model_that_cannot_be_created_is_named(model: str, expected: str
         async with gateway(model):
             pass
     assert str(caught.value) == expected
+
+
+async def test_a_process_without_threads_refuses_the_call_and_frees_its_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with gateway(limits={"max_requests": 1}) as served:
+        backend: Any = served.backends[0]
+
+        def fail(_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(backend._runner._threads, "submit", fail)
+            with pytest.raises(GatewayError, match="backend 'py' cannot be called"):
+                await infer(served, request())
+        await infer(served, request())

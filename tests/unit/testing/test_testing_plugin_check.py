@@ -1,0 +1,82 @@
+"""The checks for authors of models, hooks and codecs with streams find what the gateway refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infergate.codecs.profiles import PROFILES
+from infergate.codecs.v2_grpc import PLUGIN
+from infergate.codecs.v2_rest import PLUGIN as REST
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError
+from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.tensor import tensor_from_array
+from infergate.testing import check_hook, check_model, check_stream
+from plugin_kit import AsyncDouble, BadMetadata, Double, DoubleOptions, Hook, HookOptions
+
+X = tensor_from_array("X", Datatype.FP32, np.ones((1, 2), np.float32))
+REQUEST = InferRequest("double", inputs=(X,))
+RESPONSE = InferResponse("double", outputs=(replace(X, name="Y"),))
+
+
+@pytest.mark.parametrize("model", [Double, AsyncDouble])
+def test_a_model_returns_what_a_client_receives(model: Any) -> None:
+    response = check_model(model, DoubleOptions(3), REQUEST)
+    assert response.outputs[0].numpy().tolist() == [[3, 3]]
+    with pytest.raises(AssertionError, match="array of float64; FP32 needs float32"):
+        check_model(model, DoubleOptions(outcome="dtype"), REQUEST)
+    with pytest.raises(GatewayError, match="try later"):
+        check_model(model, DoubleOptions(outcome="rejects"), REQUEST)
+
+
+def test_wrong_metadata_of_a_model_is_found() -> None:
+    with pytest.raises(AssertionError, match="datatype 'FLOAT'"):
+        check_model(BadMetadata, DoubleOptions(), REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outputs"),
+    [("", "", [[1, 1]]), ("", "adds", [[2, 2]]), ("answers", "", [[0, 0]])],
+)
+def test_a_hook_returns_what_a_client_receives(
+    before: str, after: str, outputs: list[list[float]]
+) -> None:
+    response = check_hook(Hook, HookOptions(before=before, after=after), REQUEST, RESPONSE)
+    assert response.outputs[0].numpy().tolist() == outputs
+
+
+@pytest.mark.parametrize(("before", "after"), [("renames", ""), ("data", ""), ("", "nonsense")])
+def test_an_invalid_result_of_a_hook_is_found(before: str, after: str) -> None:
+    with pytest.raises(AssertionError, match="the gateway refuses"):
+        check_hook(Hook, HookOptions(before=before, after=after), REQUEST, RESPONSE)
+
+
+def test_a_codec_with_streams_passes() -> None:
+    check_stream(PLUGIN, profile=PROFILES["triton"])
+
+
+@pytest.mark.parametrize(
+    ("method", "broken", "expected"),
+    [
+        ("parse_stream_response", lambda *_: None, "0 instead of 2 responses arrived"),
+        ("parse_stream_response", lambda *_: InferResponse("other"), "response of a stream"),
+        ("build_stream_request", lambda *_: None, "has no stream"),
+    ],
+)
+def test_a_broken_stream_is_found(method: str, broken: Any, expected: str) -> None:
+    def create(options: Any) -> Any:
+        codec: Any = PLUGIN.create(options)
+        setattr(codec, method, broken)
+        return codec
+
+    with pytest.raises(AssertionError, match=expected):
+        check_stream(replace(PLUGIN, create=create), profile=PROFILES["triton"])
+
+
+def test_a_profile_without_streams_is_reported() -> None:
+    with pytest.raises(AssertionError, match="has no stream"):
+        check_stream(REST)
