@@ -44,7 +44,7 @@ from infergate.testing import strategies
 from infergate.testing.vectors import load
 
 VECTORS = Path(__file__).parents[2] / "vectors"
-PROTOCOLS = sorted(plugins())
+PROTOCOLS = sorted(folder.name for folder in VECTORS.iterdir() if folder.name in plugins())
 
 
 class Echo(Memory):
