@@ -118,7 +118,8 @@ class CachedRoute:
         self._tasks: Final[set[asyncio.Task[_Result]]] = set()
         """All running flights, including those for which no client waits."""
         self._versions: Final = BoundedCache[tuple[str, str], str](_MAX_VERSIONS)
-        """The version in the last response of each model and requested version."""
+        """The version in the last response of each model and requested version. If no inference was
+        sent yet, it is the version of the first hit."""
 
     # ---- RouteInferences
 
@@ -307,13 +308,31 @@ class CachedRoute:
         if context.record.backend != self._policy.backend:  # of the fallback
             return _Result(entry)
         is_same_version = await self._check_version(request, response)
-        if not is_same_version or response_size(response) > self._cache.max_entry_bytes:
-            return _Result(entry)
+        is_kept = is_same_version and await self._keep(key, tag, entry, context)
+        return _Result(entry, None, is_kept)
+
+    async def _keep(
+        self, key: CacheKey, tag: bytes, entry: CachedResponse, context: RequestContext
+    ) -> bool:
+        """Keep ``entry`` if it fits, and if there is memory for its copy. A thread copies long
+        responses."""
+        response, account = entry.response, None
+        size = response_size(response)
+        if size > self._cache.max_entry_bytes:
+            return False
         try:
-            value = encode(response, headers)
-        except UncacheableError:
-            return _Result(entry)
-        return _Result(entry, None, await self._cache.put(key, tag, value, self._policy.ttl))
+            if size > MIN_ACCOUNTED_BYTES:
+                account = context.memory.detach_optional(size)
+            if size > MAX_BYTES_ON_LOOP:
+                value = await asyncio.to_thread(encode, response, entry.headers)
+            else:
+                value = encode(response, entry.headers)
+            return await self._cache.put(key, tag, value, self._policy.ttl)
+        except (UncacheableError, GatewayError):
+            return False
+        finally:
+            if account is not None:
+                account.close()
 
     async def _check_version(self, request: InferRequest, response: InferResponse) -> bool:
         """Return whether ``response`` has the same version as the last response. If it has not, the
@@ -335,6 +354,9 @@ class CachedRoute:
     ) -> InferResponse:
         found = result.found
         assert found is not None
+        requested = request.model, request.version
+        if requested not in self._versions:  # this process has sent no such inference
+            self._versions[requested] = result.entry.response.version
         self._count(context, _HIT)
         response = _deliver(result.entry, request, context)
         now = self._cache.clock()

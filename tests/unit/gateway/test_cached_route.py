@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from threading import current_thread as current
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from infergate.core.messages import (
 from infergate.core.region_ref import RegionRef
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
+from infergate.gateway import cached_route
 from infergate.gateway.cached_route import CachedRoute, CachePolicy
 from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.server_control import ControlPermissions
@@ -309,6 +311,18 @@ async def test_another_version_in_a_response_makes_older_responses_obsolete() ->
     assert harness.calls == 4
 
 
+async def test_a_worker_that_has_only_seen_hits_notices_another_version() -> None:
+    harness = Harness()
+    await harness.infer()
+    policy = CachePolicy(b"s", "own", 60.0)
+    worker = CachedRoute(harness.server, harness.cache, policy, harness.counters)
+    assert (await worker.infer(REQUEST, context_of())).version == "1"
+    harness.server.response = replace(RESPONSE, version="2")
+    other = replace(REQUEST, inputs=(replace(X, data=b"new"),))
+    assert (await worker.infer(other, context_of())).version == "2"
+    assert (await harness.infer()).version == "2"
+
+
 async def test_an_inference_that_began_before_an_invalidation_is_not_used_later() -> None:
     harness = Harness()
     harness.server.is_manual = True
@@ -450,6 +464,37 @@ async def test_long_inputs_are_hashed_in_a_thread(monkeypatch: pytest.MonkeyPatc
     for size, threads in ((1_000_000, 0), (2_000_000, 1)):
         await harness.infer(replace(REQUEST, inputs=(replace(X, shape=(size,), data=bytes(size)),)))
         assert len(calls) == threads
+
+
+async def test_long_responses_are_copied_in_a_thread_and_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness, accounts, threads = Harness(), [], []
+    monkeypatch.setattr(harness.cache, "max_entry_bytes", 3_000_000)
+    harness.store.set_max_bytes(10_000_000)
+    monkeypatch.setattr(cached_route, "encode", lambda *given: threads.append(current()) or b"")
+    for size in (1_000_000, 2_000_000):
+        output = replace(X, shape=(size,), data=bytes(size))
+        harness.server.response = replace(RESPONSE, outputs=(output,))
+        accounts.append(Budget(size))
+        number = Tensor("x", Datatype.UINT8, (1,), bytes([len(accounts)]))
+        context = new_context(memory=accounts[-1])
+        await harness.infer(replace(REQUEST, inputs=(number,)), context)
+    assert [thread is current() for thread in threads] == [True, False]
+    assert [(account.peak, account.held) for account in accounts] == [
+        (1_000_000, 0),
+        (2_000_000, 0),
+    ]
+
+
+async def test_a_response_is_not_kept_if_memory_is_short() -> None:
+    harness = Harness()
+    data = bytes(200_000)
+    harness.server.response = replace(RESPONSE, outputs=(replace(X, shape=(200_000,), data=data),))
+    context = new_context(memory=Budget(199_999))
+    assert (await harness.infer(context=context)).outputs[0].data == data
+    assert context.response_headers["cache-status"] == "infergate; fwd=miss"
+    assert harness.store.usage().entries == 0
 
 
 # ---- control operations
