@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -21,6 +22,7 @@ _LEGEND: Final = {
 }
 _NAME: Final = 18
 _COLUMN: Final = 13
+_WIDE: Final = 200
 
 # ---- in a terminal ----------------------------------------------------------------------------
 
@@ -29,7 +31,7 @@ def heading(width: int | None = None) -> str:
     """Return the legend and the column titles, in several lines if they exceed ``width``."""
     return (
         f"{len(CASES)} cases from every client (rows) to every backend (columns)\n"
-        f"{_legend()}\n\n{_lines('', BACKENDS, width)}"
+        f"{textwrap.fill(_legend(), width or _WIDE)}\n\n{_lines('', BACKENDS, width)}"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Final, TextIO
 
 _INDENT: Final = "  "
 _GAP: Final = "  "
+_NARROW_GAP: Final = " "
 _MIN_WIDTH: Final = 8
 """Columns of text are folded, but to no less than this width."""
 
@@ -36,11 +37,11 @@ def align(
     Cells are folded to fit ``width``, by default the width of standard output. Only the headings of
     ``right_aligned`` columns, which have numbers, are folded."""
     limit = width or output_width(sys.stdout)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    gap, widths = _GAP, [max(map(len, column)) for column in zip(*rows, strict=True)]
     if limit is not None:
-        widths = _fit(rows, widths, right_aligned, limit)
+        gap, widths = _fit(rows, widths, right_aligned, limit)
     return "".join(
-        f"{_INDENT}{_GAP.join(_pad(cells, widths, right_aligned))}".rstrip() + "\n"
+        f"{_INDENT}{gap.join(_pad(cells, widths, right_aligned))}".rstrip() + "\n"
         for row in rows
         for cells in _fold(row, widths)
     )
@@ -51,12 +52,12 @@ def _fit(
     widths: Sequence[int],
     right_aligned: Collection[int],
     limit: int,
-) -> list[int]:
-    """Return widths that fit ``limit``: the widest columns shrink first. Words of headings are
-    broken only if nothing else helps."""
-    available = limit - len(_INDENT) - len(_GAP) * (len(widths) - 1)
-    fitted = list(widths)
-    for breaks_words in (False, True):
+) -> tuple[str, list[int]]:
+    """Return the gap between columns, and widths that fit ``limit``: the widest columns shrink
+    first. The gap shrinks, and then words of headings are broken, only if nothing else helps."""
+    gap, fitted = _GAP, list(widths)
+    for gap, breaks_words in ((_GAP, False), (_NARROW_GAP, False), (_NARROW_GAP, True)):
+        available = limit - len(_INDENT) - len(gap) * (len(widths) - 1)
         smallest = [
             max(
                 *(len(row[index]) for row in rows[1:]),
@@ -69,11 +70,11 @@ def _fit(
         ]
         for cap in range(min(max(widths, default=0), limit), 0, -1):
             if sum(fitted) <= available:
-                return fitted
+                return gap, fitted
             fitted = [
                 max(low, min(width, cap)) for low, width in zip(smallest, widths, strict=True)
             ]
-    return fitted
+    return gap, fitted
 
 
 def _fold(row: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:

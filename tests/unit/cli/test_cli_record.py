@@ -201,3 +201,13 @@ def test_a_reader_that_closes_the_output_ends_the_command_quietly(file: Path) ->
     )
     assert len(result.stdout.splitlines()) == 1
     assert result.stderr == ""
+
+
+def test_the_table_of_record_fits_80_columns(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    problem = "the disk of the folder is full, so that nothing more is recorded"
+    server.processes = [PROCESS, {**STOPPED, "problem": problem}]
+    main(["record", "status", "--admin", server.url])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

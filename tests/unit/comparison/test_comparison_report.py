@@ -339,3 +339,11 @@ def test_an_empty_model_can_be_rendered() -> None:
     summary = Summary({"r": {"m": ModelSummary()}})
     assert "No responses have been compared" in render_text(summary)
     Page(render_html(summary))
+
+
+@pytest.mark.parametrize("make", [sample, _all_kinds])
+def test_tables_of_the_text_fit_80_columns(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [line for line in render_text(make()).splitlines() if line.startswith("  ")]
+    assert rows
+    assert max(map(len, rows)) <= 80

@@ -13,7 +13,10 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
 from infergate.core.tensor import Tensor, pack_bytes
+from infergate.matrix import table
+from infergate.matrix.cases import CASES
 from infergate.matrix.findings import (
+    EXACT,
     Finding,
     Mark,
     error_differences,
@@ -22,6 +25,8 @@ from infergate.matrix.findings import (
     request_differences,
     response_differences,
 )
+from infergate.matrix.gateways import BACKENDS
+from infergate.matrix.run import ClientResult
 
 
 def fp32(name: str, *bits: int) -> Tensor:
@@ -161,3 +166,13 @@ def test_a_rejection_is_described_without_the_names_of_its_request() -> None:
     finding = rejection(error, "m", "a.m")
     assert finding == Finding(Mark.REJECTED, "unsupported: model '…' cannot, '…' neither")
     assert rejection(GatewayError(Kind.INTERNAL, "bug")).mark is Mark.WRONG
+
+
+def test_the_matrix_fits_80_columns_with_as_many_lines_in_each_row() -> None:
+    result = ClientResult("a-client-protocol", ((EXACT,) * len(BACKENDS),) * len(CASES))
+    heading = table.heading(80).splitlines()
+    row = table.row(result, 80).splitlines()
+    assert max(map(len, [*heading, *row])) <= 80
+    assert heading[-len(row) :][0].split()[0] == BACKENDS[0]
+    assert sum(len(line.split()) for line in row) == 1 + len(BACKENDS)
+    assert len(table.row(result).splitlines()) == 1
