@@ -12,16 +12,13 @@ from infergate.core.counters import BackendCounters, PluginCounters
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelMetadata
 from infergate.plugin_host.instances import (
-    BACKENDS,
     CREATE_SECONDS,
     HOOK_FAILURES,
-    HOOKS,
     MODEL_FAILURES,
-    TRANSFORMS,
     create_plugin,
     start_plugin,
 )
-from infergate.plugin_host.loading import PluginError, run_within
+from infergate.plugin_host.loading import BACKENDS, HOOKS, TRANSFORMS, PluginError, run_within
 from infergate.plugin_host.results import InvalidResultError, check_metadata
 from infergate.plugin_host.runner import PluginRunner
 from infergate.plugin_host.transform_step import check_names

@@ -11,8 +11,7 @@ from infergate.config import protocols
 from infergate.config.fields import Name, PositiveDuration
 from infergate.config.mistakes import Finding, KeyPath, suggestion
 from infergate.config.section import Section
-from infergate.plugin_host.instances import BACKENDS, HOOKS, TRANSFORMS
-from infergate.plugin_host.loading import PluginError, load_class
+from infergate.plugin_host.loading import BACKENDS, HOOKS, TRANSFORMS, PluginError, load_class
 from infergate.plugin_host.options import OptionsError, read_options
 from infergate.plugins.base import Plugin
 from infergate.plugins.hook import RequestHook

@@ -14,12 +14,6 @@ from infergate.plugins.base import Plugin
 
 P = TypeVar("P", bound=Plugin)
 
-HOOKS: Final = "infergate.hooks"
-"""The entry point group of request hooks."""
-BACKENDS: Final = "infergate.backends"
-"""The entry point group of Python models."""
-TRANSFORMS: Final = "infergate.transforms"
-"""The entry point group of transforms."""
 CREATE_SECONDS: Final = 600.0
 """Maximum duration of a constructor together with ``start``, which may load a model's weights."""
 HOOK_FAILURES: Final = FailureKinds(Kind.INTERNAL, Kind.INTERNAL, Origin.GATEWAY)

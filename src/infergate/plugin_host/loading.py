@@ -18,6 +18,12 @@ from infergate.plugins.base import API_VERSION, Plugin
 T = TypeVar("T")
 P = TypeVar("P", bound=Plugin)
 
+HOOKS: Final = "infergate.hooks"
+"""The entry point group of request hooks."""
+BACKENDS: Final = "infergate.backends"
+"""The entry point group of Python models."""
+TRANSFORMS: Final = "infergate.transforms"
+"""The entry point group of transforms."""
 SLOW_SECONDS: Final = 5.0
 """Seconds after which the log says that a plug-in is still being imported or created."""
 IMPORT_SECONDS: Final = 120.0

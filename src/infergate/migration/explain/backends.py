@@ -19,7 +19,8 @@ from infergate.migration.explain.capture import (
     CapturingModels,
     CapturingUpstream,
 )
-from infergate.plugin_host.instances import BACKENDS, create_plugin
+from infergate.plugin_host.instances import create_plugin
+from infergate.plugin_host.loading import BACKENDS
 from infergate.plugins.model import PythonModel
 from infergate.transport.base import Upstream
 
