@@ -237,28 +237,27 @@ def test_killed_writers_never_corrupt_a_value(file: int) -> None:
     def put(key: bytes, stored: StoredValue) -> bool:
         return asyncio.run(store.put(key, stored))
 
-    for _ in range(2):
-        writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", WRITER, str(file), source],
-                stdout=subprocess.PIPE, pass_fds=(file,),
-            )
-            for _ in range(2)
-        ]  # fmt: skip
-        for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"!\n"
-        found = 0
-        for number in range(100):
-            stored = get(key(number % 10), 2.0)
-            if stored is not None:
-                found += 1
-                assert len(stored.value) % BLOCK_BYTES == 0
-                assert len(set(stored.value)) == 1
-        assert found
-        for writer in writers:
-            writer.send_signal(signal.SIGKILL)
-            writer.communicate()
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(file), source],
+            stdout=subprocess.PIPE, pass_fds=(file,),
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"!\n"
+    found = 0
+    for number in range(100):
+        stored = get(key(number % 10), 2.0)
+        if stored is not None:
+            found += 1
+            assert len(stored.value) % BLOCK_BYTES == 0
+            assert len(set(stored.value)) == 1
+    assert found
+    for writer in writers:
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
     for number in range(10):  # the store is consistent, and can be filled again
         assert put(key(number), value(bytes([number]) * 4 * BLOCK_BYTES))
     for number in range(10):
