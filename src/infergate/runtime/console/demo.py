@@ -141,6 +141,7 @@ class ConsoleDemo:
                 await self._start_server(name)
             await self._reload(self._demo_config())
         await self._stop_traffic()
+        self._traffic_ends_at = time.monotonic() + TRAFFIC_SECONDS
         self._traffic = asyncio.create_task(self._send_requests())
         self._traffic.add_done_callback(_log_failure)
 
@@ -240,7 +241,6 @@ class ConsoleDemo:
         """Send requests with clients of every protocol, about 25 a second."""
         clients = self._clients()
         numbers = random.Random(7)  # noqa: S311 - which requests are sent needs no secrecy
-        self._traffic_ends_at = time.monotonic() + TRAFFIC_SECONDS
         try:
             while time.monotonic() < self._traffic_ends_at:
                 model, client = numbers.choice(clients)
