@@ -100,6 +100,7 @@ class ConsoleDemo:
         self._servers: Final[dict[str, RunningGateway]] = {}
         self._ports: Final[dict[str, tuple[int, int]]] = {}
         self._traffic: asyncio.Task[None] | None = None
+        self._traffic_ends_at = 0.0
         self._lock: Final = asyncio.Lock()
         self._actions: Final[dict[str, Callable[[], Awaitable[None]]]] = {
             "start": self._start,
@@ -140,6 +141,7 @@ class ConsoleDemo:
                 await self._start_server(name)
             await self._reload(self._demo_config())
         await self._stop_traffic()
+        self._traffic_ends_at = time.monotonic() + TRAFFIC_SECONDS
         self._traffic = asyncio.create_task(self._send_requests())
         self._traffic.add_done_callback(_log_failure)
 
@@ -228,18 +230,19 @@ class ConsoleDemo:
     # ---- traffic
 
     async def _stop_traffic(self) -> None:
+        """Let the current request finish, which takes ``_TIMEOUT_SECONDS`` at most. Cancelling it
+        could leave a socket that is being connected open."""
         task, self._traffic = self._traffic, None
         if task is not None:
-            task.cancel()
+            self._traffic_ends_at = 0.0
             await asyncio.gather(task, return_exceptions=True)
 
     async def _send_requests(self) -> None:
         """Send requests with clients of every protocol, about 25 a second."""
         clients = self._clients()
         numbers = random.Random(7)  # noqa: S311 - which requests are sent needs no secrecy
-        ends_at = time.monotonic() + TRAFFIC_SECONDS
         try:
-            while time.monotonic() < ends_at:
+            while time.monotonic() < self._traffic_ends_at:
                 model, client = numbers.choice(clients)
                 if numbers.random() < _UNKNOWN_SHARE:
                     model = "no-such-model"
