@@ -51,13 +51,15 @@ _HIT, _MISS, _COLLAPSED, _BYPASS = "hit", "miss", "collapsed", "bypass"
 class CachePolicy:
     """How the responses of a route are cached. ``scope`` is a hash of everything in the
     configuration that can change a response, ``backend`` the name of the route's backend, ``ttl``
-    the lifetime of a response in seconds. ``ignored`` are names of request parameters that are not
-    part of keys. ``forwarded`` selects the headers that backends receive. With ``per_identity``,
-    clients with different identities share no responses."""
+    the lifetime of a response in seconds. ``timeout`` is that of the backend in seconds, or None if
+    the route has its own, which is part of the deadlines already. ``ignored`` are names of request
+    parameters that are not part of keys. ``forwarded`` selects the headers that backends receive.
+    With ``per_identity``, clients with different identities share no responses."""
 
     scope: bytes
     backend: str
     ttl: float
+    timeout: float | None = None
     ignored: frozenset[str] = frozenset()
     per_identity: bool = False
     forwarded: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _: {}
@@ -183,11 +185,14 @@ class CachedRoute:
         self, key: CacheKey, request: InferRequest, context: RequestContext
     ) -> InferResponse:
         """Wait for the flight of ``key``, and start it if there is none."""
+        arrived, timeout = self._cache.clock(), self._policy.timeout
         while True:
             flight = self._flights.get(key.in_memory)
             is_first = flight is None
             if flight is None:
                 flight = self._start(key, request, context)
+            elif timeout is not None:  # the time in which it waits counts, as if it had been sent
+                context.shorten_deadline(arrived + timeout)
             status = "fwd=miss" if is_first else "fwd=miss; collapsed"
             try:
                 result = await self._wait(flight, request, context, is_first=is_first)

@@ -427,6 +427,27 @@ async def test_clients_with_time_left_send_one_inference_after_the_first_has_tim
     assert await asyncio.gather(*others) == [replace(RESPONSE, id="id")] * 3
 
 
+async def test_the_timeout_of_the_backend_counts_from_the_arrival_of_each_client() -> None:
+    harness = Harness(timeout=1.0)
+    harness.server.is_manual = True
+    tasks = [harness.start() for _ in range(3)]
+    await settle()
+    harness.now += 0.5
+    later = harness.start()
+    await settle()
+    harness.now += 0.5
+    harness.server.contexts[0].deadline = harness.now  # the backend's timeout
+    harness.server.pending[0].set_exception(GatewayError(Kind.TIMEOUT, "late"))
+    await settle()
+    for task in tasks:
+        with raises_kind(Kind.TIMEOUT):
+            await asyncio.wait_for(task, 5)
+    assert harness.calls == 2
+    assert harness.server.contexts[1].deadline == harness.now + 0.5
+    harness.server.pending[1].set_result(RESPONSE)
+    assert await later == replace(RESPONSE, id="id")
+
+
 async def test_shared_responses_are_charged_to_each_request() -> None:
     harness, account = Harness(), Budget(1_000_000)
     data = bytes(200_000)
