@@ -16,7 +16,7 @@ from infergate.caching.local_store import LocalStore
 from infergate.caching.response_cache import ResponseCache
 from infergate.core.counters import RouteCounters
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import (
     InferRequest,
     InferResponse,
@@ -354,6 +354,37 @@ async def test_an_error_is_returned_to_all_clients_that_wait() -> None:
     assert [(type(e), getattr(e, "retry_after", None)) for e in errors] == [(GatewayError, 3.0)] * 5
     assert len(set(map(id, errors))) == 5
     assert harness.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [
+        (GatewayError(Kind.OVERLOADED, "the queue is full", retry_after=3.0), 2),
+        (GatewayError(Kind.OVERLOADED, "memory", limit="in_flight_bytes"), 1),
+        (GatewayError(Kind.OVERLOADED, "busy", origin=Origin.BACKEND), 1),
+    ],
+)
+async def test_a_full_queue_of_one_client_does_not_fail_others(
+    error: GatewayError, calls: int
+) -> None:
+    harness = Harness()
+    harness.server.is_manual = True
+    flood, others = (
+        [harness.start(context=new_context(permit=Someone(name))) for _ in range(2)]
+        for name in ("key:flood", "key:other")
+    )
+    await settle()
+    harness.server.pending[0].set_exception(error)
+    await settle()
+    assert harness.calls == calls
+    for task in flood:
+        with raises_kind(Kind.OVERLOADED):
+            await asyncio.wait_for(task, 5)
+    if calls == 1:
+        await asyncio.gather(*others, return_exceptions=True)
+        return
+    harness.server.pending[1].set_result(RESPONSE)
+    assert await asyncio.gather(*others) == [replace(RESPONSE, id="id")] * 2
 
 
 async def test_the_first_client_may_leave_while_others_wait() -> None:
