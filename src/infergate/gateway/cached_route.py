@@ -8,8 +8,9 @@
 - A *flight* is an inference in progress for which several clients may wait (as in Go's
   singleflight). It continues until its response arrives or no client waits
   for it, so a client that disconnects does not affect others. An error is returned to all clients
-  that wait. The exception is the timeout of the first client: clients with a later deadline start
-  one new flight together.
+  that wait. There are two exceptions. If the first client times out, clients with a later deadline
+  start one new flight together. If the backend's queue has no room for the first client, other
+  clients start a flight, because the queue is fair between clients.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from infergate.caching.keys import UncacheableError, digest, key_parts
 from infergate.caching.response_cache import CacheKey, ResponseCache
 from infergate.caching.store import MAX_BYTES_ON_LOOP, StoredValue
 from infergate.core.bounded_cache import BoundedCache
+from infergate.core.client_key import client_key
 from infergate.core.counters import RouteCounters
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.memory import MIN_ACCOUNTED_BYTES, DetachedMemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
@@ -53,14 +55,16 @@ _HIT, _MISS, _COLLAPSED, _BYPASS = "hit", "miss", "collapsed", "bypass"
 class CachePolicy:
     """How the responses of a route are cached. ``scope`` is a hash of everything in the
     configuration that can change a response, ``backend`` the name of the route's backend, ``ttl``
-    the lifetime of a response in seconds. ``ignored`` are names of request parameters that are not
-    part of keys. ``forwarded`` selects the headers that backends receive. With ``per_identity``,
-    clients with different identities share no responses. With ``min_uses`` of 2, an inference is
-    looked up and kept when it occurs for the second time."""
+    the lifetime of a response in seconds. ``timeout`` is that of the backend in seconds, or None if
+    the route has its own, which is part of the deadlines already. ``ignored`` are names of request
+    parameters that are not part of keys. ``forwarded`` selects the headers that backends receive.
+    With ``per_identity``, clients with different identities share no responses. With ``min_uses``
+    of 2, an inference is looked up and kept when it occurs for the second time."""
 
     scope: bytes
     backend: str
     ttl: float
+    timeout: float | None = None
     ignored: frozenset[str] = frozenset()
     per_identity: bool = False
     min_uses: int = 1
@@ -203,11 +207,14 @@ class CachedRoute:
         self, key: CacheKey, request: InferRequest, context: RequestContext
     ) -> InferResponse:
         """Wait for the flight of ``key``, and start it if there is none."""
+        arrived, timeout = self._cache.clock(), self._policy.timeout
         while True:
             flight = self._flights.get(key.in_memory)
             is_first = flight is None
             if flight is None:
                 flight = self._start(key, request, context)
+            elif timeout is not None:  # the time in which it waits counts, as if it had been sent
+                context.shorten_deadline(arrived + timeout)
             status = "fwd=miss" if is_first else "fwd=miss; collapsed"
             try:
                 result = await self._wait(flight, request, context, is_first=is_first)
@@ -215,7 +222,7 @@ class CachedRoute:
                 self._count(context, _MISS if is_first else _COLLAPSED)
                 _report(context, status)
                 raise
-            if result is None:  # the first client had an earlier deadline
+            if result is None:  # the error concerns only the first client
                 self._forget(flight)
                 continue
             if result.found is not None:
@@ -276,9 +283,20 @@ class CachedRoute:
         try:
             return flight.task.result()
         except GatewayError as error:
-            if error.kind is Kind.TIMEOUT and self._has_time_left(context, flight.context):
+            if self._concerns_first_only(error, context, flight.context):
                 return None
             raise error.reworded(error.public) from None  # each client has its own copy
+
+    def _concerns_first_only(
+        self, error: GatewayError, context: RequestContext, first: RequestContext
+    ) -> bool:
+        """Return whether the inference of the ``first`` client failed for a reason that may not
+        apply to ``context``: an earlier deadline, or the client's share of a full queue."""
+        if error.kind is Kind.TIMEOUT:
+            return self._has_time_left(context, first)
+        if error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY and not error.limit:
+            return client_key(context)[0] != client_key(first)[0]
+        return False
 
     def _has_time_left(self, context: RequestContext, first: RequestContext) -> bool:
         if first.deadline is None:

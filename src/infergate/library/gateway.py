@@ -27,6 +27,7 @@ from infergate.core.messages import (
 )
 from infergate.core.wire import NO_HEADERS
 from infergate.library.addresses import ListenerAddress, listener_addresses
+from infergate.library.request_types import check_types
 from infergate.runtime.assemble import assemble
 from infergate.runtime.running import RunningGateway
 
@@ -147,7 +148,9 @@ class Gateway:
         timeout: float | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> InferResponse:
-        """Run ``request`` on the route of its model, and return the only response."""
+        """Run ``request`` on the route of its model, and return the only response. Raises TypeError
+        if a field of ``request`` has another type than declared."""
+        check_types(request)
         response = await self._started().in_process.perform(request, timeout, headers)
         assert isinstance(response, InferResponse)
         return response
@@ -160,7 +163,9 @@ class Gateway:
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``, each of them on demand. Closing the generator
-        abandons the rest. The route's timeout applies to each response, ``timeout`` to all."""
+        abandons the rest. The route's timeout applies to each response, ``timeout`` to all. Raises
+        TypeError like ``infer``."""
+        check_types(request)
         responses = self._started().in_process.stream(request, timeout, headers)
         async with aclosing(responses):
             async for response in responses:

@@ -78,6 +78,7 @@ def make_cache_layer(
         _scope(config, route),
         route.backend,
         route.cache.ttl,
+        config.backends[route.backend].timeout if route.timeout is None else None,
         frozenset(route.cache.ignore_parameters),
         route.cache.per_identity,
         route.cache.min_uses,

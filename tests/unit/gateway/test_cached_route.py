@@ -16,7 +16,7 @@ from infergate.caching.local_store import LocalStore
 from infergate.caching.response_cache import ResponseCache
 from infergate.core.counters import RouteCounters
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.messages import (
     InferRequest,
     InferResponse,
@@ -373,6 +373,37 @@ async def test_an_error_is_returned_to_all_clients_that_wait() -> None:
     assert harness.calls == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [
+        (GatewayError(Kind.OVERLOADED, "the queue is full", retry_after=3.0), 2),
+        (GatewayError(Kind.OVERLOADED, "memory", limit="in_flight_bytes"), 1),
+        (GatewayError(Kind.OVERLOADED, "busy", origin=Origin.BACKEND), 1),
+    ],
+)
+async def test_a_full_queue_of_one_client_does_not_fail_others(
+    error: GatewayError, calls: int
+) -> None:
+    harness = Harness()
+    harness.server.is_manual = True
+    flood, others = (
+        [harness.start(context=new_context(permit=Someone(name))) for _ in range(2)]
+        for name in ("key:flood", "key:other")
+    )
+    await settle()
+    harness.server.pending[0].set_exception(error)
+    await settle()
+    assert harness.calls == calls
+    for task in flood:
+        with raises_kind(Kind.OVERLOADED):
+            await asyncio.wait_for(task, 5)
+    if calls == 1:
+        await asyncio.gather(*others, return_exceptions=True)
+        return
+    harness.server.pending[1].set_result(RESPONSE)
+    assert await asyncio.gather(*others) == [replace(RESPONSE, id="id")] * 2
+
+
 async def test_the_first_client_may_leave_while_others_wait() -> None:
     harness, account = Harness(), Budget(10_000)
     harness.server.is_manual = True
@@ -442,6 +473,27 @@ async def test_clients_with_time_left_send_one_inference_after_the_first_has_tim
     assert harness.calls == 2
     harness.server.pending[1].set_result(RESPONSE)
     assert await asyncio.gather(*others) == [replace(RESPONSE, id="id")] * 3
+
+
+async def test_the_timeout_of_the_backend_counts_from_the_arrival_of_each_client() -> None:
+    harness = Harness(timeout=1.0)
+    harness.server.is_manual = True
+    tasks = [harness.start() for _ in range(3)]
+    await settle()
+    harness.now += 0.5
+    later = harness.start()
+    await settle()
+    harness.now += 0.5
+    harness.server.contexts[0].deadline = harness.now  # the backend's timeout
+    harness.server.pending[0].set_exception(GatewayError(Kind.TIMEOUT, "late"))
+    await settle()
+    for task in tasks:
+        with raises_kind(Kind.TIMEOUT):
+            await asyncio.wait_for(task, 5)
+    assert harness.calls == 2
+    assert harness.server.contexts[1].deadline == harness.now + 0.5
+    harness.server.pending[1].set_result(RESPONSE)
+    assert await later == replace(RESPONSE, id="id")
 
 
 async def test_shared_responses_are_charged_to_each_request() -> None:

@@ -159,6 +159,35 @@ async def test_errors_are_those_of_a_frontend(
         await gateway.infer(request_)
 
 
+ANY: Any = None
+X = tensor("INPUT0", np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (ANY, "request must be InferRequest, not NoneType"),
+        (InferRequest("identity", 1, inputs=(X,)), r"request.version must be str, not int"),  # type: ignore[arg-type]
+        (InferRequest("identity", inputs=("x",)), r"request.inputs\[0\] must be Tensor, not str"),  # type: ignore[arg-type]
+        (
+            InferRequest("identity", inputs=(X, Tensor("x", "FP32", (3,), bytes(12)))),  # type: ignore[arg-type]
+            r"request.inputs\[1\].datatype must be Datatype, not str",
+        ),
+        (
+            InferRequest("identity", outputs=("x",)),  # type: ignore[arg-type]
+            r"request.outputs\[0\] must be RequestedOutput, not str",
+        ),
+    ],
+)
+async def test_a_field_of_another_type_is_named(
+    request_: InferRequest, text: str, gateway: Gateway
+) -> None:
+    with pytest.raises(TypeError, match=text):
+        await gateway.infer(request_)
+    with pytest.raises(TypeError, match=text):
+        await anext(gateway.stream(request_))
+
+
 async def test_a_bytes_tensor_of_many_elements_is_checked_in_a_thread(gateway: Gateway) -> None:
     elements = np.array([b"x"] * 40_000, np.object_)
     request = InferRequest("identity", inputs=(tensor("INPUT0", elements),))
