@@ -31,6 +31,7 @@ from peers.support.kserve import KServe, prepare_kserve, started_kserve
 from peers.support.kubernetes_tools import prepare_kubernetes_tools
 from peers.support.legacy_client import prepare_legacy_client
 from peers.support.mlserver import MLServer, prepare_mlserver, started_mlserver
+from peers.support.onnx import prepare_onnx
 from peers.support.perf_analyzer import prepare_perf_analyzer
 from peers.support.release_tools import prepare_release_tools
 from peers.support.tfserving import (
@@ -86,6 +87,7 @@ _PEERS = {
     "tfserving_api": (pytest.mark.peers, prepare_tfserving_api),
     "pythie": (pytest.mark.peers, prepare_pythie),
     "tensorflow": (pytest.mark.peers, prepare_tensorflow),
+    "onnx": (pytest.mark.peers, prepare_onnx),
     "openai_client": (pytest.mark.peers, prepare_openai),
     "mlflow_client": (pytest.mark.peers, prepare_mlflow),
 }
@@ -179,6 +181,11 @@ def legacy_client() -> None:
 @pytest.fixture(scope="session")
 def graphpipe() -> Installed:
     return prepare_graphpipe()
+
+
+@pytest.fixture(scope="session")
+def onnx() -> None:
+    """Install onnxruntime."""
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,12 @@
-"""Unmodified clients send JPEG files through config/transforms.yaml to a model behind a real Triton
-that expects normalized pixels. The results are compared with Pillow and numpy."""
+"""Unmodified clients send JPEG files through config/transforms.yaml to an ONNX model behind a real
+Triton, which expects normalized pixels. The results are compared with those of Pillow, numpy and
+onnxruntime."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,119 +18,154 @@ import tritonclient.http
 from PIL import Image
 
 from e2e.running import Infergate, started_infergate
-from peers.support.installed import PROJECT
+from peers import graphpipe_client
+from peers.support.installed import PROJECT, Installed
+from peers.support.onnx import loaded_classifier, write_classifier
+from peers.support.process import scenario_results
 from peers.support.tfserving import ovmsclient_photo
 from peers.support.triton import Triton
 
 pytestmark = pytest.mark.peers
 
 EXAMPLE = PROJECT / "config" / "transforms.yaml"
-PLAIN = """\
-  - model: pixels
+STRETCHED = """\
+  - model: logits
     backend: triton
-    rewrite: {model: id_image}
+    rewrite: {model: resnet50_onnx}
     transforms:
       inputs:
         - decode_image: {tensor: image, datatype: FP32, layout: NCHW, size: [224, 224]}
-        - rename: {image: INPUT0}
+        - rename: {image: data}
 """
-"""A route that returns the decoded pixels."""
+"""A route whose outputs are those of the model."""
 MEAN, STD = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)
 
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Files, and the model's results for them without infergate and Triton: for each file, the five
+    best classes and their probabilities; and the logits of both files with stretched pixels."""
+
+    files: Sequence[Path]
+    scores: Sequence[Array]
+    classes: Sequence[Array]
+    logits: Array
+    model: Path
+
 
 @pytest.fixture(scope="module")
-def gateway(triton: Triton) -> Iterator[Infergate]:
-    """Yield a gateway with the example, with the names of the test's model, which returns its
-    input."""
+def photos(tmp_path_factory: pytest.TempPathFactory, onnx: None) -> Photos:
+    """Write an upright JPEG, and a landscape whose EXIF orientation makes it a portrait."""
+    folder = tmp_path_factory.mktemp("photos")
+    files = [folder / "upright.jpg", folder / "turned.jpg"]
+    for number, (file, size) in enumerate(zip(files, [(500, 310), (480, 360)], strict=True)):
+        coarse = np.random.default_rng(number).integers(0, 256, (9, 12, 3), np.uint8)
+        exif = Image.Exif()
+        exif[0x0112] = 6 if file.stem == "turned" else 1
+        enlarged = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+        enlarged.save(file, quality=90, exif=exif)
+    batches = {file.stem: cropped(upright(file)) for file in files}
+    batches["both"] = np.concatenate([stretched(upright(file)) for file in files])
+    model = folder / "model.onnx"
+    logits = write_classifier(model, batches)
+    best = [best_of(logits[file.stem]) for file in files]
+    assert best[0][1].tolist() != best[1][1].tolist()
+    scores, classes = zip(*best, strict=True)
+    return Photos(files, scores, classes, logits["both"], model)
+
+
+@pytest.fixture(scope="module")
+def gateway(triton: Triton, photos: Photos) -> Iterator[Infergate]:
+    """Yield a gateway with the example and the route ``logits``."""
     _, _, config = EXAMPLE.read_text().partition("\nhelpers:")
-    for name, real in (
-        ("${TRITON_URL:-grpc://127.0.0.1:8011}", f"grpc://{triton.grpc}"),
-        ("resnet50_onnx", "id_image"),
-        ("image: data", "image: INPUT0"),
-        ("logits", "OUTPUT0"),
+    config = config.replace("routes:", f"routes:\n{STRETCHED}#", 1)
+    with (
+        tritonclient.http.InferenceServerClient(triton.http, network_timeout=100) as client,
+        loaded_classifier(client, "resnet50_onnx", photos.model),
+        pytest.MonkeyPatch.context() as patch,
     ):
-        assert name in config
-        config = config.replace(name, real)
-    config = config.replace("routes:", f"routes:\n{PLAIN}#", 1)
-    with started_infergate(f"helpers:{config}") as running:
-        yield running
+        patch.setenv("TRITON_URL", f"grpc://{triton.grpc}")
+        with started_infergate(f"helpers:{config}") as running:
+            yield running
 
 
-@pytest.fixture(scope="module")
-def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a landscape JPEG whose EXIF orientation makes it a portrait."""
-    coarse = np.random.default_rng(5).integers(0, 256, (9, 12, 3), np.uint8)
-    image = Image.fromarray(coarse).resize((480, 360), Image.Resampling.BICUBIC)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    file = tmp_path_factory.mktemp("photo") / "photo.jpg"
-    image.save(file, quality=90, exif=exif)
-    return file
-
-
-def cropped(photo: Path) -> npt.NDArray[np.float32]:
-    """Return what torchvision's Resize(256), CenterCrop(224), ToTensor and Normalize yield."""
+def upright(photo: Path) -> Image.Image:
     with Image.open(photo) as image:
-        upright = image.transpose(Image.Transpose.ROTATE_270)
-    small = upright.resize((256, 341), Image.Resampling.BILINEAR)
-    left, top = round((256 - 224) / 2), round((341 - 224) / 2)
+        if photo.stem == "turned":
+            return image.transpose(Image.Transpose.ROTATE_270)
+        image.load()
+        return image
+
+
+def cropped(image: Image.Image) -> npt.NDArray[np.float32]:
+    """Return what torchvision's Resize(256), CenterCrop(224), ToTensor and Normalize yield."""
+    width, height = (256 * side // min(image.size) for side in image.size)
+    small = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - 224) / 2), round((height - 224) / 2)
     pixels = np.asarray(small.crop((left, top, left + 224, top + 224)))
     normal: npt.NDArray[np.float32] = (pixels * np.float32(1 / 255) - MEAN) / STD
     return np.ascontiguousarray(normal.transpose(2, 0, 1))[np.newaxis]
 
 
-def best(photo: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def stretched(image: Image.Image) -> npt.NDArray[np.float32]:
+    """Return the pixels of the image, resized to the model's size."""
+    small = image.resize((224, 224), Image.Resampling.BILINEAR)
+    return np.asarray(small, np.float32).transpose(2, 0, 1)[np.newaxis]
+
+
+def best_of(logits: Array) -> tuple[Array, Array]:
     """Return the five largest probabilities of each row, and their positions."""
-    logits = cropped(photo)
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities = powers / powers.sum(axis=-1, keepdims=True)
     order = np.argsort(-probabilities, axis=-1, kind="stable")[..., :5]
     return np.take_along_axis(probabilities, order, -1), order
 
 
-def stretched(photo: Path) -> npt.NDArray[np.float32]:
-    """Return the decoded pixels."""
-    with Image.open(photo) as image:
-        upright = image.transpose(Image.Transpose.ROTATE_270)
-    small = upright.resize((224, 224), Image.Resampling.BILINEAR)
-    return np.asarray(small, np.float32).transpose(2, 0, 1)[np.newaxis]
-
-
+@pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_ovmsclient_sends_a_jpeg(
-    gateway: Infergate, photo: Path, transport: str, ovmsclient: None
+    gateway: Infergate, photos: Photos, transport: str, number: int, ovmsclient: None
 ) -> None:
     address = gateway.grpc if transport == "grpc" else gateway.http
-    report = ovmsclient_photo(address, transport, "resnet", photo)
+    report = ovmsclient_photo(address, transport, "resnet", photos.files[number])
     assert report.keys() == {"scores", "classes", "metadata"}, report
-    scores, classes = best(photo)
-    np.testing.assert_array_equal(report["classes"], classes)
-    np.testing.assert_allclose(report["scores"], scores, rtol=1e-6)
+    np.testing.assert_array_equal(report["classes"], photos.classes[number])
+    np.testing.assert_allclose(report["scores"], photos.scores[number], rtol=1e-6)
     if transport == "grpc":  # over REST, the client returns the server's document
         assert report["metadata"]["inputs"]["image"]["dtype"] == "DT_STRING"
 
 
 def test_ovmsclient_gets_an_error_that_names_the_input(
-    gateway: Infergate, photo: Path, tmp_path: Path, ovmsclient: None
+    gateway: Infergate, photos: Photos, tmp_path: Path, ovmsclient: None
 ) -> None:
     cut = tmp_path / "cut.jpg"
-    cut.write_bytes(photo.read_bytes()[:3000])
+    cut.write_bytes(photos.files[0].read_bytes()[:3000])
     report = ovmsclient_photo(gateway.grpc, "grpc", "resnet", cut)
     assert "InvalidInputError" in report["error"]
     assert "input 'image': element 0: the JPEG image cannot be decoded" in report["error"]
 
 
 @pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
-def test_tritonclient_sends_a_jpeg(gateway: Infergate, photo: Path, module: Any) -> None:
+def test_tritonclient_sends_two_jpegs(gateway: Infergate, photos: Photos, module: Any) -> None:
     address = gateway.http if module is tritonclient.http else gateway.grpc
-    client = module.InferenceServerClient(address)
-    files = np.array([photo.read_bytes()] * 2, np.object_)
     tensor = module.InferInput("image", [2], "BYTES")
-    tensor.set_data_from_numpy(files)
-    pixels = client.infer("pixels", [tensor]).as_numpy("OUTPUT0")
-    np.testing.assert_array_equal(pixels, np.repeat(stretched(photo), 2, axis=0))
-    classes = client.infer(
-        "resnet", [tensor], outputs=[module.InferRequestedOutput("classes")]
-    ).as_numpy("classes")
-    np.testing.assert_array_equal(classes, np.repeat(best(photo)[1], 2, axis=0))
-    client.close()
+    tensor.set_data_from_numpy(np.array([file.read_bytes() for file in photos.files], np.object_))
+    with module.InferenceServerClient(address) as client:
+        logits = client.infer("logits", [tensor]).as_numpy("logits")
+        np.testing.assert_array_equal(logits, photos.logits)
+        requested = [module.InferRequestedOutput("classes")]
+        classes = client.infer("resnet", [tensor], outputs=requested).as_numpy("classes")
+    np.testing.assert_array_equal(classes, np.concatenate(photos.classes))
+
+
+def test_the_client_of_graphpipe_sends_two_jpegs(
+    gateway: Infergate, photos: Photos, graphpipe: Installed
+) -> None:
+    program = Path(graphpipe_client.__file__).with_name("photos.py")
+    url = f"http://{gateway.http}/graphpipe/resnet"
+    argv = [graphpipe.python, program, url, "image", "scores,classes", *photos.files]
+    outputs = scenario_results(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
+    np.testing.assert_array_equal(outputs["classes"], np.concatenate(photos.classes))
+    np.testing.assert_allclose(outputs["scores"], np.concatenate(photos.scores), rtol=1e-6)

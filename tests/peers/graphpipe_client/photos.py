@@ -1,0 +1,15 @@
+"""``python photos.py URL INPUT OUTPUTS FILE…``: send image files as one batch of the input INPUT.
+Prints a line of JSON for each of OUTPUTS, names that are separated by commas: name and elements."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from graphpipe import remote
+
+url, name, outputs, *files = sys.argv[1:]
+images = np.array([Path(file).read_bytes() for file in files], np.object_)
+arrays = remote.execute_multi(url, [images], [name], outputs.split(","))
+for output, array in zip(outputs.split(","), arrays, strict=True):
+    print(json.dumps([output, array.tolist()]))  # noqa: T201
