@@ -88,9 +88,9 @@ class Gateway:
             tfs = json.load(connection.getresponse())["metadata"]["signature_def"]
         (signature,) = tfs["signature_def"].values()
         with grpc.insecure_channel(self.running.grpc) as channel:
-            asked = pb.ModelMetadataRequest(name="pixels").SerializeToString()
+            query = pb.ModelMetadataRequest(name="pixels").SerializeToString()
             method = "/inference.GRPCInferenceService/ModelMetadata"
-            rpc = pb.ModelMetadataResponse.FromString(call(channel, asked, method).message)
+            rpc = pb.ModelMetadataResponse.FromString(call(channel, query, method).message)
         seen = [[each["name"] for each in (*rest["inputs"], *rest["outputs"])]]
         seen.append([*signature["inputs"], *signature["outputs"]])
         seen.append([each.name for each in (*rpc.inputs, *rpc.outputs)])
