@@ -323,6 +323,16 @@ async def test_a_worker_that_has_only_seen_hits_notices_another_version() -> Non
     assert (await harness.infer()).version == "2"
 
 
+async def test_the_first_use_of_two_notices_another_version() -> None:
+    harness = Harness(min_uses=2)
+    for calls in (1, 2, 2):
+        assert (await harness.infer()).version == "1"
+        assert harness.calls == calls
+    harness.server.response = replace(RESPONSE, version="2")
+    await harness.infer(replace(REQUEST, inputs=(replace(X, data=b"new"),)))
+    assert (await harness.infer()).version == "2"
+
+
 async def test_an_inference_that_began_before_an_invalidation_is_not_used_later() -> None:
     harness = Harness()
     harness.server.is_manual = True
