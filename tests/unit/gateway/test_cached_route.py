@@ -567,10 +567,10 @@ async def test_a_response_is_not_kept_if_memory_is_short() -> None:
 async def test_loading_a_model_makes_the_responses_of_its_backend_obsolete(
     operation: Any, answer: GatewayError | None
 ) -> None:
-    changed: list[str] = []
+    changed: list[tuple[str, bool]] = []
 
-    async def note(backend: str) -> None:
-        changed.append(backend)
+    async def note(backend: str, is_finished: bool) -> None:
+        changed.append((backend, is_finished))
 
     backend = Memory("own", answer)
     options = GatewayOptions(permissions=ControlPermissions(repository=True), models_changed=note)
@@ -579,4 +579,4 @@ async def test_loading_a_model_makes_the_responses_of_its_backend_obsolete(
         await gateway.perform(operation, new_context())
     except GatewayError:
         assert answer is not None
-    assert changed == ["own"]
+    assert changed == [("own", answer is None)]
