@@ -142,7 +142,10 @@ class CachedRoute:
         if not directives and self._occurs_first(parts):
             self._count(context, _MISS)
             _report(context, "fwd=miss")
-            return await self._inner.infer(request, context)
+            response = await self._inner.infer(request, context)
+            if context.record.backend == self._policy.backend:
+                await self._check_version(request, response)
+            return response
         key = await self._key(parts)
         if "no-cache" in directives:
             self._count(context, _BYPASS)

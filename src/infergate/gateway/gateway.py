@@ -82,7 +82,7 @@ class GatewayOptions:
     client."""
     comparer: MirrorComparer | None = None
     """Compares the responses of mirrors. It is None if no route compares them."""
-    models_changed: Callable[[str], Awaitable[None]] | None = None
+    models_changed: Callable[[str, bool], Awaitable[None]] | None = None
     """Called with a backend's name after a model was loaded or unloaded on it."""
 
 

@@ -56,6 +56,11 @@ BindAny = Callable[[str, RequestContext], RouteBinding]
 NOT_FOUND."""
 
 
+ModelsChanged = Callable[[str, bool], Awaitable[None]]
+"""Receives the name of a backend after a model was loaded or unloaded on it, and whether all its
+endpoints have finished. An operation that failed or was abandoned may continue on a server."""
+
+
 class ServerControl:
     """Loads and unloads models, and reads and changes trace and log settings."""
 
@@ -64,10 +69,8 @@ class ServerControl:
         permissions: ControlPermissions,
         backends: Sequence[Backend],
         bind_any: BindAny,
-        models_changed: Callable[[str], Awaitable[None]] | None = None,
+        models_changed: ModelsChanged | None = None,
     ) -> None:
-        """``models_changed`` receives the name of a backend after a model was loaded or unloaded on
-        it."""
         self._models_changed: Final = models_changed
         self._permissions: Final = permissions
         self._backends: Final = backends
@@ -97,11 +100,14 @@ class ServerControl:
     ) -> Response:
         binding = self._bind_any(operation.model, context)
         backend_operation = model_to_backend(operation, binding.route)
+        is_finished = False
         try:
-            return (await binding.backend.perform_on_all(backend_operation, context))[0]
+            response = (await binding.backend.perform_on_all(backend_operation, context))[0]
+            is_finished = True
         finally:  # an operation that failed may have changed some of the endpoints
             if self._models_changed and not isinstance(operation, TraceSettingsRequest):
-                await self._models_changed(binding.backend.name)
+                await self._models_changed(binding.backend.name, is_finished)
+        return response
 
     async def _perform_settings(
         self, operation: SettingsOperation, context: RequestContext

@@ -220,7 +220,7 @@ def _build_parts(
             comparer=comparisons.make_comparer(
                 table.routes, counters_of, previous.gateway.comparer if previous else None
             ),
-            models_changed=None if cache is None else cache.responses.invalidate,
+            models_changed=None if cache is None else cache.models_changed,
         ),
         previous.gateway if previous else None,
     )

@@ -5,6 +5,7 @@ for Redis is imported only if configured."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,6 +31,10 @@ _EXCHANGE_HEADERS: Final = frozenset({"traceparent", "tracestate", "baggage", "x
 """Headers that identify a request. They differ in each request, and do not change a response."""
 
 
+LATER_SECONDS: Final = tuple(2.0**number for number in range(1, 10))
+"""The pauses between the invalidations after a load that has not finished: 17 minutes in total."""
+
+
 class ConfiguredCache:
     """The response cache of one or several configurations with the same section ``cache``."""
 
@@ -38,10 +43,26 @@ class ConfiguredCache:
         self._max_bytes: Final = config.max_bytes
         self._redis: Final = None if config.redis is None else _make_redis_store(config, group)
         self.responses: Final = ResponseCache(self._store, config.max_entry_bytes, self._redis)
+        self._later: Final[dict[str, asyncio.Task[None]]] = {}
+        """The tasks that invalidate backends again, by the backend's name."""
 
     def activate(self) -> None:
         """Apply the configured size."""
         self._store.set_max_bytes(self._max_bytes)
+
+    async def models_changed(self, backend: str, is_finished: bool) -> None:  # noqa: FBT001 - a callback
+        """Make all responses of ``backend`` obsolete. If the operation on its models has not
+        finished, repeat this for a while, because a server may still be loading."""
+        if (previous := self._later.pop(backend, None)) is not None:
+            previous.cancel()
+        if not is_finished:
+            self._later[backend] = asyncio.create_task(self._invalidate_later(backend))
+        await self.responses.invalidate(backend)
+
+    async def _invalidate_later(self, backend: str) -> None:
+        for seconds in LATER_SECONDS:
+            await asyncio.sleep(seconds)
+            await self.responses.invalidate(backend)
 
     def stats(self) -> CacheStats:
         """Return the usage of the memory."""
@@ -49,6 +70,9 @@ class ConfiguredCache:
 
     async def close(self, *, is_last: bool) -> None:
         """Close the connections. If the cache ``is_last``, free the memory."""
+        for task in self._later.values():
+            task.cancel()
+        await asyncio.gather(*self._later.values(), return_exceptions=True)
         if is_last:
             self._store.set_max_bytes(0)
         if self._redis is not None:

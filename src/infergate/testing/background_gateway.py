@@ -53,7 +53,8 @@ class BackgroundGateway:
     - ``recordings`` are files of ``infergate record``, or folders of them.
     - ``folder`` is the base of relative paths.
 
-    ``with`` raises ConfigError, RecordingError and OSError."""
+    ``with`` raises ConfigError, RecordingError and OSError. An argument of another type raises
+    TypeError."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class BackgroundGateway:
         folder: str | os.PathLike[str] = ".",
     ) -> None:
         base = Path(folder)
+        _check_arguments(models, recordings)
         fakes: list[Model] = [
             *models,
             *recorded_models(base / name for name in recordings),
@@ -226,6 +228,16 @@ class _Backend(BuiltinBackend):
         finally:
             received.finish()
             observation.release()
+
+
+def _check_arguments(models: Sequence[Model], recordings: Iterable[object]) -> None:
+    """Raise TypeError, which names the argument, for mistakes that are easily made."""
+    for name, value in (("models", models), ("recordings", recordings)):
+        if isinstance(value, (str, os.PathLike)) or not isinstance(value, Iterable):
+            raise TypeError(f"{name} must be a list, not {type(value).__name__}")
+    for index, model in enumerate(models):
+        if not hasattr(model, "metadata"):
+            raise TypeError(f"models[{index}] must be a model, not {type(model).__name__}")
 
 
 def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None, folder: Path) -> Config:

@@ -323,6 +323,16 @@ async def test_a_worker_that_has_only_seen_hits_notices_another_version() -> Non
     assert (await harness.infer()).version == "2"
 
 
+async def test_the_first_use_of_two_notices_another_version() -> None:
+    harness = Harness(min_uses=2)
+    for calls in (1, 2, 2):
+        assert (await harness.infer()).version == "1"
+        assert harness.calls == calls
+    harness.server.response = replace(RESPONSE, version="2")
+    await harness.infer(replace(REQUEST, inputs=(replace(X, data=b"new"),)))
+    assert (await harness.infer()).version == "2"
+
+
 async def test_an_inference_that_began_before_an_invalidation_is_not_used_later() -> None:
     harness = Harness()
     harness.server.is_manual = True
@@ -557,10 +567,10 @@ async def test_a_response_is_not_kept_if_memory_is_short() -> None:
 async def test_loading_a_model_makes_the_responses_of_its_backend_obsolete(
     operation: Any, answer: GatewayError | None
 ) -> None:
-    changed: list[str] = []
+    changed: list[tuple[str, bool]] = []
 
-    async def note(backend: str) -> None:
-        changed.append(backend)
+    async def note(backend: str, is_finished: bool) -> None:
+        changed.append((backend, is_finished))
 
     backend = Memory("own", answer)
     options = GatewayOptions(permissions=ControlPermissions(repository=True), models_changed=note)
@@ -569,4 +579,4 @@ async def test_loading_a_model_makes_the_responses_of_its_backend_obsolete(
         await gateway.perform(operation, new_context())
     except GatewayError:
         assert answer is not None
-    assert changed == ["own"]
+    assert changed == [("own", answer is None)]

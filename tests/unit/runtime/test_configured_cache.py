@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infergate.config.cache import CacheConfig
 from infergate.config.load import from_mapping
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
-from infergate.runtime.response_cache import make_cache, make_cache_layer
+from infergate.runtime import response_cache
+from infergate.runtime.response_cache import ConfiguredCache, make_cache, make_cache_layer
 from infergate.runtime.worker_group import WorkerGroup
 
 
@@ -48,3 +51,22 @@ async def test_headers_that_identify_a_request_are_no_part_of_keys(
     for number in range(2):
         await cached.infer(InferRequest("m"), RequestContext("peer", headers={name: str(number)}))
     assert server.calls == calls
+
+
+async def test_responses_stay_obsolete_while_an_abandoned_load_may_continue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client of a load leaves before the server has loaded the model."""
+    monkeypatch.setattr(response_cache, "LATER_SECONDS", (0.0, 0.0))
+    cache = ConfiguredCache(CacheConfig(), WorkerGroup())
+    memory = cache.responses.memory
+    await cache.models_changed("own", True)
+    await asyncio.sleep(0.05)
+    assert memory.epoch("own") == 1
+    await cache.models_changed("own", False)
+    await asyncio.sleep(0.05)
+    assert memory.epoch("own") == 4
+    await cache.models_changed("own", False)
+    await cache.close(is_last=True)
+    await asyncio.sleep(0.05)
+    assert memory.epoch("own") == 5

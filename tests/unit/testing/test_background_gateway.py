@@ -202,3 +202,16 @@ def test_a_configuration_under_test_has_no_effect_outside(tmp_path: Path) -> Non
         with pytest.raises(BlockingIOError):
             redis.accept()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"models": fake(double)}, "models must be a list, not FakeModel"),
+        ({"models": [double]}, r"models\[0\] must be a model, not function"),
+        ({"recordings": "recordings"}, "recordings must be a list, not str"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        BackgroundGateway(**arguments)
