@@ -135,7 +135,7 @@ class PluginRunner:
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         if self._loop_thread is None:
-            self._loop_thread = LoopThread(f"infergate {self.label}")
+            self._loop_thread = LoopThread(f"infergate {self.label}", self._log_exit)
         return self._loop_thread.loop
 
     async def run(
@@ -229,7 +229,7 @@ class PluginRunner:
         if error is None:
             self.counters.calls["ok"] += 1
             return outcome.value
-        if isinstance(error, GatewayError):
+        if isinstance(error, GatewayError) and _is_valid(error):
             self.counters.calls["rejected"] += 1
             raise _with_origin(error, self._kinds.origin)
         if isinstance(error, InvalidResultError):
@@ -250,6 +250,9 @@ class PluginRunner:
     def _log_failure(self, text: str, error: BaseException | None = None) -> None:
         if (more := self._unlogged_text()) is not None:
             _log.error("%s%s", text, more, exc_info=error, extra=PLUGIN_FAILED)
+
+    def _log_exit(self, error: BaseException) -> None:
+        self._log_failure(f"{self.label} tried to end its thread: {describe_exception(error)}")
 
     def _log_hanging(self, text: str) -> None:
         if (more := self._unlogged_text()) is not None:
@@ -296,6 +299,10 @@ class PluginRunner:
     def _complete(self, call: _Call, outcome: _Outcome) -> None:
         with suppress(RuntimeError):  # the gateway's loop is closed
             call.loop.call_soon_threadsafe(self._finish, call, outcome)
+
+
+def _is_valid(error: GatewayError) -> bool:
+    return isinstance(error.kind, Kind) and isinstance(error.public, str)
 
 
 def _with_origin(error: GatewayError, origin: Origin) -> GatewayError:

@@ -60,7 +60,7 @@ class PluginStep(AsyncStep):
         ]
         try:
             described = [Spec(each.datatype, tuple(each.shape)) for each in describe(*known)]
-        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
+        except BaseException as error:  # noqa: BLE001 - a plug-in may raise anything
             problem = f"{self.runner.label} failed with {describe_exception(error)}"
             raise TransformError(names[0], problem) from None
         if len(described) != len(new_names):
