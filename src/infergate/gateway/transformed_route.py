@@ -166,9 +166,9 @@ class TransformedRoute:
                 continue
             sizes = await self._measure(group, tensors, context)
             self._check_size(sizes, group)
-            if sizes.total <= group.max_inline_bytes:
+            if group.runs_inline(sizes):
                 tensors = group.run(tensors)
-            elif self._layer.offload is not None and group.holds_interpreter:
+            elif self._layer.offload is not None and sizes.is_interpreted:
                 tensors = await self._layer.offload.run(
                     context.deadline,
                     group.run,
