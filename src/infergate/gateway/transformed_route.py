@@ -92,9 +92,9 @@ class TransformedRoute:
     @contextlib.contextmanager
     def _inner_datatypes(self, context: RequestContext) -> Generator[None]:
         """Let the backend's response have datatypes that the client's protocol does not support, as
-        a step may cast them. The route's own casts still apply first."""
+        a step may cast them. The route's own casts apply to the result of the steps."""
         unsupported = context.unsupported_datatypes
-        context.unsupported_datatypes = unsupported & self._layer.casts.keys()
+        context.unsupported_datatypes = frozenset()
         try:
             yield
         finally:
