@@ -272,8 +272,18 @@ class Lengths(TensorTransform):
     writes = ("X",)
 
     def backward_metadata(self, *tensors: TensorMetadata) -> list[TensorMetadata]:
-        if self.options.outcome == "describes":
-            raise RuntimeError("no idea")
+        datatype: Any = "FLOAT"
+        match self.options.outcome:
+            case "describes":
+                raise RuntimeError("the password is hunter2")
+            case "exits":
+                raise SystemExit(3)
+            case "forgets":
+                RELEASE.wait()
+            case "datatype":
+                return [TensorMetadata("text", datatype, (-1,))]
+            case "count":
+                return []
         return [TensorMetadata("text", "BYTES", tensors[0].shape[:1])]
 
     def apply(self, *tensors: Tensor) -> Any:

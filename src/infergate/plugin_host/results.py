@@ -47,13 +47,14 @@ def check_metadata(metadata: Any) -> ModelMetadata:
         ):
             raise InvalidResultError(f"metadata.{side} is not a tuple of TensorMetadata")
         for tensor in tensors:
-            _check_tensor_metadata(tensor)
+            check_tensor_metadata(tensor)
         if len({tensor.name for tensor in tensors}) < len(tensors):
             raise InvalidResultError(f"metadata.{side} has a name twice")
     return replace(metadata, versions=metadata.versions or ("1",))
 
 
-def _check_tensor_metadata(tensor: TensorMetadata) -> None:
+def check_tensor_metadata(tensor: TensorMetadata) -> None:
+    """Raise InvalidResultError unless the fields of ``tensor`` are valid."""
     if not isinstance(tensor.name, str) or not tensor.name:
         raise InvalidResultError(f"a tensor has the name {tensor.name!r}")
     if not isinstance(tensor.datatype, str) or tensor.datatype not in DATATYPES_BY_NAME:
