@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -63,7 +64,7 @@ class Double(PythonModel):
             max_batch_size=8,
         )
 
-    def result(self, request: InferRequest) -> Any:
+    def result(self, request: InferRequest) -> Any:  # noqa: PLR0912 - a case for each outcome
         x = input_arrays(request)["X"]
         match self.options.outcome:
             case "":
@@ -86,6 +87,8 @@ class Double(PythonModel):
                 return {"Y": x.tolist()}
             case "tensor":
                 return InferResponse("", outputs=(Tensor("Y", Datatype.FP32, (1, 2), b"123"),))
+            case "broadcast":
+                return {"Y": np.broadcast_to(np.float32(0), (1 << 40, 2))}
             case "huge":
                 return {"Y": np.zeros((5000, 2), np.float32)}
             case "hangs":
@@ -128,6 +131,19 @@ class AsyncCount(Double):
             self.closed = True
 
 
+class UnhashableMetadata(Double):
+    @property
+    def metadata(self) -> ModelMetadata:
+        datatype: Any = ["FP32"]
+        return ModelMetadata("double", inputs=(TensorMetadata("X", datatype, (1,)),))
+
+
+class BadVersions(Double):
+    @property
+    def metadata(self) -> ModelMetadata:
+        return replace(super().metadata, versions=(1,))  # type: ignore[arg-type]
+
+
 class BadMetadata(Double):
     @property
     def metadata(self) -> ModelMetadata:
@@ -154,6 +170,11 @@ class FromTheFuture(Double):
 
 def _tensor(array: np.ndarray[Any, Any], name: str = "X") -> Tensor:
     return tensor_from_array(name, Datatype.FP32, array.astype(np.float32))
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
 
 
 class HookOptions(BaseModel):
@@ -189,7 +210,7 @@ class Hook(RequestHook):
         self.events.append(f"{self.options.name} after")
         return await self._outcome(self.options.after, request, response)
 
-    async def _outcome(
+    async def _outcome(  # noqa: PLR0912 - a case for each outcome
         self, outcome: str, request: InferRequest, response: InferResponse | None
     ) -> Any:
         match outcome:
@@ -213,6 +234,22 @@ class Hook(RequestHook):
                 await asyncio.Event().wait()
             case "blocks":
                 RELEASE.wait()
+            case "stops":
+                asyncio.get_running_loop().stop()
+            case "exits":
+                asyncio.get_running_loop().call_soon(sys.exit, 3)
+                await asyncio.sleep(0)
+            case "unprintable":
+                raise UnprintableError
+            case "kind":
+                unknown: Any = "nonsense"
+                raise GatewayError(unknown, "text")
+            case "outputs" if response is None:
+                return replace(request, outputs=("Y",))
+            case "parameters":
+                return replace(response or request, parameters={"x": object()})
+            case "version" if response is not None:
+                return replace(response, version=1)
             case "renames":
                 return replace(request, model="other")
             case "nonsense":
@@ -235,8 +272,18 @@ class Lengths(TensorTransform):
     writes = ("X",)
 
     def backward_metadata(self, *tensors: TensorMetadata) -> list[TensorMetadata]:
-        if self.options.outcome == "describes":
-            raise RuntimeError("no idea")
+        datatype: Any = "FLOAT"
+        match self.options.outcome:
+            case "describes":
+                raise RuntimeError("the password is hunter2")
+            case "exits":
+                raise SystemExit(3)
+            case "forgets":
+                RELEASE.wait()
+            case "datatype":
+                return [TensorMetadata("text", datatype, (-1,))]
+            case "count":
+                return []
         return [TensorMetadata("text", "BYTES", tensors[0].shape[:1])]
 
     def apply(self, *tensors: Tensor) -> Any:

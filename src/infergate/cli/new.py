@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from infergate import plugins
+from infergate.config.protocols import codec_plugins
+
 KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "codec": ("codecs", "PLUGIN"),
     "backend": ("backends", "@class@"),
@@ -24,6 +27,12 @@ _WIRE_FILE: Final = "wire.http"
 """The name of files whose lines end in CRLF."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _MAX_NAME_CHARS: Final = 40
+_RESERVED_MODULES: Final = frozenset(
+    {"infergate", "numpy", "pydantic", "pytest", "setuptools", "test", "tests", "yaml"}
+)
+"""Modules besides Python's that the package, its tests or infergate import."""
+_RESERVED_CLASSES: Final = frozenset({*plugins.__all__, "Any", "Options"})
+"""Classes that the templates import or define."""
 
 
 class PackageError(Exception):
@@ -38,6 +47,8 @@ def generate_package(kind: str, name: str, directory: Path) -> list[Path]:
     group, target = KINDS[kind]
     values = {"name": name, "module": _module_name(name), "class": _class_name(name)}
     values |= {"group": group, "object": _replaced(target, values)}
+    if kind == "codec" and name in codec_plugins():
+        raise PackageError(f"the protocol '{name}' exists already")
     folder = directory / name
     if folder.exists():
         raise PackageError(f"'{folder}' already exists")
@@ -58,8 +69,10 @@ def _module_name(name: str) -> str:
             "single hyphens"
         )
     module = name.replace("-", "_")
-    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module == "infergate":
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names | _RESERVED_MODULES:
         raise PackageError(f"'{module}' is already the name of a module of Python or infergate")
+    if _class_name(name) in _RESERVED_CLASSES:
+        raise PackageError(f"'{name}' would hide {_class_name(name)} of infergate.plugins")
     return module
 
 

@@ -110,7 +110,9 @@ def tensor_from_array(
     if datatype is Datatype.BYTES:
         data: Buffer = pack_bytes(array.ravel().tolist())
     elif datatype is Datatype.BF16:
-        data = memoryview(bf16_from_float32(array.astype(np.float32)).tobytes())
+        is_double = array.dtype == np.float64
+        bits = bf16_from_float64(array) if is_double else bf16_from_float32(array.astype("<f4"))
+        data = memoryview(bits.tobytes())
     else:
         data = memoryview(np.ascontiguousarray(array, dtype=NUMPY_DTYPES[datatype]).tobytes())
     return Tensor(name, datatype, tuple(array.shape), data, parameters)

@@ -92,9 +92,9 @@ class TransformedRoute:
     @contextlib.contextmanager
     def _inner_datatypes(self, context: RequestContext) -> Generator[None]:
         """Let the backend's response have datatypes that the client's protocol does not support, as
-        a step may cast them. The route's own casts still apply first."""
+        a step may cast them. The route's own casts apply to the result of the steps."""
         unsupported = context.unsupported_datatypes
-        context.unsupported_datatypes = unsupported & self._layer.casts.keys()
+        context.unsupported_datatypes = frozenset()
         try:
             yield
         finally:
@@ -166,9 +166,9 @@ class TransformedRoute:
                 continue
             sizes = await self._measure(group, tensors, context)
             self._check_size(sizes, group)
-            if sizes.total <= group.max_inline_bytes:
+            if group.runs_inline(sizes):
                 tensors = group.run(tensors)
-            elif self._layer.offload is not None and group.holds_interpreter:
+            elif self._layer.offload is not None and sizes.is_interpreted:
                 tensors = await self._layer.offload.run(
                     context.deadline,
                     group.run,

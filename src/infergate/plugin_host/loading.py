@@ -121,7 +121,7 @@ def describe_exception(error: BaseException) -> str:
     """Return the class and the text of ``error`` in one line of limited length."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - __str__ of a plug-in's exception
+    except BaseException:  # noqa: BLE001 - __str__ of a plug-in's exception
         text = ""
     name = type(error).__name__
     return f"{name}: {text}"[:500] if text else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -11,7 +12,13 @@ import numpy as np
 from infergate.core.datatypes import DATATYPES_BY_NAME, NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    RequestedOutput,
+    TensorMetadata,
+)
 from infergate.core.tensor import Tensor, check_data, check_shape, tensor_from_array
 
 _BUFFERS: Final = (bytes, bytearray, memoryview)
@@ -27,6 +34,12 @@ def check_metadata(metadata: Any) -> ModelMetadata:
         raise InvalidResultError(f"metadata is {_type(metadata)}; expected ModelMetadata")
     if not isinstance(metadata.name, str) or not metadata.name:
         raise InvalidResultError("metadata has no model name")
+    versions = metadata.versions
+    if not isinstance(versions, tuple) or not all(isinstance(each, str) for each in versions):
+        raise InvalidResultError("metadata.versions is not a tuple of texts")
+    batch = metadata.max_batch_size
+    if batch is not None and (type(batch) is not int or batch < 0):
+        raise InvalidResultError(f"metadata.max_batch_size is {batch!r}; expected 0 or more")
     for side in ("inputs", "outputs"):
         tensors = getattr(metadata, side)
         if not isinstance(tensors, tuple) or not all(
@@ -34,16 +47,21 @@ def check_metadata(metadata: Any) -> ModelMetadata:
         ):
             raise InvalidResultError(f"metadata.{side} is not a tuple of TensorMetadata")
         for tensor in tensors:
-            _check_tensor_metadata(tensor)
+            check_tensor_metadata(tensor)
         if len({tensor.name for tensor in tensors}) < len(tensors):
             raise InvalidResultError(f"metadata.{side} has a name twice")
     return replace(metadata, versions=metadata.versions or ("1",))
 
 
-def _check_tensor_metadata(tensor: TensorMetadata) -> None:
-    if tensor.datatype not in DATATYPES_BY_NAME:
+def check_tensor_metadata(tensor: TensorMetadata) -> None:
+    """Raise InvalidResultError unless the fields of ``tensor`` are valid."""
+    if not isinstance(tensor.name, str) or not tensor.name:
+        raise InvalidResultError(f"a tensor has the name {tensor.name!r}")
+    if not isinstance(tensor.datatype, str) or tensor.datatype not in DATATYPES_BY_NAME:
         raise InvalidResultError(f"tensor '{tensor.name}' has the datatype {tensor.datatype!r}")
-    if not all(type(dimension) is int and dimension >= -1 for dimension in tensor.shape):
+    if not isinstance(tensor.shape, tuple) or not all(
+        type(dimension) is int and dimension >= -1 for dimension in tensor.shape
+    ):
         raise InvalidResultError(f"tensor '{tensor.name}' has the shape {tensor.shape!r}")
 
 
@@ -60,7 +78,9 @@ def model_response(
     elif isinstance(result, Mapping):
         response = InferResponse(request.model)
         by_name = {
-            name: _tensor(name, array, declared) for name, array in result.items() if name in wanted
+            name: _tensor(name, array, declared, limits)
+            for name, array in result.items()
+            if name in wanted
         }
         _check_size(list(by_name.values()), limits)
     else:
@@ -80,11 +100,17 @@ def model_response(
     )
 
 
-def _tensor(name: str, array: Any, declared: Mapping[str, TensorMetadata]) -> Tensor:
+def _tensor(
+    name: str, array: Any, declared: Mapping[str, TensorMetadata], limits: Limits
+) -> Tensor:
     datatype = DATATYPES_BY_NAME[declared[name].datatype]
     if not isinstance(array, (np.ndarray, np.generic)):
         raise InvalidResultError(f"output '{name}' is {_type(array)}; expected a numpy array")
     array = np.asarray(array)
+    if array.nbytes > limits.body:  # a broadcast array takes no memory until it is copied
+        raise InvalidResultError(
+            f"output '{name}' has {array.nbytes} bytes; limits.body is {limits.body}"
+        )
     if datatype is Datatype.BYTES:
         if array.dtype != np.object_ or not all(type(each) is bytes for each in array.ravel()):
             raise InvalidResultError(f"output '{name}' is not an object array of bytes")
@@ -118,6 +144,9 @@ def check_response(
 ) -> InferResponse:
     """Return ``response`` with the model, and the id of ``request``. Tensors in ``known`` are not
     checked. Raises InvalidResultError."""
+    if not isinstance(response.version, str):
+        raise InvalidResultError(f"version is {_type(response.version)}; expected a text")
+    check_parameters(response.parameters, "parameters of the response")
     check_tensors(response.outputs, "outputs", limits, known)
     return replace(response, model=request.model, id=request.id)
 
@@ -127,8 +156,31 @@ def check_request(changed: InferRequest, request: InferRequest, limits: Limits) 
     for name in ("model", "version", "id"):
         if getattr(changed, name) != getattr(request, name):
             raise InvalidResultError(f"a hook cannot change the {name} of a request")
+    if changed.outputs is not request.outputs:
+        _check_requested_outputs(changed.outputs)
+    if changed.parameters is not request.parameters:
+        check_parameters(changed.parameters, "parameters of the request")
     check_tensors(changed.inputs, "inputs", limits, request.inputs)
     return changed
+
+
+def _check_requested_outputs(outputs: Any) -> None:
+    if not isinstance(outputs, tuple) or not all(
+        isinstance(each, RequestedOutput) and isinstance(each.name, str) for each in outputs
+    ):
+        raise InvalidResultError("the requested outputs are not a tuple of RequestedOutput")
+    for each in outputs:
+        check_parameters(each.parameters, f"parameters of output '{each.name}'")
+
+
+def check_parameters(parameters: Any, label: str) -> None:
+    """Raise InvalidResultError unless ``parameters`` are a mapping of names to JSON values."""
+    if not isinstance(parameters, Mapping) or not all(type(name) is str for name in parameters):
+        raise InvalidResultError(f"{label}: expected a mapping with names as keys")
+    try:
+        json.dumps(dict(parameters))
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidResultError(f"{label}: a value is not a JSON value") from None
 
 
 def check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tensor]) -> None:
@@ -150,6 +202,9 @@ def check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tenso
 def _check_tensor(tensor: Tensor, limits: Limits) -> None:
     if not isinstance(tensor.name, str) or not isinstance(tensor.datatype, Datatype):
         raise InvalidResultError("a tensor without a name or a datatype")
+    if not isinstance(tensor.shape, tuple):
+        raise InvalidResultError(f"tensor '{tensor.name}': shape is {_type(tensor.shape)}")
+    check_parameters(tensor.parameters, f"parameters of tensor '{tensor.name}'")
     if not isinstance(tensor.data, _BUFFERS) or tensor.shared_memory is not None:
         raise InvalidResultError(f"tensor '{tensor.name}': data is {_type(tensor.data)}")
     if isinstance(tensor.data, memoryview) and not (

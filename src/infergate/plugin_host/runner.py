@@ -123,7 +123,7 @@ class PluginRunner:
             try:
                 await self.run(self.plugin.close, CLOSE_SECONDS)
             except GatewayError as error:
-                self._log_failure(f"while it was closed: {error.public}")
+                self.log_failure(f"while it was closed: {error.public}")
         self.stop_threads()
 
     def stop_threads(self) -> None:
@@ -135,7 +135,7 @@ class PluginRunner:
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         if self._loop_thread is None:
-            self._loop_thread = LoopThread(f"infergate {self.label}")
+            self._loop_thread = LoopThread(f"infergate {self.label}", self._log_exit)
         return self._loop_thread.loop
 
     async def run(
@@ -229,17 +229,17 @@ class PluginRunner:
         if error is None:
             self.counters.calls["ok"] += 1
             return outcome.value
-        if isinstance(error, GatewayError):
+        if isinstance(error, GatewayError) and _is_valid(error):
             self.counters.calls["rejected"] += 1
             raise _with_origin(error, self._kinds.origin)
         if isinstance(error, InvalidResultError):
             self.counters.calls["invalid"] += 1
             text = f"{self.label} returned an invalid result: {error}"
-            self._log_failure(text)
+            self.log_failure(text)
             raise self._failure(self._kinds.invalid, text)
         self.counters.calls["error"] += 1
         described = describe_exception(error)
-        self._log_failure(f"{self.label} failed: {described}", error)
+        self.log_failure(f"{self.label} failed: {described}", error)
         # The text of the exception may reveal secrets to the client, so only the log has it.
         public = f"{self.label} failed with {type(error).__name__}"
         raise self._failure(self._kinds.error, public, described)
@@ -247,9 +247,13 @@ class PluginRunner:
     def _failure(self, kind: Kind, public: str, detail: str = "") -> PluginCallError:
         return PluginCallError(kind, public, origin=self._kinds.origin, detail=detail)
 
-    def _log_failure(self, text: str, error: BaseException | None = None) -> None:
+    def log_failure(self, text: str, error: BaseException | None = None) -> None:
+        """Log ``text``, unless a failure was logged shortly before."""
         if (more := self._unlogged_text()) is not None:
             _log.error("%s%s", text, more, exc_info=error, extra=PLUGIN_FAILED)
+
+    def _log_exit(self, error: BaseException) -> None:
+        self.log_failure(f"{self.label} tried to end its thread: {describe_exception(error)}")
 
     def _log_hanging(self, text: str) -> None:
         if (more := self._unlogged_text()) is not None:
@@ -296,6 +300,10 @@ class PluginRunner:
     def _complete(self, call: _Call, outcome: _Outcome) -> None:
         with suppress(RuntimeError):  # the gateway's loop is closed
             call.loop.call_soon_threadsafe(self._finish, call, outcome)
+
+
+def _is_valid(error: GatewayError) -> bool:
+    return isinstance(error.kind, Kind) and isinstance(error.public, str)
 
 
 def _with_origin(error: GatewayError, origin: Origin) -> GatewayError:

@@ -11,21 +11,27 @@ from typing import Final
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own. It keeps running if a plug-in stops it, or ends a
+    callback or a task with SystemExit or KeyboardInterrupt, which ``on_exit`` receives."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_exit: Callable[[BaseException], None]) -> None:
         self.loop: Final = asyncio.new_event_loop()
+        self._on_exit: Final = on_exit
+        self._is_stopped = False
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
+        while not self._is_stopped:
+            try:
+                self.loop.run_forever()
+            except BaseException as error:  # noqa: BLE001 - a plug-in may raise anything
+                self._on_exit(error)
+        self.loop.close()
 
     def stop(self) -> None:
         """Stop the loop as soon as the running callback has returned."""
+        self._is_stopped = True
         self.loop.call_soon_threadsafe(self.loop.stop)
 
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.messages import TensorMetadata
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
-from infergate.plugin_host.loading import describe_exception
-from infergate.plugin_host.results import InvalidResultError, check_tensors
+from infergate.plugin_host.loading import PluginError, run_within
+from infergate.plugin_host.results import InvalidResultError, check_tensor_metadata, check_tensors
 from infergate.plugin_host.runner import PluginRunner
 from infergate.plugins.transform import TensorTransform
 from infergate.transforms.step import AsyncStep, Spec, TransformError, substitute
+
+_MAX_DESCRIBE_SECONDS: Final = 1.0
+"""Maximum duration of describing the tensors of a step, for which the event loop waits. The result
+is kept until the model's metadata changes."""
+_RETRY_SECONDS: Final = 30.0
+"""Seconds for which a transform that did not end in time is not called again for metadata."""
+
+
+@dataclass(slots=True, eq=False)
+class _Hang:
+    """When a transform that did not describe its tensors in time is called again."""
+
+    retry_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +39,7 @@ class PluginStep(AsyncStep):
     runner: PluginRunner
     timeout: float
     limits: Limits
+    hang: _Hang = field(default_factory=_Hang)
 
     @property
     def transform(self) -> TensorTransform:
@@ -58,15 +72,30 @@ class PluginStep(AsyncStep):
             TensorMetadata(name, spec.datatype, spec.shape)
             for name, spec in zip(names, specs, strict=True)
         ]
+        if time.monotonic() < self.hang.retry_at:
+            raise TransformError(names[0], f"{self.runner.label} does not respond")
+
+        def describe_tensors() -> Sequence[Spec]:
+            return _checked_specs(describe(*known), new_names)
+
+        label = self.runner.label
+        seconds = min(self.timeout, _MAX_DESCRIBE_SECONDS)
         try:
-            described = [Spec(each.datatype, tuple(each.shape)) for each in describe(*known)]
-        except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
-            problem = f"{self.runner.label} failed with {describe_exception(error)}"
+            return run_within(seconds, "describing tensors", describe_tensors)
+        except PluginError as failure:
+            error = failure.__cause__
+            match error:
+                case GatewayError():
+                    problem = error.public
+                case InvalidResultError():
+                    problem = f"{label} returned an invalid description: {error}"
+                case None:
+                    self.hang.retry_at = time.monotonic() + _RETRY_SECONDS
+                    problem = f"{label} did not describe its tensors within {seconds:.3g} seconds"
+                case _:  # only the log has the text, which may reveal secrets
+                    problem = f"{label} failed with {type(error).__name__}"
+            self.runner.log_failure(f"{label}: {failure}", error)
             raise TransformError(names[0], problem) from None
-        if len(described) != len(new_names):
-            problem = f"{self.runner.label} describes {len(described)} tensors"
-            raise TransformError(names[0], problem)
-        return described
 
     async def run(
         self, tensors: Mapping[str, Tensor], context: RequestContext
@@ -97,6 +126,18 @@ class PluginStep(AsyncStep):
         if names != tuple(self.writes):
             raise InvalidResultError(f"it returned the tensors {names} instead of {self.writes}")
         return after
+
+
+def _checked_specs(described: Any, names: Sequence[str]) -> Sequence[Spec]:
+    if not isinstance(described, tuple | list):
+        raise InvalidResultError(f"it returned {type(described).__name__}")
+    if len(described) != len(names):
+        raise InvalidResultError(f"{len(described)} tensors; expected {len(names)}")
+    for each in described:
+        if not isinstance(each, TensorMetadata):
+            raise InvalidResultError(f"{type(each).__name__} instead of TensorMetadata")
+        check_tensor_metadata(each)
+    return [Spec(each.datatype, each.shape) for each in described]
 
 
 def check_names(transform: TensorTransform) -> None:

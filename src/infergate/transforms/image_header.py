@@ -5,6 +5,7 @@ decoder would spend minutes on some small files."""
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Final
 
@@ -21,6 +22,9 @@ BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo", b"UklGR")
 """The signatures of JPEG, PNG and WebP in Base64."""
 _MAX_SEGMENTS: Final = 1024
 """Maximum number of JPEG segments before the image data. Cameras write fewer than 20."""
+_MAX_FILL_BYTES: Final = 4096
+"""Maximum number of fill bytes before a JPEG marker, each of which Pillow reads in Python. Encoders
+write at most a few."""
 _MAX_SCANS: Final = 100
 """Maximum number of scans of a progressive JPEG. Encoders write about 10. A decoder visits every
 pixel in each scan, however short the scan is."""
@@ -28,6 +32,7 @@ _MAX_CHUNKS: Final = 1 << 16
 """Maximum number of chunks of a PNG, each of which Pillow reads in Python."""
 _START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _START_OF_SCAN: Final = 0xDA
+_FILL_BYTES: Final = re.compile(rb"\xff+")
 _WITHOUT_LENGTH: Final = frozenset({0x00, 0x01, *range(0xD0, 0xDA)})
 """Markers that no length follows."""
 
@@ -73,8 +78,11 @@ def _read_jpeg(data: bytes) -> ImageHeader:
         position = data.find(b"\xff", position)
         if position < 0:
             raise IndexError
-        while data[position] == 0xFF:  # fill bytes before the marker
-            position += 1
+        filled = _FILL_BYTES.match(data, position)
+        assert filled is not None
+        if filled.end() - position > _MAX_FILL_BYTES:
+            raise ValueError(f"its header has more than {_MAX_FILL_BYTES} fill bytes in a row")
+        position = filled.end()
         marker = data[position]
         position += 1
         if marker in _WITHOUT_LENGTH:

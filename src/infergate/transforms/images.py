@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PILLOW_MISSING: Final = "decode_image requires Pillow: pip install infergate[images]"
-PIXEL_BYTES: Final = 16
-"""The memory that a pixel takes while it is decoded: the decoder's canvas, the pixel in its mode,
-converted, and turned by the orientation, with up to 4 bytes each."""
+PIXEL_BYTES: Final = 20
+"""The memory that a pixel takes while it is decoded: the decoder's two canvases (WebP), the pixel
+in its mode, converted, and turned by the orientation, with up to 4 bytes each."""
 _COEFFICIENT_BYTES: Final = 56
 """The memory that resizing takes for each row and each column of the image: a kernel of up to six
 float64 coefficients, and a rest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,10 @@ from infergate.transforms.step import (
     stored,
 )
 
+_BF16_BYTES: Final = 64
+_FLOAT_BYTES: Final = 24
+"""The memory that rounding an element to BF16, and computing with another float, takes: numpy's
+arrays between the operations."""
 _FROM_NEEDED: Final = "'from' is required for inputs: clients see it in the metadata"
 
 
@@ -69,6 +73,9 @@ class Cast(TensorStep):
         assert self.from_ is not None
         return (Spec(self.from_.v2_name, spec.shape),)
 
+    def working_bytes(self, *before: Spec) -> int:
+        return _BF16_BYTES * math.prod(before[0].shape) if self.to is Datatype.BF16 else 0
+
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before
         array = tensor.numpy()
@@ -78,7 +85,9 @@ class Cast(TensorStep):
             if self.to is Datatype.BOOL:
                 result = array.astype(bool)
             elif self.to is Datatype.BF16:
-                result = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
+                # 32-bit integers are exact in FP64, and FP64 is rounded only once.
+                fits = array.itemsize < 4 or array.dtype == np.float32
+                result = array.astype(np.float32 if fits else np.float64)
             else:
                 result = array.astype(NUMPY_DTYPES[self.to])
         cast = tensor_from_array(tensor.name, self.to, result, tensor.parameters)
@@ -101,6 +110,12 @@ class Cast(TensorStep):
             if lost.any():
                 value = array[lost][0].item()
                 raise TransformError(self.tensor, f"{self.to.v2_name} cannot hold {value}")
+
+
+def float_working_bytes(spec: Spec) -> int:
+    """Return the memory for computing with floats of ``spec`` in the datatype of ``computable``."""
+    element = _BF16_BYTES if spec.datatype == Datatype.BF16.v2_name else _FLOAT_BYTES
+    return element * math.prod(spec.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +150,9 @@ class Scale(TensorStep):
 
     backward_specs = forward_specs
 
+    def working_bytes(self, *before: Spec) -> int:
+        return float_working_bytes(before[0])
+
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before
         array = computable(tensor)
@@ -155,6 +173,7 @@ class Transpose(TensorStep):
     """Reorders the dimensions: dimension ``i`` of the result is dimension ``order[i]``."""
 
     order: tuple[int, ...]
+    moves_elements: ClassVar[bool] = True
 
     def find_problem(self, *, is_input: bool) -> str:
         del is_input

@@ -3,6 +3,7 @@ requests."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,13 +22,19 @@ _NUMPY_BYTES: Final = 256 * 1024
 element, and by numpy."""
 
 
+_MAX_EMPTY_SIZE: Final = 1 << 59
+"""Limit of the product of the dimensions, except 0, of a tensor without elements."""
+
+
 @record
 class StepSizes:
     """The maximum size of the tensors after a group of steps, and of all memory that the steps use,
-    in bytes."""
+    in bytes. ``is_interpreted`` is whether the steps run Python code for each element, so that a
+    thread would delay the event loop."""
 
     result: int
     total: int
+    is_interpreted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +48,15 @@ class StepGroup:
     skips_missing: bool = False
 
     @property
-    def holds_interpreter(self) -> bool:
-        """Whether a thread with these steps would delay the event loop."""
-        return any(step.holds_interpreter for step in self.steps)
-
-    @property
     def decodes_images(self) -> bool:
         """Whether this group decodes images."""
         return isinstance(self.steps[0], DecodeImage)
 
-    @property
-    def max_inline_bytes(self) -> int:
-        """The maximum of ``StepSizes.total`` for which the steps run on the event loop."""
+    def runs_inline(self, sizes: StepSizes) -> bool:
+        """Return whether the event loop runs the steps."""
         if self.decodes_images:
-            return 0
-        return _INTERPRETER_BYTES if self.holds_interpreter else _NUMPY_BYTES
+            return False
+        return sizes.total <= (_INTERPRETER_BYTES if sizes.is_interpreted else _NUMPY_BYTES)
 
     def measure(self, tensors: Sequence[Tensor]) -> StepSizes:
         """Return the sizes of the steps for ``tensors``. Raises GatewayError if the tensors do not
@@ -64,11 +65,16 @@ class StepGroup:
             by_name = _by_name(tensors)
             specs = {name: spec_of(tensor) for name, tensor in by_name.items()}
             total = sum(spec.nbytes for spec in specs.values())
+            is_interpreted = False
             for step in self.steps:
                 if self.skips_missing and not step.is_applicable(specs):
                     continue
                 before = specs
                 specs = step.forward(specs)
+                _check_empty_tensors(before, specs)
+                is_interpreted = is_interpreted or step.is_interpreted(before)
+                read = [before[name] for name in step.reads if name in before]
+                total += step.working_bytes(*read)
                 if isinstance(step, DecodeImage):
                     specs[step.tensor], work = step.measure(by_name[step.tensor])
                     total += work
@@ -76,7 +82,8 @@ class StepGroup:
                 total += 2 * sum(
                     spec.nbytes for name, spec in specs.items() if before.get(name) is not spec
                 )
-            return StepSizes(sum(spec.nbytes for spec in specs.values()), total)
+            result = sum(spec.nbytes for spec in specs.values())
+            return StepSizes(result, total, is_interpreted)
         except TransformError as error:
             raise self._failure(error) from None
 
@@ -119,6 +126,15 @@ def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         twice = next(name for name in names if names.count(name) > 1)
         raise TransformError(twice, "there are two tensors of this name")
     return by_name
+
+
+def _check_empty_tensors(*all_specs: Mapping[str, Spec]) -> None:
+    """Raise TransformError for tensors without elements that numpy cannot represent, because the
+    product of their other dimensions is too large."""
+    for specs in all_specs:
+        for name, spec in specs.items():
+            if 0 in spec.shape and math.prod(size or 1 for size in spec.shape) >= _MAX_EMPTY_SIZE:
+                raise TransformError(name, f"shape {list(spec.shape)} is too large")
 
 
 class RouteTransforms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ import numpy as np
 from infergate.core.classification import descending_keys
 from infergate.core.datatypes import FLOATS, INTEGERS, Datatype
 from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
-from infergate.transforms.numeric import TensorStep
+from infergate.transforms.numeric import TensorStep, float_working_bytes
 from infergate.transforms.step import (
     ANY,
     BYTES,
@@ -25,6 +26,8 @@ from infergate.transforms.step import (
 )
 
 _INT64 = Datatype.INT64.v2_name
+_RANKING_BYTES = 32
+"""The memory that ranking an element takes: its sort key, its position, and a buffer."""
 _RANKED = frozenset(datatype.v2_name for datatype in FLOATS | INTEGERS)
 
 
@@ -40,6 +43,9 @@ class Softmax(TensorStep):
             raise TransformError(self.tensor, f"{spec.datatype} must be cast to a float first")
         find_axis(self.tensor, spec, self.axis, batch=self.batch)
         return (spec,)
+
+    def working_bytes(self, *before: Spec) -> int:
+        return float_working_bytes(before[0])
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before
@@ -117,13 +123,19 @@ class TopK(TensorStep):
         names = self.values, self.indices, self.labels
         return [spec for name, spec in zip(names, specs, strict=True) if name]
 
+    def working_bytes(self, *before: Spec) -> int:
+        return _RANKING_BYTES * math.prod(before[0].shape)
+
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before
         keys = descending_keys(tensor.datatype, tensor.numpy())
         order = np.argsort(keys, axis=-1, kind="stable")[..., : self.k]
         result = []
         if self.values:
-            values = np.take_along_axis(stored(tensor), order, axis=-1)
+            scores = stored(tensor)
+            values = (
+                np.take_along_axis(scores, order, axis=-1) if order.size else scores[..., : self.k]
+            )
             result.append(moved(tensor, values, self.values))
         if self.indices:
             result.append(tensor_from_array(self.indices, Datatype.INT64, order))

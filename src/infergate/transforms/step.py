@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,8 @@ class Step:
     """A step. ``batch`` is whether the first dimension of every tensor is the batch."""
 
     batch: bool = True
+    moves_elements: ClassVar[bool] = False
+    """Whether the step moves single elements, which runs Python code for elements of BYTES."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -80,6 +82,17 @@ class Step:
         """Whether the step runs Python code for each element, so that a thread would delay the
         event loop."""
         return False
+
+    def is_interpreted(self, specs: Mapping[str, Spec]) -> bool:
+        """Return whether the step runs Python code for each element of tensors of ``specs``."""
+        return self.holds_interpreter or (
+            self.moves_elements
+            and any(name in specs and specs[name].datatype == BYTES for name in self.reads)
+        )
+
+    def working_bytes(self, *before: Spec) -> int:  # noqa: ARG002
+        """Return the memory that the step takes besides its results, in bytes."""
+        return 0
 
     def find_problem(self, *, is_input: bool) -> str:
         """Return why the settings of the step are wrong, or an empty text."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -248,6 +248,7 @@ class Concatenate(Step):
 
     tensors: tuple[str, ...]
     to: str
+    moves_elements: ClassVar[bool] = True
     axis: int = -1
 
     @property
@@ -289,6 +290,7 @@ class Split(TensorStep):
 
     to: Mapping[str, int]
     axis: int = -1
+    moves_elements: ClassVar[bool] = True
 
     @property
     def writes(self) -> tuple[str, ...]:

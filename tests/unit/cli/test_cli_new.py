@@ -57,6 +57,10 @@ def test_the_entry_point_names_an_object_of_the_package(
         ("hook", "class", "already the name of a module"),
         ("hook", "json", "already the name of a module"),
         ("hook", "infergate", "already the name of a module"),
+        ("hook", "numpy", "already the name of a module"),
+        ("backend", "tensor-metadata", "would hide TensorMetadata"),
+        ("hook", "options", "would hide Options"),
+        ("codec", "graphpipe", "the protocol 'graphpipe' exists already"),
         ("hook", "taken", "already exists"),
     ],
 )

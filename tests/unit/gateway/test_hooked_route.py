@@ -125,6 +125,8 @@ FAILURES = [
     ("waits", Kind.TIMEOUT, "did not respond within 0.05 seconds"),
     ("blocks", Kind.TIMEOUT, "did not respond within 0.05 seconds"),
     ("nonsense", Kind.INTERNAL, "returned an invalid result: it returned int"),
+    ("unprintable", Kind.INTERNAL, "failed with UnprintableError"),
+    ("kind", Kind.INTERNAL, "failed with GatewayError"),
 ]
 
 
@@ -154,12 +156,42 @@ async def test_ignored_failures_leave_the_inference_unchanged(
 
 @pytest.mark.parametrize(
     ("outcome", "expected"),
-    [("renames", "cannot change the model"), ("data", "needs 8 bytes, but the data holds 1")],
+    [
+        ("renames", "cannot change the model"),
+        ("data", "needs 8 bytes, but the data holds 1"),
+        ("outputs", "the requested outputs are not a tuple of RequestedOutput"),
+        ("parameters", "parameters of the request: a value is not a JSON value"),
+    ],
 )
 async def test_an_invalid_change_is_not_used(outcome: str, expected: str) -> None:
     async with gateway({"before": outcome}) as served:
         with pytest.raises(GatewayError, match=f"hook 'h0' returned .*{expected}"):
             await infer(served)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        ("version", "version is int; expected a text"),
+        ("parameters", "parameters of the response: a value is not a JSON value"),
+    ],
+)
+async def test_an_invalid_change_of_the_response_is_not_used(outcome: str, expected: str) -> None:
+    async with gateway({"after": outcome}) as served:
+        with pytest.raises(GatewayError, match=f"hook 'h0' returned .*{expected}"):
+            await infer(served)
+
+
+@pytest.mark.parametrize("outcome", ["stops", "exits"])
+async def test_a_hook_that_stops_its_loop_serves_the_next_request(
+    outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway({"before": outcome}) as served:
+        for _ in range(3):
+            assert values(await infer(served)) == [[2, 2]]
+    assert ("hook 'h0' tried to end its thread: SystemExit: 3" in caplog.text) == (
+        outcome == "exits"
+    )
 
 
 async def test_a_blocked_hook_does_not_block_other_routes(monkeypatch: pytest.MonkeyPatch) -> None:

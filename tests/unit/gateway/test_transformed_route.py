@@ -290,6 +290,16 @@ async def test_the_deadline_applies_to_threads() -> None:
         await Harness([CAST]).gateway.perform(request, context)
 
 
+async def test_casts_of_the_route_apply_after_its_steps_as_the_metadata_says() -> None:
+    bf16 = tensor_from_array("y", Datatype.BF16, np.ones((1, 1), np.float32))
+    to_fp64 = Cast(tensor="y", from_=Datatype.BF16, to=Datatype.FP64)
+    harness = Harness([], [to_fp64], (bf16,), casts={Datatype.BF16: Datatype.FP32})
+    harness.backend.description = replace(MODEL, outputs=(TensorMetadata("y", "BF16", (-1, 1)),))
+    for unsupported in (frozenset[Datatype](), frozenset({Datatype.BF16})):
+        response = await harness.infer(uint8(1), unsupported_datatypes=unsupported)
+        assert response.outputs[0].datatype is Datatype.FP64
+
+
 async def test_a_step_may_cast_a_datatype_that_the_clients_protocol_does_not_have() -> None:
     bf16 = tensor_from_array("y", Datatype.BF16, np.ones((1, 1), np.float32))
     unsupported = frozenset({Datatype.BF16})

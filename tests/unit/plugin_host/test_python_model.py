@@ -129,6 +129,7 @@ async def test_a_request_that_does_not_fit_the_metadata_does_not_reach_the_model
         ("dtype", Kind.BACKEND_GARBAGE, "output 'Y' is an array of float64; FP32 needs float32"),
         ("shape", Kind.BACKEND_GARBAGE, r"has the shape \[2\]; its metadata says \[-1, 2\]"),
         ("missing", Kind.BACKEND_GARBAGE, "output 'Y' is missing"),
+        ("broadcast", Kind.BACKEND_GARBAGE, "output 'Y' has 8796093022208 bytes; limits.body is"),
         ("type", Kind.BACKEND_GARBAGE, "list; expected a mapping"),
         ("list", Kind.BACKEND_GARBAGE, "output 'Y' is list; expected a numpy array"),
         ("tensor", Kind.BACKEND_GARBAGE, "needs 8 bytes, but the data holds 3"),
@@ -156,7 +157,7 @@ async def test_a_response_larger_than_the_limit_is_refused() -> None:
     async with gateway(outcome="huge") as served:
         backend: Any = served.backends[0]
         object.__setattr__(backend, "_limits", Limits(body=1000))
-        with pytest.raises(GatewayError, match=r"40000 bytes of tensors; limits\.body is 1000"):
+        with pytest.raises(GatewayError, match=r"40000 bytes; limits\.body is 1000"):
             await infer(served, request())
 
 
@@ -303,6 +304,8 @@ async def test_start_and_close_run_once() -> None:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
+        ("UnhashableMetadata", "backend 'py': tensor 'X' has the datatype ['FP32']"),
+        ("BadVersions", "backend 'py': metadata.versions is not a tuple of texts"),
         ("BadMetadata", "backend 'py': tensor 'X' has the datatype 'FLOAT'"),
         ("FailsToStart", "backend 'py': start failed: OSError: no connection"),
         (

@@ -105,10 +105,31 @@ async def test_a_failure_names_the_transform(outcome: str, kind: Kind, expected:
         plugin_kit.RELEASE.set()
 
 
-async def test_metadata_that_cannot_be_described_names_the_transform() -> None:
-    async with gateway("describes") as running:
-        with pytest.raises(GatewayError, match="transform 'plugin_kit:Lengths' failed with"):
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        ("describes", "failed with RuntimeError"),
+        ("exits", "failed with SystemExit"),
+        ("datatype", "invalid description: tensor 'text' has the datatype 'FLOAT'"),
+        ("count", "invalid description: 0 tensors; expected 1"),
+    ],
+)
+async def test_metadata_that_cannot_be_described_names_the_transform(
+    outcome: str, expected: str
+) -> None:
+    async with gateway(outcome) as running:
+        with pytest.raises(GatewayError, match=f"transform 'plugin_kit:Lengths' .*{expected}") as e:
             await running.gateway.perform(ModelMetadataRequest("double"), RequestContext("test"))
+        assert "hunter2" not in e.value.public
+
+
+async def test_a_transform_that_does_not_describe_its_tensors_delays_the_gateway_once() -> None:
+    async with gateway("forgets") as running:
+        for expected in ("did not describe its tensors within 0.1 seconds", "does not respond"):
+            with pytest.raises(GatewayError, match=f"'plugin_kit:Lengths' {expected}"):
+                await running.gateway.perform(
+                    ModelMetadataRequest("double"), RequestContext("test")
+                )
 
 
 async def test_an_unchanged_transform_is_kept_across_reloads() -> None:

@@ -201,6 +201,14 @@ def test_a_jpeg_with_hundreds_of_scans_is_refused() -> None:
     assert "more than 100 scans" in refused(images_tensor(scans))
 
 
+def test_a_jpeg_with_thousands_of_fill_bytes_is_refused() -> None:
+    data = encoded(PHOTO, "JPEG")
+    some = data[:2] + b"\xff" * 10 + data[2:]
+    np.testing.assert_array_equal(decode(images_tensor(some)), decode(images_tensor(data)))
+    many = data[:2] + b"\xff" * 5000 + data[2:]
+    assert "more than 4096 fill bytes" in refused(images_tensor(many))
+
+
 def test_an_image_with_thousands_of_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_header, "_MAX_CHUNKS", 50)
     many = png_bomb(8, 8, *[chunk(b"tEXt", b"")] * 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -412,3 +413,64 @@ def test_two_inputs_of_one_name_are_refused() -> None:
 def test_a_transform_error_keeps_its_parts() -> None:
     error = TransformError("x", "is wrong")
     assert (error.tensor, error.problem) == ("x", "is wrong")
+
+
+@pytest.mark.parametrize("datatype", [Datatype.FP64, Datatype.INT32])
+def test_a_cast_to_bf16_rounds_once(datatype: Datatype) -> None:
+    # Rounding to FP32 first would lose the last bit, and the tie would go to the even neighbor.
+    value = 2.0**30 + 2.0**22 + 1
+    source = tensor_from_array("x", datatype, np.array([[value]], NUMPY_DTYPES[datatype]))
+    cast = Cast(tensor="x", from_=datatype, to=Datatype.BF16)
+    assert one(cast, source).tolist() == [[2.0**30 + 2.0**23]]
+
+
+@pytest.mark.parametrize("shape", [(2**62, 0), (0, 2**40, 2**40)])
+def test_an_empty_tensor_that_numpy_cannot_represent_is_refused(shape: tuple[int, ...]) -> None:
+    empty = Tensor("x", Datatype.FP32, shape, b"")
+    steps: list[Step] = [
+        Cast(tensor="x", from_=Datatype.FP32, to=Datatype.INT8),
+        Transpose(tensor="x", order=tuple(range(len(shape)))),
+    ]
+    for step in steps:
+        assert "is too large" in refused(step, empty)
+
+
+def test_the_largest_of_no_scores_take_no_memory() -> None:
+    empty = Tensor("x", Datatype.FP32, (2**40, 0), b"")
+    result = run(TopK(tensor="x", k=2, values="v", indices="i"), empty)
+    assert result["v"].shape == result["i"].shape == (2**40, 0)
+
+
+def test_moving_elements_of_bytes_runs_python_code() -> None:
+    swap = Transpose(tensor="x", order=(0, 1))
+    (group,) = RouteTransforms([swap], (), batch=True).input_groups
+    many = Tensor("x", Datatype.BYTES, (20_000, 1), pack_bytes([b""] * 20_000))
+    sizes = group.measure([many])
+    assert sizes.is_interpreted
+    assert not group.runs_inline(sizes)
+    numbers = group.measure([fp32(np.zeros((20_000, 1)))])
+    assert not numbers.is_interpreted
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        TopK(tensor="x", k=1, indices="i"),
+        Softmax(tensor="x"),
+        Scale(tensor="x", factor=(2.0,)),
+        Cast(tensor="x", to=Datatype.BF16),
+    ],
+)
+@pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16, Datatype.FP64])
+def test_the_memory_of_a_step_is_measured_before_it_runs(step: Step, datatype: Datatype) -> None:
+    scores = np.linspace(0, 1, 1 << 18).reshape(1, -1).astype(np.float32)
+    if datatype is not Datatype.BF16:
+        scores = scores.astype(NUMPY_DTYPES[datatype])
+    source = tensor_from_array("x", datatype, scores)
+    (group,) = RouteTransforms((), [step], batch=True).output_groups
+    sizes = group.measure([source])
+    tracemalloc.start()
+    group.run([source])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak + len(source.data) <= sizes.total
