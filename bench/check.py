@@ -97,7 +97,7 @@ def _default_base() -> str:
 
 def _measured(options: argparse.Namespace, folder: Path) -> list[Result]:
     rounds = Rounds(options.rounds, options.seconds, folder)
-    with _checked_out(options.base, folder / "baseline") as baseline:
+    with checked_out(options.base, folder / "baseline") as baseline:
         sources = {BASELINE: baseline / "src", CHANGED: PROJECT / "src"}
         with _comparisons(sources, folder) as found:
             chosen = [each for each in found if options.only in each.name]
@@ -143,7 +143,8 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
 
 
 @contextmanager
-def _checked_out(revision: str, folder: Path) -> Iterator[Path]:
+def checked_out(revision: str, folder: Path) -> Iterator[Path]:
+    """Check out ``revision`` into ``folder``, so that its sources can run."""
     _git("worktree", "add", "--detach", "--quiet", str(folder), revision)
     try:
         _declare_plugins(folder)

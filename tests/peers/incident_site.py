@@ -43,37 +43,59 @@ BODY = json.dumps(
 
 
 class StubServer:
-    """A V2 server that responds after ``delay`` seconds or, if it ``is_broken``, not at all."""
+    """A V2 server that responds to inferences after ``delay`` seconds or, if it ``is_broken``, not
+    at all. It responds to bodies that contain ``rejects`` with status 400. ``requests`` counts the
+    inferences."""
 
     def __init__(self) -> None:
         self.delay = 0.0
         self.is_broken = False
+        self.rejects = b""
         self.requests = 0
         stub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def do_GET(self) -> None:  # readiness
+                self.close_connection = stub.is_broken
+                if not stub.is_broken:
+                    self._respond(200, b"")
+
             def do_POST(self) -> None:
                 stub.requests += 1
-                self.rfile.read(int(self.headers["content-length"]))
+                sent = self.rfile.read(int(self.headers["content-length"]))
                 if stub.is_broken:
                     self.close_connection = True
                     return
                 time.sleep(stub.delay)
+                if stub.rejects and stub.rejects in sent:
+                    self._respond(400, b'{"error": "unexpected input"}')
+                    return
                 outputs = [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1.0]}]
-                body = json.dumps({"model_name": "m", "outputs": outputs}).encode()
-                self.send_response(200)
+                self._respond(200, json.dumps({"model_name": "m", "outputs": outputs}).encode())
+
+            def _respond(self, status: int, body: bytes) -> None:
+                self.send_response(status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.send_header("connection", "close")  # so that a closed server gets no requests
+                with contextlib.suppress(ConnectionError):  # the gateway no longer waits
+                    self.end_headers()
+                    self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_port}"
+        self._handler = Handler
+        self._port = 0
+        self.open()
+
+    def open(self) -> None:
+        """Accept connections from now on."""
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self._port), self._handler)
+        self._port = self._server.server_port
+        self.address = f"127.0.0.1:{self._port}"
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
 

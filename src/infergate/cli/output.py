@@ -17,7 +17,9 @@ from infergate.terminal import Table, print_tables
 _WAIT_INTERVAL: Final = 0.1
 """Seconds between two queries of a gateway that is not ready."""
 _NUMBERS: Final = "REQS", "FAILED", "CLIENT ERRORS", "P50", "P99"
-_HEALTH_ORDER: Final = ("down", "ejected", "failing", "degraded", "unknown", "draining", "up")
+_FAILING: Final = ("down", "ejected", "failing", "degraded")
+"""The states of failing endpoints, the worst first."""
+_HEALTHY: Final = frozenset({"unknown", "draining", "up"})
 
 
 def run_query(command: str, admin: str, *, as_json: bool) -> int:
@@ -69,7 +71,15 @@ def _routes(state: Json, plan: Json) -> CommandResult:
     for number, route in enumerate(plan["routes"], 1):
         traffic = totals(f for f in state["flows"] if f["route"] == route["label"])
         data.append(route | {"number": number, "traffic": traffic})
-    data.sort(key=lambda route: failures_first(route["traffic"]))
+    endpoints: dict[str, list[Json]] = {}
+    for endpoint in state["endpoints"]:
+        endpoints.setdefault(endpoint["backend"], []).append(endpoint)
+    data.sort(
+        key=lambda route: (
+            worst_health(endpoints.get(route["backend"], ())),
+            *failures_first(route["traffic"]),
+        )
+    )
     rows = [
         (
             str(route["number"]), route["label"], _targets(route), _or_dash(route["rewrites"]),
@@ -134,14 +144,17 @@ def _failed(entry: Json) -> float:
 
 
 def _health_rank(entry: Json) -> int:
-    """Return the position of an endpoint's health in the order from down to up."""
+    """Return the position of an endpoint's health in the order from down to up. An endpoint that no
+    request has used comes with those that are up, because it needs no attention."""
     health = entry.get("health", "unknown")
-    return _HEALTH_ORDER.index(health) if health in _HEALTH_ORDER else 0
+    if health in _HEALTHY:
+        return len(_FAILING)
+    return _FAILING.index(health) if health in _FAILING else 0
 
 
 def worst_health(endpoints: Iterable[Json]) -> int:
     """Return the rank of the worst health: a number that is smaller if the health is worse."""
-    return min(map(_health_rank, endpoints), default=len(_HEALTH_ORDER))
+    return min(map(_health_rank, endpoints), default=len(_FAILING))
 
 
 def failures_first(traffic: Json) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from infergate.cli.admin_client import Json, get_json
-from infergate.cli.output import CommandResult, duration, failures_first, totals, worst_health
+from infergate.cli.output import CommandResult, duration, totals, worst_health
 from infergate.terminal import Table
 
 _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
@@ -53,14 +53,13 @@ class TrafficQuery:
             | _rates((flow for flow in flows if flow["backend"] == backend["name"]), seconds)
             for backend in plan["backends"]
         ]
-        routes.sort(key=lambda route: failures_first(route["traffic"]))
-        backends.sort(
-            key=lambda each: (
-                -each["traffic"]["failures"],
-                worst_health(each["endpoints"]),
-                *failures_first(each["traffic"]),
-            )
-        )
+        health = {each["name"]: worst_health(each["endpoints"]) for each in backends}
+
+        def urgency(traffic: Json, backend: str) -> tuple[float, ...]:
+            return -traffic["failures"], health.get(backend, 0), -traffic["requests"]
+
+        routes.sort(key=lambda route: urgency(route["traffic"], route["backend"]))
+        backends.sort(key=lambda backend: urgency(backend["traffic"], backend["name"]))
         data = {
             "seconds": seconds,
             "ready": state["ready"],

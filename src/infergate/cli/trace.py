@@ -78,7 +78,7 @@ def _tables(request: Json) -> Iterator[Table]:
     title = f"request {_printable(request['request_id'])}"
     rows = [("ended", ended), ("duration", duration(request["seconds"])), *facts]
     yield Table(title, ("PROPERTY", "VALUE"), rows)
-    phases = [_phase(each) for each in request.get("phases", ())]
+    phases = [(each["phase"], each["seconds"]) for each in request.get("phases", ())]
     if phases:
         yield Table(
             "timeline", ("PHASE", "BEGINS", "DURATION", ""), list(_timeline(phases)),
@@ -90,13 +90,6 @@ def _tables(request: Json) -> Iterator[Table]:
     ]
     if inputs:
         yield Table("inputs", ("NAME", "DATATYPE", "SHAPE"), inputs)
-
-
-def _phase(phase: Any) -> tuple[str, float]:
-    """Return the name and the seconds of a phase, which is an object or a pair."""
-    if isinstance(phase, dict):
-        return phase["phase"], phase["seconds"]
-    return phase[0], phase[1]
 
 
 def _timeline(phases: list[tuple[str, float]]) -> Iterator[tuple[str, ...]]:

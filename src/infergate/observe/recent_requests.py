@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from prometheus_client.core import Metric
 
 from infergate.core.request_record import RequestRecord
 from infergate.observe.metrics import Metrics
-from infergate.observe.request_counters import RequestFlow
+from infergate.observe.request_counters import CLIENT_OUTCOMES, RequestFlow
 
 MAX_FAILURES: Final = 100
+"""Maximum number of failures, and of client errors, that a process keeps. They are kept apart, so
+that a client with many invalid requests does not displace the failures."""
 MAX_SLOW: Final = 200
 """Maximum number of slow requests that a process keeps for each window, and that a snapshot
 contains."""
@@ -64,13 +66,30 @@ PipelineCounts = dict[tuple[str, str, str], int]
 ``translate``)."""
 
 
+def newest(
+    samples: Iterable[tuple[RequestSample, int | None]], limit: int
+) -> list[tuple[RequestSample, int | None]]:
+    """Return the newest failures and the newest client errors in ``samples``, which have the
+    numbers of their workers: up to ``limit`` of each, the newest first."""
+    ordered = sorted(samples, key=lambda pair: pair[0].time, reverse=True)
+    counts = {True: 0, False: 0}
+    found = []
+    for pair in ordered:
+        is_client_error = pair[0].kind in CLIENT_OUTCOMES
+        counts[is_client_error] += 1
+        if counts[is_client_error] <= limit:
+            found.append(pair)
+    return found
+
+
 class RecentRequests:
     """The recent failures, slow requests and pipeline counts of a process. The object is not
     thread-safe."""
 
     def __init__(self) -> None:
         self.pipelines: Final[PipelineCounts] = {}
-        self.failures: Final[deque[RequestSample]] = deque(maxlen=MAX_FAILURES)
+        self._failures: Final[deque[RequestSample]] = deque(maxlen=MAX_FAILURES)
+        self._client_errors: Final[deque[RequestSample]] = deque(maxlen=MAX_FAILURES)
         self._slowest: dict[tuple[str, ...], RequestSample] = {}
         """The slowest request of each route, protocol, backend and operation in this window."""
         self._previous: dict[tuple[str, ...], RequestSample] = {}
@@ -78,7 +97,12 @@ class RecentRequests:
 
     def record_failure(self, sample: RequestSample) -> None:
         """Keep a request that failed."""
-        self.failures.append(sample)
+        kept = self._client_errors if sample.kind in CLIENT_OUTCOMES else self._failures
+        kept.append(sample)
+
+    def failures(self) -> tuple[RequestSample, ...]:
+        """Return the recent failures and client errors."""
+        return *self._failures, *self._client_errors
 
     def record_slowest(self, sample: RequestSample) -> None:
         """Keep a request that is the slowest of its kind so far."""
@@ -159,6 +183,7 @@ class ProcessSnapshot(NamedTuple):
     worker: int | None
     pipelines: PipelineCounts
     failures: tuple[RequestSample, ...]
+    """The recent failures and client errors."""
     flows: Sequence[RequestFlow]
     families: Sequence[Metric]
     """The metric families, except the families of requests."""
@@ -173,7 +198,7 @@ def take_snapshot(
     return ProcessSnapshot(
         worker,
         dict(recent.pipelines),
-        tuple(recent.failures),
+        recent.failures(),
         metrics.flows(),
         metrics.console_families(),
         recent.slowest(),

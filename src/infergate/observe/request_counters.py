@@ -20,9 +20,9 @@ from infergate.observe.family import Labels, MetricFamily, histogram_value, rows
 from infergate.observe.label_names import MetricNames
 
 _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
-_CLIENT_OUTCOMES: Final = frozenset(kind.value for kind in CLIENT_ERRORS)
+CLIENT_OUTCOMES: Final = frozenset(kind.value for kind in CLIENT_ERRORS)
 MAX_FLOWS: Final = 2000
-"""Maximum number of flows that ``flows`` returns. The busiest flows are returned."""
+"""Maximum number of flows that ``flows`` returns."""
 
 
 class RequestFlow(NamedTuple):
@@ -45,7 +45,7 @@ class RequestFlow(NamedTuple):
 
 def client_errors(outcomes: Mapping[str, float]) -> float:
     """Return the number of ``outcomes`` that clients caused."""
-    return sum(outcomes.get(outcome, 0) for outcome in _CLIENT_OUTCOMES)
+    return sum(outcomes.get(outcome, 0) for outcome in CLIENT_OUTCOMES)
 
 
 class _Series:
@@ -80,6 +80,12 @@ class _Series:
                 bucket = getattr(self, name).bucket_index(value)
                 exemplar = Exemplar({"trace_id": trace_id}, value, now)
                 self.exemplars.setdefault(name, {})[bucket] = exemplar
+
+
+def _urgency(outcomes: dict[str, int]) -> tuple[int, int]:
+    """Return the numbers of failures and of requests."""
+    total = sum(outcomes.values())
+    return total - outcomes.get("ok", 0) - int(client_errors(outcomes)), total
 
 
 class RequestCounters(Collector):
@@ -135,11 +141,12 @@ class RequestCounters(Collector):
             series.slowest = 0.0
 
     def flows(self) -> list[RequestFlow]:
-        """Return snapshots of the busiest flows. A call costs a thousandth of a call of
+        """Return snapshots of the flows with the most failures, then of the busiest, so that a
+        failing route with few requests is among them. A call costs a thousandth of a call of
         ``collect``."""
         series = list(self._series.items())
         if len(series) > MAX_FLOWS:
-            series.sort(key=lambda pair: sum(pair[1].outcomes.values()), reverse=True)
+            series.sort(key=lambda pair: _urgency(pair[1].outcomes), reverse=True)
         return [
             RequestFlow(
                 labels,

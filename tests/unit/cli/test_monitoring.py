@@ -19,6 +19,7 @@ import pytest
 from scripted_admin import scripted_admin
 
 from infergate.cli import main
+from infergate.cli.output import QUERIES
 from infergate.cli.top import changes
 
 LONG = "a-route-with-a-name-that-is-much-longer-than-its-column-would-be"
@@ -165,6 +166,24 @@ def test_failures_come_first(admin: str, capsys: pytest.CaptureFixture[str]) -> 
     main(["health", "--admin", admin])
     text = capsys.readouterr().out
     assert first_cells(text, "endpoints, failures first")[:2] == ["dead", "failing"]
+
+
+def test_an_unused_backend_comes_after_one_with_failures() -> None:
+    def backend(name: str) -> dict[str, Any]:
+        return {"name": name, "protocol": "v2-rest", "endpoints": [f"http://{name}"]}
+
+    plan = {"backends": [backend("unused"), backend("errors")]}
+    used = {"backend": "errors", "endpoint": "http://errors", "health": "up",
+            "requests": {"ok": 9, "failed": 3}}  # fmt: skip
+    state = {
+        "endpoints": [
+            {"backend": "unused", "endpoint": "http://unused", "health": "unknown"}, used,
+        ],
+        "backends": [], "flows": [flow("r", "errors", {"ok": 9, "timeout": 3}, 0)],
+    }  # fmt: skip
+    result = QUERIES["backends"](state, plan)
+    assert [each["name"] for each in result.data] == ["errors", "unused"]
+    assert [row[0] for row in result.tables[1].rows] == ["errors", "unused"]
 
 
 def test_watch_repeats_the_query(admin: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from infergate.core.errors import Kind
 from infergate.core.log_events import ADVICE
+from infergate.observe.recent_requests import RequestSample
 
 _MEANINGS: Final = {
     Kind.BAD_REQUEST: "The request contradicts its protocol, or the model's metadata.",
@@ -47,3 +48,18 @@ def explain(kind: str) -> dict[str, str]:
         "meaning": MEANINGS.get(kind, ""),
         "advice": f"{advice[:1].upper()}{advice[1:]}{end}",
     }
+
+
+def as_json(request: tuple[RequestSample, int | None]) -> dict[str, Any]:
+    """Return the JSON of a request and the number of its worker, with the explanation of its
+    outcome."""
+    sample, worker = request
+    return (
+        sample._asdict()
+        | {
+            "worker": worker,
+            "phases": [{"phase": name, "seconds": each} for name, each in sample.phases],
+            "inputs": [each._asdict() for each in sample.inputs],
+        }
+        | explain(sample.kind)
+    )

@@ -155,10 +155,10 @@ class TrafficHistory:
                 times = f" {ejected:.0f} times" if ejected > 1 else ""
                 text = f"{endpoint} of {backend} was ejected{times}, because requests failed"
                 self.events.add("ejected", text, backend, endpoint)
-            elif health == "down":
+            if health == "down" != before:
                 text = f"{endpoint} of {backend} is down: its health checks fail"
                 self.events.add("down", text, backend, endpoint)
-            elif health == "up":
+            elif health == "up":  # perhaps in the same sample, if the ejection was short
                 self.events.add(
                     "up", f"{endpoint} of {backend} is available again", backend, endpoint
                 )
@@ -245,7 +245,11 @@ def _endpoint_totals(row: Json) -> Counts:
 
 
 def _availability(row: Json) -> str:
-    """Return ``down`` or ``ejected`` if no address is available, and otherwise ``up``."""
-    if row.get("available") or not row.get("down", 0) + row.get("ejected", 0):
+    """Return ``ejected`` if an address is ejected, ``down`` if the checks of all addresses fail,
+    and otherwise ``up``."""
+    if row.get("available"):
+        return "ejected" if row.get("ejected") else "up"
+    down, ejected = row.get("down", 0), row.get("ejected", 0)
+    if not down + ejected:
         return "up"
-    return "down" if row.get("down", 0) >= row.get("ejected", 0) else "ejected"
+    return "down" if down >= ejected else "ejected"

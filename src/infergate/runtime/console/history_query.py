@@ -3,17 +3,17 @@ gateway, what changed, and the failed and the slowest requests. This module has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import parse_qs
 
-from infergate.observe.recent_requests import ProcessSnapshot, RequestSample
-from infergate.runtime.console.explanations import explain
+from infergate.observe.recent_requests import ProcessSnapshot, RequestSample, newest
+from infergate.runtime.console.explanations import as_json
 from infergate.runtime.console.history import ALL, BACKEND, ENDPOINT, ROUTE, TrafficHistory
 
 Json = dict[str, Any]
 MAX_REQUESTS: Final = 20
-"""Maximum number of failed requests, and of slow requests, in the JSON."""
+"""Maximum number of failures, of client errors and of slow requests in the JSON."""
 _MAX_MINUTES: Final = 60
 _MAX_FIELDS: Final = 8
 
@@ -54,35 +54,23 @@ class HistoryQuery(NamedTuple):
     ) -> Json:
         """Return the JSON at wall-clock time ``now``."""
         since = now - self.minutes * 60
-        failed = self._select((p, sample) for p in processes for sample in p.failures)
-        slowest = self._select((p, sample) for p in processes for sample in p.slowest)
-        failed.sort(key=lambda sample: sample["time"], reverse=True)
-        slowest.sort(key=lambda sample: sample["seconds"], reverse=True)
+        failures = ((sample, p.worker) for p in processes for sample in p.failures)
+        slowest = [(sample, p.worker) for p in processes for sample in p.slowest]
+        slowest.sort(key=lambda pair: pair[0].seconds, reverse=True)
+        failed = newest(filter(self._matches, failures), MAX_REQUESTS)
         events = history.events.as_json(since)
         return {
             "time": now,
             "minutes": self.minutes,
             "subject": {"kind": self.kind, "name": self.name, "backend": self.backend},
             "events": [event for event in events if self._concerns(event)],
-            "failed": failed[:MAX_REQUESTS],
-            "slowest": slowest[:MAX_REQUESTS],
+            "failed": [*map(as_json, failed)],
+            "slowest": [*map(as_json, [*filter(self._matches, slowest)][:MAX_REQUESTS])],
             **history.series(self.kind, self.name, self.backend, self.minutes),
         }
 
-    def _select(self, samples: Iterable[tuple[ProcessSnapshot, RequestSample]]) -> list[Json]:
-        return [
-            sample._asdict()
-            | {
-                "worker": process.worker,
-                "phases": [{"phase": name, "seconds": each} for name, each in sample.phases],
-                "inputs": [each._asdict() for each in sample.inputs],
-            }
-            | explain(sample.kind)
-            for process, sample in samples
-            if self._matches(sample)
-        ]
-
-    def _matches(self, sample: RequestSample) -> bool:
+    def _matches(self, pair: tuple[RequestSample, int | None]) -> bool:
+        sample, _ = pair
         match self.kind:
             case "route":
                 return sample.route == self.name

@@ -56,17 +56,19 @@ class HistorySampler:
             if time.monotonic() - self._sampled_at >= _MIN_SECONDS:
                 processes = await self._source.recent()
                 if _is_complete(processes, self._source.workers):
-                    await asyncio.to_thread(self._add, processes)
+                    await asyncio.to_thread(add_sample, self.history, processes, time.time())
                     self._sampled_at = time.monotonic()
         return self.history
 
-    def _add(self, processes: Sequence[ProcessSnapshot]) -> None:
-        from infergate.runtime.console import state  # noqa: PLC0415 - with the first sample
 
-        flows = [flow for process in processes for flow in process.flows]
-        # The flows are left out here, because their JSON would be most of the work.
-        statistics = state.statistics([process._replace(flows=()) for process in processes])
-        self.history.add(statistics, time.time(), flows)
+def add_sample(history: TrafficHistory, processes: Sequence[ProcessSnapshot], now: float) -> None:
+    """Add the counters of all ``processes`` to ``history`` at wall-clock time ``now``."""
+    from infergate.runtime.console import state  # noqa: PLC0415 - with the first sample
+
+    flows = [flow for process in processes for flow in process.flows]
+    # The flows are left out here, because their JSON would be most of the work.
+    statistics = state.statistics([process._replace(flows=()) for process in processes])
+    history.add(statistics, now, flows)
 
 
 def _is_complete(processes: Sequence[ProcessSnapshot], workers: WorkerCounts) -> bool:

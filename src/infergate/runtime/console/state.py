@@ -14,13 +14,13 @@ from prometheus_client.samples import Sample
 
 from infergate.core.duration_histogram import REQUEST_BUCKETS
 from infergate.observe.aggregation import AggregatedMetrics
-from infergate.observe.recent_requests import ProcessSnapshot
+from infergate.observe.recent_requests import ProcessSnapshot, newest
 from infergate.observe.request_counters import RequestFlow, client_errors
-from infergate.runtime.console.explanations import explain
+from infergate.runtime.console.explanations import as_json
 
 Json = dict[str, Any]
 MAX_FAILURES: Final = 100
-"""Maximum number of failures in the JSON."""
+"""Maximum number of failures, and of client errors, in the JSON."""
 _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 _ENDPOINT_LABELS: Final = ("backend", "endpoint")
 _TIME_KEYS: Final = {
@@ -222,11 +222,7 @@ def pipeline_counts(processes: Iterable[ProcessSnapshot]) -> list[Json]:
 
 
 def recent_failures(processes: Iterable[ProcessSnapshot]) -> list[Json]:
-    """Return the last failures of all processes with explanations. The newest failure comes
-    first."""
+    """Return the last failures and client errors of all processes with explanations. The newest
+    comes first."""
     found = [(failure, process.worker) for process in processes for failure in process.failures]
-    found.sort(key=lambda pair: pair[0].time, reverse=True)
-    return [
-        failure._asdict() | {"worker": worker} | explain(failure.kind)
-        for failure, worker in found[:MAX_FAILURES]
-    ]
+    return [as_json(request) for request in newest(found, MAX_FAILURES)]

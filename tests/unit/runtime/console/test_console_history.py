@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from infergate.core.request_record import RequestRecord
 from infergate.core.wire import HttpRequest
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import (
+    MAX_FAILURES,
     SLOW_WINDOW_SECONDS,
     ProcessSnapshot,
     RecentRequests,
@@ -20,6 +22,7 @@ from infergate.observe.recent_requests import (
     sample_of,
     take_snapshot,
 )
+from infergate.runtime.console import state
 from infergate.runtime.console.history import (
     ALL,
     BACKEND,
@@ -137,6 +140,23 @@ def test_200_routes_need_less_than_20_mb() -> None:
     assert history.nbytes < 18 * MIB, "the number of subjects is limited"
 
 
+def test_the_memory_that_is_counted_is_the_memory_that_is_used() -> None:
+    endpoints = tuple(endpoint_of(endpoint=f"http://h{i}") for i in range(100))
+    tracemalloc.start()
+    try:
+        history = TrafficHistory(GatewayEvents())
+        for minute in range(60):
+            flows = [flow_of(f"m{i}", f"b{i % 50}", ok=i + minute) for i in range(200)]
+            history.add(statistics_of(*flows, endpoints=endpoints), START + 60 * minute)
+        del flows
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(counts(history, ROUTE, "m1")["requests"]) == 59
+    assert used < 12 * MIB
+    assert history.nbytes == pytest.approx(used, rel=0.1)
+
+
 def test_a_subject_without_traffic_for_an_hour_makes_space() -> None:
     history = TrafficHistory(GatewayEvents())
     old = [flow_of(f"m{i}", "", ok=1) for i in range(MAX_SUBJECTS)]
@@ -153,8 +173,8 @@ def test_a_subject_without_traffic_for_an_hour_makes_space() -> None:
     assert sum(counts(history, ROUTE, "m1")["requests"]) == 1, "it had traffic in the last hour"
 
 
-def endpoint_of(**numbers: float) -> dict[str, Any]:
-    return {"backend": "b", "endpoint": "http://h", **numbers}
+def endpoint_of(**fields: Any) -> dict[str, Any]:
+    return {"backend": "b", "endpoint": "http://h", **fields}
 
 
 def test_events_tell_when_an_endpoint_was_ejected_or_went_down(history: TrafficHistory) -> None:
@@ -171,6 +191,10 @@ def test_events_tell_when_an_endpoint_was_ejected_or_went_down(history: TrafficH
     assert step(5, available=0, down=1, ejections=1) == ["down"]
     assert step(6, available=1, ejections=1) == ["up"]
     assert counts(history, ENDPOINT, "http://h", "b")["ejections"] == [1]
+    assert step(7, available=1, ejections=2) == ["up", "ejected"], "it ended before the sample"
+    assert step(8, available=2, ejected=1, ejections=3) == ["ejected"], "one of three addresses"
+    assert step(9, available=3, ejections=3) == ["up"]
+    assert step(9.5, down=1, ejections=4) == ["down", "ejected"]
 
 
 def test_the_number_and_the_size_of_events_are_limited() -> None:
@@ -190,6 +214,23 @@ def record_of(**fields: Any) -> RequestRecord:
     return RequestRecord(
         **{"protocol": "v2-rest", "operation": "infer", "route": "m", "backend": "b"} | fields
     )
+
+
+def test_client_errors_do_not_displace_failures() -> None:
+    recent, metrics = RecentRequests(), Metrics()
+    recent.record_failure(sample_of(record_of(outcome="connect"), "failure", 0.1, 1.0))
+    for number in range(3 * MAX_FAILURES):
+        record = record_of(outcome="bad_request")
+        recent.record_failure(sample_of(record, f"client {number}", 0.1, 2.0 + number))
+    snapshot = take_snapshot(recent, metrics)
+    assert len(snapshot.failures) == 1 + MAX_FAILURES
+    for requests in (
+        HistoryQuery().answer(TrafficHistory(GatewayEvents()), [snapshot], 1000.0)["failed"],
+        state.recent_failures([snapshot]),
+    ):
+        found = [each["request_id"] for each in requests]
+        assert found[0] == f"client {3 * MAX_FAILURES - 1}", "the newest first"
+        assert found[-1] == "failure"
 
 
 def test_the_slowest_request_of_each_route_is_kept() -> None:

@@ -13,6 +13,7 @@ from infergate.observe.recent_requests import (
     MAX_FAILURES,
     ProcessSnapshot,
     RecentRequests,
+    TensorShape,
     sample_of,
     take_snapshot,
 )
@@ -76,6 +77,17 @@ def test_the_busiest_flows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each["route"] for each in statistics_of(metrics)["flows"]] == ["r3", "r2"]
 
 
+def test_a_failing_flow_with_few_requests_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 2)
+    metrics = Metrics()
+    for route, outcome, times in (
+        ("busy", "ok", 9), ("failing", "connect", 1), ("wrong", "bad_request", 5), ("idle", "ok", 1)
+    ):  # fmt: skip
+        for _ in range(times):
+            metrics.record(record_of(route=route, outcome=outcome), 0.1)
+    assert [each["route"] for each in statistics_of(metrics)["flows"]] == ["failing", "busy"]
+
+
 def test_a_flow_has_all_its_counters() -> None:
     metrics = Metrics()
     metrics.record(record_of(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)
@@ -136,6 +148,9 @@ def test_pipeline_counts_of_several_processes_are_added() -> None:
     assert [each["count"] for each in state.pipeline_counts(result)] == [1, 5]
 
 
+INPUTS = (TensorShape("x", "FP32", (2, 3)),)
+
+
 def test_the_latest_failures_of_all_processes_are_explained() -> None:
     received = []
     for worker in (0, 1):
@@ -144,7 +159,7 @@ def test_the_latest_failures_of_all_processes_are_explained() -> None:
             failed = record_of(model="m" * 1000)
             failed.record_error(GatewayError(Kind.CONNECT, "e" * 5000, detail="d"))
             recent.record_failure(
-                sample_of(failed, f"{worker}-{number}", 0.5, now=number * 2 + worker)
+                sample_of(failed, f"{worker}-{number}", 0.5, number * 2 + worker, INPUTS)
             )
         received.append(take_snapshot(recent, Metrics(), worker))
     failures = state.recent_failures(received)
@@ -154,6 +169,8 @@ def test_the_latest_failures_of_all_processes_are_explained() -> None:
     assert len(failures[0]["error"]) == 1024
     assert len(failures[0]["model"]) == 256
     assert failures[0]["meaning"] == MEANINGS["connect"]
+    assert failures[0]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": (2, 3)}]
+    assert [each["phase"] for each in failures[0]["phases"]] == ["receive", "parse"]
     assert failures[0]["advice"].startswith("Check that the server")
 
 
