@@ -145,6 +145,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "terminal": (),
     "cli": (
         "config",
+        "plugins",
         "library",
         "runtime",
         "matrix",

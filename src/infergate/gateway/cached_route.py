@@ -81,13 +81,20 @@ class _Result:
     is_kept: bool = False
 
 
+_FlightKey = tuple[bytes, tuple[str, ...]]
+"""The key of an inference, and the values of its ignored parameters: they cannot change a response,
+but they can change whether there is one, and when."""
+
+
 class _Flight:
     """An inference in progress. ``context`` is its own context, so that it can outlive the client
     that has started it."""
 
     __slots__ = ("_memory", "context", "key", "task", "waiting")
 
-    def __init__(self, key: bytes, task: asyncio.Task[_Result], context: RequestContext) -> None:
+    def __init__(
+        self, key: _FlightKey, task: asyncio.Task[_Result], context: RequestContext
+    ) -> None:
         self.key: Final = key
         self.task: Final = task
         self.context: Final = context
@@ -118,7 +125,7 @@ class CachedRoute:
         self._cache: Final = cache
         self._policy: Final = policy
         self._counters: Final = counters
-        self._flights: Final[dict[bytes, _Flight]] = {}
+        self._flights: Final[dict[_FlightKey, _Flight]] = {}
         self._tasks: Final[set[asyncio.Task[_Result]]] = set()
         """All running flights, including those for which no client waits."""
         self._versions: Final = BoundedCache[tuple[str, str], str](_MAX_VERSIONS)
@@ -211,11 +218,13 @@ class CachedRoute:
     ) -> InferResponse:
         """Wait for the flight of ``key``, and start it if there is none."""
         arrived, timeout = self._cache.clock(), self._policy.timeout
+        ignored = sorted(self._policy.ignored)
+        flight_key = key.in_memory, tuple([repr(request.parameters.get(name)) for name in ignored])
         while True:
-            flight = self._flights.get(key.in_memory)
+            flight = self._flights.get(flight_key)
             is_first = flight is None
             if flight is None:
-                flight = self._start(key, request, context)
+                flight = self._start(key, flight_key, request, context)
             elif timeout is not None:  # the time in which it waits counts, as if it had been sent
                 context.shorten_deadline(arrived + timeout)
             status = "fwd=miss" if is_first else "fwd=miss; collapsed"
@@ -236,12 +245,18 @@ class CachedRoute:
                 return result.entry.response
             return _deliver(result.entry, request, context)
 
-    def _start(self, key: CacheKey, request: InferRequest, context: RequestContext) -> _Flight:
+    def _start(
+        self,
+        key: CacheKey,
+        flight_key: _FlightKey,
+        request: InferRequest,
+        context: RequestContext,
+    ) -> _Flight:
         child = context.child()
         child.record = context.record  # the first client's record reports the backend
         task = asyncio.create_task(self._run(key, request, child))
         self._tasks.add(task)
-        flight = self._flights[key.in_memory] = _Flight(key.in_memory, task, child)
+        flight = self._flights[flight_key] = _Flight(flight_key, task, child)
 
         def end(task: asyncio.Task[_Result]) -> None:
             self._tasks.discard(task)

@@ -371,6 +371,23 @@ async def test_a_thousand_identical_concurrent_inferences_are_sent_once() -> Non
     assert set(statuses[1:]) == {"infergate; fwd=miss; collapsed"}
 
 
+async def test_inferences_with_other_ignored_parameters_do_not_wait_for_each_other() -> None:
+    harness = Harness(ignored=frozenset({"timeout"}))
+    harness.server.is_manual = True
+    first = harness.start(replace(REQUEST, parameters={"timeout": 1}))
+    second = harness.start(replace(REQUEST, parameters={"timeout": 1000}))
+    await settle()
+    refused, answered = harness.server.pending
+    refused.set_exception(GatewayError(Kind.BACKEND_ERROR, "too late"))
+    answered.set_result(RESPONSE)
+    with pytest.raises(GatewayError, match="too late"):
+        await first
+    assert (await second).outputs == RESPONSE.outputs
+    third = harness.start(replace(REQUEST, parameters={"timeout": 1}))
+    assert (await third).outputs == RESPONSE.outputs
+    assert harness.calls == 2
+
+
 async def test_an_error_is_returned_to_all_clients_that_wait() -> None:
     harness = Harness()
     harness.server.is_manual = True
