@@ -28,14 +28,9 @@ class Seen:
         self.watch = watch
         self.changes: list[list[str]] = []
         self.states: list[bool] = []
-        """Whether the watch works, at each change."""
 
     def on_change(self, addresses: Sequence[tuple[str, int]]) -> None:
         self.changes.append([host.removeprefix("10.0.0.") for host, _ in addresses])
-
-    def on_state(self, works: bool) -> None:
-        if [works] != self.states[-1:]:
-            self.states.append(works)
 
     async def becomes(self, *hosts: str) -> None:
         await until(lambda: bool(self.changes) and self.changes[-1] == list(hosts))
@@ -62,7 +57,7 @@ async def watching(
     slices = EndpointSlices(None, 8001)
     watch = EndpointSliceWatch("b", service, slices, LineUpstream(LIMITS), times)
     seen = Seen(watch)
-    task = asyncio.create_task(watch.run(seen.on_change, seen.on_state))
+    task = asyncio.create_task(watch.run(seen.on_change, seen.states.append))
     try:
         yield seen
     finally:
@@ -108,7 +103,7 @@ async def test_the_watch_of_a_new_configuration_continues_the_previous_one(api: 
     assert following.known_addresses() == [(f"10.0.0.{host}", 8001) for host in (1, 2, 3)]
     assert following.known_addresses() is None
     later = Seen(following)
-    task = asyncio.create_task(following.run(later.on_change, later.on_state))
+    task = asyncio.create_task(following.run(later.on_change, later.states.append))
     api.put(ready_slice("b", "10.0.0.4"))
     await later.becomes("1", "2", "4")
     task.cancel()
