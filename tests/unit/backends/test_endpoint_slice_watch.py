@@ -77,7 +77,7 @@ async def test_changes_arrive_without_another_request(api: ApiServer) -> None:
     async with watching(api) as seen:
         await seen.becomes("1", "2")
         assert seen.watch.has_listed
-        assert seen.states == [True]
+        assert set(seen.states) == {True}  # the list, and perhaps the watch
         await until(lambda: api.watch_count == 1)
         api.put(ready_slice("b", "10.0.0.3"))
         await seen.becomes("1", "2", "3")
@@ -232,7 +232,7 @@ async def test_a_list_that_expires_between_its_pages_is_read_again(api: ApiServe
     async with watching(api) as seen:
         await until(lambda: bool(seen.changes))
     assert len(seen.changes[0]) == 14
-    assert seen.states == [False, True]
+    assert seen.states[:2] == [False, True]
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
