@@ -42,6 +42,10 @@ BODY = json.dumps(
 ).encode()
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 64  # a connection that does not fit is tried again after a second
+
+
 class StubServer:
     """A V2 server that responds to inferences after ``delay`` seconds or, if it ``is_broken``, not
     at all. It responds to bodies that contain ``rejects`` with status 400. ``requests`` counts the
@@ -93,7 +97,7 @@ class StubServer:
 
     def open(self) -> None:
         """Accept connections from now on."""
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self._port), self._handler)
+        self._server = _Server(("127.0.0.1", self._port), self._handler)
         self._port = self._server.server_port
         self.address = f"127.0.0.1:{self._port}"
         self._thread = threading.Thread(target=self._server.serve_forever)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from e2e.several import until
 from peers.incident_site import Incident, started_incident
 from peers.support.axe import axe_violations
 from peers.support.chromium import Page, chromium, opened_page
@@ -58,6 +59,8 @@ def perform_incident(running: Incident) -> None:
     running.file.write_text(text.replace("timeout: 3s", "timeout: soon"))
     running.reload()
     running.file.write_text(text)
+    # A reader of the history gets counters that are at most a second old.
+    until(lambda: sum(running.history()["counts"]["requests"]) == 57, "the history is complete")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -44,7 +44,7 @@ def test_a_check_without_measurements_fails(
         yield [Comparison("JSON (own)", ())]
 
     monkeypatch.setattr(check.load, "required_tool", lambda: "h2load")
-    monkeypatch.setattr(check, "_checked_out", checked_out)
+    monkeypatch.setattr(check, "checked_out", checked_out)
     monkeypatch.setattr(check, "_comparisons", comparisons)
     assert check.main(["--base=HEAD", "--only=json"]) == 1
     assert "no row's name holds 'json'" in capsys.readouterr().err
