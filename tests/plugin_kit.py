@@ -155,6 +155,12 @@ class FailsToStart(Double):
         raise OSError("no connection")
 
 
+class HangsInConstructor(Double):
+    def __init__(self, options: DoubleOptions) -> None:
+        print("the constructor hangs", flush=True)  # noqa: T201 - a test reads it
+        RELEASE.wait()
+
+
 class FailsInConstructor(Double):
     def __init__(self, options: DoubleOptions) -> None:
         raise ValueError("no weights")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -11,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -117,3 +118,37 @@ def test_check_reports_a_missing_plugin_with_its_line(tmp_path: Path) -> None:
         f"{file}:2: hooks.guard.hook: importing 'missing_package:Guard' failed: "
         "ModuleNotFoundError: No module named 'missing_package'\n"
     )
+
+
+def test_a_plugin_that_hangs_while_it_is_created_does_not_keep_the_process_from_ending(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "routes.yaml"
+    text = """
+log: {access: false}
+listeners: {http: {address: "127.0.0.1:0"}, grpc: null, admin: null}
+backends:
+  py: {protocol: python, model: "plugin_kit:Double"}
+routes:
+  - {model: "*", backend: py}
+"""
+    file.write_text(text)
+    command = [sys.executable, "-m", "infergate", "--config", str(file)]
+    path = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            _read_until(process.stdout, "routes, first match wins")
+            file.write_text(text.replace("Double", "HangsInConstructor"))
+            process.send_signal(signal.SIGHUP)
+            _read_until(process.stdout, "the constructor hangs")
+            process.terminate()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def _read_until(lines: IO[str], expected: str) -> None:
+    assert any(expected in line for line in lines)

@@ -13,6 +13,7 @@ from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.core.log_events import BUG, CONFIG_LOADED, CONFIG_REFUSED
+from infergate.plugin_host.threads import to_daemon_thread
 from infergate.runtime.config_history import ConfigHistory, ReloadResult
 from infergate.runtime.running import ConfigRejectedError
 
@@ -90,8 +91,9 @@ class ConfigReloader:
     async def _read_and_apply(self, files: TrackedFiles) -> str:
         """Read and apply the configuration. Return the problem, or an empty string."""
         try:
-            # A thread reads the file, because reading a long file would block the event loop.
-            config = self._read_config = await asyncio.to_thread(self._read, files)
+            # A thread reads the file, because reading a long file or importing plug-ins blocks
+            # the event loop.
+            config = self._read_config = await to_daemon_thread(self._read, files)
             await self._apply(config)
         except ConfigError as error:
             return "; ".join(map(str, error.mistakes))

@@ -30,6 +30,7 @@ from infergate.gateway.canonical_frontend import IN_PROCESS
 from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.access_log import AccessLog
 from infergate.plugin_host.loading import PluginError
+from infergate.plugin_host.threads import to_daemon_thread
 from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 from infergate.runtime.in_process import InProcessListener
@@ -309,7 +310,7 @@ class RunningGateway:
             if new != old:
                 raise ConfigRejectedError(f"{name}: changing {old!r} to {new!r} requires a restart")
         try:
-            await asyncio.to_thread(self._prepare, config, self._active)
+            await to_daemon_thread(self._prepare, config, self._active)
             parts = self._build(config, self._active)
         except (OSError, PluginError) as error:  # for example, a certificate cannot be read
             raise ConfigRejectedError(str(error)) from error
