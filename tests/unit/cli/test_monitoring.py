@@ -318,7 +318,9 @@ class OnTerminal:
         self._master, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         environ = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-        argv = ["setsid", "--ctty", sys.executable, "-m", "infergate", *argv]
+        # Background jobs of a shell ignore Ctrl-C's signal.
+        default = ["env", "--default-signal=INT"]
+        argv = ["setsid", "--ctty", *default, sys.executable, "-m", "infergate", *argv]
         self.process = subprocess.Popen(
             argv, stdin=terminal, stdout=terminal, stderr=terminal,
             env=environ | {"TERM": "xterm-256color"},
