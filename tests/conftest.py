@@ -49,6 +49,8 @@ from searching import examples
 # Servers are forked from a process that has gRPC channels. In the child, gRPC would start its own
 # threads, which abort the child before it becomes the server.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+# pytest-xdist gives its processes the width of a terminal, to which tables would be folded.
+os.environ.pop("COLUMNS", None)
 
 settings.register_profile(
     "no_deadline",
