@@ -25,6 +25,10 @@ _MAX_SEGMENTS: Final = 1024
 _MAX_FILL_BYTES: Final = 4096
 """Maximum number of fill bytes before a JPEG marker, each of which Pillow reads in Python. Encoders
 write at most a few."""
+_EXIF: Final = b"Exif\0\0"
+_MAX_EXIF_SEGMENTS: Final = 32
+"""Maximum number of EXIF segments of a JPEG. Cameras write one. Pillow appends each of them to all
+before it, which takes time in the square of their number."""
 _MAX_SCANS: Final = 100
 """Maximum number of scans of a progressive JPEG. Encoders write about 10. A decoder visits every
 pixel in each scan, however short the scan is."""
@@ -90,8 +94,7 @@ def _read_jpeg(data: bytes) -> ImageHeader:
         if marker == _START_OF_SCAN:
             if header is None:
                 raise ValueError("its header has no size")
-            if data.count(b"\xff\xda", position - 2) > _MAX_SCANS:
-                raise ValueError(f"it has more than {_MAX_SCANS} scans")
+            _check_repeated_parts(data, position - 2)
             return header
         if marker in _START_OF_FRAME:
             if header is not None:
@@ -100,6 +103,14 @@ def _read_jpeg(data: bytes) -> ImageHeader:
             header = ImageHeader(JPEG, width, height)
         position += struct.unpack_from(">H", data, position)[0]
     raise ValueError(f"its header has more than {_MAX_SEGMENTS} segments")
+
+
+def _check_repeated_parts(data: bytes, scan: int) -> None:
+    """Check a JPEG whose first scan begins at ``scan``. Raises ValueError."""
+    if data.count(_EXIF, 0, scan) > _MAX_EXIF_SEGMENTS:
+        raise ValueError(f"it has more than {_MAX_EXIF_SEGMENTS} segments of EXIF")
+    if data.count(b"\xff\xda", scan) > _MAX_SCANS:
+        raise ValueError(f"it has more than {_MAX_SCANS} scans")
 
 
 def _read_png(data: bytes) -> ImageHeader:

@@ -209,6 +209,14 @@ def test_a_jpeg_with_thousands_of_fill_bytes_is_refused() -> None:
     assert "more than 4096 fill bytes" in refused(images_tensor(many))
 
 
+def test_a_jpeg_with_many_segments_of_exif_is_refused() -> None:
+    data = encoded(PHOTO, "JPEG")
+    segment = b"\xff\xe1\x00\x0aExif\0\0II"
+    assert "more than 32 segments of EXIF" in refused(
+        images_tensor(data[:2] + segment * 33 + data[2:])
+    )
+
+
 def test_an_image_with_thousands_of_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_header, "_MAX_CHUNKS", 50)
     many = png_bomb(8, 8, *[chunk(b"tEXt", b"")] * 50)
