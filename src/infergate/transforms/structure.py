@@ -177,15 +177,20 @@ class Constant(TensorStep):
         if len(self.value) not in {1, count}:
             return f"'value' has {len(self.value)} elements; shape {list(self.shape)} has {count}"
         try:
-            self._data  # noqa: B018 - the value is checked by its conversion
+            self._encoded  # noqa: B018 - the value is checked by its conversion
         except (ValueError, OverflowError, TypeError, AttributeError):
             return f"'value' has an element that is not {self.datatype.v2_name}"
         return ""
 
     @cached_property
     def _data(self) -> bytes:
-        count = math.prod(self.shape)
-        values = self.value * count if len(self.value) == 1 else self.value
+        values = self._encoded
+        return values * math.prod(self.shape) if len(self.value) == 1 else values
+
+    @property
+    def _encoded(self) -> bytes:
+        """The bytes of ``value``, without repetition."""
+        values = self.value
         if self.datatype is Datatype.BYTES:
             return pack_bytes(value.encode() for value in values)
         if any(isinstance(value, str) for value in values):
