@@ -186,7 +186,8 @@ def several(
     engine: str = "own", config: str = DEMO, count: int = 2, listeners: str = LISTENERS
 ) -> Iterator[Infergate]:
     """Run infergate with ``count`` workers, and wait until all are ready."""
-    with started_infergate(f"workers: {count}\n{config}", listeners, engine) as running:
+    text = f"workers: {count}\nreadiness: strict\n{config}"
+    with started_infergate(text, listeners, engine) as running:
         until(lambda: is_ready(running), "all workers are ready")
         assert len(workers(running)) == count
         try:

@@ -64,9 +64,10 @@ def _watched(timed: Timed, grows: int) -> AbstractContextManager[None]:
 
 @pytest.mark.parametrize("name", WORST)
 def test_no_callback_blocks_the_event_loop(timed: Timed, name: str) -> None:
-    worst = WORST[name]()
+    worst, handled = WORST[name](), counted(timed, outcome="ok")
     with _watched(timed, _allowed(worst)):
         held_to(timed, lambda: worst.send(timed))
+    assert counted(timed, outcome="ok") > handled
 
 
 DEAREST = (
