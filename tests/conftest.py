@@ -148,9 +148,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Install the peers of the selected tests."""
+    """Install the peers of the selected tests. The processes of pytest-xdist begin with different
+    peers, so that several are installed at the same time."""
     if not session.config.option.collectonly:
-        for name in sorted({name for item in session.items for name in _peers_of(item)}):
+        names = sorted({name for item in session.items for name in _peers_of(item)})
+        process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        first = len(names) * process // processes
+        for name in (*names[first:], *names[:first]):
             _PEERS[name][1]()
 
 
