@@ -10,7 +10,7 @@
 
 {{- define "infergate.selector" -}}
 app.kubernetes.io/name: infergate
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "infergate.labels" -}}
