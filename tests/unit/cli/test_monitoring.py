@@ -142,6 +142,24 @@ def test_top_prints_tables(admin: str, capsys: pytest.CaptureFixture[str]) -> No
     assert "1 ejected, 1 up" in text
 
 
+@pytest.mark.parametrize("command", [*QUERIES, "top"])
+def test_names_cannot_control_the_terminal(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway = Gateway()
+
+    def respond(path: str) -> Any:
+        text = json.dumps(gateway.respond(path))
+        return json.loads(text.replace("busy", "b\\u001b[2J\\u009b1m"))
+
+    with scripted_admin(respond) as admin:
+        repeat = ["--count", "1", "--interval", "0.01"] if command == "top" else []
+        main([command, "--admin", admin, *repeat])
+    out = capsys.readouterr().out
+    assert "\\u001b[2J" in out.replace("\n", "")
+    assert not any(each in out for each in "\x1b\x9b")
+
+
 def test_counters_of_a_restarted_gateway_count_from_zero() -> None:
     key = ("r", "", "", "", "")
     before = {key: flow("r", "b", {"ok": 100}, 0)}
