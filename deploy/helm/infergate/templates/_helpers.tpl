@@ -2,9 +2,9 @@
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
 {{- else if contains "infergate" .Release.Name -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-infergate" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-infergate" .Release.Name | replace "." "-" | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
