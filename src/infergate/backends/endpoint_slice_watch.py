@@ -269,7 +269,9 @@ class EndpointSliceWatch:
                     self._publishing = loop.call_later(self._times.merge, self._publish, on_change)
 
     def _publish(self, on_change: Callable[[Sequence[PodAddress]], None]) -> None:
-        self._publishing = None
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
         on_change(self.slices.addresses())
         if self.slices.lacks_port and not self._lacks_port:
             _log.warning(
