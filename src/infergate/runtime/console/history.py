@@ -112,7 +112,8 @@ class TrafficHistory:
         self.events: Final = events
         self._traffic: Final = _Table(len(_TRAFFIC) + _BUCKETS)
         self._endpoints: Final = _Table(len(_ENDPOINT))
-        self._is_empty = True
+        self.is_empty = True
+        """Whether no counters have been added yet."""
         self._last_column = 0
         self._healths: dict[Key, str] = {}
         self._ejections: dict[Key, float] = {}
@@ -126,7 +127,7 @@ class TrafficHistory:
         """Add ``statistics`` (``state.statistics``) and further ``flows`` at wall-clock time
         ``now``."""
         column = int(now // INTERVAL_SECONDS)
-        is_first, self._is_empty = self._is_empty, False
+        is_first, self.is_empty = self.is_empty, False
         if not is_first and column > self._last_column:
             new = range(max(self._last_column + 1, column - COLUMNS + 1), column + 1)
             self._traffic.clear(new)

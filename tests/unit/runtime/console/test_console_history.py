@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 
+from infergate.config.schema import Config
 from infergate.core.duration_histogram import REQUEST_BUCKETS
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.request_record import RequestRecord
@@ -34,8 +37,11 @@ from infergate.runtime.console.history import (
     TrafficHistory,
 )
 from infergate.runtime.console.history_query import HistoryQuery
+from infergate.runtime.console.history_sampler import HistorySampler
+from infergate.runtime.console.sources import ConsoleSource, WorkerCounts
 from infergate.runtime.gateway_events import MAX_DIFF_CHARS, MAX_EVENTS, GatewayEvents
 from infergate.runtime.input_shapes import InputShapes
+from infergate.transport.base import Address
 
 MIB = 1024 * 1024
 START = 1_000_000.0
@@ -236,6 +242,41 @@ def test_events_of_many_endpoints_do_not_displace_a_reload() -> None:
     assert len(found) == MAX_EVENTS + 2
     assert [each["kind"] for each in found[-2:]] == ["reload", "start"]
     assert found[0]["endpoint"] == f"http://h{2 * MAX_EVENTS - 1}", "the newest first"
+
+
+# ---- the sampler
+
+
+class Workers:
+    """Two workers, of which the second does not respond if it ``hangs``."""
+
+    config = Config.default()
+    addresses: Mapping[str, Address] = {}
+    workers = WorkerCounts(2, 2)
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.hangs = False
+        self.metrics, self.requests = Metrics(), RecentRequests()
+
+    async def recent(self) -> list[ProcessSnapshot]:
+        self.reads += 1
+        await asyncio.sleep(0.01)
+        numbers = (0,) if self.hangs else (0, 1)
+        return [take_snapshot(self.requests, self.metrics, number) for number in numbers]
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_concurrent_readers_share_a_sample(hangs: bool) -> None:
+    workers = Workers()
+    workers.hangs = hangs
+    workers.requests.record_failure(sample_of(record_of(outcome="connect"), "failure", 0.1, 1.0))
+    sampler = HistorySampler(cast("ConsoleSource", workers), GatewayEvents())
+    for reads in (1, 2):
+        results = await asyncio.gather(*(sampler.refresh() for _ in range(9)))
+        assert workers.reads == reads
+        assert {each[0].failures[0].request_id for each in results} == {"failure"}
+    assert sampler.history.is_empty == hangs, "sums without a worker would fall"
 
 
 # ---- requests
