@@ -187,6 +187,18 @@ async def test_the_link_shows_the_same_again(page: Page, incident: Incident) -> 
     assert await page.eval(period) == "60"
 
 
+async def test_a_damaged_link_shows_what_it_names(page: Page, incident: Incident) -> None:
+    summary = TEXT.format("history-summary")
+    for link, requests in (
+        ("route=good&backend=slow&minutes=15&at=x", 35),
+        ("endpoint=http://h&minutes=15", 57),
+        ("route=%E0&minutes=x", 0),
+    ):
+        await show(page, incident, link)
+        await page.until(f"{summary}.startsWith('{requests} requests')")
+        assert await page.eval("document.getElementById('trouble').hidden")
+
+
 async def test_the_history_follows_new_requests(page: Page, incident: Incident) -> None:
     await show(page, incident, "backend=slow")
     summary = TEXT.format("history-summary")

@@ -262,6 +262,31 @@ def test_the_autoscaler_sets_the_number_of_gateways(kubernetes_tools: Installed)
     assert "replicas" not in deployment["spec"]
 
 
+def test_flagger_scales_the_primary_with_the_autoscaler(kubernetes_tools: Installed) -> None:
+    settings = "rollouts.flagger.enabled=true", "autoscaling.enabled=true"
+    manifests = render(kubernetes_tools, CHART, [], *settings)
+    by_kind = {each["kind"]: each for each in manifests}
+    name = by_kind["HorizontalPodAutoscaler"]["metadata"]["name"]
+    assert by_kind["Canary"]["spec"]["autoscalerRef"] == {
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "name": name,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [("123", "123-infergate"), ("a.b", "a-b-infergate"), ("a" * 53, "a" * 50)],
+)
+def test_any_name_of_a_release_gives_valid_names(
+    release: str, name: str, kubernetes_tools: Installed
+) -> None:
+    done = run_helm(
+        kubernetes_tools, "template", release, str(CHART), "--set", "podsService.enabled=true"
+    )
+    for each in yaml.safe_load_all(done.stdout):
+        assert each["metadata"]["name"] in {name, f"{name}-pods"}
+        assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == release
+
+
 def test_releases_of_one_namespace_do_not_mix(kubernetes_tools: Installed) -> None:
     done = run_helm(kubernetes_tools, "template", "other", str(CHART))
     for each in yaml.safe_load_all(done.stdout):

@@ -30,7 +30,11 @@ from infergate.backends.endpoint_slices import (
     PodAddress,
 )
 from infergate.core.errors import GatewayError, Kind, backend_failure
-from infergate.core.log_events import ENDPOINT_WATCH_CURRENT, ENDPOINT_WATCH_FAILS
+from infergate.core.log_events import (
+    ENDPOINT_WATCH_CURRENT,
+    ENDPOINT_WATCH_FAILS,
+    ENDPOINTS_WITHOUT_PORT,
+)
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.base import Endpoint, HttpStreamingUpstream
 
@@ -108,6 +112,7 @@ class EndpointSliceWatch:
         self._made_progress = False
         self._last_reason: str | None = ""
         self._publishing: asyncio.TimerHandle | None = None
+        self._lacks_port = False
         self.has_listed = False
         """Whether the slices have been read at least once."""
 
@@ -154,7 +159,7 @@ class EndpointSliceWatch:
             if not self.version:
                 await self._list()
                 self.has_listed = True
-                on_change(self.slices.addresses())
+                self._publish(on_change)
                 self._report(None, on_state)
             await self._watch(on_change, on_state)
         except _ExpiredError:
@@ -264,8 +269,16 @@ class EndpointSliceWatch:
                     self._publishing = loop.call_later(self._times.merge, self._publish, on_change)
 
     def _publish(self, on_change: Callable[[Sequence[PodAddress]], None]) -> None:
-        self._publishing = None
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
         on_change(self.slices.addresses())
+        if self.slices.lacks_port and not self._lacks_port:
+            _log.warning(
+                "backend '%s': no endpoint of %s has the port; its DNS name is used instead",
+                self._backend, self.service, extra=ENDPOINTS_WITHOUT_PORT,
+            )  # fmt: skip
+        self._lacks_port = self.slices.lacks_port
 
 
 def _read_token(path: Path) -> str:

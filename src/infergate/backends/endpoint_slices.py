@@ -66,6 +66,8 @@ class EndpointSlices:
         self._url_port: Final = url_port
         self._zone: Final = zone
         self._slices: dict[str, _Slice] = {}
+        self._without_port: set[str] = set()
+        """The names of the slices whose endpoints do not have the wanted port."""
         self._was_cut = False
 
     def empty_copy(self) -> EndpointSlices:
@@ -75,6 +77,12 @@ class EndpointSlices:
     def copy_from(self, other: EndpointSlices) -> None:
         """Replace all slices with those of ``other``, which has the same port and zone."""
         self._slices = dict(other._slices)
+        self._without_port = set(other._without_port)
+
+    @property
+    def lacks_port(self) -> bool:
+        """Whether no endpoint is usable, and there are endpoints without the wanted port."""
+        return bool(self._without_port) and not any(found for _, found in self._slices.values())
 
     def update(self, item: Any) -> None:
         """Add or replace a slice. Raises MalformedObjectError."""
@@ -95,6 +103,9 @@ class EndpointSlices:
             parsed = (_parse_endpoint(each, _FAMILIES[family], port) for each in endpoints)
             found = [each for each in parsed if each is not None]
         slices.pop(name, None)
+        self._without_port.discard(name)
+        if port is None and endpoints and family in _FAMILIES:
+            self._without_port.add(name)
         capacity = MAX_ENDPOINTS * len(_FAMILIES) - sum(len(held) for _, held in slices.values())
         if len(found) > capacity:
             self._log_cut(f"{MAX_ENDPOINTS} endpoints")
@@ -102,7 +113,9 @@ class EndpointSlices:
 
     def remove(self, item: Any) -> None:
         """Remove a slice. Raises MalformedObjectError."""
-        self._slices.pop(_slice_name(item), None)
+        name = _slice_name(item)
+        self._slices.pop(name, None)
+        self._without_port.discard(name)
 
     def addresses(self) -> list[PodAddress]:
         """Return the addresses that may receive requests, without duplicates and in order."""
@@ -145,7 +158,8 @@ class EndpointSlices:
         if isinstance(self._port, str):
             return numbers.get(self._port)
         wanted = self._port or self._url_port
-        if not ports or wanted in numbers.values():
+        has_all_ports = any(each.get("port") is None for each in ports)
+        if not ports or has_all_ports or wanted in numbers.values():
             return wanted
         return next(iter(numbers.values())) if len(numbers) == 1 and not self._port else None
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
+from infergate.core.name_rules import escape_unsafe
+
 _TIMEOUT_SECONDS: Final = 10.0
 KEY_VARIABLE: Final = "INFERGATE_ADMIN_KEY"
 """The environment variable with the key of the admin listener."""
@@ -54,7 +56,7 @@ def get_json(
             data: Any = json.load(response)
     except HTTPError as error:
         text = error.read(_MAX_ERROR_BYTES).decode(errors="replace").strip()
-        reason = not_found if error.code == 404 else text
+        reason = not_found if error.code == 404 else escape_unsafe(text)
         raise AdminQueryError(f"{admin}{path} returned HTTP {error.code}: {reason}") from None
     except URLError as error:
         raise AdminQueryError(

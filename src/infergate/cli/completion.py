@@ -44,6 +44,7 @@ _infergate() {{
     esac
     COMPREPLY=($(compgen -W "$offered" -- "$current"))
     if [[ -n $files ]]; then
+        local IFS=$'\\n'
         COMPREPLY+=($(compgen -f -- "$current"))
     fi
 }}

@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
 from infergate.cli.admin_client import AdminQueryError, Json, get_json
+from infergate.core.name_rules import escape_unsafe
 from infergate.terminal import Table, print_tables
 
 _WAIT_INTERVAL: Final = 0.1
@@ -40,12 +42,18 @@ def run_query(command: str, admin: str, *, as_json: bool) -> int:
 
 
 class CommandResult:
-    """The result of a command: tables for people, JSON for programs, and the exit code."""
+    """The result of a command: tables for people, JSON for programs, and the exit code. Characters
+    of the gateway's names that control a terminal are escaped in the tables."""
 
     def __init__(self, tables: list[Table], data: Any, exit_code: int = 0) -> None:
-        self.tables: Final = tables
+        self.tables: Final = [*map(_escaped, tables)]
         self.data: Final = data
         self.exit_code: Final = exit_code
+
+
+def _escaped(table: Table) -> Table:
+    rows = [[escape_unsafe(cell) for cell in row] for row in table.rows]
+    return replace(table, title=escape_unsafe(table.title), rows=rows)
 
 
 def query(command: str, admin: str) -> CommandResult:

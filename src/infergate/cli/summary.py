@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from infergate.config.listeners import SocketListenerConfig
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.route_text import endpoints_text, policies_text, targets_text
 from infergate.config.routes import RouteConfig
@@ -44,14 +45,18 @@ def _listeners(config: Config) -> list[Sequence[str]]:
         for name, item in named.items()
     ]
     rows += [
-        (f"graphpipe[{index}]", str(gp.address), f"{gp.model}, {gp.framing}")
+        (f"graphpipe[{index}]", str(gp.address), f"{gp.model}, {gp.framing}{_tls(gp)}")
         for index, gp in enumerate(listeners.graphpipe)
     ]
     rows += [
-        (f"additional.{name}", str(item.address), " ".join(item.protocols))
+        (f"additional.{name}", str(item.address), f"{' '.join(item.protocols)}{_tls(item)}")
         for name, item in listeners.additional.items()
     ]
     return rows
+
+
+def _tls(listener: SocketListenerConfig) -> str:
+    return ", TLS" if listener.tls else ""
 
 
 def _routes(config: Config) -> list[Sequence[str]]:

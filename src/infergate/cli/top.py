@@ -24,6 +24,7 @@ class TrafficQuery:
         self._admin: Final = admin
         self._interval: Final = interval
         self._flows: Mapping[_FlowKey, Json] | None = None
+        self._config: Json = {}
         self._time = 0.0
 
     def __call__(self) -> CommandResult:
@@ -31,9 +32,11 @@ class TrafficQuery:
         if self._flows is None:
             self._read_state()
             time.sleep(self._interval)
-        before, earlier = self._flows or {}, self._time
+        before, earlier, config = self._flows or {}, self._time, self._config
         plan = get_json(self._admin, "/console/plan")
         state = self._read_state()
+        if _has_restarted(config, self._config):
+            before = {}
         seconds = self._time - earlier
         flows = list(changes(self._flows or {}, before))
         routes = [
@@ -73,7 +76,14 @@ class TrafficQuery:
         state = get_json(self._admin, "/console/state")
         self._time = time.monotonic()
         self._flows = {_key(flow): flow for flow in state["flows"]}
+        self._config = state["config"]
         return state
+
+
+def _has_restarted(before: Json, after: Json) -> bool:
+    """Return whether the gateway began anew between two states of its configuration. A reload
+    increases the number."""
+    return bool(before.get("since") != after.get("since") and after["number"] <= before["number"])
 
 
 def _key(flow: Json) -> _FlowKey:
@@ -81,13 +91,15 @@ def _key(flow: Json) -> _FlowKey:
 
 
 def changes(after: Mapping[_FlowKey, Json], before: Mapping[_FlowKey, Json]) -> Iterator[Json]:
-    """Yield the flows with the requests since ``before``. If counters have been reset, because the
-    gateway was restarted, these are all requests."""
+    """Yield the flows with the requests since ``before``. A flow whose counters have fallen is left
+    out, because a worker has ended or did not respond."""
     for key, flow in after.items():
         old = before.get(key)
         now = flow.get("outcomes", {})
         then: Mapping[str, float] = {} if old is None else old.get("outcomes", {})
-        if old is None or any(now.get(name, 0) < count for name, count in then.items()):
+        if any(now.get(name, 0) < count for name, count in then.items()):
+            continue
+        if old is None:
             yield flow
             continue
         seconds = flow.get("seconds", {"sum": 0.0, "buckets": []})

@@ -1,8 +1,8 @@
 """Prints a configuration, or the difference between two configurations, without secrets.
 
-The output hides the hashes of keys, passwords in URLs, paths of endpoints, and the values that
-routes require of headers with credentials. It does not hide other values that come from environment
-variables."""
+The output hides the hashes of keys, passwords in URLs, paths of endpoints, the values that routes
+require of headers with credentials, and options of plug-ins whose names suggest credentials. It
+does not hide other values that come from environment variables."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ HIDDEN: Final = "(hidden)"
 HIDDEN_CHANGE: Final = "Hidden values have changed."
 _HASHES: Final = frozenset({"sha256"})
 _HEADERS: Final = "headers"
+_OPTIONS: Final = "options"
 _USER: Final = re.compile(r"://[^/?#]*@")
 """The user and password of a URL. They end at the last @ before the path, because a password may
 contain @."""
@@ -95,6 +96,8 @@ def _secrets(data: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
 
 
 def _redact_text(text: str, path: _Path) -> str:
+    if any(may_hold_credentials(str(key)) for key in _option_keys(path)):
+        return HIDDEN
     match path:
         case (*_, str(key)) if key in _HASHES:
             return HIDDEN
@@ -105,6 +108,16 @@ def _redact_text(text: str, path: _Path) -> str:
         case ("payload_log", "http", "url"):
             return _PATH.sub(rf"\1/{HIDDEN}", text)
     return _USER.sub(f"://{HIDDEN}@", text)
+
+
+def _option_keys(path: _Path) -> _Path:
+    """Return the part of ``path`` within the options of a plug-in."""
+    match path:
+        case (("backends" | "hooks"), _, "options", *keys) | ("listeners", "codecs", _, *keys):
+            return tuple(keys)
+        case ("routes", _, "transforms", *keys) if _OPTIONS in keys:
+            return tuple(keys[keys.index(_OPTIONS) + 1 :])
+    return ()
 
 
 def _redact(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from infergate.config.routes import RouteConfig
 from infergate.config.schema import BackendConfig
 from infergate.config.transforms import kinds_of
-from infergate.config.values import display_names, hedge_text
+from infergate.config.values import display_names, duration_text, hedge_text
 from infergate.core.priorities import DEFAULT_PRIORITY
 
 
@@ -29,12 +29,7 @@ def policies_text(route: RouteConfig) -> str:
 def _policies(route: RouteConfig) -> Iterator[str]:
     for name, value in route.headers.items():
         yield f"only {name}: {value}"
-    if route.retry != type(route.retry)():
-        yield f"retries: {route.retry.times}"
-    if route.idempotent:
-        yield "idempotent"
-    if route.hedge is not None:
-        yield f"hedge after {hedge_text(route.hedge.after)}"
+    yield from _repetitions(route)
     if route.priority != DEFAULT_PRIORITY:
         yield f"priority {route.priority}"
     if not route.validate_:
@@ -46,6 +41,18 @@ def _policies(route: RouteConfig) -> Iterator[str]:
         yield f"transformed: {' '.join(kind for step in steps for kind in kinds_of(step))}"
     if route.record is not None:
         yield f"{route.record.percent:g}% recorded"
+
+
+def _repetitions(route: RouteConfig) -> Iterator[str]:
+    """Yield the policies on repeated inferences."""
+    if route.retry != type(route.retry)():
+        yield f"retries: {route.retry.times}"
+    if route.idempotent:
+        yield "idempotent"
+    if route.hedge is not None:
+        yield f"hedge after {hedge_text(route.hedge.after)}"
+    if route.cache is not None:
+        yield f"cached for {duration_text(route.cache.ttl)}"
 
 
 def endpoints_text(backend: BackendConfig) -> str:

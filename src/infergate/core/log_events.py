@@ -128,6 +128,10 @@ ENDPOINT_WATCH_CURRENT: Final = _event("endpoint_watch_current")
 ENDPOINTS_TRUNCATED: Final = _event(
     "endpoints_truncated", "split the service: the remaining endpoints receive no requests"
 )
+ENDPOINTS_WITHOUT_PORT: Final = _event(
+    "endpoints_without_port",
+    "set kubernetes.port of the backend to the name or the number of the pods' port (targetPort)",
+)
 NOT_COMPARED: Final = _event(
     "not_compared",
     "the rules in 'mirror.compare' do not fit the model, or the helper process has failed; "

@@ -469,7 +469,7 @@ def _make_admin(
             shared.sampler,
             listener,
             can_reload=reloads,
-            demo=shared.make_demo(),
+            demo=shared.make_demo() if listener.actions else None,
         )
 
     return AdminApp(

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 MAX_EVENTS: Final = 300
+"""Maximum number of events that concern the gateway, and of events that concern endpoints. They are
+kept apart, so that many failing endpoints do not displace the reload that may be the cause."""
 MAX_DIFF_CHARS: Final = 16 * 1024
 _MAX_TEXT_CHARS: Final = 1024
 
@@ -30,10 +32,12 @@ class GatewayEvent:
 
 
 class GatewayEvents:
-    """The last ``MAX_EVENTS`` events, with about 5 MB of text at most."""
+    """The last ``MAX_EVENTS`` events of the gateway and as many of its endpoints, with about 5 MB
+    of text at most."""
 
     def __init__(self) -> None:
-        self._events: Final[deque[GatewayEvent]] = deque(maxlen=MAX_EVENTS)
+        self._gateway: Final[deque[GatewayEvent]] = deque(maxlen=MAX_EVENTS)
+        self._endpoints: Final[deque[GatewayEvent]] = deque(maxlen=MAX_EVENTS)
         self.add("start", "infergate started")
 
     def add(
@@ -42,12 +46,14 @@ class GatewayEvents:
         """Add an event that happens now, and return it."""
         text = text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}…"
         event = GatewayEvent(time.time(), kind, text, backend, endpoint, _shorten(diff))
-        self._events.append(event)
+        (self._endpoints if backend else self._gateway).append(event)
         return event
 
     def as_json(self, since: float) -> list[dict[str, Any]]:
         """Return the events after wall-clock time ``since``. The newest event comes first."""
-        return [asdict(event) for event in reversed(self._events) if event.time >= since]
+        events = [*self._gateway, *self._endpoints]
+        events.sort(key=lambda event: event.time)
+        return [asdict(event) for event in reversed(events) if event.time >= since]
 
 
 def _shorten(diff: str) -> str:

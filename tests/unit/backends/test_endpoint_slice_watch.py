@@ -15,7 +15,7 @@ from infergate.backends.endpoint_slices import EndpointSlices
 from infergate.core.limits import Limits
 from infergate.transport.base import Endpoint
 from infergate.transport.http1.line_stream import LineUpstream
-from kubernetes_api import ApiServer, endpoint_slice, ready_slice
+from kubernetes_api import ApiServer, endpoint, endpoint_slice, ready_slice
 
 QUICK = WatchTimes(min_delay=0.005, max_delay=0.02, merge=0.0, request=5.0)
 LIMITS = Limits(body=20_000, json=10_000, connect_time=2.0)
@@ -50,11 +50,14 @@ async def until(met: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def watching(
-    api: ApiServer, times: WatchTimes = QUICK, token_file: Path | None = None
+    api: ApiServer,
+    times: WatchTimes = QUICK,
+    token_file: Path | None = None,
+    port: str | None = None,
 ) -> AsyncIterator[Seen]:
     server = Endpoint("127.0.0.1", api.port)
     service = WatchedService("models", "triton", server, token_file)
-    slices = EndpointSlices(None, 8001)
+    slices = EndpointSlices(port, 8001)
     watch = EndpointSliceWatch("b", service, slices, LineUpstream(LIMITS), times)
     seen = Seen(watch)
     task = asyncio.create_task(watch.run(seen.on_change, seen.states.append))
@@ -379,8 +382,15 @@ async def test_delays_between_failures_grow(
         assert min(30, 2**attempt) / 2 <= delay <= min(30, 2**attempt)
 
 
-async def test_a_slice_without_the_port_is_not_used(api: ApiServer) -> None:
-    api.put(endpoint_slice("a", [], {"http": 1, "metrics": 2}))
-    async with watching(api) as seen:
-        await until(lambda: bool(seen.changes))
-    assert seen.changes == [[]]
+async def test_endpoints_without_the_port_are_not_used_and_logged_once(
+    api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.put(endpoint_slice("a", [endpoint("10.0.0.1")], {"http": 1, "metrics": 2}))
+    async with watching(api, port="grpc") as seen:
+        await until(lambda: bool(seen.changes) and api.watch_count == 1)
+        api.put(endpoint_slice("a", [endpoint("10.0.0.2")], {"http": 1, "metrics": 2}))
+        await until(lambda: len(seen.changes) > 1)
+    assert seen.changes == [[], []]
+    logged = [each.message for each in caplog.records if "has the port" in each.message]
+    assert len(logged) == 1
+    assert "models/triton" in logged[0]

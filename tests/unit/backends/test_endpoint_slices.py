@@ -178,6 +178,29 @@ def test_a_part_of_another_type_is_accepted_or_reported(other: Any) -> None:
         assert slices.addresses() in ([], [("10.0.0.1", 8001)])
 
 
+@pytest.mark.parametrize(("port", "found"), [(None, 8001), (9000, 9000), ("grpc", None)])
+def test_a_port_that_is_null_means_all_ports(port: str | int | None, found: int | None) -> None:
+    item = endpoint_slice("a", [endpoint("10.0.0.1")])
+    for unset in ({"port": None}, {}):
+        item["ports"] = [{"name": "", "protocol": "TCP", **unset}]
+        assert addresses(item, port=port) == ([] if found is None else [f"10.0.0.1:{found}"])
+
+
+def test_endpoints_without_the_port_are_noticed_if_none_is_usable() -> None:
+    other = endpoint_slice("a", [endpoint("10.0.0.1")], {"http": 1, "metrics": 2})
+    slices = EndpointSlices("grpc", 8001)
+    assert not slices.lacks_port
+    slices.update(other)
+    assert slices.lacks_port
+    copied = slices.empty_copy()
+    copied.copy_from(slices)
+    assert copied.lacks_port
+    slices.update(ready_slice("b", "10.0.0.2"))
+    assert not slices.lacks_port
+    copied.remove(other)
+    assert not copied.lacks_port
+
+
 def test_the_number_of_slices_and_endpoints_is_limited(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

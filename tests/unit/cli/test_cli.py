@@ -21,6 +21,7 @@ from infergate.config import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.core.compilation import version_text
 from infergate.runtime.reload import ReadConfig
+from tls_kit import Authority
 
 GOOD = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
 DEMO = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
@@ -119,6 +120,28 @@ def test_check_prints_listeners_of_one_model_and_casts(capsys: pytest.CaptureFix
     assert any(
         line[-7:-1] == ["cast", "BF16:", "FP32,", "cast", "BOOL:", "UINT8"] for line in words
     )
+
+
+def test_check_shows_the_tls_of_every_listener_and_the_caches_of_routes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = Authority(tmp_path).server()
+    tls = f"{{certificate: {pair.certificate}, key: {pair.key}}}"
+    file = tmp_path / "routes.yaml"
+    file.write_text(
+        f"""
+listeners:
+  graphpipe: [{{address: "127.0.0.1:9000", model: m, tls: {tls}}}]
+  additional: {{more: {{address: "127.0.0.1:9001", protocols: [v2-rest], tls: {tls}}}}}
+backends: {{demo: {{protocol: builtin}}}}
+routes: [{{model: "*", backend: demo, idempotent: true, cache: {{ttl: 5m}}}}]
+"""
+    )
+    assert main(["check", str(file)]) == 0
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["graphpipe[0]", "127.0.0.1:9000", "m,", "http,", "TLS"] in words
+    assert ["additional.more", "127.0.0.1:9001", "v2-rest,", "TLS"] in words
+    assert any(line[-3:] == ["cached", "for", "5m"] for line in words)
 
 
 def test_check_prints_warnings_and_succeeds(

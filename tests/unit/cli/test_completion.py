@@ -27,7 +27,7 @@ def completions(*words: str) -> set[str]:
         ["bash", "--norc", "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
-    return set(done.stdout.split())
+    return set(filter(None, done.stdout.split("\n")))
 
 
 def test_bash_completes_commands_options_values_and_files(
@@ -46,6 +46,12 @@ def test_bash_completes_commands_options_values_and_files(
     assert completions("health", "--admin", "") == set()
     assert completions("completion", "") >= {"bash", "zsh", "fish"}
     assert completions("explain", "--code", "tri") == {"tritonclient", "tritonclient-grpc"}
+
+
+def test_names_of_files_may_have_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my routes.yaml").touch()
+    assert completions("check", "my") == {"my routes.yaml"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

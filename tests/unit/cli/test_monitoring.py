@@ -20,7 +20,7 @@ from scripted_admin import scripted_admin
 
 from infergate.cli import main
 from infergate.cli.output import QUERIES
-from infergate.cli.top import changes
+from infergate.cli.top import TrafficQuery, changes
 
 LONG = "a-route-with-a-name-that-is-much-longer-than-its-column-would-be"
 PLAN: dict[str, Any] = {
@@ -142,11 +142,48 @@ def test_top_prints_tables(admin: str, capsys: pytest.CaptureFixture[str]) -> No
     assert "1 ejected, 1 up" in text
 
 
-def test_counters_of_a_restarted_gateway_count_from_zero() -> None:
+@pytest.mark.parametrize("command", [*QUERIES, "top"])
+def test_names_cannot_control_the_terminal(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway = Gateway()
+
+    def respond(path: str) -> Any:
+        text = json.dumps(gateway.respond(path))
+        return json.loads(text.replace("busy", "b\\u001b[2J\\u009b1m"))
+
+    with scripted_admin(respond) as admin:
+        repeat = ["--count", "1", "--interval", "0.01"] if command == "top" else []
+        main([command, "--admin", admin, *repeat])
+    out = capsys.readouterr().out
+    assert "\\u001b[2J" in out.replace("\n", "")
+    assert not any(each in out for each in "\x1b\x9b")
+
+
+@pytest.mark.parametrize(("since", "shown"), [("12:00", 0), ("13:00", 7)])
+def test_counters_that_fall_count_from_zero_only_if_the_gateway_was_restarted(
+    since: str, shown: int
+) -> None:
+    states = iter([("12:00", 100), (since, 7)])
+
+    def respond(path: str) -> Any:
+        if path == "/console/plan":
+            return PLAN
+        at, count = next(states)
+        state = Gateway().respond("/console/state")
+        config = state["config"] | {"number": 1, "since": at}
+        return state | {"config": config, "flows": [flow("bert", "failing", {"ok": count}, 0)]}
+
+    with scripted_admin(respond) as admin:
+        frame = TrafficQuery(f"http://{admin}", 0.01)().data
+    requests = {each["label"]: each["traffic"]["requests"] for each in frame["routes"]}
+    assert requests["bert"] == shown
+
+
+def test_counters_of_a_worker_that_has_ended_are_no_requests() -> None:
     key = ("r", "", "", "", "")
-    before = {key: flow("r", "b", {"ok": 100}, 0)}
-    [restarted] = changes({key: flow("r", "b", {"ok": 7}, 0)}, before)
-    assert restarted["outcomes"] == {"ok": 7}
+    before = {key: flow("r", "b", {"ok": 100, "timeout": 2}, 0)}
+    assert list(changes({key: flow("r", "b", {"ok": 50, "timeout": 3}, 0)}, before)) == []
     [new] = changes({key: flow("r", "b", {"ok": 5}, 0)}, {})
     assert new["outcomes"] == {"ok": 5}
 

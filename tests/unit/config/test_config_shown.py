@@ -3,11 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from infergate.assembly.endpoint_settings import configured_endpoints
 from infergate.config import Config, load
 from infergate.config.load import parse
-from infergate.config.redacted import HIDDEN_CHANGE, redacted_diff, redacted_yaml
+from infergate.config.redacted import HIDDEN_CHANGE, _redact, redacted_diff, redacted_yaml
 from infergate.config.values import display_names
 from infergate.runtime.console.plan import plan
 
@@ -62,6 +63,25 @@ def test_a_changed_secret_is_reported_but_not_shown() -> None:
     assert text.count("(hidden, changed)") == 1
     assert "hunter" not in text
     assert HASH not in text
+
+
+def test_options_of_plug_ins_that_may_be_credentials_are_hidden() -> None:
+    text = """
+        listeners: {codecs: {my-codec: {password: hunter2, strict: "yes"}}}
+        backends:
+          m: {protocol: python, model: "a:B", options: {api_key: hunter2, urls: {token: [hunter2]}}}
+        hooks: {guard: {hook: "a:B", options: {secret: hunter2, policy: shown}}}
+        routes:
+          - model: "*"
+            backend: m
+            transforms: {inputs: {x: [{plugin: {transform: "a:B", options: {key: hunter2}}}]}}
+    """
+    data = yaml.safe_load(text)
+    shown = _redact(data)
+    assert "hunter2" not in str(shown)
+    assert str(shown).count("(hidden)") == 5
+    assert "shown" in str(shown)
+    assert shown["listeners"]["codecs"]["my-codec"]["strict"] == "yes"
 
 
 def test_an_invisible_change_is_reported() -> None:

@@ -207,7 +207,7 @@ class Console:
             query = HistoryQuery.parse(text)
         except ValueError as error:
             return _json_response({"error": str(error)}, 400)
-        history, processes = await asyncio.gather(self._sampler.refresh(), self._source.recent())
+        history, processes = self._sampler.history, await self._sampler.refresh()
         return await asyncio.to_thread(
             lambda: _json_response(query.answer(history, processes, time.time()))
         )

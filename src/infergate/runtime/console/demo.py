@@ -96,7 +96,10 @@ class ConsoleDemo:
         self._source: Final = source
         self._history: Final = history
         self._make: Final = make
-        self._original: Final = source.config
+        self._original = source.config
+        """The configuration before the demo began, which its end restores."""
+        self._active: Config | None = None
+        """The configuration that uses the servers, while the demo runs."""
         self._servers: Final[dict[str, RunningGateway]] = {}
         self._ports: Final[dict[str, tuple[int, int]]] = {}
         self._traffic: asyncio.Task[None] | None = None
@@ -108,6 +111,11 @@ class ConsoleDemo:
             "break": self._break,
             "repair": self._repair,
         }
+
+    def belongs_to(self, config: Config) -> bool:
+        """Return whether the buttons exist with ``config``: not after the configuration of another
+        gateway has been loaded."""
+        return config == self._active or is_demo(config)
 
     def as_json(self) -> Json:
         """Return whether the demo runs, and the servers that are broken."""
@@ -124,6 +132,8 @@ class ConsoleDemo:
         if action is None:
             raise bad_request(f"action must be one of: {', '.join(self._actions)}")
         async with self._lock:
+            if not self.belongs_to(self._source.config):
+                raise bad_request("this configuration is not that of the demo")
             await action()
         return self.as_json()
 
@@ -136,10 +146,18 @@ class ConsoleDemo:
     # ---- actions
 
     async def _start(self) -> None:
-        if not self._ports:
-            for name in _SERVERS:
-                await self._start_server(name)
-            await self._reload(self._demo_config())
+        if self._source.config != self._active:
+            self._original = self._source.config
+            try:
+                for name in _SERVERS:
+                    if name not in self._servers:
+                        await self._start_server(name)
+                self._active = self._demo_config()
+                await self._reload(self._active)
+            except BaseException:
+                self._active = None
+                await self._stop_servers()
+                raise
         await self._stop_traffic()
         self._traffic_ends_at = time.monotonic() + TRAFFIC_SECONDS
         self._traffic = asyncio.create_task(self._send_requests())
@@ -147,9 +165,10 @@ class ConsoleDemo:
 
     async def _stop(self) -> None:
         await self._stop_traffic()
-        if self._ports:
+        if self._source.config == self._active:
             await self._reload(self._original)
-            await self._stop_servers()
+        self._active = None
+        await self._stop_servers()
 
     async def _break(self) -> None:
         if not self._ports:
@@ -242,7 +261,7 @@ class ConsoleDemo:
         clients = self._clients()
         numbers = random.Random(7)  # noqa: S311 - which requests are sent needs no secrecy
         try:
-            while time.monotonic() < self._traffic_ends_at:
+            while time.monotonic() < self._traffic_ends_at and self._source.config == self._active:
                 model, client = numbers.choice(clients)
                 if numbers.random() < _UNKNOWN_SHARE:
                     model = "no-such-model"
@@ -295,8 +314,9 @@ def demo_of(
     None if it is not."""
     if running.demo is None and is_demo(source.config):
         running.demo = ConsoleDemo(source, history, make)
-    assert running.demo is None or isinstance(running.demo, ConsoleDemo)
-    return running.demo
+    demo = running.demo
+    assert demo is None or isinstance(demo, ConsoleDemo)
+    return demo if demo is not None and demo.belongs_to(source.config) else None
 
 
 def _backend(protocol: str, *endpoints: str) -> Json:

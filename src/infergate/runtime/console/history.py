@@ -44,7 +44,8 @@ class _Table:
 
     def __init__(self, width: int) -> None:
         self._positions: Final[dict[Key, int]] = {}
-        self._totals: Final[dict[Key, Counts]] = {}
+        self._totals: dict[Key, Counts] = {}
+        """The last totals, also of subjects that have no position."""
         self._counts = np.zeros((COLUMNS, _MIN_SUBJECTS, width), np.uint32)
         self._free: Final = [*range(_MIN_SUBJECTS)]
 
@@ -61,24 +62,23 @@ class _Table:
         """Add the increase of ``totals`` since the last call to ``column``. Totals that are
         ``is_first`` to be read only start the count. A total that falls, because a process has
         ended, counts as unchanged."""
-        row: npt.NDArray[np.uint32] = self._counts[column % COLUMNS]
+        old = self._totals
+        self._totals = {key: old[key] for key in self._positions} | dict(totals)
+        if is_first:
+            return
         is_full = False
         for key, total in totals.items():
+            before = old.get(key)
+            increase = total if before is None else np.maximum(total - before, 0)
+            if not increase.any():
+                continue
             position = self._positions.get(key)
-            before = self._totals.get(key)
             if position is None:
-                if total.any() and not is_full:
-                    is_full = not self._make_space()
-                if is_full or not total.any():
+                is_full = is_full or not self._make_space()
+                if is_full:
                     continue
                 position = self._positions[key] = self._free.pop()
-                row = self._counts[column % COLUMNS]
-            self._totals[key] = total
-            if before is None:
-                increase = np.zeros_like(total) if is_first else total
-            else:
-                increase = total - before
-            row[position] += np.maximum(increase, 0).astype(np.uint32)
+            self._counts[column % COLUMNS, position] += increase.astype(np.uint32)
 
     def _make_space(self) -> bool:
         """Return whether there is a free position, after growing the table or removing subjects
@@ -95,7 +95,6 @@ class _Table:
         has_traffic: list[bool] = (old.max(axis=(0, 2)) > 0).tolist()
         for key in [key for key, at in self._positions.items() if not has_traffic[at]]:
             self._free.append(self._positions.pop(key))
-            del self._totals[key]
         return bool(self._free)
 
     def read(self, key: Key, columns: range) -> Counts | None:
@@ -113,7 +112,8 @@ class TrafficHistory:
         self.events: Final = events
         self._traffic: Final = _Table(len(_TRAFFIC) + _BUCKETS)
         self._endpoints: Final = _Table(len(_ENDPOINT))
-        self._is_empty = True
+        self.is_empty = True
+        """Whether no counters have been added yet."""
         self._last_column = 0
         self._healths: dict[Key, str] = {}
         self._ejections: dict[Key, float] = {}
@@ -127,7 +127,7 @@ class TrafficHistory:
         """Add ``statistics`` (``state.statistics``) and further ``flows`` at wall-clock time
         ``now``."""
         column = int(now // INTERVAL_SECONDS)
-        is_first, self._is_empty = self._is_empty, False
+        is_first, self.is_empty = self.is_empty, False
         if not is_first and column > self._last_column:
             new = range(max(self._last_column + 1, column - COLUMNS + 1), column + 1)
             self._traffic.clear(new)

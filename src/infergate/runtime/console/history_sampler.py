@@ -28,7 +28,7 @@ class HistorySampler:
         self._source: Final = source
         self.history: Final = TrafficHistory(events)
         self._sampled_at = float("-inf")
-        self._lock: Final = asyncio.Lock()
+        self._reading: asyncio.Task[Sequence[ProcessSnapshot]] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -38,7 +38,8 @@ class HistorySampler:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            reading = () if self._reading is None else (self._reading,)
+            await asyncio.gather(task, *reading, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
@@ -50,15 +51,28 @@ class HistorySampler:
                     _log.exception("bug while reading counters for the console", extra=BUG)
             await asyncio.sleep(SAMPLE_SECONDS)
 
-    async def refresh(self) -> TrafficHistory:
-        """Read the counters unless they were read just before, and return the history."""
-        async with self._lock:
-            if time.monotonic() - self._sampled_at >= _MIN_SECONDS:
-                processes = await self._source.recent()
-                if _is_complete(processes, self._source.workers):
-                    await asyncio.to_thread(add_sample, self.history, processes, time.time())
-                    self._sampled_at = time.monotonic()
-        return self.history
+    async def refresh(self) -> Sequence[ProcessSnapshot]:
+        """Read the counters and the recent requests of all processes, and return them. The history
+        gets the counters unless it got some just before. Concurrent callers share a result, because
+        a worker that does not respond delays it."""
+        task = self._reading
+        if task is None:
+            task = self._reading = asyncio.create_task(self._read())
+            task.add_done_callback(self._finish_reading)
+        return await asyncio.shield(task)
+
+    async def _read(self) -> Sequence[ProcessSnapshot]:
+        processes = await self._source.recent()
+        is_due = time.monotonic() - self._sampled_at >= _MIN_SECONDS
+        if is_due and _is_complete(processes, self._source.workers):
+            await asyncio.to_thread(add_sample, self.history, processes, time.time())
+            self._sampled_at = time.monotonic()
+        return processes
+
+    def _finish_reading(self, task: asyncio.Task[Sequence[ProcessSnapshot]]) -> None:
+        self._reading = None
+        if not task.cancelled():
+            task.exception()  # marks the error as retrieved; callers receive it
 
 
 def add_sample(history: TrafficHistory, processes: Sequence[ProcessSnapshot], now: float) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from infergate.config.load import load
 from infergate.config.schema import Config
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import RecentRequests
 from infergate.runtime.assemble import assemble
 from infergate.runtime.config_history import ConfigHistory
-from infergate.runtime.console.demo import ConsoleDemo, is_demo
+from infergate.runtime.console.demo import ConsoleDemo, demo_of, is_demo
 from infergate.runtime.console.sources import SingleProcess
 from infergate.runtime.running import RunningGateway
 
@@ -101,6 +101,42 @@ async def test_the_demo_has_servers_that_break_and_are_repaired(running: Running
     assert running.gateway.config == original
     events = [event["text"] for event in running.history.events.as_json(0)]
     assert events[:2] == ["a new configuration is active (demo)"] * 2
+
+
+async def test_a_server_that_cannot_start_leaves_nothing_behind(running: Running) -> None:
+    started: list[RunningGateway] = []
+
+    def make(config: Config) -> RunningGateway:
+        if started:
+            raise GatewayError(Kind.INTERNAL, "no second server")
+        started.append(assemble(config))
+        return started[-1]
+
+    demo = ConsoleDemo(running.demo._source, running.history, make)
+    with pytest.raises(GatewayError, match="no second server"):
+        await demo.perform({"action": "start"})
+    assert demo.as_json() == {"running": False, "traffic": False, "broken": []}
+    assert is_demo(running.gateway.config)
+
+
+async def test_the_buttons_do_not_exist_after_another_configuration_was_loaded(
+    running: Running,
+) -> None:
+    demo, gateway = running.demo, running.gateway
+    source = SingleProcess(lambda: gateway, Metrics(), RecentRequests())
+    await demo.perform({"action": "start"})
+    assert demo_of(gateway, source, running.history, assemble) is demo
+    other = config_of(
+        listeners=LISTENERS, log={"access": False}, helpers=0,
+        routes=({"model": "m", "backend": "demo"},),
+    )  # fmt: skip
+    await gateway.reload(other)
+    assert demo_of(gateway, source, running.history, assemble) is None
+    for action in ("start", "stop", "break"):
+        with pytest.raises(GatewayError, match="not that of the demo"):
+            await demo.perform({"action": action})
+    await running.until(lambda: not demo.as_json()["traffic"])
+    assert gateway.config == other
 
 
 def test_the_example_is_the_demo() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 
+from infergate.config.schema import Config
 from infergate.core.duration_histogram import REQUEST_BUCKETS
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.request_record import RequestRecord
@@ -34,8 +37,11 @@ from infergate.runtime.console.history import (
     TrafficHistory,
 )
 from infergate.runtime.console.history_query import HistoryQuery
+from infergate.runtime.console.history_sampler import HistorySampler
+from infergate.runtime.console.sources import ConsoleSource, WorkerCounts
 from infergate.runtime.gateway_events import MAX_DIFF_CHARS, MAX_EVENTS, GatewayEvents
 from infergate.runtime.input_shapes import InputShapes
+from infergate.transport.base import Address
 
 MIB = 1024 * 1024
 START = 1_000_000.0
@@ -166,11 +172,31 @@ def test_a_subject_without_traffic_for_an_hour_makes_space() -> None:
     history.add(statistics_of(*old, new), START + 2)
     assert counts(history, ROUTE, "new")["requests"] == [0], "there is no space"
     busy = flow_of("m1", "", ok=2)
-    history.add(statistics_of(*old[2:], busy), START + 60)
+    history.add(statistics_of(*old[2:], busy, new), START + 60)
     later = START + INTERVAL_SECONDS * (COLUMNS + 3)
-    history.add(statistics_of(*old[2:], busy, new), later)
-    assert counts(history, ROUTE, "new")["requests"][-1] == 1
+    history.add(statistics_of(*old[2:], busy, flow_of("new", "", ok=4)), later)
+    history.add(statistics_of(*old[2:], busy, flow_of("new", "", ok=9)), later + 1)
+    assert counts(history, ROUTE, "new")["requests"][-1] == 8
     assert sum(counts(history, ROUTE, "m1")["requests"]) == 1, "it had traffic in the last hour"
+
+
+def test_requests_before_a_subject_gets_its_space_are_not_counted_later() -> None:
+    history = TrafficHistory(GatewayEvents())
+    old = [flow_of(f"m{i}", "", ok=1000) for i in range(MAX_SUBJECTS)]
+    history.add(statistics_of(), START)
+    history.add(statistics_of(*old), START + 1)
+    refused = flow_of("refused", "", ok=500)
+    history.add(statistics_of(*old, refused), START + 2)
+    later = START + INTERVAL_SECONDS * (COLUMNS + 3)
+    new = flow_of("new", "", ok=3)
+    for each in (later, later + 1):
+        history.add(statistics_of(*old, refused, new), each)
+    assert counts(history, ROUTE, "new")["requests"][-1] == 3, "it has the space of an idle one"
+    for name in ("m3", f"m{MAX_SUBJECTS - 2}", "refused"):
+        assert sum(counts(history, ROUTE, name)["requests"]) == 0, name
+    active = flow_of("m3", "", ok=7)
+    history.add(statistics_of(*old, active, refused, new), later + 2)
+    assert counts(history, ROUTE, "m3")["requests"][-1] == 7, "it is counted again"
 
 
 def endpoint_of(**fields: Any) -> dict[str, Any]:
@@ -205,6 +231,52 @@ def test_the_number_and_the_size_of_events_are_limited() -> None:
     assert len(found) == MAX_EVENTS
     assert len(found[0]["diff"]) < MAX_DIFF_CHARS + 100
     assert len(found[0]["text"]) < 1100
+
+
+def test_events_of_many_endpoints_do_not_displace_a_reload() -> None:
+    events = GatewayEvents()
+    events.add("reload", "a new configuration is active", diff="+ a")
+    for number in range(2 * MAX_EVENTS):
+        events.add("down", "is down", "b", f"http://h{number}")
+    found = events.as_json(0)
+    assert len(found) == MAX_EVENTS + 2
+    assert [each["kind"] for each in found[-2:]] == ["reload", "start"]
+    assert found[0]["endpoint"] == f"http://h{2 * MAX_EVENTS - 1}", "the newest first"
+
+
+# ---- the sampler
+
+
+class Workers:
+    """Two workers, of which the second does not respond if it ``hangs``."""
+
+    config = Config.default()
+    addresses: Mapping[str, Address] = {}
+    workers = WorkerCounts(2, 2)
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.hangs = False
+        self.metrics, self.requests = Metrics(), RecentRequests()
+
+    async def recent(self) -> list[ProcessSnapshot]:
+        self.reads += 1
+        await asyncio.sleep(0.01)
+        numbers = (0,) if self.hangs else (0, 1)
+        return [take_snapshot(self.requests, self.metrics, number) for number in numbers]
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_concurrent_readers_share_a_sample(hangs: bool) -> None:
+    workers = Workers()
+    workers.hangs = hangs
+    workers.requests.record_failure(sample_of(record_of(outcome="connect"), "failure", 0.1, 1.0))
+    sampler = HistorySampler(cast("ConsoleSource", workers), GatewayEvents())
+    for reads in (1, 2):
+        results = await asyncio.gather(*(sampler.refresh() for _ in range(9)))
+        assert workers.reads == reads
+        assert {each[0].failures[0].request_id for each in results} == {"failure"}
+    assert sampler.history.is_empty == hangs, "sums without a worker would fall"
 
 
 # ---- requests

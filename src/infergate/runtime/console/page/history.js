@@ -8,6 +8,8 @@ import { count, percent, rate, seconds } from "./statistics.js";
 
 const REFRESH_MS = 3000;
 const MAX_OPTIONS = 500;
+/** The parameters of each kind of subject. Others in an address are ignored. */
+const SUBJECTS = [["route"], ["backend", "endpoint"], ["backend"]];
 /** The periods in minutes. */
 const PERIODS = ["5", "15", "60"];
 const EVENTS = {
@@ -32,8 +34,8 @@ export function linkTo(subject, minutes = "15") {
 function selection() {
   const [, text = ""] = location.hash.split("?");
   const all = new URLSearchParams(text);
-  const subject = {};
-  for (const name of ["route", "backend", "endpoint"]) if (all.has(name)) subject[name] = all.get(name);
+  const names = SUBJECTS.find((each) => each.every((name) => all.has(name))) ?? [];
+  const subject = Object.fromEntries(names.map((name) => [name, all.get(name)]));
   const minutes = PERIODS.includes(all.get("minutes")) ? all.get("minutes") : "15";
   return { subject, minutes, at: all.get("at") };
 }
