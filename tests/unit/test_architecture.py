@@ -154,6 +154,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
         "terminal",
         "access.keys",
         "core.compilation",
+        "core.name_rules",
         "plugin_host.loading",
     ),
     "testing": (

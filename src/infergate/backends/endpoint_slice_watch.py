@@ -112,7 +112,7 @@ class EndpointSliceWatch:
         self._made_progress = False
         self._last_reason: str | None = ""
         self._publishing: asyncio.TimerHandle | None = None
-        self._lacks_port = False
+        self._has_no_port = False
         self.has_listed = False
         """Whether the slices have been read at least once."""
 
@@ -273,12 +273,12 @@ class EndpointSliceWatch:
             self._publishing.cancel()
             self._publishing = None
         on_change(self.slices.addresses())
-        if self.slices.lacks_port and not self._lacks_port:
+        if self.slices.has_no_port and not self._has_no_port:
             _log.warning(
                 "backend '%s': no endpoint of %s has the port; its DNS name is used instead",
                 self._backend, self.service, extra=ENDPOINTS_WITHOUT_PORT,
             )  # fmt: skip
-        self._lacks_port = self.slices.lacks_port
+        self._has_no_port = self.slices.has_no_port
 
 
 def _read_token(path: Path) -> str:

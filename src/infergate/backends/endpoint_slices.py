@@ -80,7 +80,7 @@ class EndpointSlices:
         self._without_port = set(other._without_port)
 
     @property
-    def lacks_port(self) -> bool:
+    def has_no_port(self) -> bool:
         """Whether no endpoint is usable, and there are endpoints without the wanted port."""
         return bool(self._without_port) and not any(found for _, found in self._slices.values())
 

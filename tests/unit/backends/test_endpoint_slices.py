@@ -189,16 +189,16 @@ def test_a_port_that_is_null_means_all_ports(port: str | int | None, found: int 
 def test_endpoints_without_the_port_are_noticed_if_none_is_usable() -> None:
     other = endpoint_slice("a", [endpoint("10.0.0.1")], {"http": 1, "metrics": 2})
     slices = EndpointSlices("grpc", 8001)
-    assert not slices.lacks_port
+    assert not slices.has_no_port
     slices.update(other)
-    assert slices.lacks_port
+    assert slices.has_no_port
     copied = slices.empty_copy()
     copied.copy_from(slices)
-    assert copied.lacks_port
+    assert copied.has_no_port
     slices.update(ready_slice("b", "10.0.0.2"))
-    assert not slices.lacks_port
+    assert not slices.has_no_port
     copied.remove(other)
-    assert not copied.lacks_port
+    assert not copied.has_no_port
 
 
 def test_the_number_of_slices_and_endpoints_is_limited(
