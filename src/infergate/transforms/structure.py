@@ -107,8 +107,8 @@ class Copy(TensorStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Select(Step):
-    """Keeps the outputs ``names``, in this order."""
+class _NamedOutputs(Step):
+    """A step that applies to all outputs, of which it names some."""
 
     names: tuple[str, ...]
 
@@ -119,6 +119,11 @@ class Select(Step):
     def is_applicable(self, names: Mapping[str, Any]) -> bool:
         del names
         return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(_NamedOutputs):
+    """Keeps the outputs ``names``, in this order."""
 
     def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         return {name: specs[name] for name in self.names if name in specs}
@@ -134,18 +139,8 @@ class Select(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drop(Step):
+class Drop(_NamedOutputs):
     """Removes the outputs ``names``."""
-
-    names: tuple[str, ...]
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.names
-
-    def is_applicable(self, names: Mapping[str, Any]) -> bool:
-        del names
-        return True
 
     def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         return {name: spec for name, spec in specs.items() if name not in self.names}
