@@ -11,6 +11,8 @@ import pytest
 import tritonclient.grpc as triton
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from infergate.core.hops import HOPS_HEADER
+from infergate.observe.request_counters import CLIENT_OUTCOMES
 
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]})
 
@@ -29,7 +31,10 @@ ROUTES = """
 routes:
   - {model: "rest*", backend: rest}
   - {model: "rpc*", backend: rpc, idempotent: true, retry: {times: 3}}
+  - {model: sent, backend: rest}
 """
+ONE_LOOP = {"loop_detected": 1, "too_many_hops": 8}
+"""The outcomes of one client's request: a failure where it entered, client errors behind that."""
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +43,10 @@ def loop() -> Iterator[Infergate]:
         yield running
 
 
-def post(address: str, model: str) -> tuple[int, str]:
+def post(address: str, model: str, hops: str | None = None) -> tuple[int, str]:
     connection = http.client.HTTPConnection(address)
-    connection.request("POST", f"/v2/models/{model}/infer", BODY)
+    headers = {} if hops is None else {HOPS_HEADER: hops}
+    connection.request("POST", f"/v2/models/{model}/infer", BODY, headers)
     answer = connection.getresponse()
     status, text = answer.status, answer.read().decode()
     connection.close()
@@ -61,7 +67,7 @@ def test_rest_clients_of_a_loop_get_508_after_eight_gateways(loop: Infergate) ->
     status, text = post(loop.http, "rest")
     assert status == 508
     assert "forwarding loop: the request has passed 8 gateways" in text
-    assert outcomes(loop, "rest*") == {"loop_detected": 9}
+    assert outcomes(loop, "rest*") == ONE_LOOP
 
 
 def test_grpc_clients_of_a_loop_get_failed_precondition_and_nothing_is_retried(
@@ -73,9 +79,17 @@ def test_grpc_clients_of_a_loop_get_failed_precondition_and_nothing_is_retried(
     with triton.InferenceServerClient(loop.grpc) as client, refused as caught:
         client.infer("rpc", [tensor])
     assert caught.value.status() == "StatusCode.FAILED_PRECONDITION"
-    assert outcomes(loop, "rpc*") == {"loop_detected": 9}
+    assert outcomes(loop, "rpc*") == ONE_LOOP
 
 
 def test_a_translated_request_in_a_loop_gets_the_same_text(loop: Infergate) -> None:
     status, text = post(loop.http, "rpc")
     assert (status, "has passed 8 gateways" in text) == (508, True)
+
+
+def test_hops_that_a_client_sends_never_make_a_route_look_failing(loop: Infergate) -> None:
+    for hops in ("8", "7", "0"):
+        status, text = post(loop.http, "sent", hops)
+        assert (status, "forwarding loop" in text) == (508, True)
+    assert outcomes(loop, "sent") == {"too_many_hops": 1 + 2 + 9}
+    assert "too_many_hops" in CLIENT_OUTCOMES

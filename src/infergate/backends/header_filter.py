@@ -96,7 +96,7 @@ class HeaderFilter:
 
     def select(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the selected headers. Raises TOO_LARGE if they exceed ``max_bytes``, and
-        LOOP_DETECTED if the request has passed too many gateways."""
+        TOO_MANY_HOPS if the request has passed too many gateways."""
         if self._pattern is None:
             return {}
         names = tuple(headers)
@@ -111,7 +111,7 @@ class HeaderFilter:
             for name in connection.lower().split(","):
                 selected.pop(name.strip(" \t"), None)
         if passing.has_hops and HOPS_HEADER in selected:
-            selected[HOPS_HEADER] = next_hop(selected[HOPS_HEADER])
+            selected[HOPS_HEADER] = next_hop(selected)
         if self._max_bytes:
             if passing.has_trace:
                 trace_headers.sanitize(selected)

@@ -21,6 +21,7 @@ STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     Kind.OVERLOADED: 503,
     Kind.NO_BACKEND: 503,
     Kind.LOOP_DETECTED: 508,
+    Kind.TOO_MANY_HOPS: 508,
     Kind.CONNECT: 502,
     Kind.TIMEOUT: 504,
     Kind.BACKEND_GARBAGE: 502,

@@ -39,6 +39,7 @@ class Kind(enum.Enum):
     OVERLOADED = "overloaded"
     NO_BACKEND = "no_backend"
     LOOP_DETECTED = "loop_detected"
+    TOO_MANY_HOPS = "too_many_hops"
     CONNECT = "connect"
     TIMEOUT = "timeout"
     BACKEND_GARBAGE = "backend_garbage"
@@ -50,7 +51,7 @@ class Kind(enum.Enum):
 CLIENT_ERRORS: Final = frozenset({
     Kind.BAD_REQUEST, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.NOT_FOUND, Kind.ALREADY_EXISTS,
     Kind.METHOD_NOT_ALLOWED, Kind.UNSUPPORTED, Kind.UNSUPPORTED_ENCODING, Kind.TOO_LARGE,
-    Kind.RATE_LIMITED, Kind.CANCELLED,
+    Kind.RATE_LIMITED, Kind.TOO_MANY_HOPS, Kind.CANCELLED,
 })  # fmt: skip
 """The kinds of errors that the client causes. All other errors are failures of the gateway or of a
 backend."""

@@ -3,6 +3,7 @@ passed (docs/decisions/0068)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from infergate.core.errors import GatewayError, Kind
@@ -18,15 +19,21 @@ LOOP_TEXT: Final = "forwarding loop: "
 _MAX_DIGITS: Final = 4
 
 
-def next_hop(received: str) -> str:
-    """Return the header's value for the backend. A value that no gateway sends counts as a
-    client's mistake, and the count starts again. Raises LOOP_DETECTED."""
-    if not (received.isascii() and received.isdecimal() and len(received) <= _MAX_DIGITS):
+def has_hops(headers: Mapping[str, str]) -> bool:
+    """Return whether ``headers`` of a request continue a count. A value that no gateway sends is a
+    client's mistake, and the count starts again."""
+    value = headers.get(HOPS_HEADER, "")
+    return value.isascii() and value.isdecimal() and len(value) <= _MAX_DIGITS
+
+
+def next_hop(headers: Mapping[str, str]) -> str:
+    """Return the header's value for the backend. Raises TOO_MANY_HOPS."""
+    if not has_hops(headers):
         return FIRST_HOP
-    hops = int(received)
+    hops = int(headers[HOPS_HEADER])
     if hops >= MAX_HOPS:
         raise GatewayError(
-            Kind.LOOP_DETECTED,
+            Kind.TOO_MANY_HOPS,
             f"{LOOP_TEXT}the request has passed {hops} gateways ({HOPS_HEADER}), and at most "
             f"{MAX_HOPS} are allowed; check that no backend's endpoint leads back to a gateway",
         )

@@ -189,6 +189,8 @@ ADVICE: Final[Mapping[str, str]] = {
     Kind.NO_BACKEND.value: "no endpoint is available: check the servers of this backend",
     Kind.LOOP_DETECTED.value: "find the gateways that forward to each other, and correct the "
     "endpoints of their backends",
+    Kind.TOO_MANY_HOPS.value: "if gateways sent these requests, one of them reports "
+    "'loop_detected'; otherwise the client must not send 'infergate-hops'",
     Kind.CONNECT.value: "check that the server is running and that its URL in the configuration "
     "is correct; the detail names the address",
     Kind.TIMEOUT.value: "if the server is healthy, raise the timeout of the route or the client; "

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError
+from infergate.core.errors import GatewayError, Kind
+from infergate.core.hops import has_hops
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.request_record import RequestRecord
 from infergate.core.route_policy import DEFAULT_ROUTE_POLICY, RoutePolicy
@@ -89,6 +90,13 @@ class RequestContext:
     def identity(self) -> str:
         """The client's name in rules and logs. It is empty if the client was not authenticated."""
         return "" if self.permit is None else self.permit.identity
+
+    def record_error(self, error: GatewayError) -> None:
+        """Record ``error`` as the outcome. A loop is TOO_MANY_HOPS unless this gateway has started
+        the count, because a client can send any count."""
+        self.record.record_error(error)
+        if error.kind is Kind.LOOP_DETECTED and has_hops(self.headers):
+            self.record.outcome = Kind.TOO_MANY_HOPS.value
 
     def child(self) -> RequestContext:
         """Return the context of another request for the same client: a request of a stream, a

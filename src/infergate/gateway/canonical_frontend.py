@@ -102,7 +102,7 @@ class CanonicalFrontend:
         try:
             yield
         except GatewayError as error:
-            record.record_error(error)
+            context.record_error(error)
             raise
         except Exception as error:  # noqa: BLE001 - a bug has the same error as for other clients
             public = internal_error("serving a caller in this process", error)

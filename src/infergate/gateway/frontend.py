@@ -227,7 +227,7 @@ class Frontend(Generic[Req, Resp]):
         """Return ``error`` in this protocol's form, with the request id that is logged."""
         record = context.record
         record.protocol = self.codec.name
-        record.record_error(error)
+        context.record_error(error)
         if context.request_id and REQUEST_ID_HEADER not in context.response_headers:
             request_id = {REQUEST_ID_HEADER: context.request_id}
             context.response_headers = {**context.response_headers, **request_id}

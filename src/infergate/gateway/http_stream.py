@@ -126,7 +126,7 @@ class _ResponseBody:
 
     def _error_body(self, error: GatewayError) -> Sequence[Buffer]:
         self._is_finished = True
-        self._context.record.record_error(error)
+        self._context.record_error(error)
         body: Sequence[Buffer] = self.codec.build_stream_error(error, self._wire).body
         return body
 

@@ -184,7 +184,7 @@ class InferenceStream:
             error = internal_error(f"serving a stream of {context.record.protocol}")
         if error is None:
             return
-        context.record.record_error(error)
+        context.record_error(error)
         if not context.record.response_count:
             await request.may_respond.wait()
         if _ends_stream(error, context):

@@ -25,8 +25,10 @@ _MEANINGS: Final = {
     Kind.OVERLOADED: "A concurrency limit of the gateway or the queue of the backend is full, or "
     "the server is overloaded.",
     Kind.NO_BACKEND: "No endpoint of the backend can get the request now.",
-    Kind.LOOP_DETECTED: "The request has passed too many gateways, because an endpoint "
-    "leads back to a gateway.",
+    Kind.LOOP_DETECTED: "A request that came from a client, not from a gateway, has passed too "
+    "many gateways, because an endpoint leads back to a gateway.",
+    Kind.TOO_MANY_HOPS: "The request has passed too many gateways according to the header "
+    "'infergate-hops' that its sender, a client or a gateway, has set.",
     Kind.CONNECT: "The backend could not be reached: it is down, its address is wrong, or the TLS "
     "handshake failed.",
     Kind.TIMEOUT: "There was no response within the client's deadline or the route's timeout.",
