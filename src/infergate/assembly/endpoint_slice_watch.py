@@ -26,7 +26,8 @@ _MAX_EVENT_BYTES: Final = 2 * MIB
 """Maximum size of an event, which holds one slice. etcd stores at most 1.5 MiB per object."""
 _MAX_NAMESPACE: Final = 63
 _watches: Final[WeakValueDictionary[Hashable, EndpointSliceWatch]] = WeakValueDictionary()
-"""The latest watch of each service, from which the watch of a reloaded configuration continues."""
+"""The latest watch of each service that was in use, from which the watch of a reloaded configuration
+continues. Watches of rejected configurations are never in use."""
 
 
 def make_watch(name: str, config: BackendConfig, limits: Limits) -> EndpointSliceWatch | None:
@@ -51,15 +52,19 @@ def make_watch(name: str, config: BackendConfig, limits: Limits) -> EndpointSlic
     selection = settings.port, endpoint.port, settings.zone
     key = service, selection, tls
     limits = replace(limits, body=_MAX_LIST_BYTES, json=_MAX_EVENT_BYTES)
-    watch = EndpointSliceWatch(
+
+    def replace_latest(watch: EndpointSliceWatch) -> EndpointSliceWatch | None:
+        previous = _watches.get(key)
+        _watches[key] = watch
+        return previous
+
+    return EndpointSliceWatch(
         name,
         service,
         EndpointSlices(*selection),
         LineUpstream(limits, tls),
-        previous=_watches.get(key),
+        replace_latest=replace_latest,
     )
-    _watches[key] = watch
-    return watch
 
 
 def _cluster_api() -> Endpoint:

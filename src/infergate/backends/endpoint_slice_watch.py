@@ -95,14 +95,15 @@ class EndpointSliceWatch:
         upstream: HttpStreamingUpstream,
         times: WatchTimes = WatchTimes(),
         *,
-        previous: EndpointSliceWatch | None = None,
+        replace_latest: Callable[[EndpointSliceWatch], EndpointSliceWatch | None] | None = None,
     ) -> None:
-        """``previous`` watches the same service until its configuration is replaced."""
+        """``replace_latest`` is called when the watch is taken into use. It returns the watch of
+        the same service that was in use before."""
         self._backend: Final = backend
         self.service: Final = service
         self.slices: Final = slices
         self._upstream: Final = upstream
-        self._previous = previous
+        self._replace_latest = replace_latest
         self._times: Final = times
         self._path: Final = (
             f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices"
@@ -118,8 +119,9 @@ class EndpointSliceWatch:
 
     def known_addresses(self) -> Sequence[PodAddress] | None:
         """Take over what the previous watch has read, so that this watch needs no list. Return the
-        addresses, or None if there is no previous watch."""
-        previous, self._previous = self._previous, None
+        addresses, or None if no previous watch has read them. The watch is in use from now on."""
+        replace_latest, self._replace_latest = self._replace_latest, None
+        previous = None if replace_latest is None else replace_latest(self)
         if previous is None or not previous.has_listed:
             return None
         self.slices.copy_from(previous.slices)

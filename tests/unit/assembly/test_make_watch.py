@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from infergate.backends.endpoint_slice_watch import EndpointSliceWatch, WatchedS
 from infergate.config.schema import BackendConfig
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.transport.base import Endpoint
+from infergate.transport.tls import file_watch
 from kubernetes_api import ApiServer, ready_slice
 from tls_kit import Authority
 
@@ -62,20 +64,32 @@ def test_the_service_is_the_one_that_the_url_names(
     assert str(service(url, **keys)) == f"service {found}"
 
 
-def test_a_reloaded_configuration_continues_the_watch_of_the_same_service(account: Path) -> None:
-    def watch(port: int) -> EndpointSliceWatch:
-        config = BackendConfig.model_validate(
-            {"protocol": "v2-grpc", "endpoints": (f"grpc://triton:{port}",), "kubernetes": {}}
-        )
-        found = make_watch("b", config, DEFAULT_LIMITS)
-        assert found is not None
-        return found
+def make(port: int) -> EndpointSliceWatch:
+    config = BackendConfig.model_validate(
+        {"protocol": "v2-grpc", "endpoints": (f"grpc://triton.models:{port}",), "kubernetes": {}}
+    )
+    found = make_watch("b", config, DEFAULT_LIMITS)
+    assert found is not None
+    return found
 
-    first, other = watch(8001), watch(9001)
+
+def test_a_reloaded_configuration_continues_the_watch_of_the_same_service(account: Path) -> None:
+    first, other = make(8001), make(9001)
+    assert (first.known_addresses(), other.known_addresses()) == (None, None)
     first.has_listed = True
-    assert watch(9001).known_addresses() is None, "it has another port"
-    assert watch(8001).known_addresses() == []
-    assert other is not first
+    assert make(9001).known_addresses() is None, "it has another port"
+    assert make(8001).known_addresses() == []
+
+
+def test_a_rejected_configuration_does_not_interrupt_the_watch(account: Path) -> None:
+    first = make(8001)
+    first.known_addresses()
+    first.has_listed = True
+    rejected = make(8001)
+    following = make(8001)
+    assert following.known_addresses() == [], "it continues the watch that is in use"
+    del rejected
+    assert make(8001).known_addresses() == []
 
 
 def test_in_a_cluster_the_service_account_is_used(
@@ -127,6 +141,29 @@ async def test_the_api_server_must_have_a_certificate_of_the_configured_authorit
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert bool(api.requests) is is_trusted, "the token is not sent to another server"
+
+
+async def test_a_replaced_authority_of_the_cluster_is_read_for_the_next_connection(
+    account: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_watch, "_CHECK_INTERVAL", 0.0)
+    authority = Authority(tmp_path_factory.mktemp("new"))
+    pair = authority.server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    (account / "token").write_text("secret")
+    async with ApiServer(context).running() as api:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT_HTTPS", str(api.port))
+        states: asyncio.Queue[bool] = asyncio.Queue()
+        task = asyncio.create_task(make(8001).run(lambda _: None, states.put_nowait))
+        async with asyncio.timeout(20):
+            assert not await states.get(), "the service account has the previous authority"
+            os.replace(authority.file, account / "ca.crt")
+            while not await states.get():
+                pass
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def test_outside_of_a_cluster_the_gateway_still_starts(account: Path) -> None:

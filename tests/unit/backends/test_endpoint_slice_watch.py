@@ -99,7 +99,7 @@ async def test_the_watch_of_a_new_configuration_continues_the_previous_one(api: 
         server = WatchedService("models", "triton", Endpoint("127.0.0.1", api.port))
         following = EndpointSliceWatch(
             "b", server, EndpointSlices(None, 8001), LineUpstream(LIMITS), QUICK,
-            previous=seen.watch,
+            replace_latest=lambda _: seen.watch,
         )  # fmt: skip
         api.put(ready_slice("b", "10.0.0.3"))
         await seen.becomes("1", "2", "3")
@@ -122,7 +122,9 @@ async def test_the_watch_of_a_new_configuration_lists_if_the_previous_one_has_no
         await seen.fails()
     server = WatchedService("models", "triton", Endpoint("127.0.0.1", api.port))
     slices = EndpointSlices(None, 8001)
-    following = EndpointSliceWatch("b", server, slices, LineUpstream(LIMITS), previous=seen.watch)
+    following = EndpointSliceWatch(
+        "b", server, slices, LineUpstream(LIMITS), replace_latest=lambda _: seen.watch
+    )
     assert following.known_addresses() is None
 
 
