@@ -164,7 +164,7 @@ def test_the_watch_gets_its_permissions(
             {
                 "apiGroups": ["discovery.k8s.io"],
                 "resources": ["endpointslices"],
-                "verbs": ["get", "list", "watch"],
+                "verbs": ["list", "watch"],
             }
         ]
         assert binding["roleRef"]["name"] == role["metadata"]["name"]

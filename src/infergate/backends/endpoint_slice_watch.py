@@ -33,6 +33,7 @@ from infergate.core.errors import GatewayError, Kind, backend_failure
 from infergate.core.log_events import (
     ENDPOINT_WATCH_CURRENT,
     ENDPOINT_WATCH_FAILS,
+    ENDPOINTS_TRUNCATED,
     ENDPOINTS_WITHOUT_PORT,
 )
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
@@ -114,6 +115,7 @@ class EndpointSliceWatch:
         self._last_reason: str | None = ""
         self._publishing: asyncio.TimerHandle | None = None
         self._has_no_port = False
+        self._was_truncated = False
         self.has_listed = False
         """Whether the slices have been read at least once."""
 
@@ -281,6 +283,13 @@ class EndpointSliceWatch:
                 self._backend, self.service, extra=ENDPOINTS_WITHOUT_PORT,
             )  # fmt: skip
         self._has_no_port = self.slices.has_no_port
+        limit = self.slices.exceeded_limit
+        if limit and not self._was_truncated:
+            _log.error(
+                "backend '%s': only %s of %s are used", self._backend, limit, self.service,
+                extra=ENDPOINTS_TRUNCATED,
+            )  # fmt: skip
+        self._was_truncated = bool(limit)
 
 
 def _read_token(path: Path) -> str:

@@ -16,12 +16,9 @@ Reference: Kubernetes' API discovery.k8s.io/v1, and KEPs 1669 (terminating endpo
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
-
-from infergate.core.log_events import ENDPOINTS_TRUNCATED
 
 MAX_SLICES: Final = 1000
 MAX_ENDPOINTS: Final = 5000
@@ -30,7 +27,6 @@ _MAX_SLICE_ENDPOINTS: Final = 1000
 """Kubernetes' limit."""
 _FAMILIES: Final = {"IPv4": socket.AF_INET, "IPv6": socket.AF_INET6}
 """The families in the order of preference."""
-_log = logging.getLogger(__name__)
 
 PodAddress = tuple[str, int]
 """An IP address and a port."""
@@ -68,7 +64,8 @@ class EndpointSlices:
         self._slices: dict[str, _Slice] = {}
         self._without_port: set[str] = set()
         """The names of the slices whose endpoints do not have the wanted port."""
-        self._was_cut = False
+        self.exceeded_limit = ""
+        """The limit that the service exceeds, such as '1000 slices', or empty."""
 
     def empty_copy(self) -> EndpointSlices:
         """Return an object for the same port and zone, without slices."""
@@ -78,6 +75,7 @@ class EndpointSlices:
         """Replace all slices with those of ``other``, which has the same port and zone."""
         self._slices = dict(other._slices)
         self._without_port = set(other._without_port)
+        self.exceeded_limit = other.exceeded_limit
 
     @property
     def has_no_port(self) -> bool:
@@ -89,7 +87,7 @@ class EndpointSlices:
         name = _slice_name(item)
         slices = self._slices
         if name not in slices and len(slices) >= MAX_SLICES:
-            self._log_cut(f"{MAX_SLICES} slices")
+            self.exceeded_limit = f"{MAX_SLICES} slices"
             return
         family = str(item.get("addressType"))
         endpoints = item.get("endpoints") or []
@@ -108,7 +106,7 @@ class EndpointSlices:
             self._without_port.add(name)
         capacity = MAX_ENDPOINTS * len(_FAMILIES) - sum(len(held) for _, held in slices.values())
         if len(found) > capacity:
-            self._log_cut(f"{MAX_ENDPOINTS} endpoints")
+            self.exceeded_limit = f"{MAX_ENDPOINTS} endpoints"
         slices[name] = family, found[:capacity]
 
     def remove(self, item: Any) -> None:
@@ -138,13 +136,8 @@ class EndpointSlices:
 
     def _cut(self, addresses: list[PodAddress]) -> list[PodAddress]:
         if len(addresses) > MAX_ENDPOINTS:
-            self._log_cut(f"{MAX_ENDPOINTS} endpoints")
+            self.exceeded_limit = f"{MAX_ENDPOINTS} endpoints"
         return addresses[:MAX_ENDPOINTS]
-
-    def _log_cut(self, used: str) -> None:
-        if not self._was_cut:
-            self._was_cut = True
-            _log.error("only %s of the service are used", used, extra=ENDPOINTS_TRUNCATED)
 
     def _find_port(self, ports: Any) -> int | None:
         """Return the port of a slice's endpoints, or None if they do not have the wanted port."""

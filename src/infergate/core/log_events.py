@@ -121,7 +121,7 @@ ENDPOINT_UP: Final = _event("endpoint_up")
 ADDRESSES_CHANGED: Final = _event("addresses_changed")
 ENDPOINT_WATCH_FAILS: Final = _event(
     "endpoint_watch_fails",
-    "check that the API server is reachable and that the service account may get, list and watch "
+    "check that the API server is reachable and that the service account may list and watch "
     "endpointslices; requests are not affected",
 )
 ENDPOINT_WATCH_CURRENT: Final = _event("endpoint_watch_current")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from infergate.backends import endpoint_slices
 from infergate.backends.endpoint_slice_watch import EndpointSliceWatch, WatchedService, WatchTimes
 from infergate.backends.endpoint_slices import EndpointSlices
 from infergate.core.limits import Limits
@@ -396,3 +397,16 @@ async def test_endpoints_without_the_port_are_not_used_and_logged_once(
     logged = [each.message for each in caplog.records if "has the port" in each.message]
     assert len(logged) == 1
     assert "models/triton" in logged[0]
+
+
+async def test_a_service_with_too_many_endpoints_is_logged_once_with_its_name(
+    api: ApiServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_slices, "MAX_ENDPOINTS", 1)
+    async with watching(api) as seen:
+        await seen.becomes("1")
+        await until(lambda: api.watch_count == 1)
+        api.put(ready_slice("a", "10.0.0.2", "10.0.0.3"))
+        await seen.becomes("2")
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert errors == ["backend 'b': only 1 endpoints of service models/triton are used"]

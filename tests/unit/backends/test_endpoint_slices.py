@@ -202,17 +202,21 @@ def test_endpoints_without_the_port_are_noticed_if_none_is_usable() -> None:
 
 
 def test_the_number_of_slices_and_endpoints_is_limited(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(endpoint_slices, "MAX_SLICES", 2)
     monkeypatch.setattr(endpoint_slices, "MAX_ENDPOINTS", 3)
-    found = addresses(
-        ready_slice("a", "10.0.0.1", "10.0.0.2"),
-        ready_slice("b", "10.0.0.3", "10.0.0.4"),
-        ready_slice("c", "10.0.0.0"),
-    )
-    assert found == ["10.0.0.1:8001", "10.0.0.2:8001", "10.0.0.3:8001"]
-    assert len([line for line in caplog.records if line.levelname == "ERROR"]) == 1
+    slices = EndpointSlices(None, 8001)
+    slices.update(ready_slice("a", "10.0.0.1", "10.0.0.2"))
+    slices.update(ready_slice("b", "10.0.0.3", "10.0.0.4"))
+    assert slices.exceeded_limit == ""
+    slices.update(ready_slice("c", "10.0.0.0"))
+    assert slices.exceeded_limit == "2 slices"
+    assert [host for host, _ in slices.addresses()] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    copied = slices.empty_copy()
+    assert copied.exceeded_limit == ""
+    copied.copy_from(slices)
+    assert copied.exceeded_limit == "3 endpoints"
     many = EndpointSlices(None, 8001)
     for name in ("a", "b"):
         many.update(ready_slice(name, *(f"10.0.0.{number}" for number in range(5))))
