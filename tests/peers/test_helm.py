@@ -287,6 +287,12 @@ def test_any_name_of_a_release_gives_valid_names(
         assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == release
 
 
+def test_the_longest_name_that_the_schema_allows_is_not_cut(kubernetes_tools: Installed) -> None:
+    name = "a" * 50
+    manifests = render(kubernetes_tools, CHART, [], f"fullnameOverride={name}")
+    assert {each["metadata"]["name"] for each in manifests} == {name}
+
+
 def test_releases_of_one_namespace_do_not_mix(kubernetes_tools: Installed) -> None:
     done = run_helm(kubernetes_tools, "template", "other", str(CHART))
     for each in yaml.safe_load_all(done.stdout):
@@ -304,6 +310,8 @@ BAD_VALUES = (
     ("networkPolicy.server.ports={1}", "networkPolicy"),
     ("image.pullPolicy=Sometimes", "image.pullPolicy"),
     ("serviceMonitor.enabled=true", "serviceMonitor needs podsService.enabled"),
+    ("fullnameOverride=" + "a" * 51, "fullnameOverride"),
+    (r"podLabels.app\.kubernetes\.io/name=x", "podLabels: the chart sets app.kubernetes.io.name"),
     ("rollouts.argo.enabled=true,rollouts.flagger.enabled=true", "not both"),
 )
 

@@ -1,6 +1,8 @@
+{{- /* At most 50 characters: tools append suffixes (-pods, -comparison, Flagger's -primary), and names of services have
+       at most 63. The schema limits fullnameOverride likewise. */ -}}
 {{- define "infergate.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride -}}
 {{- else if contains "infergate" .Release.Name -}}
 {{- .Release.Name | replace "." "-" | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
