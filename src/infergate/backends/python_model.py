@@ -231,6 +231,10 @@ class PythonModelBackend:
         """Return False: the gateway selects the classes."""
         return False
 
+    def stop_threads(self) -> None:
+        """End the threads of a backend that was never used."""
+        self._runner.stop_threads()
+
     async def close(self) -> None:
         """Close the model."""
         await self._runner.close()

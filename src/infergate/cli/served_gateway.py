@@ -20,6 +20,11 @@ class ServedGateway(Gateway):
         self._history: Final = history
         super().__init__(config)
 
+    @property
+    def is_creating_plugins(self) -> bool:
+        """Whether a reload waits for plug-ins. It may be cancelled then."""
+        return self._started().is_creating_plugins
+
     def _adapted(self, config: Config) -> Config:
         return config
 

@@ -38,7 +38,7 @@ class TrackedFiles:
 
     def have_changed(self) -> bool:
         """Return whether any file has changed, disappeared or appeared."""
-        return any(_current_hash(path) != recorded for path, recorded in self._hashes.items())
+        return any(_current_hash(path) != recorded for path, recorded in list(self._hashes.items()))
 
 
 def _current_hash(path: Path) -> bytes:

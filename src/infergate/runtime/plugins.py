@@ -3,9 +3,10 @@ configuration is built on the event loop; unchanged plug-ins are kept."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from infergate.backends.base import Backend
 from infergate.config import protocols
@@ -21,6 +22,9 @@ from infergate.observe.plugin_metrics import HOOK, MODEL, TRANSFORM, PluginKey
 from infergate.plugin_host.loading import PluginError
 from infergate.plugin_host.runner import PluginRunner
 from infergate.runtime.layers import LayerFactory
+
+if TYPE_CHECKING:
+    from infergate.backends.python_model import PythonModelBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,62 +80,103 @@ class HostedPlugins:
 NO_PLUGINS: Final = HostedPlugins()
 
 
+@dataclass(slots=True)
+class _PreparedPlugins:
+    """The plug-ins of ``config``, of which ``created`` and ``models`` are new."""
+
+    config: Config
+    hosted: HostedPlugins = NO_PLUGINS
+    created: list[PluginRunner] = field(default_factory=list)
+    models: dict[str, PythonModelBackend] = field(default_factory=dict)
+
+    def discard(self) -> None:
+        """End the threads of the new plug-ins."""
+        for runner in self.created:
+            runner.stop_threads()
+        for model in self.models.values():
+            model.stop_threads()
+
+
 class PluginFactory:
     """Creates plug-ins, or hands out those that ``prepare`` has created in advance. ``metrics`` has
     their counters."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics: Final = metrics
-        self._prepared: tuple[Config, HostedPlugins] | None = None
-        self._prepared_models: dict[str, Backend] = {}
+        self._lock: Final = threading.Lock()
+        self._latest: Config | None = None
+        """The configuration of the latest ``prepare``."""
+        self._prepared: _PreparedPlugins | None = None
 
     def prepare(
         self, config: Config, limits: Limits, kept: HostedPlugins, backends: Mapping[str, Backend]
     ) -> None:
         """Create the plug-ins of ``config`` except those in ``kept`` and ``backends``. Blocks the
-        calling thread. Raises PluginError."""
-        self._prepared_models = {}
-        self._prepared = config, self._host(config, kept)
-        for name, backend in config.backends.items():
-            if backend.protocol == protocols.PYTHON and name not in backends:
-                self._prepared_models[name] = self._make_model(name, backend, limits)
+        calling thread. Raises PluginError.
+
+        The caller may abandon a call that hangs and begin another one. The abandoned call then has
+        no effect."""
+        with self._lock:
+            self._latest = config
+            unused, self._prepared = self._prepared, None
+        if unused is not None:
+            unused.discard()
+        prepared = _PreparedPlugins(config)
+        try:
+            prepared.hosted = self._host(config, kept, prepared.created)
+            for name, backend in config.backends.items():
+                if backend.protocol == protocols.PYTHON and name not in backends:
+                    prepared.models[name] = self._make_model(name, backend, limits)
+        except PluginError:
+            prepared.discard()
+            raise
+        with self._lock:
+            is_wanted = self._latest is config
+            if is_wanted:
+                self._prepared = prepared
+        if not is_wanted:
+            prepared.discard()
 
     def host(self, config: Config, kept: HostedPlugins) -> HostedPlugins:
         """Return the hooks and transforms of ``config``. Raises PluginError."""
         prepared, self._prepared = self._prepared, None
-        if prepared is not None and prepared[0] is config:
-            return prepared[1]
-        return self._host(config, kept)
-
-    def model(self, name: str, config: BackendConfig, limits: Limits) -> Backend:
-        """Return the Python model backend ``name``. Raises PluginError."""
-        prepared = self._prepared_models.pop(name, None)
-        return prepared or self._make_model(name, config, limits)
-
-    def _host(self, config: Config, kept: HostedPlugins) -> HostedPlugins:
-        hooks: dict[str, ConfiguredHook] = {}
-        transforms: list[tuple[PluginStepConfig, PluginRunner]] = []
-        available = list(kept.transforms)
+        if prepared is not None and prepared.config is config:
+            return prepared.hosted
         created: list[PluginRunner] = []
         try:
-            for name, hook in config.hooks.items():
-                if (configured := kept.hooks.get(name)) is None:
-                    configured = self._make_hook(name, hook)
-                    created.append(configured.runner)
-                hooks[name] = configured
-            for step in _transform_steps(config):
-                match = next((item for item in available if item[0] == step), None)
-                if match is None:
-                    runner = self._make_transform(step)
-                    created.append(runner)
-                else:
-                    available.remove(match)
-                    runner = match[1]
-                transforms.append((step, runner))
+            return self._host(config, kept, created)
         except PluginError:
             for runner in created:
                 runner.stop_threads()
             raise
+
+    def model(self, name: str, config: BackendConfig, limits: Limits) -> Backend:
+        """Return the Python model backend ``name``. Raises PluginError."""
+        prepared = None if self._prepared is None else self._prepared.models.pop(name, None)
+        return prepared or self._make_model(name, config, limits)
+
+    def _host(
+        self, config: Config, kept: HostedPlugins, created: list[PluginRunner]
+    ) -> HostedPlugins:
+        """Return the hooks and transforms of ``config``, and add the new ones to ``created``.
+        Raises PluginError."""
+        hooks: dict[str, ConfiguredHook] = {}
+        transforms: list[tuple[PluginStepConfig, PluginRunner]] = []
+        available = list(kept.transforms)
+        for name, hook in config.hooks.items():
+            if (configured := kept.hooks.get(name)) is None:
+                configured = self._make_hook(name, hook)
+                created.append(configured.runner)
+            hooks[name] = configured
+        for step in _transform_steps(config):
+            match = next((item for item in available if item[0] == step), None)
+            if match is None:
+                runner = self._make_transform(step)
+                created.append(runner)
+            else:
+                available.remove(match)
+                runner = match[1]
+            transforms.append((step, runner))
         return HostedPlugins(hooks, transforms)
 
     def _make_hook(self, name: str, config: HookConfig) -> ConfiguredHook:
@@ -146,7 +191,7 @@ class PluginFactory:
         counters = self._metrics.plugins.counters(TRANSFORM, config.transform)
         return make_transform(config, counters)
 
-    def _make_model(self, name: str, config: BackendConfig, limits: Limits) -> Backend:
+    def _make_model(self, name: str, config: BackendConfig, limits: Limits) -> PythonModelBackend:
         from infergate.assembly.plugins import make_python_backend  # noqa: PLC0415 - as above
 
         plugin_counters = self._metrics.plugins.counters(MODEL, name)

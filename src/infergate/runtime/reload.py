@@ -1,5 +1,9 @@
 """Reloads the configuration. Only one reload runs at a time. Requests that arrive during a reload
-share the next reload, which reads the files again."""
+share the next reload, which reads the files again.
+
+A plug-in's constructor may take minutes, or hang. A reload that waits for one for more than
+``SLOW_SECONDS`` is abandoned for the next reload if its files have changed; otherwise the next
+reload fails at once."""
 
 from __future__ import annotations
 
@@ -7,12 +11,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.core.log_events import BUG, CONFIG_LOADED, CONFIG_REFUSED
+from infergate.plugin_host.loading import SLOW_SECONDS
 from infergate.plugin_host.threads import to_daemon_thread
 from infergate.runtime.config_history import ConfigHistory, ReloadResult
 from infergate.runtime.running import ConfigRejectedError
@@ -27,6 +33,16 @@ ApplyConfig = Callable[[Config], Awaitable[None]]
 active."""
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """An attempt to read and apply ``files``. ``began`` is on the clock of ``time.monotonic``."""
+
+    files: TrackedFiles
+    began: float
+    is_reading: bool = True
+    is_abandoned: bool = False
+
+
 class ConfigReloader:
     """Reloads the configuration. ``files`` are the files of the last attempt, whether or not it
     succeeded."""
@@ -38,8 +54,11 @@ class ConfigReloader:
         history: ConfigHistory,
         files: TrackedFiles,
         active: Config | None = None,
+        *,
+        is_creating_plugins: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``active`` is the active configuration, with which the first reload is compared."""
+        """``active`` is the active configuration, with which the first reload is compared. While
+        ``is_creating_plugins`` returns True, ``apply`` may be cancelled."""
         self._read: Final = read
         self._apply: Final = apply
         self._history: Final = history
@@ -48,30 +67,44 @@ class ConfigReloader:
         self._active = active
         self._read_config: Config | None = None
         """The configuration that the reload in progress has read."""
+        self._is_creating_plugins: Final = is_creating_plugins
+        self._attempt: _Attempt | None = None
+        self._attempt_task: asyncio.Task[str] | None = None
         self._pending: asyncio.Task[ReloadResult] | None = None
         """The reload that has not started yet."""
+        self._tasks: Final[set[asyncio.Task[ReloadResult]]] = set()
         history.reload = self.reload
         history.have_files_changed = lambda: self.files.have_changed()  # noqa: PLW0108
+
+    def request(self, trigger: str) -> asyncio.Task[ReloadResult]:
+        """Begin a reload for the reason ``trigger`` unless a reload is pending, and return its
+        task, which raises nothing."""
+        if self._pending is None:
+            self._pending = asyncio.create_task(self._reload(trigger))
+            self._tasks.add(self._pending)
+            self._pending.add_done_callback(self._tasks.discard)
+        return self._pending
 
     async def reload(self, trigger: str) -> ReloadResult:
         """Reload for the reason ``trigger``, log the result and return it. Nothing is raised. The
         reload continues if the caller is cancelled."""
-        if self._pending is None:
-            self._pending = asyncio.create_task(self._reload(trigger))
-        return await asyncio.shield(self._pending)
+        return await asyncio.shield(self.request(trigger))
 
     async def _reload(self, trigger: str) -> ReloadResult:
-        async with self._lock:
+        files, diff = TrackedFiles(), ""
+        if problem := await self._end_slow_attempt():
             self._pending = None
-            files = TrackedFiles()
-            previous, self._read_config = self._active, None
-            problem = await self._read_and_apply(files)
-            self.files = files
-            result = ReloadResult(trigger, time.time(), problem)
-            diff = await asyncio.to_thread(_diff, previous, self._read_config)
-            if not problem:
-                self._active = self._read_config
-            self._history.record(result, files.sha256, diff)
+        else:
+            async with self._lock:
+                self._pending = None
+                previous, self._read_config = self._active, None
+                problem = await self._attempt_to_apply(files)
+                self.files = files
+                diff = await asyncio.to_thread(_diff, previous, self._read_config)
+                if not problem:
+                    self._active = self._read_config
+        result = ReloadResult(trigger, time.time(), problem)
+        self._history.record(result, files.sha256, diff)
         if problem:
             _log.error(
                 "%s: configuration rejected; the previous one stays active: %s",
@@ -88,12 +121,45 @@ class ConfigReloader:
             )
         return result
 
-    async def _read_and_apply(self, files: TrackedFiles) -> str:
+    async def _end_slow_attempt(self) -> str:
+        """Wait until the attempt in progress has ended or is slow. If it is slow because of a
+        plug-in, abandon it, or return the problem if its files are unchanged."""
+        attempt, task = self._attempt, self._attempt_task
+        if attempt is None or task is None:
+            return ""
+        await asyncio.wait({task}, timeout=attempt.began + SLOW_SECONDS - time.monotonic())
+        if task.done() or not (attempt.is_reading or self._is_creating_plugins()):
+            return ""
+        if await asyncio.to_thread(attempt.files.have_changed):
+            attempt.is_abandoned = True
+            task.cancel()
+            return ""
+        seconds = time.monotonic() - attempt.began
+        return (
+            f"an earlier reload has waited {seconds:.0f} s for a plug-in (log event plugin_slow); "
+            "it is abandoned only if the configuration has changed since"
+        )
+
+    async def _attempt_to_apply(self, files: TrackedFiles) -> str:
+        """Return the problem, or an empty string."""
+        attempt = self._attempt = _Attempt(files, time.monotonic())
+        self._attempt_task = asyncio.create_task(self._read_and_apply(attempt))
+        try:
+            return await self._attempt_task
+        except asyncio.CancelledError:
+            if not attempt.is_abandoned:
+                raise
+            return "abandoned for a later reload, because a plug-in took too long"
+        finally:
+            self._attempt = self._attempt_task = None
+
+    async def _read_and_apply(self, attempt: _Attempt) -> str:
         """Read and apply the configuration. Return the problem, or an empty string."""
         try:
             # A thread reads the file, because reading a long file or importing plug-ins blocks
             # the event loop.
-            config = self._read_config = await to_daemon_thread(self._read, files)
+            config = self._read_config = await to_daemon_thread(self._read, attempt.files)
+            attempt.is_reading = False
             await self._apply(config)
         except ConfigError as error:
             return "; ".join(map(str, error.mistakes))
@@ -105,9 +171,11 @@ class ConfigReloader:
         return ""
 
     async def reload_if_changed(self, trigger: str) -> None:
-        """Reload for the reason ``trigger`` if files have changed since the last attempt."""
-        if await asyncio.to_thread(self.files.have_changed):
-            await self.reload(trigger)
+        """Reload for the reason ``trigger`` if files have changed since the last attempt. Do not
+        wait for plug-ins that are slow, so that further changes are noticed."""
+        files = self.files if self._attempt is None else self._attempt.files
+        if await asyncio.to_thread(files.have_changed):
+            await asyncio.wait({self.request(trigger)}, timeout=SLOW_SECONDS)
 
 
 def _diff(previous: Config | None, config: Config | None) -> str:

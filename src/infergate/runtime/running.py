@@ -171,6 +171,8 @@ class RunningGateway:
     ) -> None:
         self._build: Final = build
         self._prepare: Final = prepare
+        self.is_creating_plugins = False
+        """Whether a reload waits for plug-ins. It may be cancelled then."""
         self._lag_monitor: Final = EventLoopLagMonitor(report_lag)
         self._active = build(config, None)
         self._listeners: dict[str, _ActiveListener] = {
@@ -310,7 +312,11 @@ class RunningGateway:
             if new != old:
                 raise ConfigRejectedError(f"{name}: changing {old!r} to {new!r} requires a restart")
         try:
-            await to_daemon_thread(self._prepare, config, self._active)
+            self.is_creating_plugins = True
+            try:
+                await to_daemon_thread(self._prepare, config, self._active)
+            finally:
+                self.is_creating_plugins = False
             parts = self._build(config, self._active)
         except (OSError, PluginError) as error:  # for example, a certificate cannot be read
             raise ConfigRejectedError(str(error)) from error

@@ -73,7 +73,14 @@ def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> i
             handler.setFormatter(FORMATTERS[config.log.format]())
             _log_warnings(config)
 
-        reloader = None if source is None else ConfigReloader(read, apply, history, files, config)
+        reloader = (
+            None
+            if source is None
+            else ConfigReloader(
+                read, apply, history, files, config,
+                is_creating_plugins=lambda: running.is_creating_plugins,
+            )
+        )  # fmt: skip
         if not await _start_unless_stopped(running, signals.stop_signals):
             return 0
         freeze_objects()
@@ -106,6 +113,11 @@ class GatewayService(Protocol):
 
     @property
     def addresses(self) -> Mapping[str, Address]: ...
+
+    @property
+    def is_creating_plugins(self) -> bool:
+        """Whether ``reload`` waits for plug-ins. It may be cancelled then."""
+        ...
 
     async def start(self) -> None: ...
 
@@ -206,8 +218,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 async def _reload_on_sighup(
     reload_requested: asyncio.Event, reloader: ConfigReloader | None
 ) -> None:
-    """Reload at each SIGHUP. All signals that arrive during a reload cause a single further
-    reload."""
+    """Reload at each SIGHUP. The reloader merges the signals that arrive during a reload."""
     while True:
         await reload_requested.wait()
         reload_requested.clear()
@@ -217,7 +228,7 @@ async def _reload_on_sighup(
                 extra=NOTHING_TO_RELOAD,
             )
         else:
-            await reloader.reload("SIGHUP")
+            reloader.request("SIGHUP")
 
 
 async def _reload_on_change(running: GatewayService, reloader: ConfigReloader | None) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
 
 import plugin_kit
+from infergate.backends.python_model import PythonModelBackend
 from infergate.config.schema import Config
 from infergate.runtime.assemble import assemble
 from infergate.runtime.running import ConfigRejectedError, RunningGateway
@@ -86,6 +88,51 @@ async def test_a_plugin_that_fails_rejects_the_configuration() -> None:
             await running.reload(config(model={"model": "plugin_kit:FailsToStart"}))
         assert parts(running) == before
     finally:
+        await running.stop(0)
+
+
+async def test_an_abandoned_reload_has_no_effect_when_its_constructor_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered, release = threading.Event(), threading.Event()
+    create = plugin_kit.Double.__init__
+
+    def init(self: plugin_kit.Double, options: plugin_kit.DoubleOptions) -> None:
+        create(self, options)
+        if options.factor == 3:
+            entered.set()
+            release.wait(60)
+
+    monkeypatch.setattr(plugin_kit.Double, "__init__", init)
+    discarded: list[Any] = []
+    stop_threads = PythonModelBackend.stop_threads
+
+    def stop(self: PythonModelBackend) -> None:
+        stop_threads(self)
+        discarded.append(self)
+
+    monkeypatch.setattr(PythonModelBackend, "stop_threads", stop)
+    running = assemble(config())
+    await running.start()
+    try:
+        first = asyncio.create_task(running.reload(config(model={"options": {"factor": 3}})))
+        await asyncio.to_thread(entered.wait, 60)
+        assert running.is_creating_plugins
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert not running.is_creating_plugins
+        await running.reload(config(model={"options": {"factor": 4}}))
+        backend = parts(running)[1]
+        assert backend._model.options.factor == 4
+        release.set()
+        async with asyncio.timeout(20):
+            while not discarded:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert discarded[0]._model.options.factor == 3
+        await running.reload(config(model={"options": {"factor": 4}}, readiness="strict"))
+        assert parts(running)[1] is backend
+    finally:
+        release.set()
         await running.stop(0)
 
 

@@ -10,7 +10,8 @@ import pytest
 from infergate.config.load import load
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
-from infergate.runtime.config_history import ConfigHistory
+from infergate.runtime import reload
+from infergate.runtime.config_history import ConfigHistory, ReloadResult
 from infergate.runtime.reload import ConfigReloader
 from infergate.runtime.running import ConfigRejectedError
 
@@ -29,13 +30,19 @@ class Harness:
         self.proceed = asyncio.Event()
         self.proceed.set()
         self.history = ConfigHistory(file, files.sha256)
-        self.reloader = ConfigReloader(self.read, self.apply, self.history, files)
+        self.is_creating_plugins = False
+        self.reloader = ConfigReloader(
+            self.read, self.apply, self.history, files,
+            is_creating_plugins=lambda: self.is_creating_plugins,
+        )  # fmt: skip
 
     def read(self, files: TrackedFiles) -> Config:
         return load(self.file, {}, files)
 
     async def apply(self, config: Config) -> None:
+        self.is_creating_plugins = not self.proceed.is_set()
         await self.proceed.wait()
+        self.is_creating_plugins = False
         if self.error is not None:
             raise self.error
         self.applied.append(config)
@@ -116,4 +123,79 @@ async def test_waiting_reload_requests_are_merged(harness: Harness) -> None:
     async with asyncio.timeout(20):
         outcomes = await asyncio.gather(first, *later)
     assert [each.trigger for each in outcomes] == ["SIGHUP"] + ["POST /reload"] * 4
+    assert len(harness.applied) == 3
+
+
+async def hanging_reload(harness: Harness, trigger: str = "SIGHUP") -> asyncio.Task[ReloadResult]:
+    """Begin a reload that waits for a plug-in until ``harness.proceed`` is set."""
+    harness.proceed.clear()
+    task = harness.reloader.request(trigger)
+    async with asyncio.timeout(20):
+        while not harness.is_creating_plugins:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    return task
+
+
+async def test_a_reload_that_waits_for_a_plugin_is_abandoned_for_a_changed_file(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "SLOW_SECONDS", 0.01)
+    first = await hanging_reload(harness)
+    harness.file.write_text(CONFIG + "readiness: strict\n")
+    harness.proceed = asyncio.Event()
+    harness.proceed.set()
+    async with asyncio.timeout(20):
+        second = await harness.reloader.reload("POST /reload")
+        assert "abandoned for a later reload" in (await first).error
+    assert not second.error
+    assert harness.applied[-1].readiness == "strict"
+    assert len(harness.applied) == 2, "the abandoned one was not applied"
+
+
+async def test_a_reload_behind_one_that_waits_for_a_plugin_fails_soon(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "SLOW_SECONDS", 0.01)
+    first = await hanging_reload(harness)
+    async with asyncio.timeout(20):
+        second = await harness.reloader.reload("POST /reload")
+        assert "an earlier reload has waited 0 s for a plug-in" in second.error
+        assert not first.done()
+        harness.proceed.set()
+        assert not (await first).error
+
+
+async def test_a_change_is_noticed_while_a_reload_waits_for_a_plugin(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "SLOW_SECONDS", 0.01)
+    harness.file.write_text(CONFIG + "readiness: strict\n")
+    harness.proceed.clear()
+    async with asyncio.timeout(20):
+        await harness.reloader.reload_if_changed("changed")
+        await harness.reloader.reload_if_changed("changed")
+        assert harness.reloader._pending is None, "nothing has changed since"
+        harness.file.write_text(CONFIG + "helpers: 0\n")
+        harness.proceed = asyncio.Event()
+        harness.proceed.set()
+        await harness.reloader.reload_if_changed("changed")
+        while len(harness.applied) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert [each.helpers for each in harness.applied[1:]] == [0]
+
+
+async def test_a_slow_reload_that_waits_for_something_else_is_not_abandoned(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "SLOW_SECONDS", 0.01)
+    first = await hanging_reload(harness)
+    harness.is_creating_plugins = False
+    harness.file.write_text(CONFIG + "readiness: strict\n")
+    second = harness.reloader.request("POST /reload")
+    await asyncio.wait({second}, timeout=0.05)
+    assert not second.done()
+    harness.proceed.set()
+    async with asyncio.timeout(20):
+        assert not (await first).error
+        assert not (await second).error
     assert len(harness.applied) == 3

@@ -120,6 +120,8 @@ class Supervisor:
             registry=metrics.registry,
         )
 
+    is_creating_plugins = False  # each worker creates its own, within the time for a reload
+
     @property
     def config(self) -> Config:
         return self._config
