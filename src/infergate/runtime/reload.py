@@ -47,7 +47,7 @@ class ConfigReloader:
     """Reloads the configuration. ``files`` are the files of the last attempt, whether or not it
     succeeded."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - dependency injection
         self,
         read: ReadConfig,
         apply: ApplyConfig,

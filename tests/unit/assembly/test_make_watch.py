@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -159,7 +158,7 @@ async def test_a_replaced_authority_of_the_cluster_is_read_for_the_next_connecti
         task = asyncio.create_task(make(8001).run(lambda _: None, states.put_nowait))
         async with asyncio.timeout(20):
             assert not await states.get(), "the service account has the previous authority"
-            os.replace(authority.file, account / "ca.crt")
+            authority.file.replace(account / "ca.crt")
             while not await states.get():
                 pass
         task.cancel()
