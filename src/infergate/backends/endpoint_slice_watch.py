@@ -39,8 +39,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.base import Endpoint, HttpStreamingUpstream
 
 _PAGE_SLICES: Final = 10
-"""Slices in one response to a list, which bounds the time for parsing the response: Kubernetes puts
-100 endpoints into a slice unless configured otherwise, about 45 kB."""
+"""Maximum number of slices in one response to a list request, which limits the time for parsing the
+response. By default, Kubernetes puts 100 endpoints into a slice, which then has about 45 kB."""
 _MAX_PAGES: Final = MAX_SLICES // _PAGE_SLICES
 _MAX_TOKEN_BYTES: Final = 64 * 1024
 _MAX_REASON: Final = 300
@@ -54,8 +54,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """All in seconds. A watch is renewed after ``watch`` to twice ``watch``, which also finds dead
-    connections. Delays between attempts grow from ``min_delay`` to ``max_delay``. Changes that
+    """Times in seconds. A watch is renewed after ``watch`` to twice ``watch``, which also detects
+    dead connections. Delays between attempts grow from ``min_delay`` to ``max_delay``. Changes that
     arrive within ``merge`` are published together."""
 
     request: float = 10.0
@@ -85,7 +85,8 @@ class _ExpiredError(Exception):
 
 
 class EndpointSliceWatch:
-    """Watches ``service`` over ``upstream``, whose streams must be lines, and which it closes."""
+    """Watches ``service`` over ``upstream``, whose streams must yield lines. The watch closes
+    ``upstream`` when it ends."""
 
     def __init__(  # noqa: PLR0913 - dependency injection
         self,
@@ -108,7 +109,8 @@ class EndpointSliceWatch:
             f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices"
         )
         self.version = ""
-        """The last resource version that was seen, or empty if the slices must be listed."""
+        """The last resource version that was seen, or an empty string if the slices must be
+        listed."""
         self._made_progress = False
         self._last_reason: str | None = ""
         self._publishing: asyncio.TimerHandle | None = None
@@ -117,8 +119,8 @@ class EndpointSliceWatch:
         """Whether the slices have been read at least once."""
 
     def known_addresses(self) -> Sequence[PodAddress] | None:
-        """Take over what the previous watch has read, so that this watch needs no list. Return the
-        addresses, or None if there is no previous watch."""
+        """Take over the slices and the resource version of the previous watch, so that this watch
+        need not list. Return the addresses, or None if there is no previous watch."""
         previous, self._previous = self._previous, None
         if previous is None or not previous.has_listed:
             return None
@@ -154,7 +156,7 @@ class EndpointSliceWatch:
         on_change: Callable[[Sequence[PodAddress]], None],
         on_state: Callable[[bool], None],
     ) -> None:
-        """List if necessary, then watch until the watch ends."""
+        """List the slices if necessary, then watch until the watch ends."""
         try:
             if not self.version:
                 await self._list()
