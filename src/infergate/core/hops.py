@@ -19,8 +19,8 @@ _MAX_DIGITS: Final = 4
 
 
 def next_hop(received: str) -> str:
-    """Return the header's value for the backend. A value that no gateway sends counts as a
-    client's mistake, and the count starts again. Raises LOOP_DETECTED."""
+    """Return the header's value for the backend. A value that no gateway sends is treated as a
+    client's mistake, and counting starts again. Raises LOOP_DETECTED."""
     if not (received.isascii() and received.isdecimal() and len(received) <= _MAX_DIGITS):
         return FIRST_HOP
     hops = int(received)
