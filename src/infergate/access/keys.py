@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 KEY_TEXT_PREFIX: Final = "infergate_"
-"""The beginning of every key, so that secret scanners find keys that were committed by mistake."""
+"""The prefix of every key, by which secret scanners find keys that were committed by mistake."""
 _KEY_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,127}")
 _HASH: Final = re.compile(r"[0-9a-fA-F]{64}")

@@ -204,7 +204,7 @@ class RulePermit:
 
 
 class AccessRules:
-    """All rules of a configuration, and its ``shares``, of which the first that matches an identity
+    """All rules of a configuration, and its ``shares``. The first share that matches an identity
     applies."""
 
     def __init__(self, rules: Sequence[AccessRule], shares: Sequence[ClientShare] = ()) -> None:

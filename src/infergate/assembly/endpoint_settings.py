@@ -19,8 +19,8 @@ _LEAST_REQUEST: Final = "least-request"
 
 
 def configured_endpoints(config: BackendConfig) -> Sequence[ConfiguredEndpoint]:
-    """Return the configured endpoints. If the backend uses shared memory, a host name is a single
-    endpoint."""
+    """Return the configured endpoints. A host name is usually an endpoint for each of its
+    addresses; if the backend uses shared memory, it is a single endpoint."""
     resolves_name = bool(config.dns_refresh) and config.shared_memory == "copy"
     urls = config.endpoints
     rows = zip(urls, display_names(urls), compiled.endpoints(config), strict=True)
@@ -53,7 +53,7 @@ def monitoring_settings(config: BackendConfig) -> MonitoringSettings:
     """Return the settings for health checks and DNS lookups."""
     health = config.health
     checks = {"always": True, "never": False}.get(health.checks)
-    if checks is None and config.connections:  # a check would wait behind requests
+    if checks is None and config.connections:  # a health check would wait behind requests
         checks = False
     return MonitoringSettings(config.dns_refresh, checks, health.interval, health.timeout)
 

@@ -31,7 +31,7 @@ configuration continues. Watches of rejected configurations are never in use."""
 
 
 def make_watch(name: str, config: BackendConfig, limits: Limits) -> EndpointSliceWatch | None:
-    """Return the watch of the backend ``name``, or None if it watches no service."""
+    """Return the watch of the backend ``name``, or None if its configuration names no service."""
     settings = config.kubernetes
     if settings is None:
         return None
@@ -68,7 +68,8 @@ def make_watch(name: str, config: BackendConfig, limits: Limits) -> EndpointSlic
 
 
 def _cluster_api() -> Endpoint:
-    """Return the API server that the kubelet names, or the one that the cluster's DNS names."""
+    """Return the API server's address from the environment that the kubelet sets, or else its name
+    in the cluster's DNS."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT_HTTPS", "")
     return Endpoint(host or _API_HOST, int(port) if port.isdecimal() else 443, tls=True)

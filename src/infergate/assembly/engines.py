@@ -1,7 +1,7 @@
 """The transports that the option ``engine`` selects.
 
 The modules of an engine are imported when the engine is selected, because an unused library would
-cost every process memory."""
+take memory in every process."""
 
 # ruff: noqa: PLC0415 - see the module's docstring
 
@@ -23,15 +23,15 @@ MakeGrpcServer = Callable[..., Server]
 """Creates a gRPC server from an address, an RpcApp, Limits, Admission and a ConnectionGate."""
 MakeHttpUpstream = Callable[[Limits, ClientTls | None], HttpStreamingUpstream]
 MakeGrpcUpstream = Callable[[Limits, ClientTls | None], RpcUpstream]
-"""Creates a client for backends. Without ``ClientTls``, the client trusts the system's
+"""Creates a client for backends. Without ``ClientTls``, the client trusts the system's certificate
 authorities."""
 
 
 class Engine(NamedTuple):
     """The factories of one engine. ``bind_grpc`` binds an address on which several processes can
-    listen. A gRPC server that is listening cannot change ``fixed_grpc_limits``, and can change its
-    TLS files and server names only if ``can_change_grpc_tls`` is set. ``make_loop`` creates the
-    engine's event loop; None means asyncio's default loop."""
+    listen. A gRPC server that is listening cannot change the limits named in ``fixed_grpc_limits``,
+    and can change its TLS files and server names only if ``can_change_grpc_tls`` is set.
+    ``make_loop`` creates the engine's event loop; None means asyncio's default loop."""
 
     make_http_server: MakeHttpServer
     make_grpc_server: MakeGrpcServer

@@ -1,5 +1,5 @@
 """Creates the plug-ins that a configuration names. Every function blocks while plug-ins are
-imported and created, so call them in a thread once the gateway is serving."""
+imported and created. Once the gateway is serving, call these functions in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layers that transform the tensors of routes."""
+"""Builds the layers that transform the tensors of routes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def make_transform_layer(
     runner_of: RunnerOf = _create_runner,
 ) -> RouteLayer | None:
     """Return the layer for the transforms of ``route``, or None if it has none. ``offload`` runs
-    their long work. By default, steps of plug-ins get new plug-ins. Raises PluginError."""
+    long steps. ``runner_of`` returns the plug-in of a step; by default, a new plug-in is created.
+    Raises PluginError."""
     if route.transforms is None:
         return None
-    # Imported only if they are needed, because they delay the start.
+    # These modules delay the start, so they are imported only if they are needed.
     from infergate.config.transform_steps import make_transforms  # noqa: PLC0415
     from infergate.gateway.transformed_route import TransformLayer  # noqa: PLC0415
 

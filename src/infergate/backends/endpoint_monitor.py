@@ -57,8 +57,8 @@ class AddressWatch(Protocol):
         on_change: Callable[[Sequence[tuple[str, int]]], None],
         on_state: Callable[[bool], None],
     ) -> NoReturn:
-        """Pass addresses and ports to ``on_change`` whenever they may have changed, and whether
-        they are up to date to ``on_state``."""
+        """Call ``on_change`` with all addresses and ports whenever they may have changed, and
+        ``on_state`` with whether they are up to date."""
         ...
 
 

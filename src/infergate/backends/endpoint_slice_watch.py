@@ -40,8 +40,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.base import Endpoint, HttpStreamingUpstream
 
 _PAGE_SLICES: Final = 10
-"""Slices in one response to a list, which bounds the time for parsing the response: Kubernetes puts
-100 endpoints into a slice unless configured otherwise, about 45 kB."""
+"""Maximum number of slices in one response to a list request, which limits the time for parsing the
+response. By default, Kubernetes puts 100 endpoints into a slice, which then has about 45 kB."""
 _MAX_PAGES: Final = MAX_SLICES // _PAGE_SLICES
 _MAX_TOKEN_BYTES: Final = 64 * 1024
 _MAX_REASON: Final = 300
@@ -55,8 +55,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """All in seconds. A watch is renewed after ``watch`` to twice ``watch``, which also finds dead
-    connections. Delays between attempts grow from ``min_delay`` to ``max_delay``. Changes that
+    """Times in seconds. A watch is renewed after ``watch`` to twice ``watch``, which also detects
+    dead connections. Delays between attempts grow from ``min_delay`` to ``max_delay``. Changes that
     arrive within ``merge`` are published together."""
 
     request: float = 10.0
@@ -86,7 +86,8 @@ class _ExpiredError(Exception):
 
 
 class EndpointSliceWatch:
-    """Watches ``service`` over ``upstream``, whose streams must be lines, and which it closes."""
+    """Watches ``service`` over ``upstream``, whose streams must yield lines. The watch closes
+    ``upstream`` when it ends."""
 
     def __init__(  # noqa: PLR0913 - dependency injection
         self,
@@ -110,7 +111,8 @@ class EndpointSliceWatch:
             f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices"
         )
         self.version = ""
-        """The last resource version that was seen, or empty if the slices must be listed."""
+        """The last resource version that was seen, or an empty string if the slices must be
+        listed."""
         self._made_progress = False
         self._last_reason: str | None = ""
         self._publishing: asyncio.TimerHandle | None = None
@@ -120,8 +122,9 @@ class EndpointSliceWatch:
         """Whether the slices have been read at least once."""
 
     def known_addresses(self) -> Sequence[PodAddress] | None:
-        """Take over what the previous watch has read, so that this watch needs no list. Return the
-        addresses, or None if no previous watch has read them. The watch is in use from now on."""
+        """Take over the slices and the resource version of the previous watch, so that this watch
+        need not list. Return the addresses, or None if no previous watch has read them. From now
+        on, this watch is the latest."""
         replace_latest, self._replace_latest = self._replace_latest, None
         previous = None if replace_latest is None else replace_latest(self)
         if previous is None or not previous.has_listed:
@@ -158,7 +161,7 @@ class EndpointSliceWatch:
         on_change: Callable[[Sequence[PodAddress]], None],
         on_state: Callable[[bool], None],
     ) -> None:
-        """List if necessary, then watch until the watch ends."""
+        """List the slices if necessary, then watch until the watch ends."""
         try:
             if not self.version:
                 await self._list()

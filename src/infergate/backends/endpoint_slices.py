@@ -24,7 +24,7 @@ MAX_SLICES: Final = 1000
 MAX_ENDPOINTS: Final = 5000
 """Maximum number of endpoints of a service. Kubernetes is tested with 5000 per service."""
 _MAX_SLICE_ENDPOINTS: Final = 1000
-"""Kubernetes' limit."""
+"""Maximum number of endpoints in a slice, which Kubernetes enforces too."""
 _FAMILIES: Final = {"IPv4": socket.AF_INET, "IPv6": socket.AF_INET6}
 """The families in the order of preference."""
 
@@ -52,9 +52,9 @@ _Slice = tuple[str, list[SliceEndpoint]]
 class EndpointSlices:
     """The current slices of one service.
 
-    ``port`` is the name or number of the pods' port. Without it, ``url_port`` is used if the pods
-    have that port or if their ports are unknown, and their only port otherwise. ``zone`` is the
-    gateway's own zone, or empty.
+    ``port`` is the name or number of the pods' port. Without ``port``, ``url_port`` is used if the
+    pods have that port or if their ports are unknown. Otherwise, the pods' only port is used.
+    ``zone`` is the gateway's own zone, or an empty string.
     """
 
     def __init__(self, port: str | int | None, url_port: int, zone: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The backend that serves a model in Python, which is a plug-in in this process."""
+"""The backend that serves a Python model, a plug-in that runs in this process."""
 
 from __future__ import annotations
 
@@ -241,7 +241,8 @@ class PythonModelBackend:
 
 
 def _close_step(responses: Any) -> Step:
-    """Return a step that closes the generator of a stream, where its code runs."""
+    """Return a step that closes the generator of a stream in the thread or event loop that runs
+    it."""
 
     async def close_async() -> None:
         await responses.aclose()

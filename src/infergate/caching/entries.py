@@ -1,4 +1,4 @@
-"""Cached responses as bytes: a length, a description as JSON, and the data of the outputs."""
+"""The format of cached responses: a length, a description in JSON, and the data of the outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from infergate.core.tensor import (
 
 _LENGTH_BYTES: Final = 4
 _MAX_JSON: Final = 16 * MAX_DESCRIPTION
-"""More than the maximum length of a description. JSON writes a character as up to 12 bytes."""
+"""An upper limit for the length of a description in bytes. A character takes up to 12 bytes in
+JSON."""
 _SHAPE_LIMITS: Final = Limits(rank=1024)
 
 
@@ -37,7 +38,7 @@ class CachedResponse:
 
 
 def response_size(response: InferResponse) -> int:
-    """Return the bytes of all outputs."""
+    """Return the size of all outputs in bytes."""
     return sum([len(tensor.data) for tensor in response.outputs])
 
 
@@ -70,9 +71,9 @@ def encode(response: InferResponse, headers: Mapping[str, str]) -> bytes:
 
 
 def decode(value: bytes) -> CachedResponse:
-    """Return what ``encode`` has converted to ``value``. The data of the outputs are views of
-    ``value``. Raises ValueError, TypeError, KeyError, IndexError or RecursionError for other
-    bytes."""
+    """Return the response and the headers that ``encode`` converted to ``value``. The data of the
+    outputs are views of ``value``. Raises ValueError, TypeError, KeyError, IndexError or
+    RecursionError for other bytes."""
     start = _LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES])
     if start > _LENGTH_BYTES + _MAX_JSON:
         raise ValueError("the description is too long")
@@ -128,7 +129,7 @@ def _plain(parameters: Parameters) -> Any:
 
 
 def _original(value: Any) -> Any:
-    """Return the parameters of which ``value`` is the plain form."""
+    """Return the parameters that ``_plain`` converted to ``value``."""
     if value is None:
         return NO_PARAMETERS
     if isinstance(value, list):

@@ -1,7 +1,9 @@
-"""Fingerprints of inferences that cost a fraction of a key, and a table of those seen before.
+"""Fingerprints of inferences, which are much cheaper than keys, and a table of fingerprints seen
+before.
 
-A route with ``min_uses: 2`` saves the hash and the memory of inferences that never occur again.
-Different inferences may have equal fingerprints. This costs time, but no response depends on it."""
+With fingerprints, a route with ``min_uses: 2`` neither hashes nor stores inferences that never
+occur again. Different inferences may have equal fingerprints; such an inference is hashed and
+stored too early, but no response is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import Final
 from infergate.core.tensor import Buffer
 
 SEEN_SLOTS: Final = 1 << 16
-"""The number of fingerprints in a table. A new fingerprint replaces another one."""
+"""The number of slots of a table. A new fingerprint overwrites the fingerprint in its slot."""
 _NUMBER_BYTES: Final = 8
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 256
@@ -22,8 +24,8 @@ _SAMPLE_BYTES: Final = 256
 
 
 def fingerprint(scope: bytes, parts: Sequence[Buffer]) -> int:
-    """Return a positive number below 2⁶³, which is equal for equal bytes in all processes. It takes
-    microseconds, because it depends on samples of long parts only."""
+    """Return a positive number below 2⁶³, which is equal for equal bytes in all processes. This
+    takes microseconds, because long parts are only sampled."""
     numbers = [number for part in parts for number in (len(part), _summarize(part))]
     packed = struct.pack(f"<{len(numbers)}Q", *numbers)
     hashed = hashlib.blake2b(packed, digest_size=_NUMBER_BYTES, key=scope[:64])
@@ -41,8 +43,8 @@ def _summarize(part: Buffer) -> int:
 
 
 class SeenTable:
-    """Fingerprints seen before, in ``slots``, signed numbers of 64 bits that processes may share.
-    The table needs no lock: a slot is read and written as a whole."""
+    """Fingerprints seen before. ``slots`` are signed 64-bit integers in memory that processes may
+    share. The table needs no lock, because reads and writes of a slot are atomic."""
 
     def __init__(self, slots: memoryview[int]) -> None:
         self._slots: Final = slots

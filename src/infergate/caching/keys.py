@@ -16,7 +16,7 @@ MAX_DESCRIPTION: Final = 64 * KIB
 """Maximum weight of an inference's or a response's parameters and names. Serializing it takes less
 than a millisecond. Messages with a larger weight are not cached."""
 _VALUE_WEIGHT: Final = 8
-"""The weight of a value besides its text."""
+"""The weight of a value, in addition to the length of its text."""
 
 
 class UncacheableError(Exception):
@@ -62,9 +62,9 @@ def key_parts(
     """Return the bytes that identify ``request`` among all inferences: a description, and the data
     of the inputs. The request's id is not part of it.
 
-    ``further`` is what else can change the response, such as headers that the backend receives.
-    ``ignored`` are the names of parameters of the request that cannot change the response. Raises
-    UncacheableError."""
+    ``further`` holds other values that can change the response, such as headers that the backend
+    receives. ``ignored`` holds the names of request parameters that cannot change the response.
+    Raises UncacheableError."""
     data: list[Buffer] = []
 
     def plain(parameters: Parameters, skipped: frozenset[str] = frozenset()) -> Any:

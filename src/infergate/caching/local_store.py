@@ -11,7 +11,7 @@ from infergate.caching.store import StoredValue
 from infergate.core.stats import CacheStats
 
 _ENTRY_BYTES: Final = 512
-"""The memory of an entry besides its value."""
+"""The memory in bytes that an entry takes in addition to its value."""
 
 
 class LocalStore:

@@ -1,12 +1,12 @@
 """Cached responses that several gateways share in Redis or Valkey.
 
-Each backend has an epoch in Redis, a random value. A cached response contains the epoch at its
-lookup, before the inference was sent, and is valid only while the epoch is the same. The epoch is
-read together with the response, so a hit takes one round trip.
+Each backend has an epoch in Redis, a random value. A cached response contains the epoch that was
+read before its inference was sent, and is valid only while the epoch is the same. The epoch is read
+together with the response, so a hit takes one round trip.
 
 *Rule 1.* A response without a valid checksum, of another format, or with an invalid tensor is a
 miss. Replies are read only up to the maximum size of a response.
-*Rule 2.* While Redis does not respond, every lookup is a miss, and nothing is kept.
+*Rule 2.* While Redis does not respond, every lookup is a miss, and no response is written.
 *Rule 3.* A worker that finds that the epoch in memory has advanced renews the epoch in Redis before
 it uses Redis. An invalidation while Redis is unavailable is thus not lost.
 """
@@ -35,7 +35,7 @@ from infergate.core.log_events import REDIS_AVAILABLE, REDIS_UNAVAILABLE
 _log = logging.getLogger("infergate.cache")
 
 RETRY_SECONDS: Final = 1.0
-"""Seconds for which Redis is not queried after a failure."""
+"""Seconds after a failure during which Redis is not queried."""
 _PREFIX: Final = b"infergate:cache:1:"
 """The prefix of all Redis keys. It contains the version of the format."""
 _TAG_BYTES: Final = 16
@@ -48,8 +48,8 @@ _MAX_BYTES_ON_LOOP: Final = 64 * KIB
 """Longer values are checked in a thread, because counting BYTES elements takes long."""
 MAX_WRITES: Final = 16
 MAX_WRITE_BYTES: Final = 32 * MIB
-"""Maximum number of concurrent writes, and of their bytes. Further responses are not kept in Redis.
-A single write may be larger."""
+"""Maximum number of concurrent writes, and maximum bytes of all of them. Further responses are not
+written to Redis. A single write may be larger."""
 
 
 class RedisStore:
@@ -75,7 +75,7 @@ class RedisStore:
         self._retry_at = 0.0
         self._is_unavailable = False
         self._epochs: Final[dict[str, int]] = {}
-        """The epoch in memory for which the epoch of each backend in Redis is valid."""
+        """The epoch in memory to which each backend's epoch in Redis corresponds."""
         self._writes: Final[set[asyncio.Task[None]]] = set()
         self._write_bytes = 0
 
@@ -119,7 +119,8 @@ class RedisStore:
         await self._redis.aclose()
 
     async def _read(self, digest: bytes, backend: str) -> tuple[bytes, bytes]:
-        """Return the value of ``digest``, which is empty if there is none, and the epoch."""
+        """Return the value of ``digest``, or empty bytes if there is none, and the epoch of
+        ``backend``."""
         epoch_key = _epoch_key(backend)
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.getrange(_PREFIX + digest, 0, self._max_bytes)

@@ -10,15 +10,15 @@ from infergate.caching.store import ResponseStore, StoredValue
 
 
 class RemoteStore(Protocol):
-    """Holds values outside of this host. It never fails: without a response in time, it has no
-    value."""
+    """Holds values outside of this host. Its methods never raise: if the store does not respond in
+    time, a lookup returns no value."""
 
     async def get(self, digest: bytes, backend: str, epoch: int) -> RemoteLookup:
         """Look up the value of ``digest``. ``epoch`` is the epoch of ``backend`` in memory."""
         ...
 
     def put(self, digest: bytes, tag: bytes, stored: StoredValue) -> None:
-        """Start to keep a value that was computed after the lookup which returned ``tag``."""
+        """Start to store a value that was computed after the lookup that returned ``tag``."""
         ...
 
     async def invalidate(self, backend: str, epoch: int) -> None:
@@ -27,8 +27,8 @@ class RemoteStore(Protocol):
 
 
 class RemoteLookup:
-    """The result of a lookup: a value or None, and the tag with which a new value is kept. The tag
-    is empty if the store is unavailable."""
+    """The result of a lookup: a value or None, and the tag to pass to ``put`` with a new value. The
+    tag is empty if the store is unavailable."""
 
     __slots__ = ("stored", "tag")
 
@@ -39,7 +39,7 @@ class RemoteLookup:
 
 class CacheKey:
     """The key of one inference: its hash, and the epoch of the backend when it was created. A
-    response that was computed before an invalidation is kept under an obsolete key."""
+    response that was computed before an invalidation is stored under an obsolete key."""
 
     __slots__ = ("backend", "digest", "epoch", "in_memory")
 
@@ -52,7 +52,7 @@ class CacheKey:
 
 
 class ResponseCache:
-    """Looks up and keeps values of up to ``max_entry_bytes`` bytes."""
+    """Looks up and stores values of up to ``max_entry_bytes`` bytes."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class ResponseCache:
         return await self.memory.get(key.in_memory, self.clock())
 
     async def get_remote(self, key: CacheKey) -> RemoteLookup:
-        """Return the value in the remote store, and keep it in memory."""
+        """Look up ``key`` in the remote store, and copy a value that is found to the memory
+        store."""
         if self._remote is None:
             return RemoteLookup()
         found = await self._remote.get(key.digest, key.backend, key.epoch)
@@ -84,8 +85,8 @@ class ResponseCache:
         return found
 
     async def put(self, key: CacheKey, tag: bytes, value: bytes, ttl: float) -> bool:
-        """Keep ``value`` for ``ttl`` seconds in all stores. Return whether it fits. ``tag`` is from
-        ``get_remote``."""
+        """Store ``value`` for ``ttl`` seconds in memory and in the remote store. Return whether it
+        fits into memory. ``tag`` is the tag that ``get_remote`` returned."""
         if len(value) > self.max_entry_bytes:
             return False
         now = self.clock()

@@ -1,7 +1,7 @@
 """Cached responses that the worker processes of one gateway share in memory.
 
-The memory is a file of blocks. An index in the same file finds the blocks of a key, and orders the
-entries by their last use. Every operation holds a file lock, which the system releases if the
+The memory is a file of blocks. An index in the same file maps each key to its blocks, and orders
+the entries by their last use. Every operation holds a file lock, which the system releases if the
 process ends.
 
 *Rule 1.* While a process changes the index or the blocks, the file is marked as being changed. A
@@ -41,20 +41,20 @@ _NUMBER_BYTES: Final = 8
 _MAX_SECONDS: Final = 1e9
 """Times are kept as 64-bit numbers of nanoseconds. Longer lifetimes are shortened to 31 years."""
 _HEADS: Final = 1 << 16
-"""The number of hash chains. At one million entries, a chain has 16 entries."""
+"""The number of hash chains. With one million entries, a chain has 16 entries on average."""
 _EPOCHS: Final = 1024
 _ENTRY_NUMBERS: Final = 12
 _KEY_NUMBERS: Final = KEY_BYTES // _NUMBER_BYTES
 
-# Numbers of the head of the file. Entries and blocks are counted from 1; 0 means none. New memory
-# is zero, and thus an empty store.
+# The integers at the start of the file. Entries and blocks are counted from 1; 0 means none. New
+# memory is all zeros, which is an empty store.
 _CHANGING, _USED_ENTRIES, _USED_BLOCKS, _FREE_ENTRY, _FREE_BLOCK, _FREE_BLOCKS = range(6)
 _OLDEST, _NEWEST, _COUNT = range(6, 9)
 _STATE_NUMBERS: Final = 16
 _EPOCH_START: Final = _STATE_NUMBERS
 _HEAD_START: Final = _EPOCH_START + _EPOCHS
 
-# Numbers of an entry. The key comes first.
+# The integers of an entry, which begins with the key.
 _SIZE, _CREATED, _EXPIRES, _FIRST, _LAST, _CHAIN, _OLDER, _NEWER = range(_KEY_NUMBERS, 12)
 
 
@@ -94,12 +94,12 @@ class SharedStore:
         self._mapped_blocks = -1
         self._evictions = 0
         self._retired: Final[list[object]] = []
-        """Old maps, which are closed when the lock has been released (rule 5)."""
+        """Previous memory maps, which are closed after the lock has been released (rule 5)."""
         self._map(0)
 
     @staticmethod
     def create_file() -> int:
-        """Return the descriptor of new memory with an empty store."""
+        """Return the file descriptor of a new memory file with an empty store."""
         return os.memfd_create("infergate-cache")
 
     # ---- ResponseStore

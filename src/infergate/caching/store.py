@@ -9,15 +9,15 @@ from infergate.core.limits import MIB
 from infergate.core.stats import CacheStats
 
 KEY_BYTES: Final = 32
-"""The length of a key."""
+"""The length of a key in bytes."""
 MAX_BYTES_ON_LOOP: Final = MIB
-"""Bytes that are hashed or copied on the event loop. Longer work runs in a thread: hashing takes
-about 0.7 ms per MiB."""
+"""Maximum bytes that are hashed or copied on the event loop. A thread handles longer values:
+hashing takes about 0.7 ms per MiB."""
 
 
 class StoredValue(NamedTuple):
-    """A value, and the seconds on the clock of ``time.monotonic`` at which it was created and at
-    which it expires."""
+    """A value, with its times of creation and expiry in seconds on the clock of
+    ``time.monotonic``."""
 
     value: bytes
     created_at: float
@@ -25,7 +25,7 @@ class StoredValue(NamedTuple):
 
 
 class ResponseStore(Protocol):
-    """Holds values in memory, up to a number of bytes; the least recently used entries are evicted
+    """Holds values in memory, up to a number of bytes. It evicts the least recently used entries
     first. ``now`` is the time on the clock of ``time.monotonic``."""
 
     async def get(self, key: bytes, now: float) -> StoredValue | None:
@@ -33,7 +33,7 @@ class ResponseStore(Protocol):
         ...
 
     async def put(self, key: bytes, stored: StoredValue) -> bool:
-        """Keep a value, and evict others. Return whether the value fits."""
+        """Store a value, and evict others to make space. Return whether the value fits."""
         ...
 
     def epoch(self, backend: str) -> int:

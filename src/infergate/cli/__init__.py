@@ -16,12 +16,12 @@ from infergate.cli.arguments import parse
 from infergate.cli.commands import COMMANDS
 
 _INTERRUPTED: Final = 130
-"""The exit code of a program that SIGINT ended, as a shell reports it."""
+"""The exit code of a program that was ended by SIGINT, as a shell reports it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in ``argv`` and return its exit code, which is 130 after Ctrl-C, and 1 if the
-    reader of standard output has closed it.
+    """Run the command in ``argv`` and return its exit code. The code is 130 after Ctrl-C, and 1 if
+    the reader of standard output has closed the pipe.
 
     Raises SystemExit with code 2 for invalid arguments, and with code 0 after --help and
     --version."""

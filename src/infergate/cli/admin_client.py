@@ -36,9 +36,9 @@ def get_json(
     method: str = "GET",
     not_found: str = "its console is off, or its version is older",
 ) -> Json:
-    """Return the JSON at ``path`` of the admin listener ``admin``. Raises AdminQueryError, whose
-    reason is ``not_found`` if the path does not exist. The key in INFERGATE_ADMIN_KEY is sent with
-    methods other than GET.
+    """Return the JSON at ``path`` of the admin listener ``admin``. Methods other than GET send the
+    key in INFERGATE_ADMIN_KEY. Raises AdminQueryError; ``not_found`` is its reason if the path does
+    not exist.
 
     Proxies in the environment are ignored, because admin listeners are local. For https, the
     authorities of the system or of SSL_CERT_FILE are trusted."""

@@ -43,7 +43,7 @@ def parse(argv: Sequence[str]) -> Arguments:
     )
     if unknown:
         parser.error(_unknown_argument_message(unknown, command))
-    if not isinstance(arguments.operands, list | tuple):  # a single operand
+    if not isinstance(arguments.operands, list | tuple):  # one operand
         arguments.operands = () if arguments.operands is None else (arguments.operands,)
     arguments.operands = tuple(arguments.operands)
     return arguments

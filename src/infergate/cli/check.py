@@ -18,8 +18,8 @@ _VALID, _INVALID = 0, 2
 
 
 def check(path: Path, *, as_json: bool) -> int:
-    """Print the errors and the warnings of the configuration in ``path``, and the summary of a
-    valid one. Return the exit code, which is 0 in spite of warnings."""
+    """Print the errors and warnings of the configuration in ``path`` and, if it is valid, its
+    summary. Return the exit code, which is 0 even with warnings."""
     try:
         config = load(path, os.environ)
     except ConfigError as error:

@@ -71,7 +71,8 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command. ``run`` imports what the command needs, and returns the exit code."""
+    """A command. ``run`` imports the modules that the command needs, runs it, and returns the exit
+    code."""
 
     name: str
     help: str

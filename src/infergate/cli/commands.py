@@ -47,7 +47,7 @@ examples:
   infergate -c routes.yaml --workers auto
                                         the same, with one worker per CPU
   infergate check routes.yaml           validate routes.yaml, print a summary
-  infergate probe http://host:8000      show what a server speaks, and requests
+  infergate probe http://host:8000      show a server's protocols, and requests
   infergate matrix                      test all pairs of protocols
   infergate key --name ci               generate an API key and its hash
   infergate new hook guard              generate the package of a request hook
@@ -242,8 +242,8 @@ _REPLAY: Final = (
     Option("--model", "only inferences of this model", {"metavar": "NAME"}),
     Option(
         "--export",
-        "send nothing, and write an input file for perf_analyzer; --to or --config, with --model, "
-        "give the metadata that says whether the model has batches",
+        "send nothing, and write an input file for perf_analyzer; with --model, and --to or "
+        "--config, the model's metadata decides whether inputs have a batch dimension",
         {"type": Path, "metavar": "FILE"},
     ),
     Option(
@@ -268,7 +268,7 @@ _REPORT: Final = (
 _EXPLAIN: Final = (
     Option(
         "--curl",
-        "a curl or grpcurl command, in quotes; it is parsed and not executed",
+        "a curl or grpcurl command, in quotes; it is parsed, but not executed",
         {"metavar": "COMMAND"},
     ),
     Option(
@@ -319,15 +319,15 @@ _ALL: Final = (
     ),
     Command(
         "matrix",
-        "test translation between all pairs of protocols, and print a table of what is exact, "
-        "converted or refused",
+        "test translation between all pairs of protocols, and print which results are exact, "
+        "converted or rejected",
         _matrix,
         (_PAGE,),
     ),
     Command(
         "explain",
-        "show which route a request takes and why, what each backend would receive, and the "
-        "request as code of several clients; no inference is sent",
+        "show which route a request takes and why, the message that each backend would receive, "
+        "and the request as code for several clients; no inference is sent",
         _explain,
         (_CONFIG, *_EXPLAIN, JSON),
         Operands(
@@ -371,9 +371,9 @@ _ALL: Final = (
         QUERY,
         Operands(
             "ACTION",
-            "start, stop or status, which query the gateway at --admin with the key in "
-            "INFERGATE_ADMIN_KEY, if it is set; or show FILE…, which lists the inferences and the "
-            "damaged parts of recordings or of folders of them",
+            "start, stop or status: control the gateway at --admin, with the key in "
+            "INFERGATE_ADMIN_KEY if it is set; show FILE…: list the inferences and the damaged "
+            "parts of recording files or folders",
             "+",
         ),
         "examples:\n  infergate record status\n  infergate record show recordings/",

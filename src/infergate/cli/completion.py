@@ -1,6 +1,7 @@
 """``infergate completion``: scripts that complete commands, options and values in a shell.
 
-The scripts contain the commands of this version, so that a completion runs no process."""
+The scripts contain the commands of this version, so a completion does not have to start
+infergate."""
 
 from __future__ import annotations
 

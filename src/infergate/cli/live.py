@@ -16,8 +16,8 @@ def follow(
     query: Callable[[], CommandResult], interval: float, count: int | None, *, as_json: bool
 ) -> int:
     """Show the result of ``query`` every ``interval`` seconds until Ctrl-C, or ``count`` times.
-    Return the exit code, which is 1 if the first query fails. Later failures are shown, because
-    the gateway may be restarting."""
+    Return the exit code, which is 1 if the first query fails. A later failure is only shown,
+    because the gateway may be restarting."""
     results = _repeat(query, interval, count)
     try:
         if as_json:

@@ -17,7 +17,8 @@ from infergate.terminal.columns import output_width
 
 
 def show_matrix(*, page: bool) -> int:
-    """Run the matrix and print it row by row or, with ``page``, as a Markdown page at the end.
+    """Run the matrix and print each row when it is complete or, with ``page``, a Markdown page at
+    the end.
 
     Return the exit code, which is 1 if any result is wrong, and otherwise 0.
     """

@@ -106,7 +106,7 @@ COMMANDS: Final = (
         "show a failed or slow request of a running gateway: its outcome, timeline and inputs",
         _trace,
         QUERY,
-        Operands("REQUEST-ID", "the x-request-id of the request, which every error response has"),
+        Operands("REQUEST-ID", "the request's x-request-id, which every error response contains"),
     ),
 )
 """``top``, ``routes``, ``backends``, ``health`` and ``trace``."""

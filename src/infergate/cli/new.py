@@ -1,7 +1,7 @@
 """``infergate new``: generates the package of a plug-in, with tests that pass.
 
-The templates are the files below ``templates``: those of ``common``, and those of the kind. In
-their paths and contents, ``@name@``, ``@module@``, ``@class@`` and others are replaced."""
+The templates are the files in ``templates/common`` and in the folder of the kind. In their paths
+and contents, ``@name@``, ``@module@``, ``@class@`` and other placeholders are replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_NAME_CHARS: Final = 40
 _RESERVED_MODULES: Final = frozenset(
     {"infergate", "numpy", "pydantic", "pytest", "setuptools", "test", "tests", "yaml"}
 )
-"""Modules besides Python's that the package, its tests or infergate import."""
+"""Modules outside the standard library that the package, its tests or infergate import."""
 _RESERVED_CLASSES: Final = frozenset({*plugins.__all__, "Any", "Options"})
 """Classes that the templates import or define."""
 

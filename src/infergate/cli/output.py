@@ -42,8 +42,8 @@ def run_query(command: str, admin: str, *, as_json: bool) -> int:
 
 
 class CommandResult:
-    """The result of a command: tables for people, JSON for programs, and the exit code. Characters
-    of the gateway's names that control a terminal are escaped in the tables."""
+    """The result of a command: tables for people, JSON for programs, and the exit code. In the
+    tables, characters that control a terminal are escaped."""
 
     def __init__(self, tables: list[Table], data: Any, exit_code: int = 0) -> None:
         self.tables: Final = [*map(_escaped, tables)]
@@ -62,7 +62,7 @@ def query(command: str, admin: str) -> CommandResult:
 
 
 def wait_until_ready(admin: str, seconds: float) -> None:
-    """Return when the gateway at ``admin`` is ready, or after ``seconds``."""
+    """Wait until the gateway at ``admin`` is ready, but at most ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(AdminQueryError):
@@ -152,8 +152,8 @@ def _failed(entry: Json) -> float:
 
 
 def _health_rank(entry: Json) -> int:
-    """Return the position of an endpoint's health in the order from down to up. An endpoint that no
-    request has used comes with those that are up, because it needs no attention."""
+    """Return the rank of an endpoint's health, from down to up. An endpoint that no request has
+    used has the rank of ``up``, because it needs no attention."""
     health = entry.get("health", "unknown")
     if health in _HEALTHY:
         return len(_FAILING)
@@ -166,7 +166,7 @@ def worst_health(endpoints: Iterable[Json]) -> int:
 
 
 def failures_first(traffic: Json) -> tuple[float, float]:
-    """Return the sort key of ``totals``: most failures first, then most requests."""
+    """Return a sort key for traffic (``totals``): most failures first, then most requests."""
     return -traffic["failures"], -traffic["requests"]
 
 
@@ -242,8 +242,8 @@ def totals(flows: Iterable[Json]) -> Json:
 
 
 def quantile(buckets: list[tuple[float, float]], share: float) -> float | None:
-    """Return the quantile ``share`` as estimated by Prometheus' histogram_quantile, which
-    interpolates within a bucket and returns the last finite bound for the last bucket.
+    """Return the quantile ``share`` (0 to 1), estimated like Prometheus' histogram_quantile: by
+    interpolation within a bucket, or the last finite bound for the last bucket.
 
     ``buckets`` are upper bounds and cumulative counts. Return None if all counts are 0.
     """

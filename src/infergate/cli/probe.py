@@ -1,4 +1,5 @@
-"""``infergate probe``: shows what servers speak and serve, and writes a configuration for them."""
+"""``infergate probe``: shows the protocols and models of servers, and writes a configuration for
+them."""
 
 # ruff: noqa: PLC0415 - parsing the command line needs no server
 
@@ -27,7 +28,7 @@ _DONE, _FAILED, _WRONG = 0, 1, 2
 _EXAMPLES: Final = """\
 examples:
   infergate probe http://triton:8000 grpc://triton:8001
-                                 show protocols, models and requests for them
+                                 show protocols, models and example requests
   infergate probe triton:8001 --write routes.yaml
                                  also write a configuration that serves them
   infergate probe grpc://tf:8500 --model half_plus_two

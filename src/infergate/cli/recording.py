@@ -21,8 +21,8 @@ _NO_RECORDING: Final = "its configuration has no section 'recording', or its ver
 
 def run(operands: Sequence[str], admin: str, *, as_json: bool) -> int:
     """Run ``infergate record`` with ``operands``: an action, and for SHOW the names of files.
-    Return the exit code: 1 if a file is damaged or cannot be read, or if the gateway cannot be
-    queried or recording has stopped because of a problem; 2 for invalid operands."""
+    Return the exit code. It is 1 if a file is damaged or cannot be read, if the gateway cannot be
+    queried, or if recording has stopped because of a problem. It is 2 for invalid operands."""
     action, *files = operands
     if action == SHOW and files:
         try:
@@ -77,7 +77,7 @@ def _print_processes(processes: Sequence[Json]) -> None:
 
 
 def _show(file: str, *, lines: bool) -> int:
-    """Print the records and the damaged parts of ``file``, with ``lines`` as lines of JSON."""
+    """Print the records and the damaged parts of ``file``, as lines of JSON if ``lines`` is set."""
     records = damaged = 0
     try:
         for part in read_recording(file):

@@ -1,7 +1,7 @@
 """Generates the tables of commands, options, exit codes and signals in docs/cli.md.
 
 ``python -m infergate.cli.reference [FOLDER]`` updates the page in ``FOLDER``, by default ``docs``,
-between the marks ``<!-- generated: … -->`` and ``<!-- /generated -->``. The rest of the page is
+between the markers ``<!-- generated: … -->`` and ``<!-- /generated -->``. The rest of the page is
 written by hand."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MARKED: Final = re.compile(r"(<!-- generated: (\w+) -->\n).*?(?=<!-- /generated
 
 
 def update_tables(page: str) -> str:
-    """Return ``page`` with the tables between the marks replaced. Raises KeyError for an unknown
+    """Return ``page`` with the tables between the markers replaced. Raises KeyError for an unknown
     table."""
     return _MARKED.sub(lambda part: f"{part[1]}\n{TABLES[part[2]]}\n", page)
 
@@ -62,7 +62,7 @@ TABLES: Final[Mapping[str, str]] = {
     "rest_proxy": _table(("Variable", "Meaning"), _code_rows(VARIABLES)),
     "signals": _table(("Signal", "What happens"), _code_rows(SIGNALS)),
 }
-"""The tables, keyed by their names in the marks of the page."""
+"""The tables, keyed by their names in the markers."""
 
 
 if __name__ == "__main__":

@@ -92,14 +92,14 @@ def _fail(reason: str) -> NoReturn:
 
 
 def _check(arguments: Arguments) -> None:
-    """Raise RequestError for options that exclude or need each other."""
+    """Raise RequestError for options that conflict, or that require other options."""
     files = [Path(name) for name in arguments.operands]
     imported = [file for file in files if file.suffix == PERF_ANALYZER]
     if imported and (len(files) > 1 or arguments.model is None or arguments.export is not None):
         _fail(f"{imported[0]}: a file of perf_analyzer is replayed alone, and needs --model")
     if arguments.export is not None and (arguments.to or arguments.config is not None):
         if arguments.model is None:
-            _fail("--export with --to or --config, which give the metadata, needs --model")
+            _fail("--export with --to or --config needs --model, whose metadata it requests")
         if arguments.to and not arguments.protocol:
             _fail("--export with --to needs --protocol")
     elif arguments.export is None and bool(arguments.to) == (arguments.config is not None):

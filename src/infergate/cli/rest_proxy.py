@@ -1,5 +1,5 @@
 """The configuration of ``infergate rest-proxy``, which replaces kserve/rest-proxy. It serves V2
-REST in front of one V2 gRPC server, and rest-proxy's environment variables configure it."""
+REST in front of one V2 gRPC server, and is configured by rest-proxy's environment variables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rest_proxy_config(environ: Mapping[str, str]) -> Config:
         key = environ.get("MM_TLS_PRIVATE_KEY_PATH", "")
         listener["tls"] = {"certificate": certificate, "key": key}
     scheme = "grpc"
-    backend: dict[str, Any] = {"protocol": "v2-grpc", "timeout": "1h"}  # rest-proxy: none
+    backend: dict[str, Any] = {"protocol": "v2-grpc", "timeout": "1h"}  # rest-proxy has no timeout
     if environ.get("REST_PROXY_USE_TLS") == "true":
         scheme = "grpcs"
         backend["tls"] = {"verify": environ.get("REST_PROXY_SKIP_VERIFY") != "true"}

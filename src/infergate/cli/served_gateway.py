@@ -14,7 +14,7 @@ from infergate.runtime.running import RunningGateway
 
 class ServedGateway(Gateway):
     """A gateway whose configuration applies to the whole process. The admin listener reports
-    ``history``. ``config`` has been checked by the caller."""
+    ``history``. The caller has already checked ``config``."""
 
     def __init__(self, config: Config, history: ConfigHistory) -> None:
         self._history: Final = history

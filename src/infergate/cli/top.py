@@ -81,8 +81,8 @@ class TrafficQuery:
 
 
 def _has_restarted(before: Json, after: Json) -> bool:
-    """Return whether the gateway began anew between two states of its configuration. A reload
-    increases the number."""
+    """Return whether the gateway has restarted between two states of its configuration. A reload
+    increases the configuration's number, and a restart resets it."""
     return bool(before.get("since") != after.get("since") and after["number"] <= before["number"])
 
 
@@ -91,8 +91,8 @@ def _key(flow: Json) -> _FlowKey:
 
 
 def changes(after: Mapping[_FlowKey, Json], before: Mapping[_FlowKey, Json]) -> Iterator[Json]:
-    """Yield the flows with the requests since ``before``. A flow whose counters have fallen is left
-    out, because a worker has ended or did not respond."""
+    """Yield the flows with the requests since ``before``. A flow whose counters have fallen is
+    omitted: a worker has ended or did not respond."""
     for key, flow in after.items():
         old = before.get(key)
         now = flow.get("outcomes", {})

@@ -57,7 +57,7 @@ def _find(request_id: str, admin: str) -> list[Json]:
     """Return the requests with ``request_id``, the newest first. Gateways, retries of the client
     and requests of a stream may share an ID."""
     samples: list[Json] = list(get_json(admin, "/console/state").get("failures", ()))
-    with suppress(AdminQueryError):  # a gateway without a history
+    with suppress(AdminQueryError):  # the gateway has no history
         history = get_json(admin, "/console/history")
         samples = [*history.get("failed", ()), *history.get("slowest", ()), *samples]
     found = {

@@ -78,25 +78,26 @@ class BaselineConfig(Section):
 
     backend: Text = Field(
         default="",
-        description="A second backend with the old server and the same model. By default, the "
-        "backend that served the request gets it once more, after its response; set this only if "
-        "an inference may run twice. Requests of a sequence are never sent to the same backend "
-        "twice.",
+        description="A second backend that serves the same model on an old server. By default, "
+        "the request is sent once more to the backend that served it, after its response. Rely on "
+        "the default only if an inference may run twice. Requests of a sequence are never sent to "
+        "the same backend twice.",
     )
     percent: Percent = Field(
         default=1.0,
-        description="Percentage of the compared inferences that the baseline gets too. Example: "
-        "`5`.",
+        description="Percentage of the compared inferences that are also sent to the baseline. "
+        "Example: `5`.",
     )
 
 
 class KeepConfig(Section):
     """Stores requests whose responses differ, each in a file that `infergate replay` reads. When
-    the folder is full, no more are stored until files are removed or exceed `age`."""
+    the folder is full, nothing is stored until files are removed or exceed `age`."""
 
     path: FilePath = Field(
-        description="The folder for the files, which have the permissions 600. It must not be that "
-        "of `recording`. Routes with the same folder must have the same `count`, `bytes` and `age`."
+        description="The folder for the files, which have the permissions 600. It must differ "
+        "from `recording.path`. Routes with the same folder must have the same `count`, `bytes` "
+        "and `age`."
     )
     count: Positive = Field(default=100, description="Maximum number of files.")
     bytes: PositiveSize = Field(

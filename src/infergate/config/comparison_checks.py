@@ -19,8 +19,8 @@ _FLOAT_NAMES = tuple(datatype.value for datatype in Datatype if datatype in FLOA
 
 
 def comparison_findings(outline: Outline) -> Iterator[Finding]:
-    """Yield an error for each rule of a comparison that no response can fulfil or break, and for
-    each folder of mismatches that is used in two ways."""
+    """Yield an error for each comparison rule that cannot apply to any response, and for each
+    folder of mismatches with conflicting uses."""
     yield from _folders(outline)
     for index, route in outline.routes.items():
         mirror = route.mirror

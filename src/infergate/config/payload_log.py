@@ -89,7 +89,8 @@ class FileSinkConfig(Section):
         "file's folder. Each worker writes its own files, `events-TIME-PID-NUMBER.jsonl`."
     )
     file_bytes: PositiveSize = Field(
-        default=64 * MIB, description="Maximum size of a file. A new file follows a full one."
+        default=64 * MIB,
+        description="Maximum size of a file. A full file is followed by a new one.",
     )
     total_bytes: PositiveSize = Field(
         default=1024 * MIB,
@@ -137,11 +138,11 @@ class PayloadLogConfig(Section):
         "glob. Headers that may hold credentials are never included. Example: `[x-tenant]`.",
     )
     redact: RedactConfig = Field(
-        default=RedactConfig(), description="Tensors that are not sent, or not their data."
+        default=RedactConfig(), description="Tensors to remove or zero before events are sent."
     )
     max_queue: Positive = Field(
         default=1000,
-        description="Maximum number of inferences that wait for the sink. Further ones are "
+        description="Maximum number of inferences that wait for the sink. Further inferences are "
         "dropped and counted.",
     )
     queue_bytes: PositiveSize = Field(

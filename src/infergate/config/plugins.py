@@ -50,7 +50,7 @@ class HookConfig(Section):
 
 
 class PluginStepConfig(Section):
-    """A step that a plug-in carries out (docs/plugins.md). Example: `plugin: {transform:
+    """A step that a plug-in implements (docs/plugins.md). Example: `plugin: {transform:
     "my_package:MyTransform"}`."""
 
     transform: Name = Field(

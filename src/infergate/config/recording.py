@@ -28,9 +28,9 @@ RecordedHeader = Annotated[
 
 
 class RedactConfig(Section):
-    """Tensors that are removed or zeroed before anything is written, by the client's names or
-    globs of names. With any name, bodies that only servers of one protocol understand are removed
-    too (docs/recording.md).
+    """Tensors that are removed or zeroed before anything is written, by the client's names or globs
+    of names. If any name is given, bodies that only servers of one protocol understand, such as
+    explanation requests, are removed too (docs/recording.md).
 
     Example: `redact: {remove: [comment], zero: [patient_*]}`.
     """
@@ -69,7 +69,7 @@ class RecordingConfig(Section):
 
     path: FilePath = Field(
         description="The folder of the files, relative to this file. It is created if it does not "
-        "exist. Each gateway needs a folder of its own. Example: `/var/lib/infergate/recordings`."
+        "exist. Each gateway needs its own folder. Example: `/var/lib/infergate/recordings`."
     )
     active: bool = Field(
         default=True,
@@ -103,5 +103,5 @@ class RecordingConfig(Section):
         "that may hold credentials are never recorded. Example: `[x-tenant, traceparent]`.",
     )
     redact: RedactConfig = Field(
-        default=RedactConfig(), description="Tensors that are not recorded, or not their data."
+        default=RedactConfig(), description="Tensors to remove or zero before recording."
     )

@@ -1,7 +1,7 @@
 """Prints a configuration, or the difference between two configurations, without secrets.
 
 The output hides the hashes of keys, passwords in URLs, paths of endpoints, the values that routes
-require of headers with credentials, and options of plug-ins whose names suggest credentials. It
+require in headers with credentials, and options of plug-ins whose names suggest credentials. It
 does not hide other values that come from environment variables."""
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def transform_findings(outline: Outline) -> Iterator[Finding]:
         findings = [((*base, *path), problem) for path, problem in _step_findings(transforms)]
         yield from findings
         declared = outline.models.get(route.model)
-        # A plug-in's part of the metadata is known only when it has been created.
+        # The metadata of a plug-in's tensors is known only after the plug-in was created.
         if declared is not None and not findings and not any(plugin_steps(transforms)):
             yield from _model_findings(base, transforms, declared)
 

@@ -51,7 +51,7 @@ _STEPS: Final[Mapping[str, type[Step]]] = {
 
 
 MakePluginStep = Callable[[PluginStepConfig], Step]
-"""Returns the step that a plug-in carries out."""
+"""Returns the step that a plug-in implements."""
 
 
 def _no_plugins(config: PluginStepConfig) -> Step:

@@ -84,14 +84,14 @@ class _TensorSection(Section):
 
 
 class CastConfig(_TensorSection):
-    """Converts the datatype. Floats lose their fraction on the way to integers. A value that the
-    new datatype cannot hold is an error. Example: `cast: {tensor: x, from: FP64, to: FP32}`."""
+    """Converts the datatype. Floats are truncated when they become integers. A value that the new
+    datatype cannot hold is an error. Example: `cast: {tensor: x, from: FP64, to: FP32}`."""
 
     from_: TensorType | None = Field(
         default=None,
         alias="from",
-        description="The datatype before this step; another one is an error. It is required for "
-        "inputs, because clients see it in the metadata.",
+        description="The datatype before this step. Any other datatype is an error. It is "
+        "required for inputs, because clients see it in the metadata.",
     )
     to: TensorType = Field(description="The datatype after this step.")
 
@@ -129,8 +129,9 @@ class ReshapeConfig(_TensorSection):
     from_: Shape | None = Field(
         default=None,
         alias="from",
-        description="The shape before this step without the batch, where -1 is any size; another "
-        "shape is an error. It is required for inputs, because clients see it in the metadata.",
+        description="The shape before this step without the batch, where -1 is any size. Any "
+        "other shape is an error. It is required for inputs, because clients see it in the "
+        "metadata.",
     )
     to: Shape = Field(
         description="The shape after this step without the batch. One dimension may be -1: its "
@@ -167,17 +168,17 @@ class Base64Config(_TensorSection):
 
 
 class TextConfig(_TensorSection):
-    """Converts text (BYTES) to the bytes of its UTF-8 form as numbers, or numbers to text. The
-    numbers have one dimension more. Example: `text_encode: {tensor: text, length: 128}`."""
+    """Converts text (BYTES) to its UTF-8 bytes as numbers, or such numbers to text. The tensor of
+    numbers has one more dimension. Example: `text_encode: {tensor: text, length: 128}`."""
 
     datatype: TensorType = Field(
         default=Datatype.UINT8,
         description="Datatype of the numbers: UINT8, UINT16, INT32 or INT64.",
     )
-    length: Positive = Field(description="The number of numbers for each text.")
+    length: Positive = Field(description="The number of values for each text.")
     pad: int = Field(
         default=0,
-        description="The number that fills the rest. Decoding removes it from the end.",
+        description="The value used for padding. Decoding removes it from the end.",
     )
     too_long: Literal["error", "truncate"] = Field(
         default="error", description="What happens to a text that is longer than `length`."
@@ -213,9 +214,9 @@ class DecodeImageConfig(_TensorSection):
     )
     shorter_side: Positive | None = Field(
         default=None,
-        description="With `crop`: scale the image until its shorter side has so many pixels, then "
-        "cut out the center, as torchvision's `Resize` and `CenterCrop`. By default, as much as "
-        "possible of the image stays. Example: `256` for the size `[224, 224]`.",
+        description="With `crop`: scale the image until its shorter side has this many pixels, "
+        "then cut out the center, like torchvision's `Resize` and `CenterCrop`. By default, as "
+        "much of the image as possible is kept. Example: `256` for the size `[224, 224]`.",
     )
     method: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = Field(
         default="bilinear", description="Pillow's method of resampling."
@@ -236,7 +237,7 @@ class DecodeImageConfig(_TensorSection):
         "0.224, 0.225]`.",
     )
     exif_orientation: bool = Field(
-        default=True, description="Turn photos as their EXIF orientation says."
+        default=True, description="Rotate and flip images according to their EXIF orientation."
     )
     max_pixels: Annotated[int, Field(ge=1, le=_PILLOW_MAX_PIXELS)] = Field(
         default=DEFAULT_MAX_PIXELS,
@@ -269,18 +270,18 @@ class SoftmaxConfig(_TensorSection):
 
 
 class ArgmaxConfig(_TensorSection):
-    """Replaces scores by the position of the largest score, as INT64. Example: `argmax: {tensor:
+    """Replaces scores with the position of the largest score, as INT64. Example: `argmax: {tensor:
     logits, to: class}`."""
 
-    to: Text = Field(default="", description="The new name. By default, the name stays.")
+    to: Text = Field(default="", description="The new name. By default, the name does not change.")
     axis: Axis = Field(
         default=-1, description="The axis, which is not the batch. The dimension is removed."
     )
 
 
 class TopKConfig(_TensorSection):
-    """Replaces scores by the largest of each row (the last dimension), largest first. Example:
-    `top_k: {tensor: probs, k: 5, values: scores, indices: classes}`."""
+    """Replaces scores with the largest scores of each row (the last dimension), in descending
+    order. Example: `top_k: {tensor: probs, k: 5, values: scores, indices: classes}`."""
 
     k: Positive = Field(description="The number of scores of each row.")
     values: Text = Field(default="", description="The name of the output with the scores.")
@@ -319,7 +320,7 @@ class StepSection(Section):
     text_encode: TextConfig | None = Field(default=None, description="Convert text to numbers.")
     text_decode: TextConfig | None = Field(default=None, description="Convert numbers to text.")
     plugin: PluginStepConfig | None = Field(
-        default=None, description="A step that a plug-in carries out."
+        default=None, description="A step that a plug-in implements."
     )
 
 
@@ -352,13 +353,13 @@ class OutputStepConfig(StepSection):
 
 class TransformsConfig(Section):
     """Changes of the tensors between clients and the backend, in canonical form and thus for every
-    protocol (docs/transforms.md). Clients see the changed tensors in metadata. The names are those
-    of `rewrite`'s client side; `models` declares the backend's tensors."""
+    protocol (docs/transforms.md). Clients see the changed tensors in metadata. Steps use the
+    client's names, as in `rewrite`; `models` declares the backend's tensors."""
 
     batch: bool = Field(
         default=True,
-        description="Whether the first dimension of every tensor is the batch. Steps keep it: "
-        "shapes exclude it, and axis 0 is the batch.",
+        description="Whether the first dimension of every tensor is the batch. Steps do not "
+        "change it: the shapes in steps do not include it, and axis 0 is the batch.",
     )
     inputs: tuple[InputStepConfig, ...] = Field(
         default=(),
@@ -377,7 +378,7 @@ def kinds_of(section: StepSection) -> list[str]:
 
 
 def plugin_steps(config: TransformsConfig | None) -> Iterator[PluginStepConfig]:
-    """Yield the steps of ``config`` that plug-ins carry out."""
+    """Yield the steps of ``config`` that plug-ins implement."""
     for section in () if config is None else (*config.inputs, *config.outputs):
         if section.plugin is not None:
             yield section.plugin

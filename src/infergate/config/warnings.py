@@ -1,5 +1,5 @@
-"""Parts of a valid routes.yaml that have no effect. They are allowed, so that a rollback or a first
-step changes a single number."""
+"""Parts of a valid routes.yaml that have no effect. They are allowed, so that the first step of a
+rollout, or a rollback, changes only one number."""
 
 from __future__ import annotations
 

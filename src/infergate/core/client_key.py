@@ -1,4 +1,4 @@
-"""The client and the connection of a request, between which queues are fair."""
+"""Identifies the client and the connection of a request, for queues that are fair between them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LOSSLESS_TARGETS: Final = {
 
 def convert(tensor: Tensor, target: Datatype) -> Tensor:
     """Return ``tensor`` as ``target``, which is one of the LOSSLESS_TARGETS of its datatype or, for
-    the way back, the original datatype."""
+    the reverse conversion, the original datatype."""
     with np.errstate(over="ignore", invalid="ignore"):  # overflow becomes infinity, NaN stays NaN
         elements = _convert_elements(tensor, target)
     return replace(tensor, datatype=target, data=memoryview(elements.tobytes()))

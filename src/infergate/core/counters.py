@@ -57,7 +57,7 @@ class RouteCounters:
     differences: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Differences by output and cause."""
     mismatches: Counter[str] = field(default_factory=Counter)
-    """Mismatches by what happened to them: ``stored``, ``full`` or ``failed``."""
+    """Mismatches by the result of storing them: ``stored``, ``full`` or ``failed``."""
     cache: Counter[str] = field(default_factory=Counter)
     """Inferences by the result of the response cache: ``hit``, ``miss``, ``collapsed`` or
     ``bypass``."""

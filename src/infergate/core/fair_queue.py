@@ -10,10 +10,11 @@ overtake large jobs of another.
 *Rule 2.* No job waits forever because of jobs of its own priority. Each job that is taken advances
 the virtual clock by its cost divided by the total weight of the waiting clients, and jobs of new
 clients start at the clock. Jobs of higher priorities may delay a job without limit.
-*Rule 3.* A full queue sheds jobs of the lowest priority first. Of this priority, it sheds the last
-jobs of the client with the most waiting in proportion to its weight, on the connection with the
-most waiting. If the client of the new job would then have as much itself, the new job displaces
-only jobs of the client's other connections, or is rejected.
+*Rule 3.* A full queue sheds jobs of the lowest priority first. Of this priority, it sheds the
+latest job of the client with the highest load, on the connection of this client with the highest
+load. The load is the number or cost of waiting jobs, divided by the client's weight. If the new job
+would give its own client the highest load, it displaces only a job of another connection of that
+client, or is rejected.
 *Rule 4.* Every operation takes O(log n) time, except ``take`` with ``max_cost``."""
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class QueuedJob(Generic[T]):
 
 
 _Load = tuple[float, float]
-"""The cost and the number of jobs, or the number and the cost if the number decides."""
+"""The cost and the number of jobs. The number comes first if the queue has too many jobs, and the
+cost comes first if their cost is too high."""
 
 _Rank = tuple[float, ...]
 _RankedName = tuple[_Rank, int, str]
@@ -54,7 +56,7 @@ _RankedName = tuple[_Rank, int, str]
 
 class _Ranking:
     """Names by rank: the lowest rank first, and the oldest first among equals. Outdated entries of
-    the heap are dropped when they reach its top, or when they are most of it."""
+    the heap are dropped when they reach its top, or when they are the majority."""
 
     __slots__ = ("_entries", "_heap", "_number")
 
@@ -103,12 +105,12 @@ class _Flow:
         raise NotImplementedError
 
     def latest(self) -> int:
-        """Return the number of the last job, or 0 if there may be others to choose from."""
+        """Return the number of the latest job, which is unique, or 0 for a flow that consists of
+        other flows."""
         return 0
 
     def load(self, *, costly: bool, added: int = 0) -> _Load:
-        """Return what waits, in proportion to the weight. ``added`` is the cost of a further
-        job."""
+        """Return the waiting jobs divided by the weight. ``added`` is the cost of a further job."""
         count = (self.count + (added > 0)) / self.weight
         cost = (self.cost + added) / self.weight
         return (cost, count) if costly else (count, cost)

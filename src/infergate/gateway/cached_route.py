@@ -2,16 +2,16 @@
 
 - A key covers everything that can change the response (``caching.keys``), so a cached response is
   the response that the backend would have sent. Only its id is replaced.
-- Sequences, streams, shared memory and requests with ``Cache-Control: no-store`` are neither looked
-  up nor kept. A request with ``no-cache`` goes to the backend, and its response is kept.
-- Errors and responses of a fallback are not kept.
+- Requests of sequences, streams, requests with shared memory, and requests with ``Cache-Control:
+  no-store`` bypass the cache. A request with ``no-cache`` goes to the backend, and its response is
+  cached.
+- Errors and responses of a fallback are not cached.
 - A *flight* is an inference in progress for which several clients may wait (as in Go's
-  singleflight). It continues until its response arrives or no client waits
-  for it, so a client that disconnects does not affect others. An error is returned to all clients
-  that wait. There are two exceptions. If the first client times out, clients with a later deadline
-  start one new flight together. If the backend's queue has no room for the first client, other
-  clients start a flight, because the queue is fair between clients.
-"""
+  singleflight). It continues until its response arrives or no client waits for it, so a client that
+  disconnects does not affect others. An error is returned to all waiting clients. There are two
+  exceptions. If the first client times out, clients with a later deadline start one new flight
+  together. If the backend's queue rejects the first client, other clients start a new flight,
+  because the queue is fair between clients and may accept them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from infergate.gateway.route_layers import RouteInferences
 from infergate.gateway.shared_memory import uses_shared_memory
 
 STATUS_HEADER: Final = "cache-status"
-"""The header that reports what the cache did (RFC 9211)."""
+"""The header that reports how the cache handled the request (RFC 9211)."""
 AGE_HEADER: Final = "age"
 _CACHE_CONTROL: Final = "cache-control"
 _NAME: Final = "infergate"
@@ -54,12 +54,13 @@ _HIT, _MISS, _COLLAPSED, _BYPASS = "hit", "miss", "collapsed", "bypass"
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
     """How the responses of a route are cached. ``scope`` is a hash of everything in the
-    configuration that can change a response, ``backend`` the name of the route's backend, ``ttl``
-    the lifetime of a response in seconds. ``timeout`` is that of the backend in seconds, or None if
-    the route has its own, which is part of the deadlines already. ``ignored`` are names of request
-    parameters that are not part of keys. ``forwarded`` selects the headers that backends receive.
-    With ``per_identity``, clients with different identities share no responses. With ``min_uses``
-    of 2, an inference is looked up and kept when it occurs for the second time."""
+    configuration that can change a response. ``backend`` is the name of the route's backend, and
+    ``ttl`` is the lifetime of a response in seconds. ``timeout`` is the backend's timeout in
+    seconds. It is None if the route sets a timeout, because deadlines then include it already.
+    ``ignored`` has the names of request parameters that are not part of keys. ``forwarded`` selects
+    the headers that backends receive. With ``per_identity``, clients with different identities
+    share no responses. With ``min_uses`` of 2, an inference is looked up and kept when it occurs
+    for the second time."""
 
     scope: bytes
     backend: str
@@ -82,13 +83,14 @@ class _Result:
 
 
 _FlightKey = tuple[bytes, tuple[str, ...]]
-"""The key of an inference, and the values of its ignored parameters: they cannot change a response,
-but they can change whether there is one, and when."""
+"""The key of an inference, and the values of its ignored parameters. These parameters cannot change
+the response, but they can delay it or cause an error, so only inferences with equal values share a
+flight."""
 
 
 class _Flight:
-    """An inference in progress. ``context`` is its own context, so that it can outlive the client
-    that has started it."""
+    """An inference in progress. It has its own ``context``, so that it can outlive the client that
+    started it."""
 
     __slots__ = ("_memory", "context", "key", "task", "waiting")
 
@@ -102,7 +104,8 @@ class _Flight:
         self._memory: DetachedMemoryAccount | None = None
 
     def outlive(self, context: RequestContext, size: int) -> None:
-        """Take over ``size`` bytes of the request of ``context``, whose client leaves."""
+        """Take over ``size`` bytes of memory from the request of ``context``, because its client no
+        longer waits."""
         self._memory = self.context.memory = context.memory.detach(size)
         self.task.add_done_callback(self._release)
 
@@ -196,7 +199,7 @@ class CachedRoute:
         return key_parts(request, further, policy.ignored)
 
     def _occurs_first(self, parts: Sequence[Buffer]) -> bool:
-        """Return whether the inference is to be cached only when it occurs again."""
+        """Return whether the inference occurs for the first time and must not be cached yet."""
         policy = self._policy
         if policy.min_uses == 1:
             return False
@@ -225,7 +228,7 @@ class CachedRoute:
             is_first = flight is None
             if flight is None:
                 flight = self._start(key, flight_key, request, context)
-            elif timeout is not None:  # the time in which it waits counts, as if it had been sent
+            elif timeout is not None:  # as if this request had been sent
                 context.shorten_deadline(arrived + timeout)
             status = "fwd=miss" if is_first else "fwd=miss; collapsed"
             try:
@@ -262,7 +265,7 @@ class CachedRoute:
             self._tasks.discard(task)
             self._forget(flight)
             if not task.cancelled():
-                task.exception()  # all clients may have left
+                task.exception()  # no client may be waiting
 
         task.add_done_callback(end)
         return flight
@@ -341,7 +344,7 @@ class CachedRoute:
             name: value for name, value in context.response_headers.items() if name not in _NOT_KEPT
         }
         entry = CachedResponse(response, headers)
-        if context.record.backend != self._policy.backend:  # of the fallback
+        if context.record.backend != self._policy.backend:  # a response of the fallback
             return _Result(entry)
         is_same_version = await self._check_version(request, response)
         is_kept = is_same_version and await self._keep(key, tag, entry, context)
@@ -371,8 +374,8 @@ class CachedRoute:
                 account.close()
 
     async def _check_version(self, request: InferRequest, response: InferResponse) -> bool:
-        """Return whether ``response`` has the same version as the last response. If it has not, the
-        server has loaded another version, and all cached responses are obsolete."""
+        """Return whether ``response`` has the same version as the last response. If the version
+        differs, the server has loaded another version, and all cached responses are obsolete."""
         requested = request.model, request.version
         previous = self._versions.get(requested)
         if previous == response.version:
@@ -427,7 +430,8 @@ def _report(context: RequestContext, status: str) -> None:
 
 
 def _directives(headers: Mapping[str, str]) -> Sequence[str]:
-    """Return those of the directives ``no-cache`` and ``no-store`` that the client has sent."""
+    """Return the Cache-Control directives that the client has sent, among ``no-cache`` and
+    ``no-store``."""
     value = headers.get(_CACHE_CONTROL)
     if value is None:
         return ()

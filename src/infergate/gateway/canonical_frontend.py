@@ -1,8 +1,8 @@
 """Serves callers in this process, whose requests and responses are in canonical form.
 
 The frontend runs the same steps as the frontend of a protocol: names, authorization, routes, the
-backend, and the record of the request. Only the codec is missing, so this module makes the checks
-of tensors that codecs make."""
+backend, and the record of the request. There is no codec, so this module checks tensors as codecs
+do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from infergate.gateway.internal_error import internal_error
 from infergate.gateway.streaming import RequestObserver
 
 IN_PROCESS: Final = "in-process"
-"""The client's protocol in metrics and logs, and the peer."""
+"""The name of the client's protocol, and of the peer, in metrics and logs."""
 
 
 class CanonicalFrontend:
@@ -108,7 +108,7 @@ class CanonicalFrontend:
             public = internal_error("serving a caller in this process", error)
             record.record_error(public)
             raise public from None
-        except BaseException:  # the caller has gone, or the gateway aborts the request
+        except BaseException:  # the caller was cancelled, or the gateway aborts the request
             if context.abort_error is None:
                 record.outcome = Kind.CANCELLED.value
             else:
@@ -142,8 +142,8 @@ def _size(tensors: tuple[Tensor, ...]) -> int:
 
 
 def _check_inputs(request: InferRequest, limits: Limits) -> None:
-    """Make the checks of a codec on the tensors of ``request``. Raises BAD_REQUEST and TOO_LARGE
-    and, with the limits of the event loop, NeedsOffloadError."""
+    """Check the tensors of ``request`` as a codec does. Raises BAD_REQUEST and TOO_LARGE and, with
+    the limits of the event loop, NeedsOffloadError."""
     if max(len(request.inputs), len(request.outputs)) > limits.tensors:
         raise bad_request(f"there are over {limits.tensors} tensors (the limit)", limit="tensors")
     size, elements = _size(request.inputs), 0

@@ -1,7 +1,7 @@
 """Copies of inferences whose responses are compared with the served responses.
 
 - The served responses are kept until the responses to the copy have arrived. If they exceed a
-  limit, the copy is sent all the same, and the comparison is dropped and counted.
+  limit, the copy is still sent, but the comparison is dropped and counted.
 - A share of the inferences is sent to the noise baseline as well, after the copy. The baseline is a
   second old server, or the backend that served the inference. Requests of a sequence are never sent
   twice to the same backend, because they would change its state.

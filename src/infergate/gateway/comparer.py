@@ -1,9 +1,9 @@
 """Compares the responses of mirrors with the served responses, off the serving path.
 
 Comparisons wait in a queue, from which a helper process takes batches. The queue is limited by
-``MAX_WAITING`` and ``MAX_BYTES``, and its tensors count for ``limits.in_flight_bytes``, as optional
-work, because they move from the account of the copy. A comparison beyond a limit is dropped and
-counted; a request never waits for a comparison.
+``MAX_WAITING`` and ``MAX_BYTES``. Its tensors are charged to ``limits.in_flight_bytes`` as optional
+work, like the copy that they come from. A comparison beyond a limit is dropped and counted.
+Requests never wait for comparisons.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from infergate.routing.table import Rewrite, Route
 
 T = TypeVar("T")
 MAX_WAITING: Final = 512
-"""Maximum number of comparisons that wait or run, of all routes."""
+"""Maximum number of waiting and running comparisons, over all routes."""
 MAX_BYTES: Final = 256 * MIB
 """Maximum bytes of the tensors of these comparisons. A single comparison may exceed it, within
 the memory for optional work."""
 _MAX_BATCH: Final = 128
 _MAX_BATCH_BYTES: Final = 4 * MIB
 _MAX_BATCH_TENSORS: Final = 256
-"""Maximum number of outputs in a batch. The result of each that differs takes the event loop about
-20 µs to read."""
+"""Maximum number of outputs in a batch. The event loop takes about 20 µs to read the result of each
+output that differs."""
 _BATCH_SECONDS: Final = 0.1
-"""Seconds for which comparisons are collected before a batch starts. A batch takes the event loop
-less time than single comparisons do."""
+"""Seconds for which comparisons are collected before a batch starts. The event loop spends less
+time on a batch than on the same number of single comparisons."""
 _EXPIRY_SECONDS: Final = 60.0
 """Seconds between two searches for expired mismatches."""
 _MIN_WARNING_SECONDS: Final = 60.0
@@ -82,15 +82,15 @@ class ComparisonJob:
 
 
 class MismatchStore(Protocol):
-    """Stores inferences whose responses differ. All methods block, and raise nothing."""
+    """Stores inferences whose responses differ. All methods block. None of them raises."""
 
     def store(self, exchange: Exchange, mirrored: Outcome, mirror: str) -> str:
         """Store ``exchange`` with the outcome of its copy at the backend ``mirror``, if the limits
-        allow it. Return what happened, as a label of a metric."""
+        allow it. Return the result, which is a label value of a metric."""
         ...
 
     def remove_expired(self) -> None:
-        """Delete what has reached its maximum age."""
+        """Delete the inferences that have reached their maximum age."""
         ...
 
 
@@ -130,8 +130,8 @@ class RouteComparer:
         self._queue: Final = queue
 
     def submit(self, job: ComparisonJob, memory: MemoryAccount) -> None:
-        """Compare ``job`` later, or drop it. ``memory`` holds the charge of the served exchange,
-        which moves to the job."""
+        """Compare ``job`` later, or drop it. ``memory`` is the account of the served
+        exchange, whose charge moves to the job."""
         self._queue.add(self, job, memory)
 
     def count(self, result: str) -> None:
@@ -244,8 +244,8 @@ class MirrorComparer:
     # ---- the queue
 
     def add(self, route: RouteComparer, job: ComparisonJob, memory: MemoryAccount) -> None:
-        """Queue ``job``, or drop it if a limit is reached. ``memory`` holds the charge of the
-        served exchange, which moves to the job."""
+        """Queue ``job``, or drop it if a limit is reached. ``memory`` is the account of the served
+        exchange, whose charge moves to the job."""
         size = job.size
         if not self._has_capacity(size) or not _grow(memory, size - job.exchange.size):
             route.count("dropped")

@@ -179,7 +179,7 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
             self._record(context)
             record.message = None
         else:
-            record.message = None  # the response may take long
+            record.message = None  # sending the response may take long
             response.body_stream = _RecordedBody(response.body_stream, self._record, context)
 
 

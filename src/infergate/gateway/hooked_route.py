@@ -97,7 +97,7 @@ class HookedRoute:
 
 
 class _Passage:
-    """One inference on its way through the hooks."""
+    """The state of one inference that passes through the hooks."""
 
     def __init__(self, limits: Limits, context: RequestContext, *, is_stream: bool) -> None:
         self._limits: Final = limits

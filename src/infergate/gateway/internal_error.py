@@ -1,5 +1,5 @@
-"""Converts a bug into the failure of one request. The client's error message reveals nothing; the
-log has the traceback."""
+"""Converts a bug into the failure of one request. The error message to the client has no details;
+the log has the traceback."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class ExchangeObserver(Protocol):
 
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
         """Receive a finished exchange. The method runs on the event loop, must return at once, and
-        raises nothing. ``memory`` is the account of the request: an observer that keeps the
+        must not raise. ``memory`` is the account of the request: an observer that keeps the
         exchange charges it with ``detach_optional``."""
         ...
 

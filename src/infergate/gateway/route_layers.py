@@ -2,8 +2,8 @@
 
 A layer sees each inference in canonical form with the client's names, before the route's split,
 fallback and mirror. The layers of a route are, from the client inwards: observers
-(``ObservedRoute``), request hooks, the response cache, and transforms. Routes without layers do not
-pay for them.
+(``ObservedRoute``), request hooks, the response cache, and transforms. Layers cost nothing on
+routes without them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ class RouteInferences(Protocol):
 
 
 RouteLayer = Callable[[RouteInferences], RouteInferences]
-"""Returns inferences that use the given inferences of the next layer."""
+"""Wraps the inferences of the next layer."""
 
 
 @runtime_checkable
 class TransformsMetadata(Protocol):
-    """A ``RouteLayer`` whose clients see other tensors than the next layer has."""
+    """A ``RouteLayer`` that changes tensors, so that clients see different metadata than the next
+    layer."""
 
     def __call__(self, inner: RouteInferences, /) -> RouteInferences: ...
 

@@ -190,7 +190,7 @@ class TrafficSplit:
         mirror = self._mirror
         if kept is not None:
             if self._is_served_by_mirror(kept.target):
-                kept.release()  # a server agrees with itself, which proves nothing
+                kept.release()  # comparing a server with itself proves nothing
             else:
                 self._send_compared(kept)
             return
@@ -232,7 +232,7 @@ class TrafficSplit:
 
 
 def split_key(request: InferRequest, context: RequestContext, header: str) -> str:
-    """Return the text that decides which target ``request`` goes to: its sequence, or the value of
+    """Return the text that selects the target of ``request``: its sequence, or the value of
     ``header``, or else its id."""
     sequence = sequence_key(request)
     if sequence is not None:

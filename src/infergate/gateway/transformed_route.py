@@ -63,7 +63,7 @@ class TransformLayer:
 
 
 class TransformedRoute:
-    """Runs inferences on ``inner``, and transforms their tensors as ``layer`` says."""
+    """Runs inferences on ``inner``, and transforms their tensors as ``layer`` specifies."""
 
     def __init__(self, layer: TransformLayer, inner: RouteInferences) -> None:
         self._layer: Final = layer
@@ -91,8 +91,8 @@ class TransformedRoute:
 
     @contextlib.contextmanager
     def _inner_datatypes(self, context: RequestContext) -> Generator[None]:
-        """Let the backend's response have datatypes that the client's protocol does not support, as
-        a step may cast them. The route's own casts apply to the result of the steps."""
+        """Allow datatypes in the backend's response that the client's protocol does not support,
+        because a step may cast them. The route's own casts apply to the result of the steps."""
         unsupported = context.unsupported_datatypes
         context.unsupported_datatypes = frozenset()
         try:
@@ -189,7 +189,7 @@ class TransformedRoute:
         self, group: StepGroup, tensors: tuple[Tensor, ...], context: RequestContext
     ) -> StepSizes:
         """Return ``group.measure(tensors)``. It reads headers of images in a thread if the images
-        are large. Images in Base64 are decoded for this, which takes memory."""
+        are large. This decodes Base64 images, which takes memory."""
         size = sum(len(tensor.data) for tensor in tensors) if group.decodes_images else 0
         if size <= _MEASURED_INLINE_BYTES:
             return group.measure(tensors)

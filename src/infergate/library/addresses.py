@@ -19,15 +19,16 @@ _ADMIN: Final = "admin"
 @dataclass(frozen=True, slots=True)
 class ListenerAddress(Address):
     """The bound address of a listener: ``host`` and ``port``, or the socket file ``unix``. As text,
-    it is ``host:port`` or ``unix:/path``. ``scheme`` is that of ``url``."""
+    it is ``host:port`` or ``unix:/path``. ``scheme`` is the scheme of ``url``."""
 
     scheme: str = "http"
 
     @property
     def url(self) -> str:
         """A URL that reaches the listener from this machine: ``http://``, ``https://``,
-        ``grpc://``, ``grpcs://`` or, for size-prefixed GraphPipe, ``tcp://``. For a socket file, it
-        is ``http+unix:/path`` or ``unix:/path``. Backends of other gateways accept such URLs."""
+        ``grpc://``, ``grpcs://`` or, for size-prefixed GraphPipe, ``tcp://``. For a socket file,
+        the URL is ``http+unix:/path`` or ``unix:/path``. The URL can be the address of a backend in
+        another gateway's configuration."""
         if self.unix:
             return f"{'http+unix' if self.scheme == 'http' else 'unix'}:{self.unix}"
         local = Address(_LOOPBACK.get(self.host, self.host), self.port)
@@ -37,7 +38,7 @@ class ListenerAddress(Address):
 def listener_addresses(
     config: Config, bound: Mapping[str, Address]
 ) -> Mapping[str, ListenerAddress]:
-    """Return the addresses of the listeners of ``config``, which are ``bound``, by their names."""
+    """Return the listeners of ``config`` by name, with their addresses from ``bound``."""
     tls = compiled.server_tls(config)
     return {
         name: ListenerAddress(

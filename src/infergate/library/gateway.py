@@ -1,8 +1,8 @@
 """The gateway as an object of the caller's program.
 
-The object owns its listeners, backends, tasks and helper processes, and nothing of the process: it
-installs no signal handlers, configures no logging, and prints nothing. It lives on the event loop
-that starts it. Several gateways may run in one process."""
+The object owns its listeners, backends, tasks and helper processes. It does not change the process:
+it installs no signal handlers, configures no logging, and prints nothing. It lives on the event
+loop that starts it. Several gateways may run in one process."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ class Gateway:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, access_log: bool = False) -> Self:
-        """Return the gateway that the file ``path`` configures. Raises ConfigError with all
-        errors."""
+        """Return a gateway configured by the file ``path``. Raises ConfigError with all errors."""
         file = Path(path)
         gateway = cls(_load(file), access_log=access_log)
         gateway._path, gateway._folder = file, file.parent
@@ -68,7 +67,7 @@ class Gateway:
         folder: str | os.PathLike[str] = ".",
         access_log: bool = False,
     ) -> Self:
-        """Return the gateway that ``config`` configures, a mapping with the keys of a configuration
+        """Return a gateway configured by ``config``, a mapping with the keys of a configuration
         file. ``folder`` is the base of relative paths. Raises ConfigError with all errors."""
         base = Path(folder)
         gateway = cls(_from_mapping(config, base), access_log=access_log)
@@ -83,7 +82,7 @@ class Gateway:
     @property
     def addresses(self) -> Mapping[str, ListenerAddress]:
         """The bound addresses of the listeners, by name: ``http``, ``grpc``, ``admin``,
-        ``additional.<name>``, ``graphpipe[0]``. Ports are the actual ports, also if the
+        ``additional.<name>``, ``graphpipe[0]``. Ports are the actual ports, even if the
         configuration has port 0."""
         running = self._started()
         bound = {name: listener.address for name, listener in running.listeners.items()}
@@ -92,14 +91,14 @@ class Gateway:
     # ---- lifetime
 
     async def start(self) -> None:
-        """Bind the listeners and accept connections. Raises OSError, which names the address that
-        cannot be bound."""
+        """Bind the listeners and accept connections. Raises OSError with the address that cannot be
+        bound."""
         if self._running is not None:
             raise RuntimeError("the gateway is already running")
         running = self._running = self._assemble(self._config)
         try:
             await running.start()
-        except OSError:  # everything is closed
+        except OSError:  # close everything
             self._running = None
             raise
         except BaseException:
@@ -107,12 +106,14 @@ class Gateway:
             raise
 
     def drain(self) -> None:
-        """Fail readiness for every protocol, but keep serving."""
+        """Report that the gateway is not ready, in every protocol, but continue to serve
+        requests."""
         self._started().drain()
 
     async def stop(self, grace: float | None = None) -> None:
-        """Stop accepting, let requests finish for up to ``grace`` seconds, by default
-        ``drain.timeout`` of the configuration, and close everything. A second call does nothing."""
+        """Stop accepting connections, wait up to ``grace`` seconds for requests to finish, and
+        close everything. By default, ``grace`` is ``drain.timeout`` of the configuration. A second
+        call does nothing."""
         running, self._running = self._running, None
         if running is not None:
             self._config = running.config
@@ -123,7 +124,7 @@ class Gateway:
         finish under the old configuration. Without ``config``, read the file again.
 
         Raises ConfigError if the configuration is invalid, and ConfigRejectedError if it cannot
-        replace the active one. The active configuration then stays."""
+        replace the active one. The active configuration then stays in effect."""
         new = await asyncio.to_thread(self._read, config)
         await self._started().reload(new)
 
@@ -162,9 +163,9 @@ class Gateway:
         timeout: float | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``, each of them on demand. Closing the generator
-        abandons the rest. The route's timeout applies to each response, ``timeout`` to all. Raises
-        TypeError like ``infer``."""
+        """Yield all responses to ``request``, each of them on demand. Closing the generator cancels
+        the stream. The route's timeout applies to each response, and ``timeout`` to the whole
+        stream. Raises TypeError like ``infer``."""
         check_types(request)
         responses = self._started().in_process.stream(request, timeout, headers)
         async with aclosing(responses):
@@ -199,11 +200,11 @@ class Gateway:
         assert isinstance(status, HealthStatus)
         return status.ok
 
-    # ---- what a subclass that owns more than the library does differently
+    # ---- overridden by the subclass of ``infergate serve``, which owns the process
 
     def _adapted(self, config: Config) -> Config:
-        """Check ``config``, and return it without the settings of the process, which belong to the
-        caller. Raises ConfigError."""
+        """Check ``config``, and return it without the settings of the process, for which the caller
+        is responsible. Raises ConfigError."""
         check_config(config, needs_listener=False)
         changes: dict[str, Any] = {"workers": 1}
         if not self._has_access_log:

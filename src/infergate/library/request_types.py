@@ -1,4 +1,4 @@
-"""Checks the types in the requests of callers, who may not use a type checker."""
+"""Checks the types in callers' requests, because callers may not use a type checker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from infergate.core.tensor import Tensor
 
 
 def check_types(request: InferRequest) -> None:
-    """Raise TypeError, which names the field, unless the fields of ``request`` have their types."""
+    """Raise TypeError, which names the field, if a field of ``request`` does not have its declared
+    type."""
     _check(request, InferRequest, "request")
     for name in ("model", "version", "id"):
         _check(getattr(request, name), str, f"request.{name}")

@@ -11,7 +11,7 @@ from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.tensor import Tensor, tensor_from_array
 
 _BFLOAT16: Final = "bfloat16"
-"""The name of the dtype of ml_dtypes."""
+"""The name of the bfloat16 dtype of ml_dtypes."""
 _DATATYPES: Final = {
     np.dtype(dtype): datatype
     for datatype, dtype in NUMPY_DTYPES.items()
@@ -23,9 +23,9 @@ _TEXT_KINDS: Final = "SUO"
 def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -> Tensor:
     """Return a tensor with the elements of ``values``; its inverse is :meth:`Tensor.numpy`.
 
-    Without ``datatype``, the array's dtype gives it: Python integers become INT64, Python floats
-    FP64, and texts and bytes BYTES (texts as UTF-8). Raises TypeError if an element cannot have the
-    datatype."""
+    Without ``datatype``, the datatype follows from the array's dtype. Python integers become INT64,
+    Python floats FP64, and texts and bytes BYTES (texts as UTF-8). Raises TypeError if an element
+    cannot have the datatype."""
     if datatype is Datatype.BYTES:
         return tensor_from_array(name, datatype, _bytes_array(values))
     if isinstance(values, np.ndarray):

@@ -1,2 +1,2 @@
-"""The commands of a migration: what ``infergate probe``, ``replay``, ``explain`` and ``report``
-do. The command line (``cli``) parses their arguments and prints their results."""
+"""The implementation of the migration commands ``infergate probe``, ``replay``, ``explain`` and
+``report``. The command line (``cli``) parses their arguments and prints their results."""

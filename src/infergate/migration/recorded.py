@@ -1,4 +1,4 @@
-"""Recorded inferences as messages of their client's protocol, and the metadata that they give."""
+"""Converts recorded inferences to messages of the client's protocol and to model metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, RpcRequest
 
 DEFAULT_PROTOCOL = "v2-rest"
-"""The protocol of messages whose client spoke a protocol that backends do not speak."""
+"""The protocol to use for an inference whose client's protocol is not spoken by backends."""
 
 
 def client_message(
@@ -54,7 +54,7 @@ def recorded_message(exchange: Exchange) -> HttpRequest | RpcRequest:
 
 
 def recorded_metadata(exchange: Exchange) -> ModelMetadata:
-    """Return the metadata that the tensors of ``exchange`` give. The first dimension may vary."""
+    """Return metadata derived from the tensors of ``exchange``. The first dimension is variable."""
     request, responses = exchange.request, exchange.outcome.responses
     outputs = responses[0].outputs if responses else ()
     return ModelMetadata(

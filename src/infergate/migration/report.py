@@ -1,4 +1,5 @@
-"""The summaries that ``infergate report`` shows: of a replay, and of stored mismatches."""
+"""The summaries that ``infergate report`` shows: the summary of a replay, and the summary of stored
+mismatches."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def summarize_mismatches(
 
 
 def is_different(summary: Summary) -> bool:
-    """Return whether responses differ by more than the noise."""
+    """Return whether responses differ by more than the noise of the server."""
     return summary.verdict() is Verdict.DIFFERENT
 
 
@@ -85,8 +86,8 @@ def render(summary: Summary, style: str) -> str:
 
 
 def write_file(file: Path, parts: Iterable[str]) -> None:
-    """Write ``parts`` to ``file``, which is replaced only when all of them are written. Raises
-    OSError."""
+    """Write ``parts`` to ``file``. An existing file is replaced only after all parts are written.
+    Raises OSError."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as opened:

@@ -246,7 +246,7 @@ FORMATS: Final[dict[str, LineFormatter]] = {
 
 class AccessLog:
     """Writes a line for every request, or for the requests that ``sampler`` selects, to ``stream``
-    (by default, standard output). A thread of its own writes the lines.
+    (by default, standard output). A separate thread writes the lines.
 
     ``on_dropped`` is called for each line dropped because the reader is too slow. ``lock`` is held
     while lines are written, for several processes that share the stream.

@@ -20,7 +20,7 @@ class CacheMetrics(Collector):
         self._redis_failures = 0
 
     def count_redis_failure(self) -> None:
-        """Count that Redis did not respond."""
+        """Count a request to which Redis did not respond."""
         self._redis_failures += 1
 
     def collect(self) -> Iterator[Metric]:

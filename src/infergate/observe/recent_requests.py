@@ -19,8 +19,8 @@ from infergate.observe.metrics import Metrics
 from infergate.observe.request_counters import CLIENT_OUTCOMES, RequestFlow
 
 MAX_FAILURES: Final = 100
-"""Maximum number of failures, and of client errors, that a process keeps. They are kept apart, so
-that a client with many invalid requests does not displace the failures."""
+"""Maximum number of failures, and of client errors, that a process keeps. The two kinds are stored
+separately, so that a client with many invalid requests does not displace the failures."""
 MAX_SLOW: Final = 200
 """Maximum number of slow requests that a process keeps for each window, and that a snapshot
 contains."""
@@ -159,7 +159,7 @@ def phases_of(record: RequestRecord, seconds: float) -> tuple[tuple[str, float],
     """Return the phases of a request that took ``seconds``: ``receive`` (until its last byte),
     ``parse`` (authorization, parsing, routing and building the backend's request), ``queue``,
     ``connect`` (waiting for a connection), ``backend`` (including retries) and ``render`` (the
-    response). Without a backend request, ``parse`` is all that the gateway did."""
+    response). Without a backend request, ``parse`` covers everything after ``receive``."""
     received = record.received_at - record.started_at if record.received_at else 0.0
     began = record.backend_started_at
     if not began or not record.received_at:

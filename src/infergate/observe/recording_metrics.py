@@ -14,7 +14,7 @@ from infergate.observe.family import MetricFamily, rows_by_label
 
 class RecordingMetrics(Collector):
     """The metrics of a process's recordings. ``is_active`` returns whether the process records, or
-    None if no route is to be recorded."""
+    None if no route is recorded."""
 
     def __init__(self) -> None:
         self.counters: Final = RecordingCounters()

@@ -4,5 +4,5 @@
 - ``options``: validates the options of a plug-in
 - ``instances``: creates and closes plug-ins
 - ``runner``: runs their methods outside the event loop, with timeouts and counters
-- ``results``: checks what they return
+- ``results``: checks their return values
 """

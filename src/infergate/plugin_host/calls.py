@@ -8,7 +8,7 @@ from infergate.plugins.base import PluginCall
 
 
 def plugin_call(context: RequestContext, *, is_stream: bool) -> PluginCall:
-    """Return what plug-ins may know of the request with ``context``."""
+    """Return the facts about the request with ``context`` that plug-ins may see."""
     return PluginCall(
         route=context.record.route,
         identity=context.identity,

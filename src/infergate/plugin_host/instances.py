@@ -1,4 +1,5 @@
-"""Creates plug-ins: class, options, constructor and ``start``, each within a time limit."""
+"""Creates plug-ins: loads the class, validates the options, and runs the constructor and ``start``
+within time limits."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ MODEL_FAILURES: Final = FailureKinds(Kind.BACKEND_ERROR, Kind.BACKEND_GARBAGE, O
 def create_plugin(
     base: type[P], reference: str, group: str, options: Mapping[str, Any], label: str
 ) -> P:
-    """Return a new instance of the plug-in ``reference`` (``load_class``). Blocks the calling
-    thread. Raises PluginError, which begins with ``label``."""
+    """Return a new instance of the plug-in ``reference``, which has the form that ``load_class``
+    accepts. Blocks the calling thread. Raises PluginError, whose message begins with ``label``."""
     try:
         plugin_class = load_class(reference, group, base)
         values = read_options(plugin_class.options_type, options)
@@ -37,7 +38,7 @@ def start_plugin(
     plugin: Plugin, label: str, counters: PluginCounters, kinds: FailureKinds
 ) -> PluginRunner:
     """Call ``start`` of ``plugin``, and return its runner. Blocks the calling thread. Raises
-    PluginError, which begins with ``label``."""
+    PluginError, whose message begins with ``label``."""
     runner = PluginRunner(plugin, label, counters, kinds)
     try:
         run_within(CREATE_SECONDS, "start", lambda: runner.start(CREATE_SECONDS))

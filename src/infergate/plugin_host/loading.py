@@ -33,12 +33,12 @@ _log: Final = logging.getLogger(__name__)
 
 
 class PluginError(Exception):
-    """A plug-in cannot be used. The message names the plug-in and tells the operator why."""
+    """A plug-in cannot be used. The message names the plug-in and the reason."""
 
 
 def load_class(reference: str, group: str, base: type[P]) -> type[P]:
-    """Return the subclass of ``base`` that ``reference`` names: ``module:Class``, or an entry point
-    of ``group``. Raises PluginError."""
+    """Return the subclass of ``base`` that ``reference`` names. ``reference`` is ``module:Class``,
+    or the name of an entry point of ``group``. Raises PluginError."""
     if ":" in reference:
         module, _, name = reference.partition(":")
         if not (_PATH.fullmatch(module) and _PATH.fullmatch(name)):
@@ -90,11 +90,11 @@ def _check_class(found: Any, reference: str, base: type[P]) -> type[P]:
 
 
 def run_within(seconds: float, activity: str, function: Callable[[], T]) -> T:
-    """Return ``function()``, which runs in a thread of its own. Blocks the calling thread, and logs
-    ``activity`` if it is slow.
+    """Call ``function`` in a new thread and return its result. Blocks the calling thread, and logs
+    ``activity`` if the function is slow.
 
-    Raises PluginError if the function raises, or does not end within ``seconds``. Its thread cannot
-    be stopped then, and ends with the process."""
+    Raises PluginError if the function raises an exception, or does not return within ``seconds``.
+    The thread cannot be stopped then; it runs until the function returns or the process ends."""
     results: list[T] = []
     errors: list[BaseException] = []
 

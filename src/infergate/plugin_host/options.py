@@ -16,8 +16,8 @@ OptionPath = tuple[str | int, ...]
 
 
 class OptionsError(Exception):
-    """The options of a plug-in are invalid. ``findings`` are the paths of the values below the
-    options, each with a message."""
+    """The options of a plug-in are invalid. ``findings`` holds the path of each invalid value,
+    relative to the options, with a message."""
 
     def __init__(self, findings: Collection[tuple[OptionPath, str]]) -> None:
         self.findings = tuple(findings)
@@ -29,8 +29,8 @@ def _format(path: OptionPath) -> str:
 
 
 def read_options(options_type: type | None, values: Mapping[str, Any]) -> Any:
-    """Return ``values`` as an instance of ``options_type``, or None if it is None. Raises
-    OptionsError for invalid values, and for names that the type does not have."""
+    """Return ``values`` as an instance of ``options_type``, or None if ``options_type`` is None.
+    Raises OptionsError for invalid values, and for names that the type does not have."""
     if options_type is None:
         if values:
             raise OptionsError([((name,), "the plug-in has no options") for name in values])
@@ -46,7 +46,7 @@ def read_options(options_type: type | None, values: Mapping[str, Any]) -> Any:
             if details["type"] not in {"extra_forbidden", "unexpected_keyword_argument"}
             or details["loc"] not in {path for path, _ in unknown}
         ]
-    except PydanticUserError as error:  # the plug-in's type is no pydantic model or dataclass
+    except PydanticUserError as error:  # options_type is neither a model nor a dataclass
         raise OptionsError(
             [((), f"options_type is invalid: {describe_exception(error)}")]
         ) from None

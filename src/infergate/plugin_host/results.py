@@ -1,4 +1,5 @@
-"""Checks what plug-ins return. The checks walk the tensors, so they run in the plug-in's thread."""
+"""Checks the return values of plug-ins. The checks walk the tensors, so they run in the plug-in's
+thread."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ _BUFFERS: Final = (bytes, bytearray, memoryview)
 
 
 class InvalidResultError(Exception):
-    """A plug-in returned something else than its interface allows."""
+    """A plug-in returned a value that its interface does not allow."""
 
 
 def check_metadata(metadata: Any) -> ModelMetadata:
-    """Return ``metadata`` with a version. Raises InvalidResultError."""
+    """Return ``metadata`` with at least one version. Raises InvalidResultError if a field is
+    invalid."""
     if not isinstance(metadata, ModelMetadata):
         raise InvalidResultError(f"metadata is {_type(metadata)}; expected ModelMetadata")
     if not isinstance(metadata.name, str) or not metadata.name:
@@ -68,8 +70,8 @@ def check_tensor_metadata(tensor: TensorMetadata) -> None:
 def model_response(
     result: Any, request: InferRequest, metadata: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """Return the response of a model with ``metadata`` to ``request``. Raises
-    InvalidResultError."""
+    """Return ``result``, which a model with ``metadata`` returned for ``request``, as a response.
+    Raises InvalidResultError."""
     declared = {output.name: output for output in metadata.outputs}
     wanted = [output.name for output in request.outputs] or list(declared)
     if isinstance(result, InferResponse):
@@ -142,8 +144,8 @@ def _check_declared(tensor: Tensor, declared: TensorMetadata) -> None:
 def check_response(
     response: InferResponse, request: InferRequest, limits: Limits, known: Sequence[Tensor] = ()
 ) -> InferResponse:
-    """Return ``response`` with the model, and the id of ``request``. Tensors in ``known`` are not
-    checked. Raises InvalidResultError."""
+    """Return ``response`` with the model and the id of ``request``. Tensors in ``known`` are not
+    checked again. Raises InvalidResultError."""
     if not isinstance(response.version, str):
         raise InvalidResultError(f"version is {_type(response.version)}; expected a text")
     check_parameters(response.parameters, "parameters of the response")
@@ -184,8 +186,8 @@ def check_parameters(parameters: Any, label: str) -> None:
 
 
 def check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tensor]) -> None:
-    """Check that ``tensors`` is a tuple of valid tensors within ``limits``. ``side`` names it in
-    errors. Tensors in ``known`` are not checked again. Raises InvalidResultError."""
+    """Check that ``tensors`` is a tuple of valid tensors within ``limits``. ``side`` names the
+    tuple in errors. Tensors in ``known`` are not checked again. Raises InvalidResultError."""
     if not isinstance(tensors, tuple) or not all(isinstance(each, Tensor) for each in tensors):
         raise InvalidResultError(f"{side} is not a tuple of Tensor")
     if len(tensors) > limits.tensors:

@@ -1,10 +1,10 @@
 """Runs the methods of a plug-in outside the gateway's event loop.
 
-Each plug-in has an event loop in a thread of its own for its asynchronous methods, and threads for
-its plain methods. A blocked plug-in therefore delays only its own calls. A call that does not end
-in time is abandoned: its caller gets an error that names the plug-in, and the memory that it holds
-stays charged until it ends. Threads cannot be stopped, so a plug-in with too many such calls
-refuses further calls until some of them end.
+Each plug-in has its own event loop, in its own thread, for its asynchronous methods, and threads
+for its plain methods. A blocked plug-in therefore delays only its own calls. A call that does not
+end in time is abandoned: the caller gets an error that names the plug-in, and the memory of the
+call stays charged until the call ends. Threads cannot be stopped, so a plug-in with too many such
+calls refuses further calls until some of them end.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from infergate.plugin_host.threads import JobThreads, LoopThread
 from infergate.plugins.base import Plugin
 
 MAX_HANGING: Final = 64
-"""Maximum number of abandoned calls that have not ended, after which calls are refused."""
+"""Number of abandoned calls still running at which further calls are refused."""
 HANGING_GRACE: Final = 1.0
-"""Seconds for which more calls may hang: abandoned asynchronous calls are cancelled, and end
-soon."""
+"""Seconds for which more abandoned calls than that are accepted. Abandoned asynchronous calls are
+cancelled, and usually end within this time."""
 CLOSE_SECONDS: Final = 5.0
 """Maximum duration of ``Plugin.close``."""
 _LOG_SECONDS: Final = 10.0
@@ -68,8 +68,8 @@ class _Outcome(NamedTuple):
 
 
 class _Call:
-    """A call in progress. Only the gateway's event loop changes it, except ``task``, which only the
-    plug-in's loop uses."""
+    """A call in progress. Only the gateway's event loop changes its attributes, except ``task``,
+    which only the plug-in's loop uses."""
 
     __slots__ = ("account", "is_abandoned", "is_finished", "loop", "on_end", "task", "waiter")
 
@@ -88,8 +88,8 @@ def _nothing() -> None:
 
 
 class PluginRunner:
-    """Runs the calls of ``plugin``. ``label`` names it in errors and logs, as in ``hook 'guard'``.
-    The methods are called on the gateway's event loop, except ``start``."""
+    """Runs the calls of ``plugin``. ``label`` names the plug-in in errors and logs, as in ``hook
+    'guard'``. The methods are called on the gateway's event loop, except ``start``."""
 
     def __init__(
         self, plugin: Plugin, label: str, counters: PluginCounters, kinds: FailureKinds
@@ -107,12 +107,12 @@ class PluginRunner:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether so many calls hang that further calls are refused."""
+        """Whether further calls are refused because too many calls hang."""
         return time.monotonic() - self._stuck_since > HANGING_GRACE
 
     def start(self, seconds: float) -> None:
-        """Call the plug-in's ``start``, and block until it has ended. Raises its exceptions, and
-        TimeoutError."""
+        """Call the plug-in's ``start``, and block until it has ended. Raises the exception of
+        ``start``, or TimeoutError."""
         if type(self.plugin).start is not Plugin.start:
             loop = self._loop()
             asyncio.run_coroutine_threadsafe(self.plugin.start(), loop).result(seconds)
@@ -147,10 +147,10 @@ class PluginRunner:
         held_bytes: int = 0,
         on_end: Callable[[], None] = _nothing,
     ) -> Any:
-        """Return the result of ``step`` if it ends within ``seconds``.
+        """Return the result of ``step``, which must end within ``seconds``.
 
         ``on_end`` is called when the step has ended, even if it was abandoned before. Until then,
-        ``held_bytes`` of ``memory`` stay charged. Raises PluginCallError, and the GatewayError that
+        ``held_bytes`` of ``memory`` stay charged. Raises PluginCallError, or the GatewayError that
         the step raises."""
         if self.is_stuck:
             on_end()
@@ -185,7 +185,7 @@ class PluginRunner:
         return self._result(outcome)
 
     def run_unattended(self, step: Step) -> None:
-        """Start ``step``, and ignore how it ends."""
+        """Start ``step``, and ignore its result and its errors."""
         self._submit(_Call(_nothing), step)
 
     # ---- on the gateway's event loop
@@ -240,7 +240,7 @@ class PluginRunner:
         self.counters.calls["error"] += 1
         described = describe_exception(error)
         self.log_failure(f"{self.label} failed: {described}", error)
-        # The text of the exception may reveal secrets to the client, so only the log has it.
+        # The exception's text may contain secrets, so it is logged but not sent to the client.
         public = f"{self.label} failed with {type(error).__name__}"
         raise self._failure(self._kinds.error, public, described)
 
@@ -260,7 +260,8 @@ class PluginRunner:
             _log.error("%s%s", text, more, extra=PLUGIN_HANGS)
 
     def _unlogged_text(self) -> str | None:
-        """Return a remark on failures that were not logged, or None if it is too early to log."""
+        """Return a note about the failures that were not logged, or None if it is too early to log
+        again."""
         now = time.monotonic()
         if now < self._next_log:
             self._unlogged += 1

@@ -1,5 +1,5 @@
-"""Threads that run plug-ins. They are daemons: a plug-in that never returns cannot keep the process
-from ending."""
+"""Threads that run plug-ins. They are daemon threads, so a plug-in that never returns cannot keep
+the process from ending."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Run ``function``, which may wait for a plug-in, in a thread, as ``asyncio.to_thread``. The
-    process can end before the function has returned."""
+    """Run ``function``, which may wait for a plug-in, in a daemon thread, and return its result.
+    Unlike with ``asyncio.to_thread``, the process can end before the function has returned."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
@@ -40,8 +40,8 @@ async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class LoopThread:
-    """An event loop in a thread of its own. It keeps running if a plug-in stops it, or ends a
-    callback or a task with SystemExit or KeyboardInterrupt, which ``on_exit`` receives."""
+    """An event loop in its own thread. It keeps running if a plug-in stops it, or raises SystemExit
+    or KeyboardInterrupt in a callback or a task. ``on_exit`` receives these exceptions."""
 
     def __init__(self, name: str, on_exit: Callable[[BaseException], None]) -> None:
         self.loop: Final = asyncio.new_event_loop()
@@ -65,9 +65,9 @@ class LoopThread:
 
 
 class JobThreads:
-    """Runs jobs in threads, which are started when all others are busy and reused afterwards. The
-    caller bounds the number of jobs. Jobs do not raise. ``submit`` and ``stop`` are called by one
-    thread."""
+    """Runs jobs in threads. A thread is started when all others are busy, and reused afterwards.
+    The caller limits the number of jobs. Jobs must not raise exceptions. ``submit`` and ``stop``
+    must be called from the same thread."""
 
     def __init__(self, name: str) -> None:
         self._name: Final = name

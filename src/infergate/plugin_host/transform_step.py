@@ -1,4 +1,4 @@
-"""A step of a route's transforms that a plug-in carries out."""
+"""The step that runs a transform of a plug-in."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from infergate.plugins.transform import TensorTransform
 from infergate.transforms.step import AsyncStep, Spec, TransformError, substitute
 
 _MAX_DESCRIBE_SECONDS: Final = 1.0
-"""Maximum duration of describing the tensors of a step, for which the event loop waits. The result
-is kept until the model's metadata changes."""
+"""Maximum seconds that a transform may take to describe the tensors of its step. The event loop
+waits for it. The result is kept until the model's metadata changes."""
 _RETRY_SECONDS: Final = 30.0
-"""Seconds for which a transform that did not end in time is not called again for metadata."""
+"""Seconds for which a transform is not called for metadata again after it did not return in
+time."""
 
 
 @dataclass(slots=True, eq=False)
 class _Hang:
-    """When a transform that did not describe its tensors in time is called again."""
+    """The time at which a transform is called again after it did not describe its tensors in
+    time."""
 
     retry_at: float = 0.0
 

@@ -1,4 +1,4 @@
-"""The base class of plug-ins, and the facts that they get about each call."""
+"""The base class of plug-ins, and the facts that they receive about each call."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ API_VERSION: Final = "1.0"
 
 
 class Plugin:
-    """The base class of plug-ins. The gateway creates one instance for each use in the
-    configuration, in a thread, with the options from there.
+    """The base class of plug-ins. For each use of a plug-in in the configuration, the gateway
+    creates one instance, in a thread, with the options of that use.
 
-    Asynchronous methods run on an event loop of the instance's own, in a thread of its own, so that
-    a blocked plug-in does not block the gateway. The loop is started before ``start``. The
-    constructor runs outside of it.
+    Asynchronous methods run on an event loop that belongs to the instance and has its own thread,
+    so that a blocked plug-in does not block the gateway. The loop is running when ``start`` is
+    called, but the constructor runs outside of it.
     """
 
     options_type: ClassVar[type | None] = None
-    """A pydantic model or a dataclass, which validates the options. None: there are no options."""
+    """A pydantic model or a dataclass that validates the options, or None if there are no
+    options."""
     plugin_api: ClassVar[str] = API_VERSION
     """The version of the interface that the plug-in needs. A plug-in that may be installed with
     older versions of infergate sets it to a literal such as ``"1.0"``."""
@@ -30,11 +31,12 @@ class Plugin:
         self.options = options
 
     async def start(self) -> None:
-        """Open what the plug-in uses, such as connections. Any exception rejects the
+        """Open the resources of the plug-in, such as connections. Any exception rejects the
         configuration."""
 
     async def close(self) -> None:
-        """Close what the plug-in uses. The gateway calls it once, after the last call."""
+        """Close the resources of the plug-in. The gateway calls this method once, after the last
+        inference."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,14 +46,14 @@ class PluginCall:
     route: str = ""
     """The label of the route in logs and metrics."""
     identity: str = ""
-    """The authenticated client. It is empty without access control."""
+    """The authenticated client, or an empty string without access control."""
     request_id: str = ""
     """The id in the header ``x-request-id``."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """The client's headers or gRPC metadata with lower-case names, without those that may hold
-    credentials."""
+    """The client's headers or gRPC metadata with lower-case names. Headers that may hold
+    credentials are removed."""
     deadline: float | None = None
-    """When the client stops waiting, in seconds on the clock of ``time.monotonic``."""
+    """The deadline of the client, in seconds on the clock of ``time.monotonic``."""
     is_stream: bool = False
     """Whether the client may receive several responses."""
     state: dict[str, Any] = field(default_factory=dict)

@@ -10,9 +10,9 @@ class RequestHook(Plugin):
     """Code that runs before and after each inference of the routes that name the hook.
 
     Inferences are in canonical form with the client's names, whatever the protocol. Both methods
-    may raise GatewayError to reject the inference; the client receives its kind and its public
-    text. All other exceptions are failures of the hook. Both methods must end within the hook's
-    ``timeout``, and must not change their arguments.
+    may raise GatewayError to reject the inference; the client receives the error's kind and its
+    public text. All other exceptions are failures of the hook. Both methods must end within the
+    hook's ``timeout``, and must not change their arguments.
     """
 
     async def before(
@@ -20,8 +20,8 @@ class RequestHook(Plugin):
         request: InferRequest,
         call: PluginCall,
     ) -> InferRequest | InferResponse | None:
-        """Return None to leave ``request`` unchanged, another request for the same model to change
-        it, or a response to answer it without the model."""
+        """Return None to leave ``request`` unchanged, another request for the same model to replace
+        it, or a response to send without asking the model."""
         del request, call
         return None
 
@@ -31,9 +31,9 @@ class RequestHook(Plugin):
         response: InferResponse,
         call: PluginCall,
     ) -> InferResponse | None:
-        """Return None to leave ``response`` unchanged, or another response to change it.
+        """Return None to leave ``response`` unchanged, or another response to replace it.
 
-        ``request`` is the request that ``before`` of this hook received. A stream calls this method
-        for each of its responses. It is not called after an error."""
+        ``request`` is the request that ``before`` of this hook received. In a stream, the method is
+        called for each response. It is not called after an error."""
         del request, response, call
         return None

@@ -44,8 +44,9 @@ class PythonModel(Plugin, abc.ABC):
     def stream(
         self, request: InferRequest, call: PluginCall
     ) -> AsyncIterator[ModelResult] | Iterator[ModelResult] | None:
-        """Yield all responses to ``request``, as a generator or an asynchronous generator. None,
-        the default: the only response is that of ``infer``. Each response has its own timeout."""
+        """Yield all responses to ``request``, as a generator or an asynchronous generator. By
+        default, it returns None, and the result of ``infer`` is the only response. Each response
+        has its own timeout."""
         del request, call
         return None
 

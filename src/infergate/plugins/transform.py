@@ -11,12 +11,14 @@ from infergate.plugins.base import Plugin
 
 
 class TensorTransform(Plugin, abc.ABC):
-    """A step of a route's ``transforms``: it replaces the tensors that it ``reads`` by those that
-    it ``writes``, on the way to the backend (``inputs``) or to the client (``outputs``).
+    """A step of a route's ``transforms``. It replaces the tensors that it ``reads`` with the
+    tensors that it ``writes``: inputs on their way to the backend, or outputs on their way to the
+    client.
 
-    Metadata is transformed in the same way, so that clients see the model as transformed. The
-    methods for metadata must return at once. All methods may raise GatewayError; the public text of
-    BAD_REQUEST names the tensor at fault.
+    The model's metadata is transformed too, so that clients see the names, datatypes and shapes
+    that the route expects and returns. The methods for metadata must return at once. All methods
+    may raise GatewayError. For BAD_REQUEST, the client receives the error's public text, preceded
+    by the name of the tensor.
     """
 
     @property
@@ -26,20 +28,20 @@ class TensorTransform(Plugin, abc.ABC):
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The names of the tensors that replace them. By default, the names stay."""
+        """The names of the tensors that replace them. By default, the names do not change."""
         return self.reads
 
     @abc.abstractmethod
     def apply(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """Return the tensors of ``writes`` for those of ``reads``. This method runs in a thread,
-        and several threads may run it at the same time."""
+        """Return the tensors of ``writes``, made from those of ``reads``. This method runs in a
+        thread, and several threads may run it at the same time."""
 
     def forward_metadata(self, *tensors: TensorMetadata) -> Sequence[TensorMetadata]:
-        """Return the metadata of ``writes`` for the tensors of ``reads``. Steps of outputs need it.
-        By default, datatypes and shapes stay."""
+        """Return the metadata of ``writes`` for the tensors of ``reads``. Called for steps of
+        outputs. By default, datatypes and shapes do not change."""
         return tensors
 
     def backward_metadata(self, *tensors: TensorMetadata) -> Sequence[TensorMetadata]:
-        """Return the metadata of ``reads`` for the tensors of ``writes``. Steps of inputs need it.
-        By default, datatypes and shapes stay."""
+        """Return the metadata of ``reads`` for the tensors of ``writes``. Called for steps of
+        inputs. By default, datatypes and shapes do not change."""
         return tensors

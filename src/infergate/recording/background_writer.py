@@ -1,7 +1,7 @@
 """The thread that encodes, compresses and writes exchanges.
 
-*Rule.* The thread reports each batch to the event loop, and touches nothing that the loop uses. The
-loop counts the results, and releases the memory of the batch."""
+*Rule.* The thread and the event loop never use a job at the same time. The thread reports each
+finished batch to the loop, which counts the results and releases the memory of the batch."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ RECORDED: Final = "recorded"
 UNRECORDABLE: Final = "unrecordable"
 NOT_WRITTEN: Final = "not_written"
 _COLLECT_SECONDS: Final = 0.005
-"""Seconds for which the thread collects exchanges after the first. Waking the thread for each
-exchange would cost more than writing the exchange."""
+"""Seconds for which the thread collects further exchanges after the first one of a batch. Waking
+the thread for each exchange would cost more than writing the exchange."""
 _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
 _JOBS_PER_PAUSE: Final = 8
-"""Exchanges that are encoded before a pause while the queue is long. Otherwise, the thread pauses
-after each. Releasing the interpreter for less time than another thread needs to wake up would let
-that thread wait for up to 5 ms."""
+"""Number of exchanges that are encoded between two pauses while the queue is long. With a short
+queue, the thread pauses after each exchange. In a pause, the thread releases the interpreter long
+enough for the event loop to wake up, which would otherwise wait for up to 5 ms."""
 _LONG_QUEUE: Final = 100
 _PAUSE_SECONDS: Final = 0.00005
 _CLOSE_TIMEOUT_SECONDS: Final = 3.0
@@ -55,16 +55,16 @@ class WriteJob:
 
 @dataclass(slots=True)
 class BatchReport:
-    """The end of a batch of jobs. The event loop closes the memory of the jobs and removes them
-    from the list, so that the loop can reuse the memory of their messages."""
+    """The report about a finished batch of jobs. The event loop closes the memory accounts of the
+    jobs and clears the list, which frees the messages."""
 
     jobs: list[WriteJob]
     results: Counter[str] = field(default_factory=Counter)
     written_bytes: int = 0
     failure: str = ""
-    """The reason why the thread stopped writing, or empty."""
+    """The reason why the thread stopped writing, or an empty string."""
     file: str = ""
-    """The name of the file that is being written, or empty."""
+    """The name of the file that is being written, or an empty string."""
 
 
 _Control = Callable[[], object]
@@ -73,7 +73,7 @@ _Control = Callable[[], object]
 
 class BackgroundWriter:
     """Writes jobs to ``directory``. ``on_report`` runs on the event loop. After a failure, jobs are
-    not written until ``resume``."""
+    discarded until ``resume`` is called."""
 
     def __init__(
         self, directory: RecordingDirectory, on_report: Callable[[BatchReport], object]
@@ -90,7 +90,7 @@ class BackgroundWriter:
         self._thread.start()
 
     def put(self, job: WriteJob) -> None:
-        """Add ``job`` to the queue, which is not bounded."""
+        """Add ``job`` to the queue. The caller limits the length of the queue."""
         self._queue.put(job)
 
     def resume(self) -> None:
@@ -102,12 +102,12 @@ class BackgroundWriter:
         self._queue.put(resume)
 
     def close_file(self) -> asyncio.Future[None]:
-        """Write all jobs in the queue, and complete the current file. The result is done after
-        that, which takes as long as the disk does not respond."""
+        """Write all jobs in the queue, and complete the current file. The future is done when this
+        has ended, which takes long if the disk does not respond."""
         done: asyncio.Future[None] = self._loop.create_future()
 
         def finish() -> None:
-            if not done.done():  # The future is done if a caller cancelled it.
+            if not done.done():  # A caller may have cancelled the future.
                 done.set_result(None)
 
         def close() -> None:
@@ -144,8 +144,8 @@ class BackgroundWriter:
         self._close_file(BatchReport([]))
 
     def _collect(self, jobs: list[WriteJob]) -> list[_Control | None]:
-        """Wait for an item, and add jobs to ``jobs`` until the batch is complete. Return the item
-        that ended the batch, if it is no job."""
+        """Wait for an item, and add jobs to ``jobs`` until the batch is complete. Return the
+        command that ended the batch, or None if no command ended it."""
         size, item = 0, self._queue.get()
         if isinstance(item, WriteJob) and self._queue.empty() and not self._is_closing:
             time.sleep(_COLLECT_SECONDS)
@@ -214,5 +214,5 @@ class BackgroundWriter:
 
 
 def _pause() -> None:
-    """Let the event loop run."""
+    """Release the interpreter, so that the event loop can run."""
     time.sleep(_PAUSE_SECONDS)

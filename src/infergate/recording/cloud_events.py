@@ -33,7 +33,7 @@ from infergate.core.wire import join_parts
 REQUEST_TYPE: Final = "org.kubeflow.serving.inference.request"
 RESPONSE_TYPE: Final = "org.kubeflow.serving.inference.response"
 EVENT_ID_HEADER: Final = "ce-id"
-"""A client's header with the id of its events, as in KServe."""
+"""The client's header with the id of its events, as in KServe."""
 STRUCTURED_TYPE: Final = "application/cloudevents+json"
 BATCH_TYPE: Final = "application/cloudevents-batch+json"
 Mode = Literal["all", "request", "response"]
@@ -53,8 +53,8 @@ quotes and all spaces, but KServe does not, and the SDKs of some languages do no
 
 @record
 class EventAttributes:
-    """The attributes that all events of a payload log share. An empty ``service`` stands for the
-    client's name of the model."""
+    """The attributes that all events of a payload log share. If ``service`` is empty, events
+    contain the model name that the client used."""
 
     source: str
     service: str = ""
@@ -64,7 +64,7 @@ class EventAttributes:
 
 @record
 class CloudEvent:
-    """An event whose ``data`` is JSON. ``attributes`` include the extensions."""
+    """An event with JSON ``data``. ``attributes`` includes the extension attributes."""
 
     attributes: Mapping[str, str | int]
     data: bytes
@@ -86,8 +86,8 @@ def event_count(exchange: Exchange, mode: Mode) -> int:
 def make_events(
     shared: EventAttributes, exchange: Exchange, mode: Mode, id_: str
 ) -> list[CloudEvent]:
-    """Return the events of ``exchange``, in the order in which they happened. Raises UNSUPPORTED
-    if JSON cannot express a parameter."""
+    """Return the events of ``exchange`` in chronological order. Raises UNSUPPORTED if JSON cannot
+    express a parameter."""
     attributes = _attributes(shared, exchange, id_)
     events = []
     if mode != "response":
@@ -145,7 +145,7 @@ def _attributes(shared: EventAttributes, exchange: Exchange, id_: str) -> dict[s
         "protocol": exchange.protocol,
         "requestid": exchange.request_id,
     }
-    # An empty extension has no meaning; the SDKs of some languages refuse it.
+    # Some SDKs reject an extension attribute with an empty value.
     return {
         name: _printable(value[:_MAX_ATTRIBUTE_CHARACTERS] if name != "metadata" else value)
         for name, value in attributes.items()

@@ -1,8 +1,8 @@
 """The recording files of one process: rotation, and the limit on their total size.
 
 All workers of a gateway share a folder. The name of a file contains the number of its worker, and
-each worker manages the files with its number, including those of its predecessors. *n* workers may
-use an *n*th of the total size each, so together they never exceed it.
+each worker manages the files with its number, including those of its predecessors. Each of *n*
+workers may use 1/*n* of the total size, so together they never exceed it.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class RecordingDirectory:
         return self._name
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        """Append the record ``parts`` and return the size of its frame. A part of it may stay in
-        memory until ``flush``. Raises DirectoryFullError, UnrecordableError for a record that is
-        larger than all files may be together, and OSError."""
+        """Append the record ``parts`` and return the size of its frame in bytes. A part of the
+        frame may stay in memory until ``flush``. Raises DirectoryFullError, OSError, and
+        UnrecordableError for a record that is larger than the maximum total size."""
         size = max_frame_bytes(total_size(parts))
         if size > self._max_bytes:
-            raise UnrecordableError("the record is larger than the recording may become")
+            raise UnrecordableError("the record is larger than the maximum size of the recording")
         if self._file is not None and self._file.size + size > self._max_file_bytes:
             self.close_file()
         if self._file is None:
@@ -111,7 +111,7 @@ class RecordingDirectory:
         """Remove files, if this is allowed, until ``size`` more bytes fit."""
         if self._fits(size):
             return
-        self._stored = self._list()  # an operator may have moved files away
+        self._stored = self._list()  # an operator may have moved or deleted files
         while not self._fits(size):
             if not (self._settings.removes_oldest and self._stored):
                 raise DirectoryFullError(
@@ -128,7 +128,7 @@ class RecordingDirectory:
         return used + current + size <= self._max_bytes
 
     def _list(self) -> list[_StoredFile]:
-        """Return the files of this worker's number, except the current file."""
+        """Return the files with this worker's number, except the current file."""
         found = []
         with suppress(FileNotFoundError), os.scandir(self._settings.path) as entries:
             for entry in entries:

@@ -43,19 +43,20 @@ _Record: Final = SCHEMA.message_class("infergate.recording.Record")
 _TENSOR_DATA: Final = 15
 """The number of the field ``tensor_data``."""
 _MAX_FIELDS: Final = 1_000_000
-"""Maximum number of fields without tensor data, at all depths, with the elements of lists."""
+"""Maximum number of fields at all depths, including the elements of lists, but not tensor data."""
 _MAX_OBJECTS: Final = 100_000
-"""Maximum number of responses, tensors, parameters, headers and other messages in a record, with
-the names of redacted tensors. An empty one has only two bytes in the file."""
+"""Maximum number of objects in a record: responses, tensors, parameters, headers, other messages,
+and names of redacted tensors. An empty object takes only two bytes in the file."""
 _MIN_OBJECT_BYTES: Final = 2
 _OBJECT_MEMORY: Final = 512
-"""An upper bound of the Python objects for a message without its texts and data, in bytes."""
+"""An upper bound for the memory in bytes of the Python objects of one message, without its texts
+and data."""
 _BYTE_MEMORY: Final = 10
-"""Memory for a byte of texts, numbers and shapes, which become Python objects. A dimension takes
-up to 18 bytes for each of its bytes."""
+"""The memory in bytes of the Python objects for each encoded byte of a text, number or shape. A
+dimension takes up to 18 bytes for each encoded byte."""
 _SHAPE_LIMITS: Final = Limits(rank=1024)
 _RESPONSES_PER_PAUSE: Final = 16
-"""Responses of a stream that are encoded before a pause, in about 0.2 ms."""
+"""Number of responses of a stream that are encoded between two pauses, which takes about 0.2 ms."""
 _INT64: Final = range(-(2**63), 2**63)
 _NO_FURTHER: Final[Mapping[str, Outcome]] = EMPTY_MAPPING
 _ORIGINS: Final = (Origin.GATEWAY, Origin.BACKEND)
@@ -68,12 +69,13 @@ class UnrecordableError(Exception):
 
 @record
 class RecordedExchange:
-    """A record of a file. ``position`` and ``length`` are those of its frame in bytes.
+    """A record of a file. ``position`` and ``length`` are the position and length of its frame in
+    bytes.
 
-    ``further`` are outcomes of the same request at other backends, by name. ``redacted`` are the
-    names of tensors that were removed, or whose data was replaced by zeros, and ``redaction.BODY``
-    if the body of the request was removed. ``overhead`` is the estimated memory of everything
-    except tensor data, in bytes."""
+    ``further`` has the outcomes of the same request at other backends, by the backend's name.
+    ``redacted`` has the names of tensors that were removed or zeroed, and ``redaction.BODY`` if the
+    request's body was removed. ``overhead`` is the estimated memory of everything except tensor
+    data, in bytes."""
 
     exchange: Exchange
     further: Mapping[str, Outcome] = _NO_FURTHER
@@ -104,9 +106,9 @@ def encode_exchange(
     redacted: Sequence[str] = (),
     pause: Callable[[], object] = lambda: None,
 ) -> list[Buffer]:
-    """Return the record of ``exchange`` as parts, in which tensors are not copied. ``further`` and
-    ``redacted`` are fields of :class:`RecordedExchange`. ``pause`` is called during long work, so
-    that a thread can let others run. Raises UnrecordableError."""
+    """Return the record of ``exchange`` as parts. The parts with tensor data are views, not copies.
+    ``further`` and ``redacted`` are as in :class:`RecordedExchange`. ``pause`` is called now and
+    then during long work, so that a thread can let others run. Raises UnrecordableError."""
     message = _Record(
         gateway_version=__version__,
         format_version=FORMAT_VERSION,
@@ -136,7 +138,7 @@ def encode_exchange(
             f"the record without its tensors has {len(metadata)} bytes; the limit is "
             f"{MAX_METADATA_BYTES}"
         )
-    if len(metadata) > _MIN_OBJECT_BYTES * _MAX_OBJECTS:  # shorter ones cannot have too many
+    if len(metadata) > _MIN_OBJECT_BYTES * _MAX_OBJECTS:  # shorter ones are fine
         try:
             _check_objects(metadata, len(redacted))
         except MalformedMessageError as error:
@@ -203,8 +205,8 @@ def _write_error(message: Any, kind: Kind, public: str) -> None:
 
 
 def _write_parameters(owner: Any, parameters: Parameters) -> None:
-    """Write ``parameters`` to the field of ``owner``. The field of empty plain parameters stays
-    unset."""
+    """Write ``parameters`` to the parameter field of ``owner``. The field stays unset for empty
+    plain parameters."""
     if isinstance(parameters, OpaqueParameters):
         opaque = owner.parameters.opaque
         opaque.protocols.extend(parameters.protocols)
@@ -231,7 +233,7 @@ def _write_parameters(owner: Any, parameters: Parameters) -> None:
 def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> RecordedExchange:
     """Return the record ``data``. Its tensors are views of ``data``. Raises
     MalformedMessageError."""
-    # Most fields at the top level are objects; twice their number leaves room for the others.
+    # Almost all top-level fields are objects; twice the object limit allows for the others.
     metadata, blobs = split_raw_fields(data, _TENSOR_DATA, 2 * _MAX_OBJECTS)
     if len(metadata) > MAX_METADATA_BYTES:
         raise MalformedMessageError(
@@ -275,7 +277,7 @@ def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> Recorde
     except (ValueError, RecursionError) as error:
         raise MalformedMessageError(str(error)) from None
     if next(tensor_data, None) is not None:
-        raise MalformedMessageError("it has data of more tensors than it describes")
+        raise MalformedMessageError("it has data for more tensors than it describes")
     return found
 
 

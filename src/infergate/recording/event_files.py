@@ -1,8 +1,9 @@
 """Events in files: JSON Lines, one CloudEvent in the JSON format per line.
 
-Each process writes its own files, ``events-TIME-PID-NUMBER.jsonl``, with mode 0600. A file that is
-full is followed by a new one, and the oldest files of all processes are deleted. A failed write
-leaves no incomplete line and no empty file, and for a few seconds nothing is written after it.
+Each process writes its own files, ``events-TIME-PID-NUMBER.jsonl``, with mode 0600. When a file is
+full, the process begins a new one, and deletes the oldest files, whichever process wrote them. A
+failed write leaves no incomplete line and no empty file. After a failure, nothing is written for a
+few seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 5.0
-"""Seconds for which nothing is written after an error of the file system."""
+"""Seconds after a file system error during which nothing is written."""
 _SHORT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -42,8 +43,8 @@ def structured_line(event: CloudEvent) -> WireEvent:
 
 class EventFiles:
     """An ``EventSink`` that writes files of up to ``file_bytes`` to ``folder``. All files together
-    hold at most ``total_bytes``, plus ``file_bytes`` for each process. ``clock``
-    returns seconds."""
+    have at most ``total_bytes``, plus ``file_bytes`` for each process. ``clock`` returns
+    seconds."""
 
     encode = staticmethod(structured_line)
     max_batch: int = _MAX_BATCH
@@ -65,7 +66,8 @@ class EventFiles:
         self._clock: Final = clock
         self._numbers: Final = count(1)
         self._lock: Final = threading.Lock()
-        """Held while lines are written, because a cancelled ``send`` leaves its thread running."""
+        """A lock that is held while lines are written, because the thread of a cancelled ``send``
+        continues to run."""
         self._file = -1
         self._path = folder
         self._size = 0
@@ -121,8 +123,9 @@ class EventFiles:
     def _restore(self, error: OSError) -> None:
         """Remove the incomplete line that ``error`` left, or the file if it has no other line.
 
-        After a lack of space, the file is continued, so that a full disk does not get many short
-        files. After other errors, a new file may work, for example on a network file system."""
+        If the disk is full, later lines go to the same file, so that a full disk does not collect
+        many short files. After other errors, the next line goes to a new file, which may succeed,
+        for example on a network file system."""
         if self._file < 0:
             return
         try:

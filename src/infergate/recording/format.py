@@ -21,7 +21,8 @@ else:
 __all__ = ["zstd"]
 
 FILE_MAGIC: Final = b"\x89IGREC\r\n"
-"""The first bytes of a file. Like PNG's, they reveal a transfer in text mode."""
+"""The first bytes of a file. As in PNG, they are corrupted by a transfer in text mode, which is
+thus detected."""
 FRAME_MAGIC: Final = b"\x89IGF"
 FORMAT_VERSION: Final = 1
 """The version of the format that this module reads and writes."""
@@ -42,7 +43,7 @@ MAX_METADATA_BYTES: Final = 4 << 20
 
 
 SUFFIX: Final = ".igrec"
-"""The end of the names of recording files."""
+"""The suffix of recording files."""
 
 
 class RecordingError(Exception):

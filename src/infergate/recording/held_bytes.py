@@ -10,11 +10,13 @@ from infergate.core.exchange import Exchange
 from infergate.core.tensor import NO_PARAMETERS
 
 _EXCHANGE_BYTES: Final = 2048
-"""An upper bound of the objects of an exchange without tensors, parameters and headers."""
+"""An upper bound for the memory in bytes of an exchange's objects, without tensors, parameters and
+headers."""
 _TENSOR_BYTES: Final = 512
 _RESPONSE_BYTES: Final = 512
 _VALUE_BYTES: Final = 128
-"""An upper bound of a short value, with its entry in a list or a dictionary."""
+"""An upper bound for the memory in bytes of a short value, including its entry in a list or
+dictionary."""
 _MAX_VALUES: Final = 10_000
 """Maximum number of parameters and nested values of an exchange, which are counted on the event
 loop in about a millisecond."""

@@ -45,7 +45,7 @@ def _iso_time(seconds: float) -> str | None:
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
     except (ValueError, OverflowError, OSError):
-        return None  # only a file that infergate did not write has such a time
+        return None  # such a time occurs only in files that infergate did not write
 
 
 def _tensors(tensors: Iterable[Tensor]) -> list[Json]:

@@ -1,14 +1,15 @@
-"""Stores inferences whose responses differ, each in a recording of its own.
+"""Stores inferences whose responses differ, each in its own recording.
 
 A file holds the request, the served outcome, and the outcome of the copy, so that it can be
-replayed alone. It appears under its name only when it is complete. All methods block; call them in
+replayed alone. It gets its final name only when it is complete. All methods block, so call them in
 a thread.
 
 *Rule 1.* A folder never exceeds its limits, even if several processes share it, because each
-process locks the folder. *Rule 2.* A full folder takes no more files until files expire or are
-removed. Keeping the latest files instead would write all the time if every response differs.
-*Rule 3.* Only files named like those of this module, ``mismatch-TIME-PID-NUMBER``, are counted and
-deleted, because other programs may keep files in the folder.
+process locks the folder. *Rule 2.* When the folder is full, nothing is stored until files expire or
+are removed. If the latest files were kept instead, the disk would be written continuously when
+every response differs.
+*Rule 3.* Only files with names of the form ``mismatch-TIME-PID-NUMBER`` are counted and deleted,
+because other programs may keep files in the folder.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _NAME: Final = re.compile(
     rf"mismatch-[0-9]+-[0-9]+-[0-9]+({re.escape(SUFFIX)}|{re.escape(_PARTIAL)})"
 )
 _RETRY_SECONDS: Final = 60.0
-"""Seconds for which nothing is stored after an error of the file system."""
+"""Seconds after a file system error during which nothing is stored."""
 _FULL_SECONDS: Final = 1.0
 """Seconds for which a full folder is not listed again."""
 _log = logging.getLogger(__name__)
@@ -58,8 +59,8 @@ class MismatchFolder:
         self._retry_at = self._full_until = 0.0
 
     def store(self, exchange: Exchange, mirrored: Outcome, mirror: str) -> str:
-        """Store ``exchange`` with the outcome of its copy at the backend ``mirror``. Return STORED,
-        FULL or FAILED; nothing is raised."""
+        """Store ``exchange`` with ``mirrored``, the outcome of its copy at the backend ``mirror``.
+        Return STORED, FULL or FAILED. Never raises."""
         now = time.monotonic()
         if now < self._retry_at:
             return FAILED

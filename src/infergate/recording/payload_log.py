@@ -1,11 +1,10 @@
 """The payload log: sends inferences as CloudEvents to a sink, such as an HTTP server or files.
 
-- Requests never wait for the log. Exchanges wait in a queue that is bounded by their number and
-  bytes and counted as optional work in ``limits.in_flight_bytes``; exchanges beyond a limit are
+- Requests never wait for the log. Exchanges wait in a queue with limits on their number and bytes;
+  their memory counts as optional work in ``limits.in_flight_bytes``. Exchanges beyond a limit are
   dropped and counted.
-- Events are written as JSON by helper processes, except small ones, because orjson holds the
-  interpreter.
-- The sink's failures are logged when they begin and when they end, and counted.
+- Helper processes write all but small events as JSON, because orjson holds the interpreter.
+- Failures of the sink are counted, and logged when they begin and when they end.
 """
 
 from __future__ import annotations
@@ -40,9 +39,10 @@ from infergate.recording.cloud_events import (
 from infergate.recording.redaction import Redaction
 
 SENT, REJECTED, FAILED = "sent", "rejected", "failed"
-"""Results of a sink: the events arrived; the sink refuses them; the sink does not work."""
+"""Results of a sink: the events arrived, the sink rejected them, or the sink failed."""
 DROPPED, TOO_LARGE = "dropped", "too_large"
-"""Events that were not sent: a queue or the memory is full; the exchange exceeds the limit."""
+"""Reasons why events were not sent: the queue or the memory is full, or the exchange is too
+large."""
 RESULTS: Final = (SENT, REJECTED, FAILED, DROPPED, TOO_LARGE)
 
 _MAX_INLINE_BYTES: Final = 32 * KIB
@@ -52,7 +52,7 @@ _CLOSE_TIMEOUT_SECONDS: Final = 1.5
 _EXCHANGE_OVERHEAD: Final = 2 * KIB
 _VALUE_OVERHEAD: Final = 64
 _CLIENT: Final = ("payload log", "")
-"""The payload log's share of the helper processes is that of one client."""
+"""In the queue of the helper processes, the payload log counts as one client."""
 _log: Final = logging.getLogger(__name__)
 
 WireEvent = tuple[dict[str, str], bytes]
@@ -72,7 +72,8 @@ class EventSink(Protocol):
 
     @property
     def encode(self) -> Callable[[CloudEvent], WireEvent]:
-        """A function of a module, which helper processes call."""
+        """The function that encodes events. Helper processes call it, so it must be a module-level
+        function."""
         ...
 
     async def send(self, events: Sequence[WireEvent]) -> Counter[str]:
@@ -85,7 +86,7 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PayloadLogSettings:
-    """``redaction`` removes what must not be logged. The last fields limit the queue, and the
+    """``redaction`` removes data that must not be logged. The last fields limit the queue and the
     tensors of one exchange."""
 
     attributes: EventAttributes
@@ -106,8 +107,8 @@ class _Waiting:
 
 
 class PayloadLog:
-    """Sends the events of exchanges to ``sink``. ``count`` receives results and numbers of events.
-    Without ``offload``, a thread writes the JSON of large tensors."""
+    """Sends the events of exchanges to ``sink``. ``count`` is called with a result and a number of
+    events. Without ``offload``, a thread writes the JSON of large tensors."""
 
     def __init__(
         self,
@@ -130,8 +131,8 @@ class PayloadLog:
         self._is_failing = False
 
     def add(self, exchange: Exchange, mode: Mode, memory: MemoryAccount) -> None:
-        """Queue the events of ``exchange``, whose request has the account ``memory``, or count
-        them as dropped. Never blocks."""
+        """Queue the events of ``exchange``, or count them as dropped. ``memory`` is the account of
+        its request. Never blocks."""
         settings = self._settings
         number = event_count(exchange, mode)
         id_ = event_id(exchange.headers)
@@ -198,7 +199,7 @@ class PayloadLog:
                     self._bytes -= waiting.size
 
     async def _next_batch(self) -> list[_Waiting]:
-        """Wait for exchanges and return the next batch; it is empty if the log is closing."""
+        """Wait for exchanges and return the next batch, which is empty if the log is closing."""
         queue, sink = self._queue, self._sink
         while not queue:
             if self._is_closing:
@@ -241,8 +242,8 @@ class PayloadLog:
         """Return the encoded events. Raises OVERLOADED, TIMEOUT and UNSUPPORTED."""
         settings, memory = self._settings, waiting.memory
         tensor_bytes = waiting.exchange.size
-        # The tensors once more, which are pickled for the helper, and the events. They are charged
-        # together, because encoders that hold a part each while they wait would all be refused.
+        # Charge the events and the pickled copy of the tensors together. If each encoder held a
+        # part while it waited for the rest, all of them could be refused.
         max_bytes = waiting.size + tensor_bytes + json_size_bounds(_tensors(waiting.exchange))[1]
         arguments: tuple[Any, ...] = (
             self._sink.encode,
@@ -269,7 +270,7 @@ class PayloadLog:
 
 
 _SHORTAGE: Final = frozenset({Kind.OVERLOADED, Kind.TIMEOUT})
-"""Kinds of errors that mean that memory or helper processes are scarce."""
+"""The kinds of errors that occur when memory or helper processes are scarce."""
 
 
 def encode_exchange(

@@ -1,11 +1,11 @@
-"""Input data of NVIDIA's perf_analyzer (``--input-data FILE``): ``data`` holds an object with all
-inputs for each request, and ``validation_data`` the expected outputs. A list instead of an object
-is a sequence.
+"""Input files of NVIDIA's perf_analyzer (``--input-data FILE``). ``data`` has an object with all
+inputs for each request, and ``validation_data`` has the expected outputs. A list of objects is a
+sequence.
 
-- perf_analyzer sends requests with a batch of 1 and omits the batch dimension in the file, if the
-  model has one.
-- The export writes each tensor as base64 of its canonical data, which perf_analyzer takes for
-  every datatype without conversion.
+- If the model has a batch dimension, the file omits it, and perf_analyzer sends requests with a
+  batch of 1.
+- The export writes each tensor's canonical data in base64, which perf_analyzer accepts for every
+  datatype and does not convert.
 
 Sources: triton-inference-server/client src/c++/perf_analyzer/data_loader.cc and
 docs/input_data.md.
@@ -44,7 +44,7 @@ from infergate.core.sequences import sequence_id
 from infergate.core.tensor import Parameters, Tensor, check_data, check_shape, pack_bytes
 
 MAX_FILE_BYTES: Final = 64 * MIB
-"""Maximum size of a file to import, because parsing takes 15 times as much memory."""
+"""Maximum size in bytes of a file to import. Parsing takes 15 times as much memory."""
 MAX_ENTRIES: Final = 1 << 20
 """Maximum number of exported requests. Each takes about 200 bytes of memory."""
 _CHUNK_BYTES: Final = 1 * MIB
@@ -54,8 +54,9 @@ _SEQUENCE_END: Final = "sequence_end"
 
 @dataclass(slots=True)
 class ExportSummary:
-    """The exported requests, the exchanges skipped because they ended with an error, and whether
-    the file has the expected outputs. It has none if any exchange has not exactly one response."""
+    """The number of exported requests, the number of exchanges that were skipped because they ended
+    with an error, and whether the file has expected outputs. The file has none if the number of
+    responses of any exchange is not one."""
 
     requests: int = 0
     skipped_errors: int = 0
@@ -94,8 +95,8 @@ _Range = tuple[int, int]
 
 @dataclass(slots=True)
 class _Export:
-    """Collects requests in ``spool``, because a file holds all inputs before all outputs, and the
-    requests of a sequence together."""
+    """Collects requests in ``spool``, because a file holds all inputs before all outputs, and keeps
+    the requests of a sequence together."""
 
     spool: IO[bytes]
     has_batch_dimension: bool
@@ -105,7 +106,8 @@ class _Export:
     """The requests of each sequence, and of each request without a sequence."""
     has_sequences: bool = False
     starts: Counter[object] = field(default_factory=Counter)
-    """How often each sequence id began, because clients use an id again after its end."""
+    """The number of sequences that each id has begun, because clients reuse an id after its
+    sequence ends."""
 
     def add(self, exchange: Exchange) -> None:
         request, outcome = exchange.request, exchange.outcome
@@ -129,7 +131,7 @@ class _Export:
         for row in range(self._row_count(request)):
             if self.summary.requests == MAX_ENTRIES:
                 raise GatewayError(
-                    Kind.TOO_LARGE, f"there are over {MAX_ENTRIES} requests (the limit)"
+                    Kind.TOO_LARGE, f"there are more than {MAX_ENTRIES} requests (the limit)"
                 )
             key = self.summary.requests if sequence is None else (sequence, self.starts[sequence])
             entry = (self._spool(request.inputs, row), self._spool(outputs, row))
@@ -199,11 +201,11 @@ def _row_of(tensor: Tensor, row: int) -> Any:
 
 
 def import_perf_analyzer(file: Path, metadata: ModelMetadata) -> Iterator[Exchange]:
-    """Yield an exchange for each request in ``file`` of the model that ``metadata`` describes. Its
-    outcome has a response if the file has expected outputs.
+    """Yield an exchange for each request in ``file`` of the model that ``metadata`` describes. The
+    exchange has a response if the file has expected outputs.
 
-    Each list in ``data`` becomes a sequence with ids from 1. Raises BAD_REQUEST, which names the
-    position, TOO_LARGE, and OSError."""
+    Each list in ``data`` becomes a sequence with ids from 1. Raises BAD_REQUEST with the position
+    of the error, TOO_LARGE, or OSError."""
     size = file.stat().st_size
     if size > MAX_FILE_BYTES:
         raise GatewayError(
@@ -260,7 +262,7 @@ def _tensors(
     by_name: Mapping[str, TensorMetadata] = {tensor.name: tensor for tensor in known}
     found = []
     for name, value in read_all_members(node, path).items():
-        if name == "model":  # perf_analyzer allows it, for other kinds of servers
+        if name == "model":  # perf_analyzer allows this for other kinds of servers
             continue
         if name not in by_name:
             raise bad_request(

@@ -34,10 +34,10 @@ from infergate.recording.format import (
 )
 
 _SCAN_BYTES: Final = 1 << 20
-"""Bytes that are searched at a time for the next frame."""
+"""Number of bytes that are searched at a time for the next frame."""
 _MAX_WASTED_READS: Final = 2
-"""Damaged frames may be read in full until this many times the file's size has been read in vain.
-Only a file that was made to be slow to read has more of them."""
+"""The limit for bytes of damaged frames that are read in full, as a multiple of the file's size.
+Only a file that was crafted to be slow to read exceeds it."""
 _NO_HEADER: Final = "there is no valid frame header"
 
 
@@ -62,8 +62,8 @@ def read_recording(
 
 
 def recording_files(names: Iterable[str]) -> list[Path]:
-    """Return the files of these names. A folder stands for its recordings, in the order of their
-    names. Raises RecordingError for a folder without recordings."""
+    """Return the files with these names, in which a folder is replaced by its recordings, sorted by
+    name. Raises RecordingError for a folder without recordings."""
     files: list[Path] = []
     for path in map(Path, names):
         found = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
@@ -80,7 +80,7 @@ class _RecordingReader:
         self._max_record_bytes: Final = max_record_bytes
         self._size: Final = os.fstat(file.fileno()).st_size
         self._id: bytes | None = None
-        """The file's id, which is unknown if the file header is damaged."""
+        """The file's id, or None if the file header is damaged."""
         self._wasted_bytes = 0
 
     def read(self) -> Iterator[RecordedExchange | DamagedPart]:
@@ -154,7 +154,7 @@ class _RecordingReader:
                 if self._header(position + found) is not None:
                     return position + found
                 found = data.find(marker, found + 1)
-            # A marker may lie across the end of the data.
+            # A marker may cross the end of the data.
             position += max(len(data) - len(marker) + 1, 1)
         return self._size
 

@@ -1,7 +1,7 @@
 """Records the inferences of routes.
 
-An exchange that finds the queue or the memory full is dropped and counted. If a file cannot be
-written, recording stops; serving is not affected."""
+If the queue or the memory is full, an exchange is dropped and counted. If a file cannot be written,
+recording stops, but requests are still served."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ RESULTS: Final = (RECORDED, QUEUE_FULL, MEMORY_SHORT, UNRECORDABLE, NOT_WRITTEN)
 """The results of inferences that were selected for recording."""
 MAX_QUEUED: Final = 10_000
 MAX_QUEUED_BYTES: Final = 256 * MIB
-"""Maximum memory of the exchanges in the queue. A single exchange may be larger, within the memory
-for optional work."""
+"""Maximum memory in bytes of the exchanges in the queue. A single exchange may be larger if the
+memory for optional work allows it."""
 NOT_RESPONDING: Final = "the disk does not respond"
 _STOP_TIMEOUT_SECONDS: Final = 3.0
 _log = logging.getLogger("infergate")
@@ -61,10 +61,10 @@ class Recorder:
         counters.exchanges.update(dict.fromkeys(RESULTS, 0))
         self._queued = self._queued_bytes = 0
         self._problem = ""
-        """The reason why recording stopped by itself, or empty."""
+        """The reason why recording stopped without a command, or an empty string."""
         self._file = ""
         self._late_stop: asyncio.Future[None] | None = None
-        """The end of the last stop that the disk delayed."""
+        """The future of the last stop that the disk delayed."""
         self._writer: Final = BackgroundWriter(RecordingDirectory(settings), self._on_report)
         self.is_active = is_active
         """Whether exchanges are recorded."""
@@ -76,8 +76,8 @@ class Recorder:
         self._writer.resume()
 
     async def stop(self) -> None:
-        """Stop recording. When this returns, the files are complete, or the status has a problem:
-        this waits only a few seconds for the disk."""
+        """Stop recording. This waits a few seconds for the disk. When it returns, either the files
+        are complete or the status has a problem."""
         self.is_active = False
         stopped = self._writer.close_file()
         await asyncio.wait([stopped], timeout=_STOP_TIMEOUT_SECONDS)

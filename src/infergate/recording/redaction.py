@@ -16,7 +16,7 @@ from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Tensor
 from infergate.core.wire import NO_HEADERS
 
 BODY: Final = "(body)"
-"""Stands for the body of a request among the names of redacted tensors."""
+"""The entry for the request's body in the list of redacted tensors."""
 _NO_FURTHER: Final[Mapping[str, Outcome]] = EMPTY_MAPPING
 
 
@@ -28,8 +28,9 @@ class Redaction:
     - ``removed`` inputs and outputs are removed.
     - ``zeroed`` inputs and outputs keep their names, datatypes, shapes and sizes, but all their
       bytes become 0. BYTES elements become empty, because their lengths may be confidential too.
-    - If tensors are removed or zeroed, a body that only servers of certain protocols understand is
-      removed, as is the response to it, because names of tensors cannot select data in a body.
+    - If tensors are removed or zeroed, a body that only servers of certain protocols understand,
+    such as an explanation request, is removed too. So is its response, because tensor names cannot
+    select data in such a body.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Redaction:
         return exchange, further, tuple(names)
 
     def select_headers(self, exchange: Exchange) -> Exchange:
-        """Return ``exchange`` with the headers that are kept."""
+        """Return ``exchange`` with only the headers to keep."""
         headers, keeps = exchange.headers, self._keeps_header
         if not headers:
             return exchange
@@ -111,7 +112,7 @@ class Redaction:
 
 
 def _zeroed(tensor: Tensor) -> Tensor:
-    # The system provides zeroed memory, so even a large tensor costs little here.
+    # The operating system provides zeroed pages, so even a large tensor is cheap.
     is_bytes = tensor.datatype is Datatype.BYTES
     size = 4 * math.prod(tensor.shape) if is_bytes else len(tensor.data)
     return replace(tensor, data=bytes(size))

@@ -12,9 +12,9 @@ _ALL: Final = 100.0
 
 
 def is_sampled(percent: float, route: str, request: InferRequest, request_id: str) -> bool:
-    """Return whether ``request``, with ``request_id``, belongs to the ``percent`` of the inferences
-    on ``route`` that are selected. Every process selects either all requests of a sequence or
-    none."""
+    """Return whether ``request`` is among the ``percent`` of the inferences on ``route`` that are
+    recorded. The choice depends on ``request_id`` or, for sequences, on the sequence: every process
+    selects either all requests of a sequence or none."""
     if percent >= _ALL:
         return True
     sequence = sequence_key(request)

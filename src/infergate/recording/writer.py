@@ -23,24 +23,27 @@ from infergate.recording.format import (
 )
 
 _PIECE_BYTES: Final = 1 << 17
-"""Bytes that are compressed at a time. The interpreter is released meanwhile, but zstd's Python
-module copies the result while it holds the interpreter, so longer pieces would delay the loop."""
+"""Number of bytes that are compressed at a time. zstd's Python module releases the interpreter
+while it compresses, but not while it copies the result, so longer pieces would delay the event
+loop."""
 _MAX_JOINED_BYTES: Final = 1 << 16
-"""Shorter data is collected in memory, because each call costs a few microseconds."""
+"""Data shorter than this is collected in memory, because each call to the system costs a few
+microseconds."""
 
 
 def max_frame_bytes(record_bytes: int) -> int:
-    """Return the maximum size that a record of ``record_bytes`` adds to a file, file header
-    included. zstd adds at most 3 bytes to each block of up to 128 KiB, and up to 64 bytes."""
+    """Return the maximum number of bytes that a record of ``record_bytes`` adds to a file,
+    including the file header. zstd adds at most 3 bytes for each block of 128 KiB, and at most 64
+    bytes in total for the rest."""
     return FILE_HEADER_BYTES + FRAME_HEADER_BYTES + record_bytes + (record_bytes >> 8) + 64
 
 
 class RecordingFile:
     """A new file. It is not thread-safe, and blocks: use it in a thread or a helper process.
 
-    Records are compressed in pieces, so that a large record needs little memory: the header of its
-    frame is written last. After an OSError, the file contains the records up to the last successful
-    ``flush``, and must be closed."""
+    Records are compressed in pieces, so that a large record needs little memory. The header of a
+    frame is written after its contents. After an OSError, the file contains the records up to the
+    last successful ``flush``, and must be closed."""
 
     def __init__(self, path: str | os.PathLike[str], level: int = COMPRESSION_LEVEL) -> None:
         """Create the file with mode 0600. It must not exist. Raises OSError."""
@@ -87,7 +90,7 @@ class RecordingFile:
 
     def _compress(self, parts: Sequence[Buffer], size: int) -> Iterator[bytes]:
         compressor = self._compressor
-        if size <= _MAX_JOINED_BYTES:  # a single call is fastest
+        if size <= _MAX_JOINED_BYTES:  # one call is faster than several
             yield compressor.compress(b"".join(parts), compressor.FLUSH_FRAME)
             return
         compressor.set_pledged_input_size(size)

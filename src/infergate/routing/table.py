@@ -192,8 +192,8 @@ def model_matcher(pattern: str) -> Callable[[str], object]:
 
 
 def serving_backends(routes: Iterable[Route]) -> frozenset[str]:
-    """Return the backends whose responses clients may receive: not those that get only copies, and
-    not those that get no requests."""
+    """Return the backends whose responses clients may receive. Backends that get only mirrored
+    copies, or no requests at all, are not among them."""
     names: set[str] = set()
     for route in routes:
         names.update((route.backend, route.fallback))

@@ -1,8 +1,8 @@
 """Builds the ``Authorizer`` from the ``access`` section of the configuration, and authenticates
 requests to the admin listener.
 
-Packages for tokens and for Redis are imported only if configured, because each package costs every
-process memory.
+Packages for tokens and for Redis are imported only if configured, because each package takes memory
+in every process.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring
@@ -54,7 +54,7 @@ __all__ = ["Authorizer", "authorize_admin", "make_authorizer"]
 _audit = logging.getLogger("infergate.audit")
 
 _FETCH_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds for fetching a key set from a URL."""
+"""Timeout of fetching a key set from a URL, in seconds."""
 _READ_METHODS: Final = frozenset({"GET", "HEAD"})
 _MAX_LOGGED_PATH: Final = 256
 
@@ -71,9 +71,9 @@ def make_authorizer(
 ) -> Authorizer:
     """Return the authorizer of ``config``, which must have an ``access`` section.
 
-    The authorizer of ``previous`` is reused if nothing that it depends on has changed. It uses the
-    old routes until ``GatewayParts.activate``. A new authorizer keeps the in-memory counters if the
-    rate limits are unchanged."""
+    The authorizer of ``previous`` is reused if none of its settings has changed. It continues to
+    use the old routes until ``GatewayParts.activate``. A new authorizer keeps the in-memory
+    counters if the rate limits are unchanged."""
     access, metrics = config.access, group.metrics
     assert access is not None
     memory: LocalRateStore | None = None
@@ -139,8 +139,8 @@ def _make_key_ring(access: AccessConfig, metrics: Metrics) -> KeyRing:
 
 
 def _parse_configured_file(path: Path, parse: Callable[[bytes], T], key: str) -> T:
-    """Parse the file named by ``key`` of the configuration. Raises OSError for unreadable and for
-    invalid content, because the file may have changed since the configuration was checked."""
+    """Parse the file named by ``key`` of the configuration. Raises OSError if the file cannot be
+    read or is invalid, because it may have changed since the configuration was checked."""
     try:
         return parse(path.read_bytes())
     except ValueError as error:
@@ -173,7 +173,7 @@ def _make_token_verifier(
         ],
         rules,
     )
-    close_callbacks.append(upstream.close)  # closed after the key sources that use the upstream
+    close_callbacks.append(upstream.close)  # close the upstream after the key sources that use it
     return tokens
 
 
@@ -259,7 +259,8 @@ def authorize_admin(app: HttpApp, config: Config, metrics: Metrics) -> HttpApp:
 
 
 class _AuthorizedAdmin:
-    """An HttpApp that logs each attempt to change something to ``infergate.audit``."""
+    """An HttpApp that requires a key for changes, and logs each attempted change to
+    ``infergate.audit``."""
 
     def __init__(self, app: HttpApp, keys: ApiKeys, metrics: Metrics) -> None:
         self._app: Final = app
@@ -267,7 +268,7 @@ class _AuthorizedAdmin:
         self._metrics: Final = metrics
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Respond to a read directly, and to other methods only with a valid key."""
+        """Pass reads on directly, and requests with other methods only with a valid key."""
         if wire.method in _READ_METHODS:
             return await self._app.respond(wire, context)
         try:

@@ -35,8 +35,7 @@ _RECORDING: Final = "/recording"
 _PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
 _HOST_CHECKED_PATHS: Final = frozenset({"/", "/config"})
 """Paths that expose the configuration. Requests for these paths must have a trusted name in the
-Host header. Requests for other paths, such as the requests of scrapers and probes, may have any
-name."""
+Host header. Requests for other paths, such as those from scrapers and probes, may have any name."""
 _audit = logging.getLogger("infergate.audit")
 
 
@@ -66,10 +65,10 @@ class AdminApp:
         hosts: Collection[str] = (),
         apps: Mapping[str, SubtreeApp] = NO_APPS,
     ) -> None:
-        """``count_limit`` is called with the limit that a request exceeded. ``make_console`` builds
-        the console on its first request, to save memory. ``recording`` serves the paths from
-        ``/recording``, or is None. ``hosts`` are the trusted names in the Host header, in addition
-        to IP addresses and local names. ``apps`` serve further paths."""
+        """``count_limit`` is called with the name of the limit that a request exceeded.
+        ``make_console`` builds the console on its first request, to save memory. ``recording``
+        serves the paths from ``/recording``, or is None. ``hosts`` are the trusted names in the
+        Host header, in addition to IP addresses and local names. ``apps`` serve further paths."""
         self._scrape: Final = scrape
         self._check_ready: Final = check_ready
         self._history: Final = history
@@ -171,8 +170,8 @@ class AdminApp:
 
 
 async def _exposition_response(exposition: Exposition, *, whole: bool) -> HttpResponse:
-    """Send an exposition in one piece if it is short or ``whole`` is set. Otherwise stream the
-    exposition."""
+    """Send an exposition in one piece if it is short or if ``whole`` is set. Otherwise, stream
+    it."""
     headers = {"content-type": exposition.content_type}
     pieces, remaining = list(islice(exposition.chunks, 2)), _ExpositionStream(exposition.chunks)
     if len(pieces) < 2:

@@ -81,7 +81,7 @@ def assemble(
     history: ConfigHistory | None = None,
     group: WorkerGroup | None = None,
 ) -> RunningGateway:
-    """Build, but do not start, the gateway that ``config`` describes. This needs a running event
+    """Build the gateway that ``config`` describes, but do not start it. This needs a running event
     loop.
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
@@ -145,7 +145,7 @@ class _SharedState:
     sampler: HistorySampler
     control_recording: ControlRecording
     make_demo: Callable[[], ConsoleDemo | None]
-    """Returns the demo of the console. It is None unless the configuration is the demo's."""
+    """Returns the demo of the console, or None if the configuration is not that of the demo."""
     plugins: PluginFactory
 
 

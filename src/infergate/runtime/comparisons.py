@@ -1,8 +1,8 @@
 """Comparisons of mirrors: the helper process that compares, the folders of mismatches, and the path
 ``/comparisons`` of the admin listener.
 
-What compares and summarizes is imported only if a route compares its mirror, because it costs every
-process time and memory.
+The modules that compare and summarize are imported only if a route compares its mirror, because
+importing them takes time and memory in every process.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring
@@ -71,7 +71,7 @@ class ComparisonSource(Protocol):
     """The comparisons of all processes."""
 
     async def comparisons(self) -> Sequence[bytes]:
-        """Return summaries as JSON, of each process that compares."""
+        """Return the summaries of each process that compares, as JSON."""
         ...
 
     async def reset_comparisons(self) -> None:

@@ -50,7 +50,7 @@ class ConfigHistory:
         """Returns whether files have changed since the last reload, even if that reload failed."""
 
     def export_to(self, metrics: Metrics) -> None:
-        """Set the metrics about the history in ``metrics`` from now on."""
+        """Export the history as metrics in ``metrics`` from now on."""
         self._metrics = metrics
         metrics.last_reload_succeeded.set(1)
         self._export_version(metrics)
@@ -60,8 +60,8 @@ class ConfigHistory:
         metrics.config.info({"sha256": self._sha256, "number": str(self._version)})
 
     def matches_file(self) -> bool:
-        """Return whether the file is known to contain the active configuration. The file is not
-        read."""
+        """Return whether the file is known to contain the active configuration. This does not read
+        the file."""
         return (
             not (self._last_reload is not None and self._last_reload.error)
             and not self.have_files_changed()

@@ -22,8 +22,8 @@ from infergate.transport.tls.server_context import ServerTlsContext
 log = logging.getLogger(__name__)
 
 MAX_ADMIN_CONNECTIONS: Final = 64
-"""The connection limit of the admin listener, which must accept connections even when the other
-listeners have reached their limit."""
+"""The connection limit of the admin listener. It is separate, because the admin listener must
+accept connections even when the other listeners have reached their limit."""
 
 
 class ConnectionGates:

@@ -23,8 +23,8 @@ _ACCEPT_FAILED: Final = "socket.accept() out of system resource"
 (uvloop closes new connections instead.)"""
 _TLS_FAILED: Final = "Fatal error on SSL protocol"
 _HANDLER_CLOSED: Final = "the handler is closed"
-"""The end of uvloop's message (0.23) if a connection was aborted after its socket connected and
-before the server's TLS handshake. uvloop closes such a socket and then writes to it once."""
+"""The end of the message that uvloop 0.23 logs if a client aborts a connection before the TLS
+handshake. uvloop closes the socket and then writes to it once."""
 _WARNING_INTERVAL_SECONDS: Final = 10.0
 _CLIENT_SHARE: Final = 3, 4
 """The fraction of all descriptors that clients may use, as numerator and denominator."""

@@ -1,5 +1,5 @@
-"""Measures how long the event loop was blocked, because of expensive work or because the system did
-not schedule the process."""
+"""Measures the time for which the event loop was blocked by expensive work, or because the system
+did not schedule the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTERVAL_SECONDS: Final = 0.25
 
 class EventLoopLagMonitor:
     """Measures the lag between ``start`` and ``stop``. If a timer is late, ``report_lag`` is called
-    with the seconds of the delay, unless the delay is negligible."""
+    with the delay in seconds, unless it is negligible."""
 
     def __init__(self, report_lag: Callable[[float], object]) -> None:
         self._report_lag: Final = report_lag

@@ -21,7 +21,7 @@ _log = logging.getLogger("infergate")
 _POLL_SECONDS: Final = 5.0
 """Seconds between two checks of the files without an event."""
 _MAX_QUIET_PERIODS: Final = 10
-"""Maximum number of quiet periods by which continuous changes delay a check."""
+"""Maximum number of quiet periods for which continuous changes can delay a check."""
 
 
 async def watch_files(

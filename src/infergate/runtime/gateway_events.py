@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 MAX_EVENTS: Final = 300
-"""Maximum number of events that concern the gateway, and of events that concern endpoints. They are
-kept apart, so that many failing endpoints do not displace the reload that may be the cause."""
+"""Maximum number of events of the gateway, and maximum number of events of endpoints. The two kinds
+are stored separately, so that many failing endpoints do not displace the reload that may be the
+cause."""
 MAX_DIFF_CHARS: Final = 16 * 1024
 _MAX_TEXT_CHARS: Final = 1024
 
@@ -32,8 +33,8 @@ class GatewayEvent:
 
 
 class GatewayEvents:
-    """The last ``MAX_EVENTS`` events of the gateway and as many of its endpoints, with about 5 MB
-    of text at most."""
+    """The last ``MAX_EVENTS`` events of the gateway and the last ``MAX_EVENTS`` events of its
+    endpoints, with at most about 5 MB of text."""
 
     def __init__(self) -> None:
         self._gateway: Final[deque[GatewayEvent]] = deque(maxlen=MAX_EVENTS)

@@ -3,8 +3,8 @@
 It is a ``Server``, so the calls of this process are counted, drained and moved to a new
 configuration like the requests of clients.
 
-*Rule.* Each call runs in a task of its own, in a copy of the caller's context variables. Stopping
-the gateway cancels that task, and never the caller's."""
+*Rule.* Each call runs in its own task, with a copy of the caller's context variables. Stopping the
+gateway cancels that task, but never the caller's task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from infergate.transport.server.admission import Admission, RequestAccount, shut
 
 T = TypeVar("T")
 _CLEANUP_SECONDS: Final = 1.0
-"""Seconds in which cancelled calls clean up."""
+"""Seconds that cancelled calls have for cleanup."""
 
 
 class InProcessListener:
@@ -119,15 +119,15 @@ class InProcessListener:
 
 
 class _Call:
-    """One call. ``responses`` are those of a stream."""
+    """One call. ``responses`` are the responses of a stream, or None."""
 
     def __init__(self, context: RequestContext) -> None:
         self.context: Final = context
         self.finished: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self.responses: AsyncGenerator[InferResponse, None] | None = None
         self.is_abandoned = False
-        """Whether the gateway has closed the responses while the caller was not waiting for
-        them."""
+        """Whether the gateway has closed the responses while the caller was not waiting for a
+        response."""
         self._variables: Final = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None
 

@@ -19,11 +19,12 @@ _MAX_DIMENSIONS: Final = 8
 _MAX_TEXT_BYTES: Final = 64 * 1024
 """Maximum number of bytes of text, such as JSON, that are parsed again for the console."""
 _READS_PER_SECOND: Final = 10.0
-"""Thousands of requests may fail in a second; only a few of them are parsed again."""
+"""Maximum number of requests per second that are parsed again. Thousands of requests may fail in a
+second."""
 
 
 class InputShapes:
-    """Reads the inputs of requests, about ten times a second at most, with ``limits``."""
+    """Reads the inputs of requests, at most about ten times a second, with ``limits``."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits: Final = event_loop_limits(limits)
@@ -31,8 +32,8 @@ class InputShapes:
 
     def read(self, protocol: str, wire: Any, now: float) -> tuple[TensorShape, ...]:
         """Return the first inputs of ``wire``, a request of ``protocol`` that ended at ``now`` (in
-        seconds). The result is empty if they are not known, if reading them is expensive, or if too
-        many others have just been read."""
+        seconds). The result is empty if the inputs are unknown, if reading them is expensive, or if
+        the inputs of another request were read just before."""
         codec = _codec(protocol)
         if codec is None or wire is None:
             return ()

@@ -10,7 +10,7 @@ from infergate.config.schema import Config
 from infergate.gateway.route_layers import RouteLayer
 
 LayerFactory = Callable[[RouteConfig], RouteLayer | None]
-"""Returns the layer that the route's configuration asks for, or None."""
+"""Returns the layer that the route's configuration requires, or None."""
 
 
 def make_layers(

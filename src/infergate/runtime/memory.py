@@ -1,5 +1,5 @@
-"""Makes the C library return freed memory less eagerly, and the garbage collector look for cycles
-less often.
+"""Makes the C library return freed memory less eagerly, and exempts long-lived objects from garbage
+collection.
 
 A JSON tensor passes through buffers of megabytes. By default, glibc returns the top of the heap to
 the kernel when 128 KiB of the top are free, and the next request has to fault in every page again

@@ -1,4 +1,4 @@
-"""Connects the metrics of a process with the running gateway, whose state they report."""
+"""Connects the metrics of a process to the running gateway, so that they report its state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from infergate.runtime.running import ADMIN, GatewayParts, RunningGateway
 
 _CONNECTIONS: Final = "connections"
 _EXPORTED_LIMITS: Final = (_CONNECTIONS, "in_flight", "in_flight_bytes")
-"""Limits that are exported as metrics, because other metrics report their use."""
+"""The limits that are exported as metrics, because other metrics report how much of each limit is
+used."""
 
 
 def export_state(running: RunningGateway, metrics: Metrics) -> None:

@@ -42,8 +42,8 @@ def make_payload_log(
     group: WorkerGroup,
     previous: GatewayParts | None,
 ) -> PayloadLog | None:
-    """Return the payload log of ``previous`` if nothing that it depends on has changed, or a new
-    one. Return None without the section ``payload_log``."""
+    """Return the payload log of ``previous`` if none of its settings has changed, or a new one.
+    Return None without the section ``payload_log``."""
     if config.payload_log is None:
         return None
     from infergate.runtime import payload_log

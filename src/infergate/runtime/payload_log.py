@@ -136,8 +136,8 @@ def make_payload_log(
     previous: GatewayParts | None = None,
 ) -> PayloadLog | None:
     """Return the payload log of ``config``, or None without one. The log of ``previous`` is reused
-    if nothing that it depends on has changed. Raises OSError if its folder or its certificates
-    cannot be used."""
+    if none of its settings has changed. Raises OSError if its folder or its certificates cannot be
+    used."""
     section = config.payload_log
     if section is None:
         return None

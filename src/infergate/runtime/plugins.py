@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HostedPlugins:
-    """The request hooks by name, and the transforms with their configurations, in the order of the
-    routes and steps. Python models belong to their backends."""
+    """The request hooks by name, and the transforms with their configurations in the order of
+    routes and steps. Python models are not included, because they belong to their backends."""
 
     hooks: Mapping[str, ConfiguredHook] = field(default_factory=dict)
     transforms: Sequence[tuple[PluginStepConfig, PluginRunner]] = ()
@@ -42,8 +42,8 @@ class HostedPlugins:
         yield from (runner for _, runner in self.transforms)
 
     def unchanged(self, old: Config, new: Config) -> HostedPlugins:
-        """Return those of these plug-ins, which belong to ``old``, that ``new`` configures in the
-        same way."""
+        """Return the plug-ins that ``new`` configures in the same way as ``old``, the configuration
+        of these plug-ins."""
         hooks = {
             name: hook
             for name, hook in self.hooks.items()
@@ -58,7 +58,8 @@ class HostedPlugins:
         return HostedPlugins(hooks, kept)
 
     def runner_of(self, step: PluginStepConfig) -> PluginRunner:
-        """Return the runner of the transform of ``step``, which is found by its identity."""
+        """Return the runner of the transform of ``step``, which must be the same object as in the
+        configuration."""
         return next(runner for config, runner in self.transforms if config is step)
 
     def hook_layer(self, limits: Limits) -> LayerFactory:
@@ -98,7 +99,7 @@ class _PreparedPlugins:
 
 
 class PluginFactory:
-    """Creates plug-ins, or hands out those that ``prepare`` has created in advance. ``metrics`` has
+    """Creates plug-ins, or returns those that ``prepare`` has created in advance. ``metrics`` has
     their counters."""
 
     def __init__(self, metrics: Metrics) -> None:

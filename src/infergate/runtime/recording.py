@@ -33,7 +33,7 @@ _audit = logging.getLogger("infergate.audit")
 
 
 def make_recorder(section: RecordingConfig, workers: int, group: WorkerGroup) -> Recorder:
-    """Return a recorder with the settings of ``section``, in one of ``workers`` processes."""
+    """Return a recorder with the settings of ``section``, for one of ``workers`` processes."""
     return Recorder(
         DirectorySettings(
             section.path,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from infergate.recording.recorder import Recorder  # imported only if it is configured
+    from infergate.recording.recorder import Recorder  # imported only if recording is configured
 
 
 class RecordingAction(enum.Enum):
@@ -20,8 +20,8 @@ class RecordingAction(enum.Enum):
 
 
 ControlRecording = Callable[[RecordingAction], Awaitable[Sequence[dict[str, Any]]]]
-"""Performs an action in all processes, and returns the status of each process that has a recorder
-as JSON data."""
+"""Performs an action in all processes, and returns JSON data with the status of each process that
+has a recorder."""
 
 
 async def control_recorder(

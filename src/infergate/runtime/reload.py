@@ -25,7 +25,8 @@ from infergate.runtime.running import ConfigRejectedError
 
 _log = logging.getLogger("infergate")
 _MAX_ROUTES_COMPARED: Final = 500
-"""Maximum number of routes of a configuration that is compared, because a reload waits for it."""
+"""Maximum number of routes of configurations that are compared. A reload waits for the
+comparison."""
 ReadConfig = Callable[[TrackedFiles], Config]
 """Reads the configuration through ``TrackedFiles``. Raises ConfigError."""
 ApplyConfig = Callable[[Config], Awaitable[None]]

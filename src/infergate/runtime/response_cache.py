@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from infergate.caching.redis_store import RedisStore
 
 _EXCHANGE_HEADERS: Final = frozenset({"traceparent", "tracestate", "baggage", "x-request-id"})
-"""Headers that identify a request. They differ in each request, and do not change a response."""
+"""Headers that identify a request. They differ in each request, but do not change the response."""
 
 
 LATER_SECONDS: Final = tuple(2.0**number for number in range(1, 10))
-"""The pauses between the invalidations after a load that has not finished: 17 minutes in total."""
+"""Seconds between repeated invalidations while a load may be in progress: 17 minutes in total."""
 
 
 class ConfiguredCache:
-    """The response cache of one or several configurations with the same section ``cache``."""
+    """The response cache. Successive configurations with the same section ``cache`` share it."""
 
     def __init__(self, config: CacheConfig, group: WorkerGroup) -> None:
         self._store: Final = group.response_store()
@@ -65,7 +65,7 @@ class ConfiguredCache:
             await self.responses.invalidate(backend)
 
     def stats(self) -> CacheStats:
-        """Return the usage of the memory."""
+        """Return the usage of the memory store."""
         return self._store.usage()
 
     async def close(self, *, is_last: bool) -> None:

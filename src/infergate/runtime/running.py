@@ -41,7 +41,7 @@ from infergate.transport.net.buffer_pool import limit_unused_bytes
 from infergate.transport.server.connection_gate import ConnectionGate
 
 if TYPE_CHECKING:
-    # imported only if they are configured
+    # imported only if configured
     from infergate.recording.payload_log import PayloadLog
     from infergate.recording.recorder import Recorder
     from infergate.runtime.response_cache import ConfiguredCache
@@ -55,7 +55,7 @@ _CLOSE_TIMEOUT_SECONDS: Final = 2.0
 
 
 class Closeable(Protocol):
-    """Something that is closed when the gateway stops."""
+    """An object that is closed when the gateway stops."""
 
     async def close(self) -> None: ...
 
@@ -193,8 +193,8 @@ class RunningGateway:
         self.demo: Closeable | None = None
         """The demo of the console, or None."""
         self.on_retired: Callable[[], object] = lambda: None
-        """An observer that is called when an old configuration has been closed, so that it can
-        freeze objects."""
+        """A function that is called after an old configuration has been closed. It freezes the
+        remaining objects."""
 
     @property
     def config(self) -> Config:
@@ -252,9 +252,9 @@ class RunningGateway:
         return 1 + len(self._retiring)
 
     async def start(self, bind: BindFunction | None = None) -> None:
-        """Bind all listeners, then accept connections. ``bind`` is used in later configurations as
-        well. Raises OSError, which names the address that cannot be bound; in this case no listener
-        stays open."""
+        """Bind all listeners, then accept connections. ``bind`` is also used for later
+        configurations. Raises OSError with the address that cannot be bound; no listener stays open
+        then."""
         self._bind = bind
         try:
             await self._open_listeners(self._listeners)

@@ -84,7 +84,7 @@ def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> i
         if not await _start_unless_stopped(running, signals.stop_signals):
             return 0
         freeze_objects()
-        if config.log.format == "json":  # a banner would not be JSON
+        if config.log.format == "json":  # the banner is not JSON
             listeners = {name: str(address) for name, address in running.addresses.items()}
             message = "infergate %s is serving"
             _log.info(message, __version__, extra=with_fields(SERVING, listeners=listeners))
@@ -143,7 +143,8 @@ def _make_service(
 
 
 class _Signals:
-    """Holds the received ``stop_signals`` in order, and whether a SIGHUP has requested a reload."""
+    """Holds the received ``stop_signals`` in order, and the event that a SIGHUP sets to request a
+    reload."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()

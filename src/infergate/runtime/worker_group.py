@@ -21,8 +21,8 @@ from infergate.runtime.recording_actions import ControlRecording
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """The access of a process to its worker group. By default, the process is alone in the group,
-    and the optional functions are None."""
+    """The worker group as seen by one of its processes. By default, the process is alone in the
+    group, and the optional functions are None."""
 
     metrics: Metrics = field(default_factory=Metrics)
     number: int = 0

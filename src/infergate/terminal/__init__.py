@@ -1,7 +1,7 @@
-"""Tables, colours and progress bars on a terminal, and plain aligned text elsewhere.
+"""Tables, colors and progress bars on a terminal, and plain aligned text elsewhere.
 
-``print_tables`` prints tables, ``show_live`` replaces them by newer ones, and ``Progress`` is a
-progress bar. ``columns`` folds the columns of plain text.
+``print_tables`` prints tables, ``show_live`` updates them in place, and ``Progress`` is a progress
+bar. ``columns`` aligns and folds columns of plain text.
 
 *Rule.* rich is imported only when output goes to a terminal, so that a gateway that runs under an
 orchestrator never loads it.
@@ -24,7 +24,7 @@ STYLES: Final = {
     "degraded": "yellow", "unknown": "yellow", "draining": "yellow",
     "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
-"""Colours of words. They add no information, because the word itself is always printed."""
+"""The colors of words. A color adds no information, because the word itself is always printed."""
 
 
 _BORDER_WIDTH: Final = 3
@@ -42,7 +42,8 @@ class Table:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether ``stream`` is a terminal and colours are not disabled (https://no-color.org)."""
+    """Return whether ``stream`` is a terminal and colors are not disabled
+    (https://no-color.org)."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
@@ -66,8 +67,9 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
 
 
 def show_live(frames: Iterable[Sequence[Table]], stream: TextIO | None = None) -> None:
-    """Show each of ``frames`` on the whole terminal, in place of the previous one. Elsewhere, print
-    them one after the other. The generator of the frames sets the pace."""
+    """Show each of ``frames`` on the whole terminal, in place of the previous one. If the output is
+    not a terminal, print the frames one after the other. The generator of the frames sets the
+    pace."""
     out = stream or sys.stdout
     if not is_terminal(out):
         for tables in frames:
@@ -147,4 +149,4 @@ class Progress:
 
 
 def _do_nothing(*_: object) -> None:
-    """Ignore the step, because no progress bar is shown."""
+    """Do nothing, because no progress bar is shown."""

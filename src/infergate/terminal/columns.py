@@ -13,12 +13,13 @@ _INDENT: Final = "  "
 _GAP: Final = "  "
 _NARROW_GAP: Final = " "
 _MIN_WIDTH: Final = 8
-"""Columns of text are folded, but to no less than this width."""
+"""Minimum width to which a column of text is folded."""
 
 
 def output_width(stream: TextIO) -> int | None:
-    """Return the width for tables on ``stream``: COLUMNS, or the width of the terminal. It is None
-    for a file or a pipe, where each row stays one line, so that programs can read it."""
+    """Return the width for tables on ``stream``: the environment variable COLUMNS, or the width of
+    the terminal. Return None for a file or a pipe, where each row stays on one line, so that
+    programs can read it."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdecimal() and len(columns) <= 4 and int(columns):
         return int(columns)
@@ -33,9 +34,9 @@ def align(
     right_aligned: Collection[int] = (),
     width: int | None = None,
 ) -> str:
-    """Format ``rows``, of which the first may be the headings, in aligned and indented columns.
-    Cells are folded to fit ``width``, by default the width of standard output. Only the headings of
-    ``right_aligned`` columns, which have numbers, are folded."""
+    """Format ``rows`` in aligned and indented columns. The first row may be the headings. Cells are
+    folded to fit ``width``, by default the width of standard output. In ``right_aligned`` columns,
+    which contain numbers, only the headings are folded."""
     limit = width or output_width(sys.stdout)
     gap, widths = _GAP, [max(map(len, column)) for column in zip(*rows, strict=True)]
     if limit is not None:
@@ -53,8 +54,8 @@ def _fit(
     right_aligned: Collection[int],
     limit: int,
 ) -> tuple[str, list[int]]:
-    """Return the gap between columns, and widths that fit ``limit``: the widest columns shrink
-    first. The gap shrinks, and then words of headings are broken, only if nothing else helps."""
+    """Return the gap between columns, and widths that fit ``limit``. The widest columns shrink
+    first. If that is not enough, the gap shrinks, and then words of headings are broken."""
     gap, fitted = _GAP, list(widths)
     for gap, breaks_words in ((_GAP, False), (_NARROW_GAP, False), (_NARROW_GAP, True)):
         available = limit - len(_INDENT) - len(gap) * (len(widths) - 1)
@@ -78,7 +79,7 @@ def _fit(
 
 
 def _fold(row: Sequence[str], widths: Sequence[int]) -> list[tuple[str, ...]]:
-    """Return the lines of a row, of which the first cells may be shorter than others."""
+    """Return the lines of a row, whose cells may have different numbers of lines."""
     cells = [
         [cell]
         if len(cell) <= width

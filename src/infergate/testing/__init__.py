@@ -3,14 +3,14 @@
 For tests of clients (docs/testing-clients.md), start with ``BackgroundGateway``; pytest's fixture
 ``infergate_gateway`` returns one.
 
-- ``background_gateway``: a gateway on free ports, on a thread
+- ``background_gateway``: a gateway on free ports, in a thread
 - ``fake_model``: models that are Python functions
 - ``recorded_model``: models that return recorded responses
 
 For authors of codecs, start with ``check_codec``.
 
 - ``codec_check``: a check that a codec follows ``infergate.codecs.base``
-- ``stream_check``: the same for streams
+- ``stream_check``: the same check for streams
 - ``plugin_check``: runs Python models and request hooks as the gateway does
 - ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both directions
 - ``canonical``: operations and responses as JSON, for reading and comparing

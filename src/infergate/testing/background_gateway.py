@@ -1,4 +1,4 @@
-"""A gateway on a thread of its own, for tests that are not async."""
+"""A gateway in its own thread, for tests that are not async."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _DEMO: Final[Mapping[str, Any]] = {
 
 
 class BackgroundGateway:
-    """A gateway on free ports of 127.0.0.1, on a thread with its own event loop. Use it as a
+    """A gateway on free ports of 127.0.0.1, in a thread with its own event loop. Use it as a
     context manager.
 
     - ``config`` is a mapping with the keys of a configuration file, or the file's path. Its
@@ -231,7 +231,7 @@ class _Backend(BuiltinBackend):
 
 
 def _check_arguments(models: Sequence[Model], recordings: Iterable[object]) -> None:
-    """Raise TypeError, which names the argument, for mistakes that are easily made."""
+    """Raise TypeError, which names the argument, for common mistakes."""
     for name, value in (("models", models), ("recordings", recordings)):
         if isinstance(value, (str, os.PathLike)) or not isinstance(value, Iterable):
             raise TypeError(f"{name} must be a list, not {type(value).__name__}")
@@ -251,8 +251,8 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None, folder: Pat
 
 def _adapted(config: Config, *, replaces_backends: bool) -> Config:
     """Return ``config`` with free ports, and without helper processes unless they are configured.
-    With ``replaces_backends``, it also has ``builtin`` in place of every backend, and neither sends
-    nor writes data anywhere else."""
+    With ``replaces_backends``, also replace every backend with ``builtin``, and disable everything
+    else that sends or writes data."""
     listeners = config.listeners
     changes: dict[str, Any] = {
         "listeners": listeners.model_copy(
@@ -278,7 +278,7 @@ def _adapted(config: Config, *, replaces_backends: bool) -> Config:
 
 
 def _without_side_effects(config: Config) -> dict[str, Any]:
-    """Return the changes of ``config`` without which a test would write to the Redis server, the
+    """Return changes to ``config`` that prevent a test from writing to the Redis server, the
     recordings, the payload log and the traces of the real gateway."""
     access = config.access
     return {

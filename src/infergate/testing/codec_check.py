@@ -92,8 +92,8 @@ def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Response, tu
 
 
 def _check_errors(codec: Codec[Any, Any], transport_kind: TransportKind) -> None:
-    """Check that ``build_error`` has a form for every kind, and that the codec parses its own
-    errors as errors."""
+    """Check that ``build_error`` supports every kind, and that the codec parses its own errors as
+    errors."""
     for kind in Kind:
         for public in ("what went wrong", "", "größe \ud800 \n\r\0", "x" * 100_000):
             wire = codec.build_error(GatewayError(kind, public, retry_after=1.5))

@@ -82,7 +82,7 @@ class FakeModel:
     async def _results(
         self, arrays: Mapping[str, npt.NDArray[Any]]
     ) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Yield what the function returns or yields. Raises GatewayError."""
+        """Yield the results that the function returns or yields. Raises GatewayError."""
         function = self._function
         try:
             if inspect.isasyncgenfunction(function):
@@ -129,8 +129,8 @@ class FakeModel:
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Return ``function(*arguments)``, run by a thread that does not keep the process or the event
-    loop alive: a test may end while the function still sleeps."""
+    """Return the result of ``function(*arguments)`` in a thread. The thread does not keep the
+    process or the event loop alive, because a test may end while the function still sleeps."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -29,8 +29,8 @@ def check_model(
     """Create a model with ``options``, and return its response to ``request`` as clients receive
     it.
 
-    Raises AssertionError if the gateway would refuse the metadata or the response, and the errors
-    of the model."""
+    Raises AssertionError if the gateway would reject the metadata or the response, and raises the
+    errors of the model."""
 
     async def run() -> InferResponse:
         model: Any = model_class(options)
@@ -54,11 +54,11 @@ def check_hook(
     response: InferResponse,
     limits: Limits = DEFAULT_LIMITS,
 ) -> InferResponse:
-    """Create a hook with ``options``, and return what a client receives for ``request`` if the
-    model returns ``response``.
+    """Create a hook with ``options``, and return the response that a client receives for
+    ``request`` if the model returns ``response``.
 
-    Raises AssertionError if the gateway would refuse what the hook returns, and the errors of the
-    hook."""
+    Raises AssertionError if the gateway would reject the result of the hook, and raises the errors
+    of the hook."""
 
     async def run() -> InferResponse:
         hook, call = hook_class(options), PluginCall()

@@ -27,13 +27,14 @@ MAX_RECORDING_BYTES: Final = 1024 * MIB
 class RecordedModel:
     """Returns to each request the response, stream or error that was recorded for an equal request.
 
-    Requests are equal if their inputs, parameters, requested outputs and version are; the id and
-    the client's protocol do not matter. If equal requests were recorded several times, they get the
-    responses in the recorded order, and then the last one again. The metadata is that of the first
-    recorded request with a response; its first dimensions are variable."""
+    Requests are equal if they have the same inputs, parameters, requested outputs and version. The
+    id and the client's protocol are not compared. If equal requests were recorded several times,
+    the model returns their responses in the recorded order, and then repeats the last response. The
+    metadata is that of the first recorded request with a response; its first dimensions are
+    variable."""
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
-        """``exchanges`` are those of one model, at least one."""
+        """``exchanges`` has at least one exchange, all of the same model."""
         described = next((each for each in exchanges if each.outcome.responses), exchanges[0])
         version = next((each.request.version for each in exchanges if each.request.version), "")
         self.metadata: Final[ModelMetadata] = replace(

@@ -26,8 +26,8 @@ def check_stream(
     """Check that the responses of a stream arrive unchanged, and that an error arrives as an error.
     Raises AssertionError, which names the broken invariant.
 
-    ``plugin`` has a codec that ``SupportsStreaming``, and loses nothing of an inference.
-    ``profile`` is a kind of server that has streams."""
+    The codec of ``plugin`` must implement ``SupportsStreaming``, and its protocol must represent
+    inferences without loss. ``profile`` is a kind of server that has streams."""
     codec: Any = plugin.create(options or {})
     has_streams = isinstance(codec, SupportsStreaming)
     assert has_streams, f"{plugin.name}: the codec has no streams"

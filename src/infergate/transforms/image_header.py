@@ -1,7 +1,7 @@
 """The format and the size of an encoded image, read from its header without decoding it.
 
-The sizes of parts that a decoder reads in Python, or reads again and again, are limited here: a
-decoder would spend minutes on some small files."""
+The number of segments, scans, chunks and fill bytes is limited here, because a small file with many
+of them keeps a decoder busy for minutes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MAX_FILL_BYTES: Final = 4096
 write at most a few."""
 _EXIF: Final = b"Exif\0\0"
 _MAX_EXIF_SEGMENTS: Final = 32
-"""Maximum number of EXIF segments of a JPEG. Cameras write one. Pillow appends each of them to all
-before it, which takes time in the square of their number."""
+"""Maximum number of EXIF segments of a JPEG. Cameras write one. Pillow appends each segment to the
+previous ones, which takes quadratic time."""
 _MAX_SCANS: Final = 100
 """Maximum number of scans of a progressive JPEG. Encoders write about 10. A decoder visits every
 pixel in each scan, however short the scan is."""
@@ -38,7 +38,7 @@ _START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _START_OF_SCAN: Final = 0xDA
 _FILL_BYTES: Final = re.compile(rb"\xff+")
 _WITHOUT_LENGTH: Final = frozenset({0x00, 0x01, *range(0xD0, 0xDA)})
-"""Markers that no length follows."""
+"""Markers without a length field."""
 
 
 @record
@@ -108,7 +108,7 @@ def _read_jpeg(data: bytes) -> ImageHeader:
 def _check_repeated_parts(data: bytes, scan: int) -> None:
     """Check a JPEG whose first scan begins at ``scan``. Raises ValueError."""
     if data.count(_EXIF, 0, scan) > _MAX_EXIF_SEGMENTS:
-        raise ValueError(f"it has more than {_MAX_EXIF_SEGMENTS} segments of EXIF")
+        raise ValueError(f"it has more than {_MAX_EXIF_SEGMENTS} EXIF segments")
     if data.count(b"\xff\xda", scan) > _MAX_SCANS:
         raise ValueError(f"it has more than {_MAX_SCANS} scans")
 

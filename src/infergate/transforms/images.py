@@ -37,14 +37,15 @@ if TYPE_CHECKING:
 
 PILLOW_MISSING: Final = "decode_image requires Pillow: pip install infergate[images]"
 PIXEL_BYTES: Final = 20
-"""The memory that a pixel takes while it is decoded: the decoder's two canvases (WebP), the pixel
-in its mode, converted, and turned by the orientation, with up to 4 bytes each."""
+"""The memory in bytes for each pixel while an image is decoded. Five copies may exist, with up to 4
+bytes per pixel: the decoder's two canvases (WebP), and the image in its own mode, converted, and
+rotated."""
 _COEFFICIENT_BYTES: Final = 56
-"""The memory that resizing takes for each row and each column of the image: a kernel of up to six
-float64 coefficients, and a rest."""
+"""The memory in bytes that resizing takes for each row and column of the image: up to six float64
+coefficients, and some overhead."""
 _ORIENTATION: Final = 0x0112
 _WIDE_MODE: Final = "I"
-"""The start of the modes of grayscale PNG with 16 bits."""
+"""The prefix of Pillow's modes for 16-bit grayscale PNG."""
 _MAX_TEXT_BYTES: Final = 1 << 20
 """Maximum size of all text of a PNG, which Pillow inflates. Its own limit is 64 MiB."""
 _TYPES: Final = frozenset({Datatype.UINT8, Datatype.FP16, Datatype.FP32})
@@ -58,7 +59,7 @@ def has_pillow() -> bool:
 @dataclass(frozen=True, kw_only=True)
 class DecodeImage(TensorStep):
     """Decodes images. A BYTES tensor of encoded images, raw or in Base64, becomes a tensor of
-    pixels: ``(pixel * scale - mean) / std`` for floats, which is computed in FP32.
+    pixels. For float datatypes, the pixels are ``(pixel * scale - mean) / std``, computed in FP32.
 
     ``size`` is the height and width of the result, or None if images keep their size."""
 
@@ -140,9 +141,9 @@ class DecodeImage(TensorStep):
     # ---- images
 
     def measure(self, tensor: Tensor) -> tuple[Spec, int]:
-        """Return the spec of the result for ``tensor``, whose images are not decoded yet, and the
-        memory that decoding takes besides the result. Raises TransformError for images that are
-        invalid or too large."""
+        """Return the spec of the result for ``tensor``, and the memory in bytes that decoding takes
+        besides the result. Reads only the headers of the images. Raises TransformError for images
+        that are invalid or too large."""
         (spec,) = self.forward_specs(Spec(BYTES, tensor.shape))
         count = math.prod(tensor.shape)
         if count > self.max_images:
@@ -168,9 +169,9 @@ class DecodeImage(TensorStep):
         return spec, work
 
     def _resampled_pixels(self, header: ImageHeader) -> int:
-        """Return the maximum number of pixels of the image that resizing creates between the
-        horizontal and the vertical pass, and of the result. It is huge for an image that is one
-        pixel wide."""
+        """Return the maximum number of pixels of the result, and of the intermediate image between
+        the horizontal and the vertical pass of resizing. The number is huge for an image that is
+        one pixel wide."""
         if self.size is None:
             return 0
         sides = header.width, header.height
@@ -180,8 +181,8 @@ class DecodeImage(TensorStep):
         return target * max(*sides, *self.size)
 
     def _unsized(self, spec: Spec, sizes: set[tuple[int, int]]) -> Spec:
-        """Return ``spec`` with the largest of ``sizes``. An image may have the orientation of a
-        portrait, so that its size is known only after decoding."""
+        """Return ``spec`` with the largest of ``sizes``. The result may be smaller: decoding may
+        swap the height and width of an image because of its EXIF orientation."""
         height, width = max(sizes, key=math.prod, default=(0, 0))
         batch = spec.shape[:1] if self.batch else ()
         return replace(spec, shape=self._images_shape(batch, (height, width)))
@@ -214,7 +215,7 @@ class DecodeImage(TensorStep):
                 result = np.empty((count, *pixels.shape), NUMPY_DTYPES[self.datatype])
             if pixels.shape != result.shape[1:]:
                 raise TransformError(
-                    self.tensor, f"element {index} has another size than element 0; set 'size'"
+                    self.tensor, f"element {index} differs in size from element 0; set 'size'"
                 )
             result[index] = pixels
         assert result is not None
@@ -289,7 +290,7 @@ class DecodeImage(TensorStep):
 
 
 def _turned(image: Image.Image, orientation: Any) -> Image.Image:
-    """Return ``image`` as its EXIF ``orientation`` (2 to 8) shows it."""
+    """Return ``image`` rotated or flipped according to its EXIF ``orientation`` (2 to 8)."""
     from PIL import Image as images  # noqa: N813, PLC0415
 
     operation = {

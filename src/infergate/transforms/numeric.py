@@ -30,8 +30,8 @@ from infergate.transforms.step import (
 
 _BF16_BYTES: Final = 64
 _FLOAT_BYTES: Final = 24
-"""The memory that rounding an element to BF16, and computing with another float, takes: numpy's
-arrays between the operations."""
+"""The memory in bytes for each element of numpy's intermediate arrays, when BF16 is rounded and
+when other floats are computed."""
 _FROM_NEEDED: Final = "'from' is required for inputs: clients see it in the metadata"
 
 
@@ -48,8 +48,8 @@ class TensorStep(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Cast(TensorStep):
-    """Converts to the datatype ``to``. Floats lose their fraction on the way to integers, as in
-    numpy. A value that ``to`` cannot hold is an error; every value but 0 is true."""
+    """Converts to the datatype ``to``. Floats are truncated when they become integers, as in numpy.
+    A value that ``to`` cannot hold is an error. For BOOL, every value except 0 is true."""
 
     to: Datatype
     from_: Datatype | None = None
@@ -99,7 +99,7 @@ class Cast(TensorStep):
         if array.dtype == np.bool_ or not array.size:
             return
         info = np.iinfo(NUMPY_DTYPES[self.to])
-        for value in (array.min().item(), array.max().item()):  # each is NaN if any element is
+        for value in (array.min().item(), array.max().item()):  # both are NaN if any element is NaN
             if not math.isfinite(value) or not info.min <= int(value) <= info.max:
                 raise TransformError(self.tensor, f"{self.to.v2_name} cannot hold {value}")
 
@@ -120,8 +120,8 @@ def float_working_bytes(spec: Spec) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(TensorStep):
-    """Multiplies by ``factor``, then adds ``offset``: one number, or one for each position on
-    ``axis``. Only for floats; FP16 and BF16 are computed in FP32."""
+    """Multiplies by ``factor``, then adds ``offset``. Each of them is one number, or one number for
+    each position on ``axis``. Only for floats; FP16 and BF16 are computed in FP32."""
 
     factor: tuple[float, ...] = (1.0,)
     offset: tuple[float, ...] = (0.0,)
@@ -203,8 +203,8 @@ class Transpose(TensorStep):
 
 @dataclass(frozen=True, kw_only=True)
 class Reshape(TensorStep):
-    """Changes the shape to ``to``, which excludes the batch. One dimension of ``to`` may be -1. The
-    shape before the step must be ``from``, where -1 stands for any dimension."""
+    """Changes the shape to ``to``, which does not include the batch. One dimension of ``to`` may be
+    -1. The shape before the step must be ``from``, where -1 stands for any dimension."""
 
     to: tuple[int, ...]
     from_: tuple[int, ...] | None = None

@@ -18,12 +18,12 @@ from infergate.transforms.step import AsyncStep, Spec, Step, TransformError, spe
 
 _INTERPRETER_BYTES: Final = 64 * 1024
 _NUMPY_BYTES: Final = 256 * 1024
-"""Maximum bytes that the event loop processes, in a few milliseconds: by Python code for each
-element, and by numpy."""
+"""Maximum bytes that are processed on the event loop, which takes a few milliseconds: by Python
+code for each element, and by numpy."""
 
 
 _MAX_EMPTY_SIZE: Final = 1 << 59
-"""Limit of the product of the dimensions, except 0, of a tensor without elements."""
+"""Maximum product of the nonzero dimensions of a tensor without elements."""
 
 
 @record
@@ -39,9 +39,9 @@ class StepSizes:
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """Steps that run together. Their sizes are known before they run. Decoding of images is a group
-    of its own, and so is a step of a plug-in. With ``skips_missing``, steps whose tensors are
-    missing are skipped."""
+    """Steps that run together, because the sizes of all their tensors are known before they run. A
+    step that decodes images forms a group of its own, and so does the step of a plug-in. With
+    ``skips_missing``, a step is skipped if its tensors are missing."""
 
     steps: tuple[Step, ...]
     is_input: bool
@@ -151,8 +151,8 @@ class RouteTransforms:
         self.requested_output_groups: Final = tuple(
             replace(group, skips_missing=True) for group in self.output_groups
         )
-        """The groups for responses to requests for certain outputs: the backend returns only the
-        outputs from which these are made."""
+        """The groups for responses to requests that name outputs. The backend then returns only the
+        outputs that are needed for them, so steps that need other outputs are skipped."""
         self._last: tuple[ModelMetadata, ModelMetadata] | None = None
 
     def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
@@ -203,15 +203,15 @@ class RouteTransforms:
         return None
 
     def backend_outputs(self, requested: Sequence[RequestedOutput]) -> tuple[RequestedOutput, ...]:
-        """Return the backend's outputs from which the outputs ``requested`` by a client are made.
-        Raises BAD_REQUEST for an output that clients do not see."""
+        """Return the backend's outputs that are needed to make the outputs ``requested`` by a
+        client. Raises BAD_REQUEST for an output that clients do not see."""
         names = [output.name for output in requested]
         try:
             for step in reversed(self.outputs):
                 names = list(dict.fromkeys(step.sources(names)))
         except TransformError as error:
             raise bad_request(f"output '{error.tensor}': {error.problem}") from None
-        if len(names) == len(requested):  # such as renamed outputs: their parameters stay
+        if len(names) == len(requested):  # renamed outputs keep their parameters
             return tuple(
                 output if output.name == name else replace(output, name=name)
                 for name, output in zip(names, requested, strict=True)

@@ -27,7 +27,8 @@ from infergate.transforms.step import (
 
 _INT64 = Datatype.INT64.v2_name
 _RANKING_BYTES = 32
-"""The memory that ranking an element takes: its sort key, its position, and a buffer."""
+"""The memory in bytes that ranking takes for each element: its sort key, its position, and a
+buffer."""
 _RANKED = frozenset(datatype.v2_name for datatype in FLOATS | INTEGERS)
 
 
@@ -84,9 +85,9 @@ class Argmax(TensorStep):
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(TensorStep):
-    """Returns the ``k`` largest values of the last dimension, largest first, equal values in their
-    order: the ``values``, their ``indices`` (INT64) and their ``labels`` (BYTES), each under the
-    name given, or not at all without a name."""
+    """Returns the ``k`` largest values of the last dimension in descending order. Equal values keep
+    their order. ``values``, ``indices`` (INT64) and ``labels`` (BYTES) are the names of the
+    outputs; an output without a name is not returned."""
 
     k: int
     values: str = ""

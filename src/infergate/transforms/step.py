@@ -1,10 +1,10 @@
 """The contract of a transform step.
 
-A step replaces the tensors that it ``reads`` by the tensors that it ``writes``. It does so with
-tensors (``apply``) and with their specs: ``forward`` maps the specs before the step to the specs
-after it, and ``backward`` maps the specs that the backend expects to the specs that clients see.
-``forward`` makes every check that needs no data, so that it also validates a request before any
-work is done."""
+A step replaces the tensors that it ``reads`` with the tensors that it ``writes``. ``apply`` does so
+with tensors. ``forward`` and ``backward`` do so with their specs: ``forward`` maps the specs before
+the step to the specs after it, and ``backward`` maps the specs that the backend expects to the
+specs that clients see. ``forward`` makes every check that needs no data, so it also validates a
+request before ``apply`` does any work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ BYTES: Final = Datatype.BYTES.v2_name
 
 
 class TransformError(Exception):
-    """A tensor or its spec does not fit a step. ``problem`` continues "input 'x': "."""
+    """A tensor or its spec does not fit a step. ``problem`` completes a message that begins with
+    "input 'x': "."""
 
     def __init__(self, tensor: str, problem: str) -> None:
         super().__init__(tensor, problem)
@@ -39,8 +40,8 @@ class TransformError(Exception):
 
 @record
 class Spec:
-    """The datatype (as in V2 metadata) and shape of a tensor. ``max_bytes`` is the maximum length
-    of the data of a BYTES tensor, or 0 in metadata."""
+    """The datatype (a name from V2 metadata, such as ``FP32``) and the shape of a tensor.
+    ``max_bytes`` is the maximum length of the data of a BYTES tensor, or 0 in metadata."""
 
     datatype: str
     shape: tuple[int, ...]
@@ -65,7 +66,8 @@ class Step:
 
     batch: bool = True
     moves_elements: ClassVar[bool] = False
-    """Whether the step moves single elements, which runs Python code for elements of BYTES."""
+    """Whether the step moves single elements. Python code does this for BYTES, and numpy for other
+    datatypes."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -133,7 +135,7 @@ class Step:
                 result[name] = None
         return list(result)
 
-    # ---- what most steps implement: the specs and tensors of ``reads`` become those of ``writes``
+    # ---- most steps implement these: the specs and tensors of ``reads`` become those of ``writes``
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         """Return the specs of ``writes``."""
@@ -167,8 +169,8 @@ def _take(items: Mapping[str, T], names: Sequence[str]) -> list[T]:
 
 
 def substitute(items: Mapping[str, T], old: Sequence[str], new: Mapping[str, T]) -> dict[str, T]:
-    """Return ``items`` with ``new`` in the place of ``old``. Raises TransformError if a new name
-    exists already."""
+    """Return ``items`` with ``old`` replaced by ``new``. Raises TransformError if a new name exists
+    already."""
     for name in new:
         if name in items and name not in old:
             raise TransformError(name, "there are two tensors of this name")
@@ -205,8 +207,8 @@ def same_dimension(one: int, other: int) -> bool:
 
 
 def find_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
-    """Return the position of ``axis``, which may count from the end. Raises TransformError if there
-    is no such dimension, or if it is the batch."""
+    """Return the index of ``axis``, which may be negative to count from the end. Raises
+    TransformError if there is no such dimension, or if it is the batch."""
     rank = len(spec.shape)
     position = axis + rank if axis < 0 else axis
     if not 0 <= position < rank:
@@ -220,16 +222,16 @@ def find_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
 
 
 def stored(tensor: Tensor) -> npt.NDArray[Any]:
-    """Return the elements for steps that only move them: as ``Tensor.numpy``, but BF16 as its
-    16-bit patterns."""
+    """Return the elements for steps that only move them. The result is that of ``Tensor.numpy``,
+    except that BF16 elements are their 16-bit patterns."""
     if tensor.datatype is Datatype.BF16:
         return np.frombuffer(tensor.data, NUMPY_DTYPES[Datatype.BF16]).reshape(tensor.shape)
     return tensor.numpy()
 
 
 def moved(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
-    """Return ``array``, elements of ``tensor`` as ``stored`` returned them, as a tensor. It has the
-    parameters of ``tensor`` unless it has another ``name``."""
+    """Return a tensor of the elements ``array``, which ``stored`` returned for ``tensor``. The
+    result has the parameters of ``tensor`` unless ``name`` differs."""
     parameters = NO_PARAMETERS if name else tensor.parameters
     if tensor.datatype is Datatype.BYTES:
         data: Buffer = pack_bytes(array.ravel().tolist())
@@ -239,12 +241,12 @@ def moved(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
 
 
 def bytes_tensor(name: str, shape: tuple[int, ...], data: bytes) -> Tensor:
-    """Return a BYTES tensor of packed elements. It has no parameters, because the parameters of its
-    source describe other contents."""
+    """Return a BYTES tensor of packed elements. It has no parameters, because those of its source
+    describe different contents."""
     return Tensor(name, Datatype.BYTES, shape, data, NO_PARAMETERS)
 
 
 def computable(tensor: Tensor) -> npt.NDArray[Any]:
-    """Return the elements of a float tensor in a datatype to compute with: FP64 or FP32."""
+    """Return the elements of a float tensor as FP64 if it is FP64, and otherwise as FP32."""
     array = tensor.numpy()
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)

@@ -29,7 +29,7 @@ from infergate.transforms.step import (
 
 @dataclass(frozen=True, kw_only=True)
 class Rename(Step):
-    """Renames tensors: ``names`` holds the new name of each old name."""
+    """Renames tensors. ``names`` maps old names to new names."""
 
     names: Mapping[str, str]
 
@@ -108,7 +108,7 @@ class Copy(TensorStep):
 
 @dataclass(frozen=True, kw_only=True)
 class _NamedOutputs(Step):
-    """A step that applies to all outputs, of which it names some."""
+    """A step that applies to all outputs, and names some of them."""
 
     names: tuple[str, ...]
 
@@ -157,8 +157,9 @@ class Drop(_NamedOutputs):
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(TensorStep):
-    """Adds an input that clients do not send. ``shape`` excludes the batch, over which the value is
-    repeated. ``value`` holds one element, or all elements of ``shape`` in row-major order."""
+    """Adds an input that clients do not send. ``shape`` does not include the batch; the value is
+    repeated for each item of the batch. ``value`` holds one element, or all elements of ``shape``
+    in row-major order."""
 
     datatype: Datatype
     shape: tuple[int, ...] = ()
@@ -229,7 +230,7 @@ def _batch_size(specs: Mapping[str, Spec]) -> tuple[int, ...]:
 
 
 class Default(Constant):
-    """Adds an input if the client does not send it, as ``Constant``."""
+    """Adds an input, like ``Constant``, if the client does not send it."""
 
     def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         return dict(specs) if self.tensor in specs else super().forward(specs)
@@ -286,7 +287,7 @@ class Concatenate(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Split(TensorStep):
-    """Splits a tensor along ``axis``: ``to`` holds the size of each part by its name."""
+    """Splits a tensor along ``axis``. ``to`` maps the name of each part to its size."""
 
     to: Mapping[str, int]
     axis: int = -1

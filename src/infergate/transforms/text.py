@@ -1,4 +1,4 @@
-"""Steps for BYTES tensors: Base64, and text as numbers."""
+"""Steps for BYTES tensors: Base64, and conversion of text to numbers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class _TextStep(TensorStep):
 
 
 class TextEncode(_TextStep):
-    """Converts each text to the ``length`` bytes of its UTF-8 form, filled up with ``pad``."""
+    """Converts each text to ``length`` numbers: its UTF-8 bytes, padded with ``pad``."""
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         return (self._encoded(before[0]),)
@@ -143,7 +143,7 @@ class TextEncode(_TextStep):
 
 
 class TextDecode(_TextStep):
-    """Converts rows of ``length`` bytes to text, without the ``pad`` at the end."""
+    """Converts rows of ``length`` bytes to text, and removes trailing ``pad`` values."""
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         return (self._decoded(before[0]),)

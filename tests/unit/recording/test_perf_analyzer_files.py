@@ -213,7 +213,7 @@ def test_an_export_that_fails_keeps_the_previous_file(tmp_path: Path) -> None:
 
 def test_the_number_of_requests_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perf_analyzer, "MAX_ENTRIES", 2)
-    with raises_kind(Kind.TOO_LARGE, "over 2 requests"):
+    with raises_kind(Kind.TOO_LARGE, "more than 2 requests"):
         export_perf_analyzer([exchange(X)] * 3, tmp_path / "data.json")
 
 

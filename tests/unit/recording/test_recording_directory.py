@@ -130,7 +130,7 @@ def test_the_oldest_files_are_removed_if_this_is_wanted(tmp_path: Path) -> None:
 def test_a_record_that_can_never_fit_removes_nothing(tmp_path: Path) -> None:
     directory = RecordingDirectory(settings(tmp_path, removes_oldest=True))
     directory.append(record())
-    with pytest.raises(UnrecordableError, match="larger than the recording may become"):
+    with pytest.raises(UnrecordableError, match="larger than the maximum size of the recording"):
         directory.append(record(100 * KIB))
     directory.close_file()
     assert count_records(tmp_path) == 1

@@ -291,7 +291,7 @@ def _message(**fields: Any) -> bytes:
             _message(request={"inputs": [{"name": b"x", "datatype": "FP32"}]}, tensor_data=[b"1"]),
             "needs 4 bytes, but the data holds 1",
         ),
-        (_message(tensor_data=[b""]), "data of more tensors than it describes"),
+        (_message(tensor_data=[b""]), "data for more tensors than it describes"),
         (_message(outcome={"error": {"kind": "nonsense"}}), "nonsense"),
         (_message(route=b"\xff"), "can't decode"),
         (

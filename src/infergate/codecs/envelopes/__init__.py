@@ -1,10 +1,11 @@
-"""Envelopes: paths, headers and bodies in which cloud platforms and OpenAI's clients send
+"""Envelopes: the paths, headers and bodies that cloud platforms and OpenAI's clients use for
 inferences.
 
 An envelope is a codec for clients only. ``sagemaker`` and ``vertex`` carry V2 REST bodies and
 inherit from ``v2_envelope.V2Envelope``, which hands a request to the V2 REST codec under another
-path. ``mlflow`` and Vertex AI's own bodies hold nested lists and tables (``rows``, ``frames``);
-``embeddings`` holds texts. A listener serves the envelopes that its configuration enables.
+path. The bodies of ``mlflow`` and Vertex AI's own bodies hold nested lists and tables (``rows``,
+``frames``). The bodies of ``embeddings`` hold texts. A listener serves the envelopes that its
+configuration enables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The common part of codecs for envelopes that have their own JSON bodies."""
+"""The base class of codecs for envelopes with their own JSON bodies."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """OpenAI's ``POST /v1/embeddings``. A request holds texts or tokens, and the response holds a
 vector for each text or token list.
 
-*Rule 1.* A request has ``model``, ``input`` and optionally ``encoding_format`` and ``user``, which
-is ignored. All other members are refused, including ``dimensions``, because the size of a model's
-vectors is fixed. *Rule 2.* Texts become the configured input as BYTES, and tokens become it as
+*Rule 1.* A request has ``model`` and ``input``, and optionally ``encoding_format`` and ``user``.
+``user`` is ignored. All other members are rejected, including ``dimensions``, because the size of a
+model's vectors is fixed. *Rule 2.* The configured input contains texts as BYTES, or tokens as
 integers, with one row for each text or token list. The model's metadata decides the datatype and
 whether the shape of texts is [N] or [N, 1]. *Rule 3.* The configured output has one row for each
 text or token list. It is returned as FP32.
@@ -114,8 +114,8 @@ class EmbeddingFormat:
 
 
 class EmbeddingsCodec(ClientCodec):
-    """Serves OpenAI's embeddings API for the configured ``models``, by the names that clients use,
-    which are matched against the routes."""
+    """Serves OpenAI's embeddings API for the configured ``models``. Their keys are the names that
+    clients use and that are matched against the routes."""
 
     name: str = "openai-embeddings"
     claims: tuple[str, ...] = (PATH,)
@@ -175,8 +175,8 @@ class EmbeddingsCodec(ClientCodec):
     # ---- responses
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return 0, because the response may hold only some of the outputs, and the maximum
-        size."""
+        """Return 0 and the maximum size. The minimum is 0, because the response may hold only some
+        of the outputs."""
         return 0, super().response_size(response, parsed)[1]
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
@@ -208,11 +208,11 @@ class EmbeddingsCodec(ClientCodec):
         return HttpResponse(200, {"content-type": JSON_TYPE}, [body])
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write OpenAI's error object."""
+        """Return the response for ``error``, with OpenAI's error object."""
         del wire
         status = STATUS_BY_KIND[error.kind]
         if error.kind is Kind.UNSUPPORTED:
-            status = 400  # OpenAI's clients repeat requests with a status of 500 or more
+            status = 400  # OpenAI's clients retry after a status of 500 or more
         error_type = _ERROR_TYPES.get(
             status, "server_error" if status >= 500 else "invalid_request_error"
         )
@@ -283,7 +283,8 @@ def _read_tokens(path: str, node: Node, length: int) -> bytes:
 def _complete(
     request: EmbeddingRequest, options: EmbeddingFormat, metadata: ModelMetadata
 ) -> ParsedRequest:
-    """Apply Rule 2. Raises BAD_REQUEST and UNSUPPORTED."""
+    """Return the inference with the configured input (Rule 2). Raises BAD_REQUEST and
+    UNSUPPORTED."""
     tensors = options.tensors
     found = next((item for item in metadata.inputs if item.name == tensors.input), None)
     if found is None:

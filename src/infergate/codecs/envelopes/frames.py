@@ -4,7 +4,7 @@
 name, with an element or a list for each row. *Rule 2.* Otherwise, if the model has a single input,
 the table's columns become the input's columns, in the same order: N rows of K columns become a
 matrix of shape [N, K]. *Rule 3.* A column of scalars has the shape [N], or [N, 1] if the input has
-two dimensions. *Rule 4.* Cells of CSV are read by the datatype of their input. An empty cell is NaN
+two dimensions. *Rule 4.* Cells of CSV are read as the datatype of their input. An empty cell is NaN
 for floats and an empty string for BYTES."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def read_csv(body: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tens
 
 
 def _read_cells(column: str, datatype: Datatype, cells: Sequence[str]) -> list[Any]:
-    """Apply Rule 4. Raises BAD_REQUEST."""
+    """Return ``cells`` of CSV as values of ``datatype`` (Rule 4). Raises BAD_REQUEST."""
     if datatype is Datatype.BYTES:
         return list(cells)
     is_float = datatype in FLOATS
@@ -135,7 +135,7 @@ def _fails(read: Callable[[str], Any], text: str) -> bool:
 
 
 def _read_non_finite(text: str) -> Any:
-    """Read a float as the JSON parser does, which has words for NaN and infinities. Raises
+    """Read a float like the JSON parser, which accepts words for NaN and infinities. Raises
     ValueError for a finite number that is too large."""
     number = float(text)
     if math.isfinite(number):
@@ -213,7 +213,7 @@ class _Columns:
         return (tensor_from_array(self.matrix, columns[0].datatype, matrix),)
 
     def _with_ranks(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Apply Rule 3."""
+        """Give columns of scalars the shape that their input requires (Rule 3)."""
         return tuple(
             Tensor(tensor.name, tensor.datatype, (*tensor.shape, 1), tensor.data)
             if len(tensor.shape) == 1 and self._ranks[tensor.name] == _RANK_OF_COLUMN

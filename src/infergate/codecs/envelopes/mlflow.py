@@ -83,7 +83,8 @@ class MlflowCodec(RowsCodec):
         return {"error_code": code, "message": message}
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write MLflow's error object, or plain text about a content type."""
+        """Return the response for ``error``: MLflow's error object, or plain text for an
+        unsupported content type."""
         if error.kind is Kind.UNSUPPORTED_ENCODING:
             text = error.public.encode("utf-8", "replace")
             return HttpResponse(415, TEXT_HEADERS, [text])

@@ -136,7 +136,7 @@ def _complete(
 
 
 def _predictions(outputs: tuple[Tensor, ...]) -> bytes:
-    """Write Rule 2."""
+    """Return the ``predictions`` of a response (Rule 2)."""
     try:
         check_rows(outputs)
     except GatewayError:

@@ -104,8 +104,9 @@ class SageMakerCodec(V2Envelope):
         return parsed
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write ``{"error": …}``. The multi-model API defines two statuses: 409 for a model that is
-        already loaded, and 507 for a lack of memory."""
+        """Return the response for ``error``, with the body ``{"error": …}``. The multi-model API
+        defines two statuses: 409 for a model that is already loaded, and 507 if memory is
+        insufficient."""
         response = super().build_error(error, wire)
         if error.kind is Kind.ALREADY_EXISTS:
             response.status = 409

@@ -24,10 +24,10 @@ _UNENCODED: Final = ("", "identity")
 class V2Envelope(V2RestCodec, ABC):
     """The V2 REST codec for requests that arrive under other paths.
 
-    A request is copied to a V2 REST request. The copy gets another path and method, and the header
-    with the length of the JSON. The client writes this length into the content type
-    (``binary_type;json-header-size=N``), because the platform passes on no other header. Responses
-    get the same content type.
+    A request is copied to a V2 REST request. The copy gets another path and method, and the V2 REST
+    header with the length of the JSON. The client sends this length in the content type
+    (``binary_type;json-header-size=N``), because the platform does not pass on other headers.
+    Responses have the same content type.
 
     The name remains ``v2-rest``, so that inferences pass through to servers of V2 REST.
     """
@@ -61,8 +61,8 @@ class V2Envelope(V2RestCodec, ABC):
         return copy
 
     def _v2_headers(self, wire: HttpRequest) -> Mapping[str, str]:
-        """Return the headers with the length of the JSON in V2 REST's header, because only the
-        content type has this length. Raises BAD_REQUEST."""
+        """Return the headers for V2 REST, in which a header contains the length of the JSON. The
+        client sends this length only in the content type. Raises BAD_REQUEST."""
         headers = {name: text for name, text in wire.headers.items() if name != JSON_LENGTH_HEADER}
         content_type = headers.get("content-type", "")
         position = content_type.lower().find(self.binary_type)
@@ -124,7 +124,8 @@ class V2Envelope(V2RestCodec, ABC):
         return self._enveloped(super().rewrite_response(wire, sent, model, version, limits))
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write ``{"error": …}``, with the methods that the path allows."""
+        """Return the response for ``error``, with the body ``{"error": …}`` and the methods that
+        the path allows."""
         return super().build_error(error, wire and (wire.codec_state or wire))
 
     def _enveloped(self, response: HttpResponse) -> HttpResponse:

@@ -41,7 +41,7 @@ _ALLOWED_OPERATIONS: Final = frozenset(
         messages.SharedMemoryStatusRequest,
     }
 )
-"""The operations that a request may be redirected to. They change nothing."""
+"""The operations to which a request may be redirected. None of them changes the server."""
 
 
 def create(

@@ -313,7 +313,7 @@ def write_array(values: Array, spelling: tuple[bytes, bytes, bytes]) -> Any:
 def write_strings(tensor: Tensor) -> list[str] | None:
     """Return the elements of a BYTES tensor, or None if they must be written as base64, because an
     element is not UTF-8, or because the parameters declare base64 and an element is not base64.
-    (MLServer also marks elements that hold base64 over gRPC.)"""
+    (Over gRPC, MLServer uses the same parameter for elements that already hold base64.)"""
     if (
         tensor.parameters
         and is_base64(tensor.parameters)

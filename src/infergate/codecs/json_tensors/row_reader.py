@@ -117,8 +117,9 @@ _Values = tuple[Shape, Array | list[Node]]
 
 @dataclass(slots=True)
 class _Column:
-    """The values of a tensor, read row by row: ``parts`` are arrays and lists of JSON values.
-    ``key`` is the member with the rows if they are objects, which each have the ``shape``."""
+    """The values of a tensor, read row by row. ``parts`` are arrays and lists of JSON values. If
+    the rows are objects, ``key`` is the name of the member that holds them, and ``shape`` is the
+    shape of the tensor's value in each row."""
 
     name: str
     datatype: Datatype | None
@@ -165,7 +166,7 @@ class _Column:
         return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
     def _label(self, first: int, index: int) -> str:
-        """Return the description of the element ``index`` after ``first`` others."""
+        """Return the description of the element at ``first`` + ``index``."""
         index += first
         if not self.key:
             return element_label(self.name, index)
@@ -419,7 +420,7 @@ class RowReader:
         check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)
 
     def _count_objects(self, count: int, owner: str) -> None:
-        """Count objects that may be base64. They are limited like other elements of BYTES."""
+        """Count objects that may be base64, which are limited like other elements of BYTES."""
         self._objects += count
         if self._objects > MAX_BYTES_ELEMENTS:
             raise GatewayError(

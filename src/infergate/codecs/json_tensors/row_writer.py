@@ -46,9 +46,9 @@ def write_columns(
     tensors: Sequence[Tensor], *, is_named: bool | None = None, spelling: Spelling = _SPELLING
 ) -> bytes:
     """Return ``tensors`` as the value of ``inputs`` or ``outputs``: the elements of the only
-    tensor, or an object with a member per tensor. ``is_named`` requests an object if True, or the
-    only tensor's elements if False. ``spelling`` is the text of NaN and of the infinities. Raises
-    TOO_LARGE."""
+    tensor, or an object with a member per tensor. ``is_named`` is True for an object, False for the
+    only tensor's elements, or None for an object only if there are several tensors. ``spelling`` is
+    the text of NaN and of the infinities. Raises TOO_LARGE."""
     if is_named is None:
         is_named = len(tensors) != 1
     if not is_named:

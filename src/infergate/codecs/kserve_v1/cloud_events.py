@@ -114,8 +114,8 @@ def _check_names(document: Any, text: bytes) -> None:
 
 
 def parse_as_kserve(text: bytes, limits: Limits) -> Any:
-    """Parse JSON that simdjson rejects with KServe's parser, which has KServe's error texts and
-    converts long integers. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
+    """Parse JSON that simdjson rejects. This uses the same parser as KServe, which has the same
+    error texts and converts long integers. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
     check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
     try:
         check_nesting(text, limits)

@@ -20,8 +20,8 @@ _FRAMEWORK_TEXTS: Final = frozenset({NOT_FOUND, METHOD_NOT_ALLOWED})
 
 
 def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
-    """Write ``{"error": …}``, or FastAPI's ``{"detail": …}`` for an unknown path or method. Never
-    raises."""
+    """Return the response for ``error``: ``{"error": …}``, or FastAPI's ``{"detail": …}`` for an
+    unknown path or method. Never raises."""
     headers = {"content-type": JSON_TYPE, **error_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED:
         headers["allow"] = "GET"

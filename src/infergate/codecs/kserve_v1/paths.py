@@ -1,7 +1,7 @@
 """Paths of KServe's V1 protocol: the operation that a path names, and the path of an operation.
 
 KServe matches paths exactly, case-sensitively and without their query. KServe redirects a path with
-a slash at its end, but infergate serves such a path."""
+a trailing slash; infergate serves it."""
 
 from __future__ import annotations
 

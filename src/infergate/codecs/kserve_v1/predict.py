@@ -6,7 +6,7 @@ metadata has the missing names and datatypes. A request that passes through to a
 protocol does not need the metadata.
 
 *Rule 2.* JSON is as strict as KServe's: NaN, Infinity, a byte order mark and text after the object
-are errors, with KServe's texts. Integers over 64 bits are floats.
+are errors, with KServe's texts. Integers over 64 bits become floats.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatyp
 
 
 def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None]:
-    """Return the JSON text of a request and the event that it came in. Raises BAD_REQUEST,
-    TOO_LARGE, UNSUPPORTED_ENCODING and NeedsOffloadError."""
+    """Return the JSON text of a request, and its event or None. Raises BAD_REQUEST, TOO_LARGE,
+    UNSUPPORTED_ENCODING and NeedsOffloadError."""
     encoding = wire.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         raise GatewayError(
@@ -143,7 +143,7 @@ def _parse(text: bytes, limits: Limits) -> JsonValue:
 
 
 def _parse_slowly(text: bytes, limits: Limits) -> Node:
-    """Parse what simdjson or KServe rejects. The standard library keeps repeated names."""
+    """Parse a text that simdjson or KServe rejects. The standard library keeps repeated names."""
     parse_as_kserve(text, limits)
     return parse_with_stdlib(text)
 

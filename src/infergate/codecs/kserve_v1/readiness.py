@@ -23,18 +23,18 @@ _STATES: Final = {READY: "AVAILABLE", "UNAVAILABLE": "END"}
 
 
 def write_liveness(*, ok: bool) -> HttpResponse:
-    """Write the response to ``GET /``."""
+    """Return the response to ``GET /``."""
     return _response(200, {"status": "alive"}) if ok else _response(503, {"status": "not live"})
 
 
 def write_list(entries: Sequence[ModelIndexEntry]) -> HttpResponse:
-    """Write the names of all models."""
+    """Return the response with the names of all models."""
     return _response(200, {"models": list(dict.fromkeys(entry.name for entry in entries))})
 
 
 def write_readiness(model: str, entries: Sequence[ModelIndexEntry]) -> HttpResponse:
-    """Write whether a version among ``entries`` is ready, and the state of each version. If no
-    version is ready, the status is 503."""
+    """Return the response with the state of each version in ``entries``, and whether any version is
+    ready. If no version is ready, the status is 503."""
     if not any(entry.state == READY for entry in entries):
         return _response(503, {"error": f"Model with name {model} is not ready."})
     numbered = [entry for entry in entries if entry.version.isdecimal()]

@@ -134,7 +134,7 @@ def _read_inference(
 
 
 def _ordered(outputs: tuple[Tensor, ...], request: InferRequest) -> tuple[Tensor, ...]:
-    """Return ``outputs`` in the order of the request, because a protobuf map has no order."""
+    """Return ``outputs`` in the order of the request. The order of a protobuf map is arbitrary."""
     order = {output.name: index for index, output in enumerate(request.outputs)}
     if not order:
         return outputs

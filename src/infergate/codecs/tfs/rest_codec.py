@@ -216,8 +216,8 @@ class TfsRestCodec(NestedListEstimates):
             inflate_small(wire)
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """Return the size of the examples of Classify and Regress after inflation. The size of a
-        Predict is 0, because Predict is read when its metadata is known."""
+        """Return the size of the examples of Classify and Regress after inflation. The size for
+        Predict is 0, because its body is read later, when the model's metadata is known."""
         target: _Target | None = wire.codec_state
         if wire.method != "POST" or (target is not None and target.action == PREDICT):
             return 0

@@ -23,7 +23,7 @@ REGRESS: Final = "regress"
 METADATA: Final = "metadata"
 STATUS: Final = "status"
 SERVER: Final = "server"
-"""The action of a request that names no model. A server that rejects the request is alive."""
+"""The action of a request without a model. A server that rejects this request is alive."""
 OPTIONS: Final = "options"
 _METHODS: Final = frozenset({PREDICT, CLASSIFY, REGRESS})
 _VERSION: Final = r"(?:(?:/versions/([0-9]+))|(?:/labels/([^/:]+)))?"

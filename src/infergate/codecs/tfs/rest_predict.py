@@ -227,7 +227,7 @@ def check_outputs(request: InferRequest, metadata: ModelMetadata, signature: str
 
 
 def request_body(request: InferRequest, signature: str) -> list[Buffer]:
-    """Return the body of a request in columns, which, unlike rows, may have different batch sizes.
+    """Return the body of a request in columns. Unlike rows, columns may have different batch sizes.
     Raises UNSUPPORTED for a shape that JSON cannot express."""
     for tensor in request.inputs:
         if 0 in tensor.shape[:-1]:

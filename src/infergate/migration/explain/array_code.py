@@ -31,7 +31,7 @@ NUMPY_NAMES: Final = {
     Datatype.BF16: "float32",  # numpy has no bfloat16; clients convert
     Datatype.BYTES: "object_",
 }
-"""The name in numpy of the dtype in which clients take each datatype."""
+"""The numpy dtype in which clients accept each datatype."""
 READ_STRINGS: Final = '''
 def read_strings(data):
     """Return the byte strings in ``data``, each after its length in 4 bytes."""
@@ -45,8 +45,8 @@ def read_strings(data):
 
 
 class ArraySource:
-    """Writes the arrays of one program. Tensors that are too long for source text are read from
-    files. If ``folder`` is not None, ``source`` writes these files."""
+    """Writes the arrays of one program as source text. The program reads tensors that are too long
+    for source text from files, which ``source`` writes to ``folder`` unless it is None."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder: Final = folder
@@ -56,7 +56,7 @@ class ArraySource:
         self.reads_strings = False
         """Whether the source calls the function in ``READ_STRINGS``."""
         self.missing: list[str] = []
-        """The files that the source reads and that were not written."""
+        """The files that the source reads but that were not written."""
 
     def source(self, tensor: Tensor) -> str:
         """Return an expression for the array of ``tensor``."""
@@ -109,5 +109,5 @@ def _literals(tensor: Tensor) -> str | None:
     if array.size > _MAX_LITERALS:
         return None
     if tensor.datatype in FLOATS and not np.isfinite(array).all():
-        return None  # a NaN has a payload, which a literal would lose
+        return None  # a literal would lose the payload of a NaN
     return repr(array.tolist())

@@ -29,7 +29,8 @@ AUTO: Final = "auto"
 
 
 class _DescribedModel(NamedTuple):
-    """A model whose inferences are kept, so that it only needs metadata."""
+    """A Python model that is never run, because its inferences are captured. It only provides
+    metadata."""
 
     metadata: ModelMetadata
 
@@ -49,9 +50,9 @@ def make_capturing_backend(
     queries_servers: bool = False,
     keeps_queries: bool = False,
 ) -> Backend:
-    """Return the backend ``name`` of ``config``, which keeps inferences in ``captured``. Without
-    ``queries_servers``, it sends nothing at all, and a server whose profile is not configured
-    counts as generic."""
+    """Return the backend ``name`` of ``config``. It keeps inferences in ``captured`` instead of
+    sending them. Without ``queries_servers``, it sends nothing at all, and assumes a generic server
+    if no profile is configured."""
     backend = config.backends[name]
     plugin = plugins().get(backend.protocol)
     if backend.model:

@@ -1,7 +1,7 @@
 """Backends whose upstreams keep the inference instead of sending it.
 
-*Rule.* No inference is ever sent. Queries (metadata, the server's profile) are sent only by an
-upstream that has an ``online`` upstream behind it."""
+*Rule.* No inference is ever sent. Queries (for metadata or the server's profile) are sent only if
+there is an ``online`` upstream."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from infergate.transport.base import Endpoint, Upstream
 
 
 class Captured:
-    """The message that a backend was about to send. All attributes are None until then."""
+    """The message that a backend was about to send. All attributes are None or false until then."""
 
     def __init__(self) -> None:
         self.wire: HttpRequest | RpcRequest | None = None
         """The message. It stays None for embedded models."""
         self.endpoint: Endpoint | None = None
         self.operation: InferRequest | None = None
-        """The inference in the backend's names. It stays None for messages that pass through."""
+        """The inference with the backend's names. It stays None for messages that pass through."""
         self.needs_query = False
         """Whether the message depends on facts that only the server knows."""
 
@@ -67,8 +67,9 @@ class TransformedInference:
 
 
 class CapturingUpstream:
-    """Keeps the first inference in ``captured`` and fails it. Queries go to ``online`` or, if it is
-    None, fail too. If ``keeps_queries``, queries are kept like inferences."""
+    """Stores the first inference in ``captured`` and raises an error instead of sending it. Queries
+    go to ``online``, or fail too if it is None. If ``keeps_queries``, queries are stored like
+    inferences."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class CapturingUpstream:
         raise GatewayError(Kind.CANCELLED, "the message was captured")
 
     def _is_query(self, wire: Any) -> bool:
-        if self._plugin.supports_framing:  # such a message does not name the model
+        if self._plugin.supports_framing:  # messages of this protocol do not name the model
             wire = replace(wire, path=f"/{self._plugin.claims[0]}/model")
         try:
             return self._codec.summarize(wire).operation is not InferRequest
@@ -118,7 +119,8 @@ class CapturingUpstream:
 
 
 class CapturingBackend(RemoteBackend[Any, Any]):
-    """A backend of remote servers that keeps inferences, on a ``CapturingUpstream``."""
+    """A backend of remote servers that uses a ``CapturingUpstream``, so that inferences are kept
+    instead of sent."""
 
     captured: Captured
 
@@ -135,7 +137,8 @@ class CapturingBackend(RemoteBackend[Any, Any]):
 
 
 class CapturingModels(BuiltinBackend):
-    """The embedded models, or a Python model. Keeps the inference instead of running a model."""
+    """A backend of embedded models, or of a Python model. It keeps the inference instead of running
+    the model."""
 
     def __init__(
         self, name: str, captured: Captured, models: Iterable[Model] | None = None

@@ -1,4 +1,4 @@
-"""Writes an inference as a program of several clients, old and new.
+"""Writes an inference as a program for each of several clients, old and new.
 
 Every program sends the tensors bit for bit and prints the outputs. Values that may be credentials
 are read from environment variables."""
@@ -24,7 +24,7 @@ from infergate.migration.explain.client_inference import (
 from infergate.migration.explain.curl_code import curl_code
 
 _ARGUMENTS: Final = (SEQUENCE_ID, "sequence_start", "sequence_end", "priority", "timeout")
-"""Parameters that tritonclient's ``infer`` takes as arguments of these names."""
+"""Parameters for which tritonclient's ``infer`` has arguments of the same name."""
 _TF_TYPES: Final = {
     Datatype.BOOL: "DT_BOOL",
     Datatype.UINT8: "DT_UINT8",
@@ -43,8 +43,8 @@ _TF_TYPES: Final = {
 
 
 def code_of(clients: Iterable[str], inference: ClientInference) -> dict[str, str]:
-    """Return the source text for each of ``clients``, keys of ``CLIENTS``. The text for a client
-    that cannot send the inference is a comment with the reason."""
+    """Return the source text for each of ``clients``, which are keys of ``CLIENTS``. If a client
+    cannot send the inference, its text is a comment with the reason."""
     code: dict[str, str] = {}
     for client in clients:
         try:
@@ -134,7 +134,7 @@ def _triton_array(program: _Program, tensor: Tensor) -> str:
     source = program.arrays.source(tensor)
     if tensor.datatype is not Datatype.BF16:
         return source
-    program.arrays.imports.add("ml_dtypes")  # releases before 26.06 take FP32 instead
+    program.arrays.imports.add("ml_dtypes")  # releases before 26.06 expect FP32 instead
     return f"{source}.astype(ml_dtypes.bfloat16)"
 
 
@@ -341,4 +341,4 @@ CLIENTS: Final[Mapping[str, Callable[[ClientInference], str]]] = {
     "tensorrtserver": _tensorrtserver,
     "graphpipe": _graphpipe,
 }
-"""The functions that write code, by the name of the client's package."""
+"""The function that writes the code for each client, by the name of the client's package."""

@@ -1,4 +1,4 @@
-"""An inference and its destination, from which ``client_code`` and ``curl_code`` write programs."""
+"""An inference and its destination. ``client_code`` and ``curl_code`` turn it into programs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ClientAddresses:
 class ClientInference:
     """An inference to write as code. ``headers`` are the client's headers. ``metadata`` is the
     model's metadata, if it is known. ``wire`` is the client's own HTTP message, if there is one.
-    Data that is too long for source text is written to ``folder``, unless it is None."""
+    Data that is too long for source text is written to ``folder`` unless it is None."""
 
     request: InferRequest
     addresses: ClientAddresses
@@ -69,14 +69,15 @@ class ClientInference:
         metadata: ModelMetadata | None,
         folder: Path | None,
     ) -> ClientInference:
-        """Return ``inference``, which was read from ``request``."""
+        """Return a ClientInference for ``inference``, which was read from ``request``."""
         wire = request.wire
         if isinstance(wire, HttpRequest):
             return cls(inference, addresses, wire.headers, metadata, wire, folder)
         return cls(inference, addresses, wire.metadata, metadata, None, folder)
 
     def own_headers(self) -> dict[str, str]:
-        """Return the headers that the client's user has set, not its library."""
+        """Return the headers that the user of the client has set, without those that its library
+        adds."""
         return {
             name: value
             for name, value in self.headers.items()

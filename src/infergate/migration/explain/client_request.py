@@ -1,7 +1,9 @@
-"""Reads the request that ``infergate explain`` explains: a curl or grpcurl command, or its parts.
+"""Reads the request for ``infergate explain``: a curl or grpcurl command, or the parts of a
+request.
 
-*Rule.* Files have at most ``max_bytes``, because a request beyond ``limits.body`` is refused
-anyway. Nothing is executed: a command is only parsed, and shell variables stay unexpanded."""
+*Rule.* Files have at most ``max_bytes``, because the gateway rejects a request beyond
+``limits.body`` anyway. Nothing is executed: a command is only parsed, and shell variables are not
+expanded."""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ _PATH_CHARACTERS: Final = "/%:@!$&'()*+,;=~"
 
 
 class RequestError(ValueError):
-    """The request cannot be read. The text says what is wrong and what is possible."""
+    """The request cannot be read. The message names the problem and the alternatives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class _Command:
         self.read: Final = read
         self.arguments: Final[list[str]] = []
         self.options: Final[list[tuple[str, str]]] = []
-        """Options with their values, in order. A switch has an empty value."""
+        """The options with their values, in order. The value of a switch is empty."""
         rest = iter(words)
         for word in rest:
             if not word.startswith("-") or word == "-":
@@ -258,8 +260,8 @@ def _parse_grpcurl(command: _Command) -> ClientRequest:
 
 
 def recorded_request(file: Path, number: int) -> tuple[ClientRequest, ModelMetadata]:
-    """Return the inference ``number`` of a recording (from 1) as its client sent it, and the
-    metadata that its tensors give. Raises RequestError."""
+    """Return inference ``number`` (from 1) of a recording as its client sent it, and the metadata
+    derived from its tensors. Raises RequestError."""
     try:
         entry = read_entry(file, number)
         exchange = entry.exchange
@@ -283,7 +285,8 @@ def is_rpc_method(text: str) -> bool:
 
 
 def json_message(method: str, text: str) -> bytes:
-    """Return the protobuf message of ``method`` that is written as JSON. Raises RequestError."""
+    """Convert ``text``, a request message of ``method`` in JSON, to protobuf. Raises
+    RequestError."""
     try:
         message: Any = SCHEMA.method_classes(method)[0]()
     except KeyError:

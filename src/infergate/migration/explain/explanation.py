@@ -32,7 +32,7 @@ from infergate.migration.explain.target import (
 __all__ = ["ExplainOptions", "Explanation", "ModelMetadata", "explain"]
 _ACCESS_NOTE: Final = "Access rules and rate limits are not applied here."
 _OWN_SERVICES: Final = tuple(f"/{name}/" for name in (HEALTH_SERVICE, *REFLECTION_SERVICES))
-"""The beginnings of the methods of the gateway's own gRPC services."""
+"""The prefixes of the methods of the gateway's own gRPC services."""
 _CACHE_NOTE: Final = (
     "The route has a response cache: only misses are sent. Lookups are not made here."
 )
@@ -61,8 +61,8 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
-    """``queries_servers`` allows requests for metadata. ``recorded`` is the metadata of a recorded
-    request, which its own tensors give."""
+    """``queries_servers`` allows requests for metadata. ``recorded`` is the metadata derived from
+    the tensors of a recorded request."""
 
     queries_servers: bool = False
     recorded: ModelMetadata | None = None
@@ -116,7 +116,7 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
     targets = [
         await explained.send_to(target)
         for target in targets_of(route)
-        if target.role == "backend" or explained.is_inference  # others receive only inferences
+        if target.role == "backend" or explained.is_inference  # others get only inferences
     ]
     inference = next((each.inference for each in targets if each.inference), None)
     if inference is not None:

@@ -1,5 +1,5 @@
-"""Finds the listener and the codec of a configuration that receive a request, and the listener's
-address."""
+"""Finds the listener and the codec of a configuration that would receive a request, and the
+listener's address."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from infergate.migration.explain.client_request import ClientRequest, RequestErr
 from infergate.transport.base import Address
 
 _ALL_INTERFACES: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
-"""The local address of a listener on all interfaces."""
+"""The local address for each address that stands for all interfaces."""
 
 
 def listener_of(config: Config, request: ClientRequest) -> str:
-    """Return the path in the configuration of the listener with the request's port, or else of the
-    first listener for its transport. Raises RequestError if there is none."""
+    """Return the path in the configuration of the listener that has the request's port, or else of
+    the first listener for its transport. Raises RequestError if there is no such listener."""
     is_http = isinstance(request.wire, HttpRequest)
     kinds = _shared(config) | dict.fromkeys(compiled.model_listeners(config), TransportKind.HTTP)
     wanted = TransportKind.HTTP if is_http else TransportKind.GRPC
@@ -36,7 +36,7 @@ def listener_of(config: Config, request: ClientRequest) -> str:
 
 
 def _shared(config: Config) -> dict[str, TransportKind]:
-    """Return the transport of each listener for several models."""
+    """Return the transport of each listener that serves several models."""
     return {
         name: plugins()[protocols[0]].transport_kind
         for name, protocols in compiled.listener_protocols(config).items()

@@ -1,5 +1,5 @@
-"""Why a request takes its route: the first mismatch of every earlier route, and all targets of the
-route that matches. This module has no I/O."""
+"""Explains the choice of a route: the first mismatch of every earlier route, and all targets of the
+matching route. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class RouteCheck:
 
 @dataclass(frozen=True, slots=True)
 class RouteTarget:
-    """A backend that a route may send the request to. ``route`` has this backend as its only
-    target."""
+    """A backend to which a route may send the request. ``route`` is a copy of the route with this
+    backend as its only target."""
 
     role: str
     """``backend``, ``split``, ``fallback``, ``mirror`` or ``baseline``."""
@@ -90,7 +90,7 @@ def targets_of(route: Route) -> Iterator[RouteTarget]:
     yield RouteTarget("mirror", when, to_mirror)
     baseline = mirror.comparison.baseline if mirror.comparison is not None else None
     if baseline is not None:
-        # Without a backend of its own, the backend that served the request gets it once more.
+        # A baseline without its own backend sends the request again to the backend that served it.
         when = f"a further copy of {baseline.percent:g}% of the requests that the mirror gets"
         to_baseline = replace(single, backend=baseline.backend or route.backend)
         yield RouteTarget("baseline", when, to_baseline)

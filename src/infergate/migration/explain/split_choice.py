@@ -1,4 +1,4 @@
-"""Finds the target of a split that a request goes to, if the request itself decides."""
+"""Finds the target of a split to which a request goes, if the request alone determines it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Names the changes between the client's inference and the inference that a backend reads, and
-describes where the tensors are in a message. This module has no I/O."""
+"""Describes the differences between the client's inference and the inference that a backend reads,
+and the position of the tensors in a message. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _output_steps(
 
 
 def transform_steps(client: InferRequest, transformed: InferRequest) -> Iterator[str]:
-    """Yield a sentence for each input and requested output of ``transformed`` that the route's
-    transforms have made."""
+    """Yield a sentence for each input and requested output of ``transformed`` that results from the
+    route's transforms."""
     kept = {id(tensor) for tensor in client.inputs}
     for tensor in transformed.inputs:
         if id(tensor) not in kept:
@@ -106,8 +106,8 @@ def _parameter_steps(client: Parameters, sent: Parameters, protocol: str) -> Ite
 
 
 def tensor_layout(body: Sequence[Buffer], tensors: Sequence[Tensor]) -> list[str]:
-    """Return a line for each part of a binary body: the bytes before the tensors, and each tensor
-    that the body contains in its canonical layout. It is empty if there is no such tensor."""
+    """Return a line for each part of a binary body: each tensor that the body contains in its
+    canonical layout, and the bytes between them. Return no lines if there is no such tensor."""
     data = bytes(join_parts(body)) if body else b""
     lines: list[str] = []
     end = 0

@@ -1,4 +1,5 @@
-"""Runs a request through the gateway with a single target, whose backend keeps the message."""
+"""Runs a request through a gateway with a single target. The target's backend keeps the message
+instead of sending it."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ def error_text(error: GatewayError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TargetExplanation:
-    """The message that one target of the route would receive. ``error`` is the reason why the
-    target would receive no message, or why the message is unknown."""
+    """The message that one target of the route would receive. ``error`` is the reason why there is
+    no message, or why it is unknown."""
 
     role: str
     when: str
@@ -71,8 +72,8 @@ class TargetExplanation:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedTarget:
-    """A target's explanation, and what was learned about the client's request: its inference and
-    the model's metadata in the client's names, each None if it is unknown."""
+    """A target's explanation, with the client's inference and the model's metadata in the client's
+    names. Each of these is None if it is unknown."""
 
     explanation: TargetExplanation
     inference: InferRequest | None
@@ -103,8 +104,8 @@ class ExplainedRequest:
         return RequestContext(PEER, deadline, headers=self.headers, request_id=request_id)
 
     async def send_to(self, target: RouteTarget) -> ExplainedTarget:
-        """Let the gateway send the request to ``target``, and explain the message that the backend
-        keeps."""
+        """Send the request to ``target`` through a gateway, and explain the message that the
+        backend keeps."""
         captured, route = Captured(), target.route
         backend = make_capturing_backend(
             self.config,
@@ -154,7 +155,7 @@ class ExplainedRequest:
             await backend.close()
 
     def _missing(self, captured: Captured, context: RequestContext, backend: Backend) -> str:
-        """Return why the backend keeps no message."""
+        """Return the reason why the backend has kept no message."""
         record = context.record
         if captured.needs_query:
             protocols = " or ".join({self.codec.name: 0, backend.protocol: 0})
@@ -210,7 +211,7 @@ class ExplainedRequest:
         wire, plugin = replace(captured.wire), plugins()[backend.protocol]
         model = target.route.backend_model(self.summary.model)
         if plugin.supports_framing and isinstance(wire, HttpRequest):
-            wire.path = f"/{plugin.claims[0]}/model"  # such a message does not name its model
+            wire.path = f"/{plugin.claims[0]}/model"  # the model is not in the message
         try:
             parsed = backend.codec.parse_request(wire, compiled.limits(self.config))
             if isinstance(parsed, PartialInferRequest):

@@ -20,8 +20,8 @@ _PREFERENCE: Final = (
     "graphpipe",
     "kserve-v1",
 )
-"""The protocols in the order in which a backend of the written configuration prefers them: those
-that carry more come first, and KServe V1, which has no metadata, comes last."""
+"""The protocols in the order of preference for a backend in the written configuration. Protocols
+with more features come first; KServe V1, which has no metadata, comes last."""
 
 
 def preference(protocol: str) -> int:
@@ -44,7 +44,7 @@ class DetectedProtocol:
 
 @dataclass(frozen=True, slots=True)
 class TargetFindings:
-    """The protocols that ``target`` speaks. If there is none, ``problem`` says why, and
+    """The protocols that ``target`` speaks. If there are none, ``problem`` is the reason, and
     ``attempts`` has the error of each protocol that was tried."""
 
     target: ProbeTarget
@@ -68,8 +68,8 @@ class ProbedModel:
 
 @dataclass(frozen=True, slots=True)
 class ProbedServer:
-    """A server with its protocols, of which the first is the best for a backend. ``omitted`` is the
-    number of models beyond the limit, which were not described."""
+    """A server with its protocols; the first one is the best for a backend. ``omitted`` is the
+    number of models that were not described because of the limit."""
 
     name: str
     version: str
@@ -79,7 +79,7 @@ class ProbedServer:
 
     @property
     def best(self) -> DetectedProtocol:
-        """The protocol for a backend."""
+        """The preferred protocol for a backend."""
         return self.protocols[0]
 
     @property
@@ -102,8 +102,8 @@ class ProbeFindings:
 
 
 def group_servers(detected: Sequence[DetectedProtocol]) -> list[list[DetectedProtocol]]:
-    """Return the protocols of each server. Addresses belong to one server if they are the same
-    port, or ports of the same host whose servers report the same name and version; but two ports
+    """Return the protocols of each server. Addresses belong to one server if they have the same
+    port, or if they are on the same host and report the same name and version. However, two ports
     that speak the same protocol are two servers."""
     groups: list[list[DetectedProtocol]] = []
     for item in detected:

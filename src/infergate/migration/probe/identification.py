@@ -1,8 +1,8 @@
-"""How a server is identified in each protocol (docs/decisions/0060).
+"""Identifies a server in each protocol (docs/decisions/0060).
 
-*Rule.* A protocol counts as detected only after a response that other servers do not send: a web
-server that answers every path with JSON speaks none of them. No inference is sent, and nothing on
-the server is changed."""
+*Rule.* A protocol counts as detected only after a response that no other server would send. A web
+server that answers every path with JSON must not match any protocol. No inference is sent, and
+nothing on the server is changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from infergate.core.messages import (
 from infergate.core.request_context import RequestContext
 
 _UNKNOWN_MODEL: Final = "infergate-probe"
-"""A model name that no server is expected to have. The error shows whether the server knows the
+"""A model name that no server is expected to have. The server's error shows whether it knows the
 protocol."""
 _TFS_ERROR: Final = re.compile(
     "Could not find any versions of model|Servable not found|Model with requested name is not found"
@@ -92,7 +92,7 @@ async def _identify_tfs_grpc(
     try:
         await backend.perform(ModelIndexRequest(model=_UNKNOWN_MODEL), context)
     except GatewayError as error:
-        if error.kind is not Kind.NOT_FOUND:  # other servers: UNIMPLEMENTED
+        if error.kind is not Kind.NOT_FOUND:  # other servers return UNIMPLEMENTED
             raise
     return ServerIdentity("TensorFlow Serving")
 
@@ -121,7 +121,7 @@ async def _identify_graphpipe(
 ) -> ServerIdentity:
     try:
         model = await backend.perform(ModelMetadataRequest(""), context)
-    except GatewayError as error:  # the text is for requests through a gateway
+    except GatewayError as error:  # the text is written for clients of a gateway
         raise error.reworded("the server returns no GraphPipe metadata") from None
     assert isinstance(model, ModelMetadata)
     if not (model.inputs and model.outputs):

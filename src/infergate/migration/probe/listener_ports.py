@@ -1,4 +1,4 @@
-"""The ports of the listeners in a written configuration."""
+"""Chooses the ports of the listeners in a written configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ListenerPorts:
         self._is_local: Final = bool(self._taken)
 
     def assign(self, preferred: int) -> int:
-        """Return ``preferred`` or, if it is taken, another port."""
+        """Return ``preferred``, or another port if it is taken."""
         port = preferred
         while port in self._taken or (
             self._is_local and not _can_bind(socket.AF_INET, (HOST, port))

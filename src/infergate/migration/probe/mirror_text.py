@@ -1,4 +1,5 @@
-"""The mirror of a route to the counterpart of its model, as lines of routes.yaml."""
+"""Writes a mirror, which copies a route's requests to the counterpart of its model, as lines of
+routes.yaml."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _SUBSTITUTES: Final = {Datatype.BOOL: Datatype.UINT8, Datatype.BF16: Datatype.FP
 
 
 def cast_rules(metadata: ModelMetadata | None, pair: ModelPair | None) -> dict[str, str]:
-    """Return the casts of a route: those that its ``pair`` needs, and substitutes for the other
+    """Return the casts of a route: the casts that ``pair`` needs, and substitutes for the other
     datatypes that some protocols do not have."""
     tensors = (*metadata.inputs, *metadata.outputs) if metadata else ()
     casts = {
@@ -29,8 +30,8 @@ def cast_rules(metadata: ModelMetadata | None, pair: ModelPair | None) -> dict[s
 
 
 def mirror_lines(pair: ModelPair, backend: str) -> Iterator[str]:
-    """Yield the mirror to ``backend``. If it is not certain that the counterpart accepts all
-    requests, the lines are comments with the reasons."""
+    """Yield the lines of a mirror to ``backend``. If the counterpart may not accept all requests,
+    the lines are comments with the reasons."""
     if pair.new is None:
         yield f"# No mirror: {pair.reason}{_alternatives(pair.alternatives)}"
         return
@@ -77,7 +78,8 @@ def _rewrite_lines(pair: ModelPair) -> Iterator[str]:
 
 
 def _is_rewritten(item: TensorPair, pair: ModelPair) -> bool:
-    """Return whether the rewrite has this pair. In a comment, it also has uncertain pairs."""
+    """Return whether the rewrite contains this pair. A rewrite in a comment also contains uncertain
+    pairs."""
     return item.is_renamed and (item.is_certain or not pair.can_mirror)
 
 

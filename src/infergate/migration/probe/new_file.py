@@ -10,12 +10,12 @@ from infergate.config.load import parse
 
 
 class FileExistsAlreadyError(Exception):
-    """The file exists, and must not be replaced."""
+    """The file exists already and must not be replaced."""
 
 
 def write_configuration(path: Path, text: str, *, force: bool) -> None:
-    """Check ``text`` and write it to ``path``. The file appears complete or not at all. Without
-    ``force``, an existing file is kept.
+    """Check ``text`` and write it to ``path`` atomically. Without ``force``, an existing file is
+    kept.
 
     Raises ConfigError, FileExistsAlreadyError and OSError."""
     parse(text, str(path), os.environ)

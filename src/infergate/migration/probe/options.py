@@ -16,8 +16,8 @@ from infergate.core.tls_settings import ClientTls
 class ProbeOptions:
     """``timeout`` is the limit of each attempt, in seconds. ``models`` are names of models for
     servers that cannot list theirs. ``headers`` are sent with every request, with lower-case names.
-    Servers are trusted if ``ca`` or, by default, the system's authorities issued their certificate,
-    or always if ``verify`` is false."""
+    A server is trusted if its certificate was issued by an authority in the file ``ca`` or, by
+    default, by one of the system's authorities. If ``verify`` is false, every server is trusted."""
 
     timeout: float = 5.0
     models: Sequence[str] = ()

@@ -1,13 +1,14 @@
 """Pairs the models and tensors of an old server with those of a new server.
 
-*Rule 1.* A pair of tensors is certain if the datatypes are equal or a cast converts them, the
-shapes are compatible, and either the names are equal, or no other pair is possible. Names that
-differ only in case, punctuation or a ``:0`` count as equal unless an equal name exists.
+*Rule 1.* A pair of tensors is certain if the datatypes are equal or can be cast, the shapes are
+compatible, and either the names are equal or no other pair is possible. Names that differ only in
+case, punctuation or a ``:0`` count as equal unless an equal name exists.
 *Rule 2.* Shapes are canonical: in every protocol, the batch dimension is part of the shape (-1 if
-it is variable). Two shapes are compatible if they have as many dimensions, and each pair of
-dimensions is equal or has a -1. The gateway adds and removes no dimension. An empty shape matches
-any shape, because some servers report no shapes.
-*Rule 3.* A model is paired by its name, else by its tensors if only one model has such tensors."""
+it is variable). Two shapes are compatible if they have the same number of dimensions, and each pair
+of dimensions is equal or contains a -1. The gateway does not add or remove dimensions. An empty
+shape matches any shape, because some servers report no shapes.
+*Rule 3.* A model is paired by its name, or else by its tensors if only one model has such
+tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _NAMES: Final = NameRule(allow_slash=True)
 @dataclass(frozen=True, slots=True)
 class TensorPair:
     """An input or output of the old model and its counterpart ``new``, or None. If the pair is not
-    certain, ``reason`` says why, and ``alternatives`` are the possible names."""
+    certain, ``reason`` is the reason, and ``alternatives`` has the possible names."""
 
     old: TensorMetadata
     new: TensorMetadata | None
@@ -56,8 +57,8 @@ class TensorPair:
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """A model of the old server and its counterpart ``new``, or None. If the pair of models is not
-    certain, ``reason`` says why, and ``alternatives`` are the possible names."""
+    """A model of the old server and its counterpart ``new``, or None. If the pair is not certain,
+    ``reason`` is the reason, and ``alternatives`` has the possible names."""
 
     old: ProbedModel
     new: ProbedModel | None
@@ -95,7 +96,7 @@ class Pairing:
         """Return a pair for each of the ``old`` models."""
         by_name = {model.name: model for model in new}
         old_names = {model.name for model in old}
-        # A model that has the name of another old model is the counterpart of that one.
+        # A new model with the name of another old model is the counterpart of that model.
         others = [model for model in new if model.name not in old_names]
         similar = _grouped(others, _normalized)
         rivals = _grouped((model for model in old if model.name not in by_name), _normalized)
@@ -191,7 +192,7 @@ class Pairing:
 
     def _cast(self, old: str, new: str) -> tuple[str, str] | None:
         """Return the cast of a route that makes the datatypes ``old`` and ``new`` equal. A route
-        casts only datatypes that a protocol cannot carry."""
+        casts a datatype only if a protocol cannot carry it."""
         for datatype, substitute, carried in (
             (old, new, self._new_datatypes),
             (new, old, self._old_datatypes),

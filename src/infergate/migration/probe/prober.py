@@ -1,7 +1,8 @@
 """Probes addresses: detects their protocols, groups them into servers, and describes the models.
 
-*Rule 1.* Every attempt has a timeout, at most ``MAX_CONCURRENT`` run at once, and at most
-``MAX_MODELS`` models of a server are described. The codecs and ``LIMITS`` bound every response.
+*Rule 1.* Every attempt has a timeout, at most ``MAX_CONCURRENT`` attempts run at once, and at most
+``MAX_MODELS`` models of a server are described. The codecs and ``LIMITS`` limit the size of every
+response.
 *Rule 2.* Each attempt closes its connections, because some servers (graphpipe-py) serve one
 connection at a time."""
 
@@ -48,7 +49,7 @@ from infergate.transport.base import Address
 MAX_CONCURRENT: Final = 16
 MAX_MODELS: Final = 1000
 MAX_SILENCES: Final = 3
-"""Number of timeouts after which no more models of a server are described."""
+"""Number of timeouts after which no further models of a server are described."""
 LIMITS: Final = Limits(body=16 * MIB, json=16 * MIB)
 _BACKEND: Final = "server"
 _READY: Final = frozenset({"", "READY", "UNKNOWN"})
@@ -217,7 +218,8 @@ def states_of(index: ModelIndex) -> dict[str, str]:
 
 
 def _without_guesses(servers: Sequence[ProbedServer]) -> list[ProbedServer]:
-    """Return ``servers`` without the names given by the operator that only other servers know."""
+    """Return ``servers`` without the models that the operator named and that only other servers
+    have."""
     known = {m.name for server in servers for m in server.models if m.metadata is not None}
 
     def is_own(server: ProbedServer, model: ProbedModel) -> bool:
@@ -235,7 +237,7 @@ def _unready(state: str) -> str:
 
 
 def _metadata_problem(error: GatewayError) -> str:
-    if error.kind is Kind.UNSUPPORTED:  # the text is for requests through a gateway
+    if error.kind is Kind.UNSUPPORTED:  # the text is written for clients of a gateway
         return "the server does not provide its metadata"
     return error.public.removeprefix(f"backend '{_BACKEND}': ")
 

@@ -37,7 +37,7 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def tables(findings: ProbeFindings) -> Iterator[Table]:
-    """Yield a table of the addresses and one of the models of each server."""
+    """Yield a table of the addresses, and a table of the models of each server."""
     rows: list[tuple[str, ...]] = []
     for target in findings.targets:
         for item in target.detected:
@@ -107,7 +107,7 @@ def _problems(server: ProbedServer) -> dict[str, list[str]]:
 
 
 def example_text(examples: Sequence[ExampleRequest], omitted: int = 0) -> str:
-    """Return requests as text. ``omitted`` is the number of further models."""
+    """Return requests as text. ``omitted`` is the number of models whose requests are not shown."""
     blocks = []
     for example in [item for item in examples if not item.problem]:
         through = ", through infergate with the written configuration"

@@ -1,7 +1,7 @@
 """Composes a configuration that serves the probed models.
 
-*Rule.* Only certain facts become settings. Anything else is a comment that says what is unknown and
-which settings are possible. Credentials are never written."""
+*Rule.* Only certain facts become settings. Everything else becomes a comment that names the unknown
+fact and the possible settings. Credentials are never written."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _EXAMPLE_TENSORS: Final = (
 )
 _NAMES: Final = NameRule(allow_slash=True)
 _V1: Final = ("tfs-rest", "kserve-v1")
-"""The protocols under /v1. Clients of the second one get an additional listener."""
+"""The protocols with paths below /v1. Clients of the second protocol get an additional listener."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Backend:
-    """A server under its name in the configuration."""
+    """A server, with its name in the configuration."""
 
     name: str
     server: ProbedServer
@@ -67,8 +67,9 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class RoutesFile:
-    """A composed configuration. ``http_port`` is the port of its HTTP listener. ``names`` has the
-    name under which each model is served, by the URL of its server and its name there."""
+    """A composed configuration. ``http_port`` is the port of its HTTP listener. ``names`` maps the
+    URL of each model's server and the model's name there to the name under which the gateway serves
+    it."""
 
     text: str
     http_port: int
@@ -82,8 +83,8 @@ def compose_routes(
     options: ProbeOptions,
     ports: ListenerPorts,
 ) -> RoutesFile:
-    """Return the configuration for ``servers``, whose routes mirror to ``new_servers``. ``file`` is
-    its name. At least one server is required."""
+    """Return a configuration with routes to ``servers`` and mirrors to ``new_servers``. ``file`` is
+    the configuration's file name. At least one server is required."""
     old = _name_backends(servers, "old" if new_servers else "", ())
     new = _name_backends(new_servers, "new", [item.name for item in old])
     collected = _collect(old, new)
@@ -140,7 +141,7 @@ class _Entries:
 
     def add(self, entry: _Entry) -> None:
         name, number = entry.name, 1
-        while entry.is_graphpipe and name in self.by_name:  # the server accepts any name
+        while entry.is_graphpipe and name in self.by_name:  # the server accepts any model name
             number += 1
             name = f"{entry.name}-{number}"
         if problem := _NAMES.find_problem(name):

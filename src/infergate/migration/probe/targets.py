@@ -38,8 +38,8 @@ class PortProblem:
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """An address as given by the operator. ``url.scheme`` is empty if the address is only ``host:
-    port``, so that any protocol may be spoken there."""
+    """An address from the operator. ``url.scheme`` is empty if the address is only ``host:port``;
+    the server may then speak any protocol."""
 
     text: str
     url: Url
@@ -57,8 +57,8 @@ class ProbeTarget:
 
     def candidates(self, *, tls: bool) -> Iterator[list[tuple[str, Url]]]:
         """Yield groups of protocols with the URL to try. A group is tried only if no protocol of
-        the previous groups was detected: first the protocols of the address's scheme, and raw
-        frames last, because a server that expects text waits for the rest of the frame."""
+        the previous groups was detected. The protocols of the address's scheme come first. Raw
+        frames come last, because a server that expects text waits for the rest of the frame."""
         scheme = self.url.scheme
         if not self.url.host:
             yield [(name, self.url) for name in plugins() if scheme in protocols.schemes(name)]
@@ -107,7 +107,7 @@ async def port_problem(target: ProbeTarget, timeout: float) -> PortProblem | Non
         async with asyncio.timeout(timeout):
             with closing(await _connect(target, None)):
                 return None
-    # TimeoutError is an OSError; UnicodeError: no host can have this name.
+    # TimeoutError is an OSError. UnicodeError means that the host name is invalid.
     except (OSError, UnicodeError) as error:
         return _connect_problem(target, error, timeout)
 
@@ -166,7 +166,7 @@ async def tls_problem(target: ProbeTarget, tls: ClientTls, timeout: float) -> Po
     except ssl.SSLCertVerificationError as error:
         return PortProblem(
             f"the certificate is not trusted: {error.verify_message}",
-            "give the authority's certificate (--ca FILE) or, for a test, --insecure",
+            "pass the authority's certificate (--ca FILE) or, for a test, --insecure",
         )
     except OSError as error:  # SSLError and TimeoutError are OSErrors
         plain = "grpc" if target.url.scheme == "grpcs" else "http"

@@ -1,4 +1,5 @@
-"""Writes values as YAML text in flow style, for a file with comments, which PyYAML cannot write."""
+"""Writes values as YAML text in flow style, for files with comments. PyYAML cannot write
+comments."""
 
 from __future__ import annotations
 

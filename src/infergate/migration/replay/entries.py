@@ -1,11 +1,11 @@
 """Reads the inferences of recording files in the order in which they were sent.
 
-A file holds inferences in the order in which they ended, and each worker of a gateway writes its
-own file. Files that overlap in time are merged.
+A file holds inferences in the order in which they ended. Each worker of a gateway writes its own
+file, so files that overlap in time are merged.
 
-*Rule.* Memory does not depend on the size of the files. Of each file that overlaps with the present
-position, at most ``_MAX_WAITING`` inferences and ``_MAX_WAITING_BYTES`` are held, or one inference
-if it is larger. An inference that ended much later than it began may therefore come late."""
+*Rule.* Memory does not depend on the size of the files. For each open file, at most
+``_MAX_WAITING`` inferences and ``_MAX_WAITING_BYTES`` are held, or one inference if it is larger.
+An inference that ended much later than it began may therefore be returned late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infergate.recording.format import RecordingError
 from infergate.recording.reader import DamagedPart, read_recording
 
 _MAX_TIME: Final = 2.0**33
-"""The year 2242, in seconds since the Unix epoch. Later times are errors of a clock."""
+"""The year 2242, in seconds since the Unix epoch. Later times are clock errors."""
 _MAX_WAITING: Final = 256
 _MAX_WAITING_BYTES: Final = 16 * MIB
 
@@ -47,8 +47,8 @@ Entry = RecordedExchange | DamagedFilePart
 
 
 def start_time(entry: RecordedExchange) -> float:
-    """Return when the request arrived, in seconds since the Unix epoch, or 0 if the file has no
-    valid time."""
+    """Return the time at which the request arrived, in seconds since the Unix epoch, or 0 if the
+    file has no valid time."""
     started_at = entry.exchange.started_at
     return started_at if 0 <= started_at < _MAX_TIME else 0.0
 
@@ -59,7 +59,8 @@ def valid_outcome(outcome: Outcome) -> Outcome:
 
 
 def read_entries(files: Sequence[Path]) -> Iterator[Entry]:
-    """Yield the inferences of all ``files`` by the time at which they began, and the damaged parts.
+    """Yield the inferences of all ``files``, sorted by the time at which they began, and the
+    damaged parts.
 
     Raises RecordingError, before the first entry, if a file is not a recording or cannot be
     read."""
@@ -68,7 +69,7 @@ def read_entries(files: Sequence[Path]) -> Iterator[Entry]:
 
 
 def of_model(entries: Iterator[Entry], model: str | None) -> Iterator[Entry]:
-    """Yield the inferences of ``model``, or all if it is None, and the damaged parts."""
+    """Yield the inferences of ``model``, or of all models if it is None, and the damaged parts."""
     for entry in entries:
         is_other = isinstance(entry, RecordedExchange) and entry.exchange.request.model != model
         if model is None or not is_other:
@@ -110,8 +111,8 @@ def _first_time(file: Path) -> float:
 
 
 def _merged(files: Sequence[Path], waiting: list[tuple[float, int]]) -> Iterator[Entry]:
-    """Yield the entries of ``files``. ``waiting`` has the first times of the files, the earliest
-    last. A file is opened when the others have reached its first time."""
+    """Yield the entries of ``files``. ``waiting`` has the first times of the files in descending
+    order. A file is opened when the others have reached its first time."""
     heads: list[tuple[float, int, RecordedExchange]] = []
     sources: dict[int, Iterator[Entry]] = {}
 

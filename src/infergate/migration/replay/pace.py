@@ -1,4 +1,4 @@
-"""When each inference of a replay is due. This module has no clock."""
+"""Decides when each inference of a replay is due. This module has no clock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Pace:
-    """The pace of a replay: ``rate`` inferences a second, or ``speed`` times the recorded pace, or,
-    if both are None, as fast as possible."""
+    """The pace of a replay: ``rate`` inferences per second, or ``speed`` times the recorded pace.
+    If both are None, inferences are sent as fast as possible."""
 
     speed: float | None = 1.0
     rate: float | None = None

@@ -51,7 +51,8 @@ def export(
     to: Path,
     on_damaged: Callable[[DamagedFilePart], object],
 ) -> ExportSummary:
-    """Write the recorded inferences of ``model``, or of the only model, to the input file ``to``.
+    """Write the recorded inferences of ``model`` to the input file ``to``. If ``model`` is None,
+    the files must contain only one model.
 
     Raises GatewayError, RecordingError and OSError; ``to`` is then unchanged."""
 

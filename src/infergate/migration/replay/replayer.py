@@ -46,8 +46,8 @@ _BODY_REDACTED: Final = "the body of the request was redacted in the recording"
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """``headers`` are sent with each inference, besides the recorded ones. ``rules`` decide whether
-    outcomes are equal."""
+    """``headers`` are sent with each inference, in addition to the recorded ones. ``rules`` decide
+    whether outcomes are equal."""
 
     pace: Pace = field(default_factory=Pace)
     concurrency: int = 32
@@ -57,8 +57,8 @@ class ReplayOptions:
 
 
 class _Job(NamedTuple):
-    """An inference to send ``due`` seconds after the beginning, when ``previous`` is set. ``done``
-    is set after its outcome."""
+    """An inference to send ``due`` seconds after the start, but not before ``previous`` is set.
+    ``done`` is set when its outcome is known."""
 
     entry: RecordedExchange
     due: float
@@ -68,8 +68,8 @@ class _Job(NamedTuple):
 
 
 class Replayer:
-    """Replays ``entries`` to ``target``. ``on_progress`` receives the bytes of the files that are
-    done, and whether they were an inference."""
+    """Replays ``entries`` to ``target``. ``on_progress`` is called with the number of bytes of the
+    files that were processed, and whether these bytes were an inference."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class Replayer:
         started = time.monotonic()
         try:
             if exchange.is_stream:
-                # More responses than recorded are a difference, however many there are.
+                # One response more than recorded is already a difference.
                 remaining = len(exchange.outcome.responses) + 1
                 async with aclosing(_stream(gateway, request, context)) as stream:
                     async for response in stream:
@@ -260,8 +260,8 @@ class Replayer:
         )
 
     def _add_output_names(self, expected: Outcome, comparison: Comparison) -> None:
-        """Add the recorded outputs and those of the comparison, which has none if the server
-        failed."""
+        """Add the names of the recorded outputs and of the compared outputs. A comparison has no
+        outputs if the server failed."""
         recorded = (output.name for each in expected.responses for output in each.outputs)
         for name in chain(recorded, (each.name for each in comparison.outputs)):
             if len(self._output_names) == _MAX_OUTPUT_NAMES:
@@ -269,7 +269,7 @@ class Replayer:
             self._output_names.add(name)
 
     def _route_name(self, exchange: Exchange) -> str:
-        """Return the recorded route, or OTHER if the file names too many routes."""
+        """Return the recorded route, or OTHER if the recording has too many routes."""
         routes = self.result.summary.routes
         is_known = exchange.route in routes or len(routes) < _MAX_ROUTES
         return exchange.route if is_known else OTHER
@@ -300,7 +300,8 @@ def _are_outputs(names: Sequence[str], exchange: Exchange) -> bool:
 
 
 def _without(names: Sequence[str], outcome: Outcome) -> Outcome:
-    """Return ``outcome`` without the redacted outputs, whose recorded data is not theirs."""
+    """Return ``outcome`` without the redacted outputs, whose recorded data is not the original
+    data."""
     if not names:
         return outcome
     responses = [

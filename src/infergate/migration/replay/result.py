@@ -29,10 +29,10 @@ class ReplayCounts:
     sent: int = 0
     compared: int = 0
     equal: int = 0
-    """Compared inferences without a difference beyond the rules."""
+    """Compared inferences whose outcomes are equal under the rules."""
     cancelled: int = 0
-    """Inferences whose client had ended the recorded request, so that there is nothing to compare
-    with."""
+    """Inferences that the client had cancelled when they were recorded, so that there is no outcome
+    to compare with."""
     unanswered: int = 0
     """Inferences without a recorded response, which an input file of perf_analyzer may have."""
     redacted: int = 0
@@ -42,7 +42,8 @@ class ReplayCounts:
     """Damaged parts of the files."""
     seconds: float = 0.0
     max_delay: float = 0.0
-    """The longest time that an inference was sent after it was due, in seconds."""
+    """The maximum delay between the time at which an inference was due and the time at which it was
+    sent, in seconds."""
 
 
 @dataclass(slots=True)
@@ -113,7 +114,8 @@ class ReplayResult:
 
 
 def _printable(text: str) -> str:
-    """Return a text from a file on one line, without control characters, and not too long."""
+    """Return a text from a file on one line, without control characters, and shortened if it is
+    long."""
     return escape_unsafe(text.replace("\n", "\\n"))[:_MAX_TEXT]
 
 

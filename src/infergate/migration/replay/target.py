@@ -1,4 +1,4 @@
-"""The gateways that a replay sends inferences through: one for each protocol and URL, or the
+"""The gateways through which a replay sends inferences: one for each protocol and URL, or the
 gateway of a configuration."""
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _TIMEOUT: Final = "5m"
 
 
 class ReplayTargetError(ValueError):
-    """The target cannot receive the recorded inferences. The text says what to change."""
+    """The target cannot receive the recorded inferences. The message tells the operator what to
+    change."""
 
 
 class ReplayTarget(Protocol):
@@ -72,8 +73,8 @@ class ConfigTarget:
 
 class UrlTarget:
     """Servers at ``urls``. An inference is sent in ``protocol`` or, if it is empty, in its client's
-    protocol. It goes to the URL that begins with ``<protocol>=``, or else to the first URL whose
-    scheme the protocol has."""
+    protocol. It goes to the URL that begins with ``<protocol>=``, or else to the first URL with a
+    scheme of the protocol."""
 
     def __init__(
         self, urls: Sequence[str], protocol: str = "", header_names: Sequence[str] = ()
@@ -97,7 +98,7 @@ class UrlTarget:
         if key not in self._gateways:
             if len(self._gateways) >= _MAX_GATEWAYS:
                 raise ReplayTargetError(
-                    f"the recording has over {_MAX_GATEWAYS} models (the limit)"
+                    f"the recording has more than {_MAX_GATEWAYS} models (the limit)"
                 )
             declared = self._declared[key] = {}
             self._gateways[key] = _make_gateway(self._config(*key), declared)
@@ -131,8 +132,8 @@ class UrlTarget:
     async def _declare(
         self, key: tuple[str, str], backend: RemoteBackend[Any, Any], exchange: Exchange
     ) -> None:
-        """If the protocol needs metadata that the server does not have, use the metadata that the
-        recorded tensors give."""
+        """Declare the metadata derived from the recorded tensors if the protocol needs metadata
+        that the server does not provide."""
         request = exchange.request
         if request.model in self._declared[key]:
             return
@@ -140,7 +141,7 @@ class UrlTarget:
             await backend.describe(request.model, request.version, RequestContext(_BACKEND))
         except GatewayError as error:
             if error.kind is not Kind.UNSUPPORTED:
-                return  # the inference will fail in the same way
+                return  # sending the inference will raise the same error
             self._declared[key][request.model] = recorded_metadata(exchange)
             # Routes are compiled when they are first used.
             backends = {each.name: each for each in self._gateways[key].backends}

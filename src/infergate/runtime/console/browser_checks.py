@@ -7,8 +7,8 @@ cannot reach directly.
 *Rule 1* (against CSRF). A request that changes something must have a header that a page of another
 origin cannot send, and must not come from another origin according to the browser's headers.
 *Rule 2* (against DNS rebinding). An attacker's public name that resolves to this host would make
-the attacker's page same-origin. So the console responds only to IP addresses, to names that cannot
-exist in the public DNS, and to names that the operator lists.
+the attacker's page same-origin. The console therefore responds only to requests whose Host is an IP
+address, a name that cannot exist in the public DNS, or a name that the operator lists.
 
 Sources: Fetch (CORS-safelisted headers, Sec-Fetch-Site), RFC 6454 (Origin), RFC 6762 and the list
 of special-use domain names.
@@ -38,8 +38,8 @@ def is_from_browser(headers: Mapping[str, str]) -> bool:
 
 
 def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
-    """Return the name in the Host header if the name may be an attacker's (Rule 2), and otherwise
-    an empty string."""
+    """Return the name in the Host header if it may belong to an attacker (Rule 2), or otherwise an
+    empty string."""
     name = _host(headers.get("host", ""))
     if (
         not name
@@ -55,7 +55,8 @@ def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:
 def reject_untrusted_host(
     request: HttpRequest, hosts: Collection[str], headers: Mapping[str, str]
 ) -> HttpResponse | None:
-    """Return a response with ``headers`` if the request's host may be an attacker's (Rule 2)."""
+    """Return an error response with ``headers`` if the request's host may belong to an attacker
+    (Rule 2)."""
     name = untrusted_host(request.headers, hosts)
     if not name:
         return None

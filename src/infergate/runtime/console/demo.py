@@ -1,5 +1,5 @@
-"""The demo of the console: servers on this machine to which the embedded models are moved, traffic
-in every protocol, and a button that breaks a server.
+"""The demo of the console: it moves the embedded models to servers on this machine, sends traffic
+in every protocol, and has a button that breaks a server.
 
 *Rule.* Only the configuration of ``infergate`` without a file has the demo, and only if all its
 listeners are on loopback addresses. Everything listens on 127.0.0.1 on free ports, and the traffic
@@ -42,14 +42,14 @@ from infergate.transport.base import Address
 Json = dict[str, Any]
 DEMO: Final = "demo"
 TRAFFIC_SECONDS: Final = 900.0
-"""The traffic ends after this time."""
+"""Seconds after which the traffic ends."""
 _SERVERS: Final = ("one", "two")
 _BROKEN: Final = "two"
 """The server that the button breaks."""
 _INTERVAL_SECONDS: Final = 0.04
 _TIMEOUT_SECONDS: Final = 2.0
 _UNKNOWN_SHARE: Final = 0.02
-"""The share of requests for a model that does not exist."""
+"""The fraction of requests that are for a model that does not exist."""
 _ROUTES: Final = ("digits", "digits-legacy", "digits-pipe", "digits-tf", "digits-embedded")
 _TRIGGER: Final = "demo"
 _log = logging.getLogger("infergate")
@@ -97,7 +97,7 @@ class ConsoleDemo:
         self._history: Final = history
         self._make: Final = make
         self._original = source.config
-        """The configuration before the demo began, which its end restores."""
+        """The configuration before the demo began, which is restored when it ends."""
         self._active: Config | None = None
         """The configuration that uses the servers, while the demo runs."""
         self._servers: Final[dict[str, RunningGateway]] = {}
@@ -113,8 +113,8 @@ class ConsoleDemo:
         }
 
     def belongs_to(self, config: Config) -> bool:
-        """Return whether the buttons exist with ``config``: not after the configuration of another
-        gateway has been loaded."""
+        """Return whether the console has the buttons of the demo with ``config``. They disappear
+        when another configuration has been loaded."""
         return config == self._active or is_demo(config)
 
     def as_json(self) -> Json:
@@ -249,15 +249,15 @@ class ConsoleDemo:
     # ---- traffic
 
     async def _stop_traffic(self) -> None:
-        """Let the current request finish, which takes ``_TIMEOUT_SECONDS`` at most. Cancelling it
-        could leave a socket that is being connected open."""
+        """Stop after the current request, which takes at most ``_TIMEOUT_SECONDS``. Cancelling it
+        could leave a connecting socket open."""
         task, self._traffic = self._traffic, None
         if task is not None:
             self._traffic_ends_at = 0.0
             await asyncio.gather(task, return_exceptions=True)
 
     async def _send_requests(self) -> None:
-        """Send requests with clients of every protocol, about 25 a second."""
+        """Send about 25 requests per second, with clients of every protocol."""
         clients = self._clients()
         numbers = random.Random(7)  # noqa: S311 - which requests are sent needs no secrecy
         try:
@@ -310,8 +310,8 @@ def demo_of(
     history: ConfigHistory,
     make: Callable[[Config], RunningGateway],
 ) -> ConsoleDemo | None:
-    """Return the demo of ``running``, which is created if the configuration is the demo's. Return
-    None if it is not."""
+    """Return the demo of ``running``, and create it if necessary. Return None if the configuration
+    is not that of the demo."""
     if running.demo is None and is_demo(source.config):
         running.demo = ConsoleDemo(source, history, make)
     demo = running.demo

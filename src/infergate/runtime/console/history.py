@@ -1,7 +1,7 @@
 """One hour of counters of the whole gateway, in bounded memory. This module has no I/O.
 
-The history reads totals that the metrics count anyway, and keeps their increase in columns of ten
-seconds. A request costs nothing.
+The history reads totals that the metrics count anyway, and keeps their increases in columns of ten
+seconds. It adds no work to requests.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ COLUMNS: Final = 360
 ALL: Final = "all"
 ROUTE, BACKEND, ENDPOINT = "route", "backend", "endpoint"
 MAX_SUBJECTS: Final = 384
-"""Maximum number of routes and backends, and also of endpoints, with a history. A
-further one is kept if another one had no traffic for an hour."""
+"""Maximum number of routes and backends with a history, and maximum number of endpoints. When the
+number is reached, a new subject replaces one without traffic for an hour."""
 _TRAFFIC: Final = (
     "requests", "client_errors", "failures", "retries", "hedges", "refusals", "ejections",
 )  # fmt: skip
@@ -59,9 +59,9 @@ class _Table:
             self._counts[column % COLUMNS] = 0
 
     def add(self, column: int, totals: Mapping[Key, Counts], *, is_first: bool) -> None:
-        """Add the increase of ``totals`` since the last call to ``column``. Totals that are
-        ``is_first`` to be read only start the count. A total that falls, because a process has
-        ended, counts as unchanged."""
+        """Add the increase of ``totals`` since the last call to ``column``. The first totals after
+        a start (``is_first``) add nothing, because their increase is unknown. A total that falls,
+        because a process has ended, counts as unchanged."""
         old = self._totals
         self._totals = {key: old[key] for key in self._positions} | dict(totals)
         if is_first:
@@ -186,8 +186,8 @@ class TrafficHistory:
 
 
 def _traffic_totals(statistics: Json, flows: Sequence[RequestFlow]) -> dict[Key, Counts]:
-    """Return the totals by ALL, route and backend: the numbers of ``_TRAFFIC``, then the requests
-    in each latency bucket."""
+    """Return the totals of ALL traffic, of each route and of each backend. Totals are the numbers
+    of ``_TRAFFIC``, then the requests in each latency bucket."""
     requests = [
         _request_counts(flow.labels[0], flow.labels[2], flow.outcomes, flow.counts)
         for flow in flows

@@ -1,5 +1,6 @@
-"""The JSON of ``/console/history``: the last hour of a route, a backend, an endpoint or the whole
-gateway, what changed, and the failed and the slowest requests. This module has no I/O."""
+"""The JSON of ``/console/history``: the counters of the last hour for a route, a backend, an
+endpoint or the whole gateway, the events, and the failed and the slowest requests. This module has
+no I/O."""
 
 from __future__ import annotations
 

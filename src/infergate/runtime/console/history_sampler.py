@@ -16,7 +16,7 @@ from infergate.runtime.gateway_events import GatewayEvents
 
 SAMPLE_SECONDS: Final = 5.0
 _MIN_SECONDS: Final = 1.0
-"""A reader of the history gets counters that are at most this old."""
+"""Maximum age in seconds of the counters that a reader of the history gets."""
 _log = logging.getLogger("infergate")
 
 
@@ -80,13 +80,13 @@ def add_sample(history: TrafficHistory, processes: Sequence[ProcessSnapshot], no
     from infergate.runtime.console import state  # noqa: PLC0415 - with the first sample
 
     flows = [flow for process in processes for flow in process.flows]
-    # The flows are left out here, because their JSON would be most of the work.
+    # Pass the flows separately, because converting them to JSON would be most of the work.
     statistics = state.statistics([process._replace(flows=()) for process in processes])
     history.add(statistics, now, flows)
 
 
 def _is_complete(processes: Sequence[ProcessSnapshot], workers: WorkerCounts) -> bool:
-    """Return whether every serving worker has reported. If one has not responded in time, the sums
-    fall, and would seem to rise when it responds again."""
+    """Return whether every serving worker has reported. If a worker does not respond in time, the
+    sums fall, and would seem to rise when it responds again."""
     reported = sum(process.worker is not None for process in processes)
     return workers.wanted == 1 or reported == workers.serving

@@ -54,8 +54,7 @@ class ConsoleSource(Protocol):
         ...
 
     async def comparisons(self) -> Sequence[bytes]:
-        """Return summaries of the comparisons of mirrors as JSON, of each process that
-        responds."""
+        """Return the summaries of mirror comparisons of each process that responds, as JSON."""
         ...
 
     async def reset_comparisons(self) -> None:
@@ -84,8 +83,8 @@ class SingleProcess:
     def __init__(
         self, running: Callable[[], _Running], metrics: Metrics, recent: RecentRequests
     ) -> None:
-        """``running`` is called when data is requested, because the gateway may not exist
-        before."""
+        """``running`` returns the gateway. It is called only when data is requested, because the
+        gateway may not exist before."""
         self._running = running
         self._metrics = metrics
         self._recent = recent

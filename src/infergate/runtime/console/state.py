@@ -1,8 +1,8 @@
 """Aggregates the traffic that processes report into the JSON of ``/console/state``. This module has
 no I/O.
 
-Processes send counters of requests as plain tuples, because metrics of thousands of routes would be
-expensive. They send everything else as metric families, which are summed as for a scrape."""
+Processes send the request counters as plain tuples, because metrics of thousands of routes would be
+expensive. They send all other data as metric families, which are summed as for a scrape."""
 
 from __future__ import annotations
 
@@ -170,10 +170,10 @@ def _endpoints(families: Families) -> list[Json]:
 
 
 def _health(endpoint: Json) -> str:
-    """Return the health of an endpoint's addresses over all processes: ``up``; ``degraded`` (up
-    only for some addresses or processes); ``ejected``; ``down``; ``failing`` (some checks or
-    requests have failed, and no check or request has succeeded); or ``unknown`` (there was no check
-    or request)."""
+    """Return the health of an endpoint's addresses over all processes. It is ``up``, ``degraded``
+    (up only for some addresses or processes), ``ejected``, ``down``, ``failing`` (some checks or
+    requests have failed, and none has succeeded), or ``unknown`` (there was no check or
+    request)."""
     down, ejected = endpoint.get("down", 0), endpoint.get("ejected", 0)
     if down + ejected:
         if endpoint.get("available"):

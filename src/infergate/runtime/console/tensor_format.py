@@ -24,8 +24,7 @@ from infergate.core.tensor import (
 
 Json = dict[str, Any]
 _MAX_EXAMPLE_ELEMENTS: Final = 64
-"""Maximum number of values in an example. A longer example has a single value, which fills the
-tensor."""
+"""Maximum number of values in an example. In a longer example, one value fills the tensor."""
 _DYNAMIC_SIZE: Final = 4
 """The size of a dynamic dimension in an example. If the first of several dimensions is dynamic, it
 has size 1, because it is often the batch."""
@@ -34,7 +33,7 @@ MAX_BYTES: Final = 16 * MIB
 _MAX_ELEMENTS: Final = 256
 """The maximum number of output elements shown."""
 _MAX_ELEMENT_BYTES: Final = 256
-"""The maximum number of bytes shown of a BYTES element."""
+"""The maximum number of bytes of a BYTES element that are shown."""
 
 
 def parse(description: Any, limits: Limits) -> Tensor:

@@ -3,8 +3,8 @@
 The client's codec builds the message, a real frontend parses it, and copies of the route's backends
 send it to the real endpoints and record the messages.
 
-*Rule.* Access rules and rate limits do not apply to the operator's request, and it is neither
-counted as a client's request nor mirrored. Backends and endpoints count it as usual.
+*Rule.* Access rules and rate limits do not apply to the operator's request. It is not mirrored, and
+not counted as a client's request, but backends and endpoints count it as usual.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ async def _example(config: Config, gateway: RoutingGateway, request: Json) -> Js
 
 
 async def _code(config: Config, gateway: RoutingGateway, request: Json) -> Json:
-    """Return the inference as the code of several clients, by the client's name."""
+    """Return the inference as code for several clients, by the client's name."""
     from infergate.migration.explain.client_code import CLIENTS, code_of  # noqa: PLC0415 - rare
     from infergate.migration.explain.client_inference import ClientInference  # noqa: PLC0415
     from infergate.migration.explain.client_request import http_request  # noqa: PLC0415
@@ -185,7 +185,7 @@ async def _code(config: Config, gateway: RoutingGateway, request: Json) -> Json:
     try:
         metadata = await recording_gateway.describe(model, version, context)
     except GatewayError:
-        metadata = None  # only some clients need it
+        metadata = None  # only some clients need metadata
     finally:
         await recording_gateway.close()
     addresses = client_addresses(config, http_request("POST", "/", {}))

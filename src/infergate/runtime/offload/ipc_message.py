@@ -1,4 +1,4 @@
-"""Messages between processes, which carry arguments and results.
+"""Messages that carry arguments and results between processes.
 
 A message is a header, a pickle, and long buffers, to which the pickle refers by offset. Buffers are
 copied neither for sending nor after receiving."""
@@ -16,7 +16,8 @@ from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 
 HEADER: Final = struct.Struct("<QQQ")
-"""The sizes of the parts that follow: the pickled function, the pickled value, and the buffers."""
+"""The header: the sizes of the pickled function, the pickled value, and the buffers, which follow
+it."""
 MIN_BUFFER_BYTES: Final = 64 * KIB
 """Buffers of at least this size are not pickled."""
 _ALIGNMENT_BYTES: Final = 16

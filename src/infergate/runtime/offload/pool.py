@@ -37,18 +37,18 @@ T = TypeVar("T")
 
 MAX_WAITING: Final = 1024
 MAX_COST: Final = 1024 * MIB
-"""Limits of the waiting jobs: their number, and the bytes that they process."""
+"""Limits of the queue: the number of waiting jobs, and the bytes that they process."""
 _MAX_JOB_SECONDS: Final = 300.0
-"""Maximum duration of a job, which is a hundred times the duration of the worst document of the
-default size. A process that exceeds it is stuck and blocks its slot."""
+"""Maximum duration of a job, a hundred times that of the worst document of the default size. A
+process that exceeds it counts as stuck."""
 _ABANDONED_JOB_SECONDS: Final = 2.0
 """Maximum duration of a job after its caller was cancelled. It is several times the startup time of
 a process."""
 LARGE_JOB_COST: Final = 4 * MIB
 """Jobs of a higher cost never use the last free process."""
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Maximum duration of waiting and running for a job without a deadline. It equals the default
-timeout of backends, which starts when a request is sent."""
+"""Maximum time that a job without a deadline may wait and run. It equals the default timeout of
+backends, which starts when a request is sent."""
 _RETRY_AFTER_SECONDS: Final = 1.0
 _HELPER_MODULE: Final = "infergate.runtime.offload.process"
 _log = logging.getLogger(__name__)
@@ -77,10 +77,11 @@ class HelperPool:
         memory: MemoryAccount = UNLIMITED,
         size: int = 0,
     ) -> T:
-        """Return ``function(*arguments)``, run by a helper process. The function, its arguments and
-        its result are pickled. ``client`` (identity or address, and connection) identifies the
-        caller in the fair queue. ``cost`` estimates the bytes that the job processes. While the job
-        runs, ``size`` bytes are charged to ``memory``, even if the caller was cancelled.
+        """Return the result of ``function(*arguments)`` in a helper process. The function, its
+        arguments and its result are pickled. ``client`` (identity or address, and connection)
+        identifies the caller in the fair queue. ``cost`` estimates the bytes that the job
+        processes. While the job runs, ``size`` bytes are charged to ``memory``, even if the caller
+        was cancelled.
 
         Raises the function's own GatewayError (any other error becomes a RuntimeError), INTERNAL if
         the process died, OVERLOADED if the queue is full or the system lacks memory, and TIMEOUT at
@@ -156,9 +157,9 @@ class HelperPool:
 
 
 class _JobMemory:
-    """The memory accounts of running jobs. Their sizes are upper bounds and are soon released. A
-    job that exceeds the budget therefore waits for running jobs, and is rejected only if no job is
-    running."""
+    """The memory accounts of running jobs. The charged sizes are upper bounds, and are released
+    soon. A job that does not fit into the budget therefore waits for running jobs to end, and is
+    rejected only if no job is running."""
 
     def __init__(self) -> None:
         self.running_jobs = 0
@@ -277,7 +278,7 @@ class _HelperProcess(asyncio.SubprocessProtocol):
     exited."""
 
     def __init__(self) -> None:
-        self._start = b""  # the response's beginning, until it includes the header
+        self._start = b""  # the beginning of the response, until it contains the whole header
         self._response = memoryview(b"")
         self._received = 0
         self._result: asyncio.Future[Any] | None = None
@@ -293,9 +294,8 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         arguments: tuple[Any, ...],
         on_finished: Callable[[], None],
     ) -> asyncio.Future[Any]:
-        """Send a job and return a future of its result. ``on_finished`` is called when the result
-        has arrived, or when it is certain that it will not arrive. Raises INTERNAL if the process
-        has ended."""
+        """Send a job and return the future of its result. ``on_finished`` is called when the result
+        has arrived, or when it can no longer arrive. Raises INTERNAL if the process has ended."""
         if self.ended.done():
             raise self._ended_error()
         pickled_function = _pickled_function(function)

@@ -23,7 +23,8 @@ from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, u
 _NICENESS: Final = 5
 """The niceness of a helper. It gives the serving process priority."""
 _MAX_FREED_BYTES: Final = 128 * MIB
-"""Freed memory that a busy helper keeps. simdjson allocates 15 times the length of a document."""
+"""Maximum bytes of freed memory that a busy helper keeps. simdjson allocates 15 times the length of
+a document."""
 IDLE_SECONDS: Final = 2.0
 """Seconds without a job after which a helper releases the memory of earlier documents, which may be
 hundreds of MiB."""
@@ -31,7 +32,7 @@ hundreds of MiB."""
 
 def main() -> None:
     """Run the jobs of the parent process."""
-    # A signal to the process group is meant for the serving process, which then ends this process.
+    # A signal to the process group is for the serving process, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(_NICENESS)

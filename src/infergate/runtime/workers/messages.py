@@ -25,7 +25,7 @@ class ServeConfig:
     config: Config
     sockets: SocketLayout
     recording: RecordingAction | None = None
-    """The last action that an operator performed on the recorders of all workers."""
+    """The operator's last action on the recorders of all workers, or None."""
 
 
 @dataclass(frozen=True, slots=True)

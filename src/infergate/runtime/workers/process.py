@@ -1,8 +1,8 @@
 """A worker process, which serves the supervisor's configurations on the supervisor's sockets.
 
 *Rule 1.* Signals are ignored, because the supervisor controls the workers.
-*Rule 2.* A worker does not outlive its supervisor, because its sockets would block a new
-supervisor.
+*Rule 2.* A worker does not outlive its supervisor, because its sockets would keep the addresses in
+use.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from infergate.transport.worker_loads import WorkerLoads
 
 _GRAPHPIPE: Final = "graphpipe"
 _READER_SLOT: Final = 0
-"""The slot in the load table through which the supervisor reads. It never contains a load."""
+"""The slot of the load table that the supervisor opens in order to read the others. It never
+contains a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
 def supervisor_config(config: Config) -> Config:
     """Return the supervisor's part of ``config``: the admin listener and its dependencies."""
     unused_sections: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
-    unused_sections["access"] = None  # the admin listener has keys of its own
+    unused_sections["access"] = None  # the admin listener has its own keys
     log = config.log.model_copy(update={"access": False})
     tracing = config.tracing.model_copy(update={"enabled": False})
     rest = config.model_copy(update={**unused_sections, "log": log, "tracing": tracing})

@@ -4,7 +4,7 @@ A supervisor has the interface of :class:`infergate.runtime.running.RunningGatew
 RunningGateway for the admin listener.
 
 *Rule 1.* If a worker cannot start when the gateway starts, the gateway fails with the worker's
-error. A worker that ends later is restarted after a delay, which grows.
+error. A worker that ends later is restarted after a growing delay.
 *Rule 2.* Either all workers accept a configuration or it is rejected. A worker that ends during a
 reload is restarted with the active configuration.
 *Rule 3.* The supervisor does not wait for a worker that does not respond. It uses the worker's last
@@ -62,12 +62,12 @@ from infergate.transport.net.bind import bind_sockets
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
-"""Seconds between a worker's process start and the time when it must accept connections."""
+"""Seconds after the start of its process within which a worker must accept connections."""
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
 """Timeout of a status request in seconds."""
 _COLLECT_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds that a scrape waits for all batches of the workers' metrics. They are half of Prometheus'
-default timeout."""
+"""Seconds that a scrape waits for all batches of the workers' metrics, half of Prometheus' default
+timeout."""
 _READY_TIMEOUT_SECONDS: Final = QUERY_TIMEOUT_SECONDS + _STATUS_TIMEOUT_SECONDS
 """Timeout of a readiness check, which may send requests to backends."""
 _CONSOLE_TIMEOUT_SECONDS: Final = 75.0
@@ -103,7 +103,7 @@ class Supervisor:
         self._past_metrics: Final = AggregatedMetrics()
         self._collection: asyncio.Task[None] | None = None
         self._past_names_config: Config | None = None
-        """The configuration to which the names in ``_past_metrics`` were restricted."""
+        """The configuration whose names ``_past_metrics`` was last restricted to."""
         self._change_lock: Final = asyncio.Lock()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._restart_tasks: list[asyncio.Task[None]] = []
@@ -167,7 +167,8 @@ class Supervisor:
         return [*snapshots, ProcessSnapshot(None, {}, (), (), families)]
 
     async def comparisons(self) -> Sequence[bytes]:
-        """Return the comparisons of all workers. Those of a worker that has ended are lost."""
+        """Return the comparisons of all workers. The comparisons of a worker that has ended are
+        lost."""
         responses = await self._request_all(
             messages.WorkerCommand.GET_COMPARISONS, _COLLECT_TIMEOUT_SECONDS
         )

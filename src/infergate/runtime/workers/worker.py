@@ -18,8 +18,8 @@ _WORKER_MODULE: Final = "infergate.runtime.workers.process"
 
 
 class Worker(asyncio.SubprocessProtocol):
-    """A worker process. When it has ended, ``exited`` is done and contains the exit code, or the
-    negative number of a signal. ``channel`` exists after ``start``."""
+    """A worker process. The future ``exited`` is done when the process has ended; its result is the
+    exit code, or the negative number of a signal. ``channel`` exists after ``start``."""
 
     def __init__(self) -> None:
         self.exited: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()

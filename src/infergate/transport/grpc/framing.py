@@ -1,5 +1,5 @@
-"""gRPC messages in the body of a stream. Each message consists of a compression flag, a length, and
-as many bytes as the length says.
+"""gRPC messages in the body of a stream. Each message consists of a compression flag, a length in
+bytes, and the data.
 
 The source is gRPC over HTTP/2, "Length-Prefixed-Message" and "Message-Encoding".
 """

@@ -3,7 +3,7 @@ and returns events. The output accumulates until `take_output` returns it.
 
 - The connection's receive window is refilled as DATA is read from the socket. A stream's window is
   refilled when its owner calls `release`, so a slow owner slows down the peer.
-- Every frame that advances no request is charged to a budget (`limits`).
+- A budget (`limits`) is charged for every frame that does not advance a request.
 - A frame on a closed stream is a stream error, because other calls share the connection. It is a
   connection error only if RFC 9113 requires this.
 """

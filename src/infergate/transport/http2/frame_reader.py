@@ -56,7 +56,7 @@ class Http2FrameReader:
         self.first_bytes = b""  # the first bytes of the peer, if they are not HTTP/2
         self._has_received_settings = False  # whether SETTINGS have arrived
         self._payload_left = 0  # missing bytes of a DATA frame or of a discarded frame
-        self._padding_left = 0  # the padding among them
+        self._padding_left = 0  # how many of them are padding
         self._data_stream: Stream | None = None
         self._ends_stream = False
         self._block: bytearray | None = None  # an incomplete header block
@@ -93,8 +93,8 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_whole_data(self, number: int, payload: Buffer, *, end: bool) -> bool:
-        """Handle a whole, non-empty DATA frame without padding. Return False if the frame needs
-        more than to be passed on."""
+        """Handle a whole, non-empty DATA frame without padding. Return False if the frame cannot
+        simply be passed on."""
         raise NotImplementedError
 
     def _on_window_update(self, number: int, increment: int) -> None:

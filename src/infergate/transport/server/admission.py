@@ -165,8 +165,8 @@ class RequestAccount:
             self._bytes = size
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes. The growth is not limited if this request holds all memory in
-        use, except that of optional work."""
+        """Count ``size`` more bytes. The growth is not limited if no other request holds memory.
+        Optional work is not considered."""
         if self.is_admitted:
             admission = self._admission
             if self._bytes == admission.bytes - admission.optional_bytes:
@@ -222,7 +222,7 @@ class OptionalAccount(RequestAccount):
         self._bytes = size
 
     def detach(self, size: int) -> OptionalAccount:
-        """Move ``size`` bytes to a new account, which is of optional work too."""
+        """Move ``size`` bytes to a new account, which is also for optional work."""
         account = OptionalAccount(self._admission)
         if self.is_admitted:
             self._bytes -= size

@@ -121,7 +121,7 @@ async def test_the_number_of_urls_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     target = UrlTarget(["http://h:1/{model}"])
     try:
         await target.gateway_for(spoken("v2-rest", "a"))
-        with pytest.raises(ReplayTargetError, match="over 1 models"):
+        with pytest.raises(ReplayTargetError, match="more than 1 models"):
             await target.gateway_for(spoken("v2-rest", "b"))
     finally:
         await target.close()
