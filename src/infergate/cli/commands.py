@@ -36,7 +36,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     "not ready (health), a request that the gateway does not remember (trace), a wrong result "
     "(matrix), a request that is refused (explain), responses that differ (replay, report), a "
     "damaged recording (record), an address without a known protocol (probe)",
-    130: "any other command was interrupted with Ctrl-C",
+    130: "interrupted with Ctrl-C (all commands except serve, top and --watch)",
 }
 """The exit codes and their meanings."""
 
@@ -242,8 +242,8 @@ _REPLAY: Final = (
     Option("--model", "only inferences of this model", {"metavar": "NAME"}),
     Option(
         "--export",
-        "send nothing, and write an input file for perf_analyzer; --to or --config, with --model, "
-        "give the metadata that says whether the model has batches",
+        "send nothing, and write an input file for perf_analyzer; the metadata from --to or "
+        "--config, with --model, tells whether the model has batches",
         {"type": Path, "metavar": "FILE"},
     ),
     Option(
@@ -319,8 +319,8 @@ _ALL: Final = (
     ),
     Command(
         "matrix",
-        "test translation between all pairs of protocols, and print a table of what is exact, "
-        "converted or refused",
+        "test translation between all pairs of protocols, and print a table of the "
+        "results: exact, converted or refused",
         _matrix,
         (_PAGE,),
     ),

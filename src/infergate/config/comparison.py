@@ -92,11 +92,12 @@ class BaselineConfig(Section):
 
 class KeepConfig(Section):
     """Stores requests whose responses differ, each in a file that `infergate replay` reads. When
-    the folder is full, no more are stored until files are removed or exceed `age`."""
+    the folder is full, no more requests are stored until files are removed or exceed `age`."""
 
     path: FilePath = Field(
-        description="The folder for the files, which have the permissions 600. It must not be that "
-        "of `recording`. Routes with the same folder must have the same `count`, `bytes` and `age`."
+        description="The folder for the files, which have the permissions 600. It must not be the "
+        "folder of `recording`. Routes with the same folder must have the same `count`, `bytes` "
+        "and `age`."
     )
     count: Positive = Field(default=100, description="Maximum number of files.")
     bytes: PositiveSize = Field(
@@ -134,5 +135,5 @@ class CompareConfig(Section):
         description="The noise baseline. By default, every difference beyond the tolerance counts.",
     )
     keep: KeepConfig | None = Field(
-        default=None, description="Storage of mismatches. By default, none is stored."
+        default=None, description="Storage of mismatches. By default, no mismatch is stored."
     )

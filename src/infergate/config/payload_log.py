@@ -69,7 +69,7 @@ class HttpSinkConfig(Section):
         default=2,
         description="Maximum number of retries after a failed connection, a timeout, and the "
         "statuses 429 and 5xx, after 0.1 s, 0.4 s, 1.6 s and then 2 s. An event may therefore "
-        "arrive twice. Any other status than 2xx counts as `rejected`.",
+        "arrive twice. Any other status except 2xx counts as `rejected`.",
     )
     tls: BackendTls | None = Field(
         default=None,
@@ -89,7 +89,8 @@ class FileSinkConfig(Section):
         "file's folder. Each worker writes its own files, `events-TIME-PID-NUMBER.jsonl`."
     )
     file_bytes: PositiveSize = Field(
-        default=64 * MIB, description="Maximum size of a file. A new file follows a full one."
+        default=64 * MIB,
+        description="Maximum size of a file. A full file is followed by a new one.",
     )
     total_bytes: PositiveSize = Field(
         default=1024 * MIB,
@@ -137,11 +138,12 @@ class PayloadLogConfig(Section):
         "glob. Headers that may hold credentials are never included. Example: `[x-tenant]`.",
     )
     redact: RedactConfig = Field(
-        default=RedactConfig(), description="Tensors that are not sent, or not their data."
+        default=RedactConfig(),
+        description="Tensors to leave out of events, or to replace by zeros.",
     )
     max_queue: Positive = Field(
         default=1000,
-        description="Maximum number of inferences that wait for the sink. Further ones are "
+        description="Maximum number of inferences that wait for the sink. Further inferences are "
         "dropped and counted.",
     )
     queue_bytes: PositiveSize = Field(

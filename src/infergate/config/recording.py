@@ -29,8 +29,8 @@ RecordedHeader = Annotated[
 
 class RedactConfig(Section):
     """Tensors that are removed or zeroed before anything is written, by the client's names or
-    globs of names. With any name, bodies that only servers of one protocol understand are removed
-    too (docs/recording.md).
+    globs of names. If any name is given, bodies that only servers of one protocol understand are
+    removed too (docs/recording.md).
 
     Example: `redact: {remove: [comment], zero: [patient_*]}`.
     """
@@ -84,13 +84,13 @@ class RecordingConfig(Section):
     )
     file_bytes: PositiveSize = Field(
         default=256 * MIB,
-        description="Size at which a file is complete and a new file is begun. A larger record "
+        description="Size at which a file is complete and a new file is started. A larger record "
         "gets its own file.",
     )
     total_bytes: PositiveSize = Field(
         default=10 * 1024 * MIB,
-        description="Maximum size of all files together. Each of several workers may use an equal "
-        "part. Example: `100GiB`.",
+        description="Maximum size of all files together. With several workers, each may use an "
+        "equal part. Example: `100GiB`.",
     )
     when_full: Literal["stop", "remove_oldest"] = Field(
         default="stop",
@@ -103,5 +103,6 @@ class RecordingConfig(Section):
         "that may hold credentials are never recorded. Example: `[x-tenant, traceparent]`.",
     )
     redact: RedactConfig = Field(
-        default=RedactConfig(), description="Tensors that are not recorded, or not their data."
+        default=RedactConfig(),
+        description="Tensors to leave out of recordings, or to replace by zeros.",
     )

@@ -63,13 +63,14 @@ class BackendLimits(Section):
         description="Maximum number of concurrent inferences, streams included, over all "
         "endpoints of the backend. Further inferences wait until their deadline, in a queue that "
         "is fair between clients and respects priorities (docs/overload.md). Example: `32`. With "
-        "`0`, the number is not limited, but 8 for `python`.",
+        "`0`, the number is not limited, except that it is 8 for `python`.",
     )
     max_queue: Annotated[int, Field(ge=0)] = Field(
         default=100,
         description="Maximum length of the queue of `max_requests`. Beyond it, inferences are "
-        "refused (load shedding), with HTTP 503 and Retry-After or with gRPC UNAVAILABLE: those of "
-        "the lowest priority first, and of these the latest of the client with the most waiting.",
+        "refused (load shedding), with HTTP 503 and Retry-After or with gRPC UNAVAILABLE. The "
+        "lowest priority loses inferences first; within it, the client with the most waiting loses "
+        "its latest inference.",
     )
     priority_header: HeaderName = Field(
         default=PRIORITY_HEADER,

@@ -84,13 +84,13 @@ class _TensorSection(Section):
 
 
 class CastConfig(_TensorSection):
-    """Converts the datatype. Floats lose their fraction on the way to integers. A value that the
+    """Converts the datatype. Floats lose their fraction when cast to integers. A value that the
     new datatype cannot hold is an error. Example: `cast: {tensor: x, from: FP64, to: FP32}`."""
 
     from_: TensorType | None = Field(
         default=None,
         alias="from",
-        description="The datatype before this step; another one is an error. It is required for "
+        description="The datatype before this step; any other is an error. It is required for "
         "inputs, because clients see it in the metadata.",
     )
     to: TensorType = Field(description="The datatype after this step.")
@@ -168,13 +168,13 @@ class Base64Config(_TensorSection):
 
 class TextConfig(_TensorSection):
     """Converts text (BYTES) to the bytes of its UTF-8 form as numbers, or numbers to text. The
-    numbers have one dimension more. Example: `text_encode: {tensor: text, length: 128}`."""
+    numbers have one more dimension. Example: `text_encode: {tensor: text, length: 128}`."""
 
     datatype: TensorType = Field(
         default=Datatype.UINT8,
         description="Datatype of the numbers: UINT8, UINT16, INT32 or INT64.",
     )
-    length: Positive = Field(description="The number of numbers for each text.")
+    length: Positive = Field(description="Number of elements for each text.")
     pad: int = Field(
         default=0,
         description="The number that fills the rest. Decoding removes it from the end.",
@@ -208,14 +208,14 @@ class DecodeImageConfig(_TensorSection):
     )
     resize: Literal["stretch", "crop", "pad"] = Field(
         default="stretch",
-        description="How an image of another shape gets `size`: `stretch` distorts it, `crop` cuts "
-        "off its edges around the center, `pad` adds black bars.",
+        description="How an image of another shape is fitted to `size`: `stretch` distorts it, "
+        "`crop` cuts off its edges around the center, `pad` adds black bars.",
     )
     shorter_side: Positive | None = Field(
         default=None,
-        description="With `crop`: scale the image until its shorter side has so many pixels, then "
-        "cut out the center, as torchvision's `Resize` and `CenterCrop`. By default, as much as "
-        "possible of the image stays. Example: `256` for the size `[224, 224]`.",
+        description="With `crop`: scale the image until its shorter side has this many pixels, "
+        "then cut out the center, as torchvision's `Resize` and `CenterCrop` do. By default, as "
+        "much of the image as possible is kept. Example: `256` for the size `[224, 224]`.",
     )
     method: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = Field(
         default="bilinear", description="Pillow's method of resampling."
@@ -236,7 +236,7 @@ class DecodeImageConfig(_TensorSection):
         "0.224, 0.225]`.",
     )
     exif_orientation: bool = Field(
-        default=True, description="Turn photos as their EXIF orientation says."
+        default=True, description="Rotate photos according to their EXIF orientation."
     )
     max_pixels: Annotated[int, Field(ge=1, le=_PILLOW_MAX_PIXELS)] = Field(
         default=DEFAULT_MAX_PIXELS,
@@ -279,8 +279,8 @@ class ArgmaxConfig(_TensorSection):
 
 
 class TopKConfig(_TensorSection):
-    """Replaces scores by the largest of each row (the last dimension), largest first. Example:
-    `top_k: {tensor: probs, k: 5, values: scores, indices: classes}`."""
+    """Replaces scores by the largest scores of each row (the last dimension), largest first.
+    Example: `top_k: {tensor: probs, k: 5, values: scores, indices: classes}`."""
 
     k: Positive = Field(description="The number of scores of each row.")
     values: Text = Field(default="", description="The name of the output with the scores.")
