@@ -115,8 +115,8 @@ def missing_peers() -> Iterator[str]:
     """Yield a sentence for each peer that is not installed."""
     if not os.environ.get(servers.REST_PROXY):
         yield (
-            "rest-proxy was not measured: no package contains it; "
-            f"{servers.REST_PROXY} is the path of its binary"
+            "rest-proxy was not measured, because no package contains it; "
+            f"set {servers.REST_PROXY} to the path of its binary to measure it"
         )
     try:
         clients.grpc_go()

@@ -14,16 +14,16 @@ PAGE = Path("docs/benchmarks.md")
 PLOTS = Path("docs/benchmarks")
 HOLDING_BLOCKS = (Path("README.md"), Path("docs/performance.md"))
 _METHOD = (
-    "[Decision 5](decisions/0005-benchmarks.md) describes the method, "
+    "[Decision 5](decisions/0005-benchmarks.md) describes the method, and "
     "[performance.md](performance.md) explains the results."
 )
 _NOISE = (
-    "How much the results of identical setups differ. A ratio that is no further from 1 than these "
-    "is not significant."
+    "This table shows how much the results of identical setups differ. A ratio that is no further "
+    "from 1 than these is not significant."
 )
 _SIDE_BY_SIDE = (
-    "Medians over the rounds. Ratios are infergate's result divided by that of the first contender "
-    "other than infergate."
+    "The values are medians over the rounds. A ratio divides infergate's result by the result of "
+    "the first contender other than infergate."
 )
 _KIB = 1024
 _SHOWN = [each for each in PERCENTILES if each < 100]

@@ -140,7 +140,7 @@ def of_latency(bench: Bench) -> str:
         if result is not None and len(result.others) > 1:
             direct, envoy = result.others
             parts.append(f"{difference(envoy, direct, p50)} ms to {what} requests")
-    return f"At 100 requests/s, Envoy adds at p50 {' and '.join(parts)}." if parts else ""
+    return f"At 100 requests/s, Envoy adds {' and '.join(parts)} (p50)." if parts else ""
 
 
 def rows(bench: Bench) -> list[Row]:

@@ -36,7 +36,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     "not ready (health), a request that the gateway does not remember (trace), a wrong result "
     "(matrix), a request that is refused (explain), responses that differ (replay, report), a "
     "damaged recording (record), an address without a known protocol (probe)",
-    130: "any other command was interrupted with Ctrl-C",
+    130: "interrupted with Ctrl-C (all commands except serve, top and --watch)",
 }
 """The exit codes and their meanings."""
 

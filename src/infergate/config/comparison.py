@@ -135,5 +135,5 @@ class CompareConfig(Section):
         description="The noise baseline. By default, every difference beyond the tolerance counts.",
     )
     keep: KeepConfig | None = Field(
-        default=None, description="Storage of mismatches. By default, none is stored."
+        default=None, description="Storage of mismatches. By default, no mismatch is stored."
     )

@@ -69,7 +69,7 @@ class HttpSinkConfig(Section):
         default=2,
         description="Maximum number of retries after a failed connection, a timeout, and the "
         "statuses 429 and 5xx, after 0.1 s, 0.4 s, 1.6 s and then 2 s. An event may therefore "
-        "arrive twice. Any other status than 2xx counts as `rejected`.",
+        "arrive twice. Any other status except 2xx counts as `rejected`.",
     )
     tls: BackendTls | None = Field(
         default=None,

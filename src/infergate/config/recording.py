@@ -84,13 +84,13 @@ class RecordingConfig(Section):
     )
     file_bytes: PositiveSize = Field(
         default=256 * MIB,
-        description="Size at which a file is complete and a new file is begun. A larger record "
+        description="Size at which a file is complete and a new file is started. A larger record "
         "gets its own file.",
     )
     total_bytes: PositiveSize = Field(
         default=10 * 1024 * MIB,
-        description="Maximum size of all files together. Each of several workers may use an equal "
-        "part. Example: `100GiB`.",
+        description="Maximum size of all files together. With several workers, each may use an "
+        "equal part. Example: `100GiB`.",
     )
     when_full: Literal["stop", "remove_oldest"] = Field(
         default="stop",

@@ -209,8 +209,8 @@ class DecodeImageConfig(_TensorSection):
     )
     resize: Literal["stretch", "crop", "pad"] = Field(
         default="stretch",
-        description="How an image of another shape gets `size`: `stretch` distorts it, `crop` cuts "
-        "off its edges around the center, `pad` adds black bars.",
+        description="How an image of another shape is fitted to `size`: `stretch` distorts it, "
+        "`crop` cuts off its edges around the center, `pad` adds black bars.",
     )
     shorter_side: Positive | None = Field(
         default=None,

@@ -160,5 +160,5 @@ def test_envoys_added_latency_is_shown() -> None:
         runs(name, "own" if name == "us" else "", times=[time]) for name, time in times.items()
     )
     text = of_latency(Bench(results=[Result(of.GRPC_LATENCY, contenders)]))
-    assert text == "At 100 requests/s, Envoy adds at p50 0.50 ms to gRPC requests."
+    assert text == "At 100 requests/s, Envoy adds 0.50 ms to gRPC requests (p50)."
     assert of_latency(Bench()) == ""

@@ -23,7 +23,7 @@ def test_each_limit_has_a_row_with_its_default(field: str) -> None:
 
 
 def test_each_limit_names_its_scope_and_its_metric() -> None:
-    section = PAGE.partition("## What holds where")[2].partition("\n## ")[0]
+    section = PAGE.partition("## Where each limit applies")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", section, re.MULTILINE))
     assert list(rows) == [f.name for f in dataclasses.fields(Limits)]
     assert all(len(row.split("|")) == 5 for row in rows.values())
