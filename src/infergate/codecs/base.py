@@ -49,7 +49,7 @@ class TransportKind(enum.Enum):
 
 @record
 class RequestSummary:
-    """A short description of a request, read without touching its tensors."""
+    """A short description of a request, obtained without reading its tensors."""
 
     operation: type[Operation]
     model: str = ""
@@ -238,8 +238,8 @@ class SupportsPriority(Protocol[Req_contra]):
     """Implemented by a codec whose messages can pass through and contain a priority."""
 
     def priority_of(self, wire: Req_contra) -> int:
-        """Return the priority of the inference ``wire``, the result of ``validate``, or 0 if it
-        requests none or was not validated. Never raises."""
+        """Return the priority of the inference ``wire``, the result of ``validate``. Return 0 if
+        the inference requests no priority or was not validated. Never raises."""
 
 
 @runtime_checkable
@@ -384,5 +384,5 @@ class CodecPlugin:
     it exceeds ``Limits.response_header``."""
     options_type: type | None = None
     """A pydantic model or a dataclass, which validates the options of this codec in
-    ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` gets the values of the
-    configuration. None: the configuration cannot have options for it there."""
+    ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` receives the values of the
+    configuration. If it is None, the configuration cannot have such options."""

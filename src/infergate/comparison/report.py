@@ -54,7 +54,7 @@ class ModelReport:
 
 @record
 class ComparisonReport:
-    """The content of a report. ``total`` adds up all models. The outputs of ``total`` have no
+    """The content of a report. ``total`` aggregates all models. The outputs of ``total`` have no
     meaning, because outputs of different models may have the same name. The worst models come
     first."""
 
@@ -110,7 +110,7 @@ def headline(models: Sequence[ModelReport]) -> str:
 
 
 def report_json(summary: Summary) -> dict[str, Any]:
-    """Return the report as JSON values. ``summary`` in it is ``Summary.as_json()``."""
+    """Return the report as JSON values. Its member ``summary`` is ``Summary.as_json()``."""
     report = build_report(summary)
     return {
         "verdict": report.verdict.value,
@@ -123,8 +123,8 @@ def report_json(summary: Summary) -> dict[str, Any]:
 
 
 def percent(count: int, total: int) -> str:
-    """Return a share in percent, rounded down to two digits, or to more digits if it would
-    otherwise seem to be all or nothing."""
+    """Return a share in percent, rounded down to two digits. It has more digits if it would
+    otherwise be displayed as 0 % or 100 %."""
     if count in (0, total):
         return f"{100 * count // total if total else 0} %"
     digits = 2
