@@ -126,7 +126,7 @@ class EndpointSlices:
             ]
             candidates = [each for each in endpoints if each.is_ready] or endpoints
             if candidates:
-                return self._cut(sorted({each.address for each in self._in_zone(candidates)}))
+                return self._truncate(sorted({each.address for each in self._in_zone(candidates)}))
         return []
 
     def _in_zone(self, endpoints: list[SliceEndpoint]) -> list[SliceEndpoint]:
@@ -134,7 +134,7 @@ class EndpointSlices:
             return endpoints
         return [each for each in endpoints if self._zone in each.zones] or endpoints
 
-    def _cut(self, addresses: list[PodAddress]) -> list[PodAddress]:
+    def _truncate(self, addresses: list[PodAddress]) -> list[PodAddress]:
         if len(addresses) > MAX_ENDPOINTS:
             self.exceeded_limit = f"{MAX_ENDPOINTS} endpoints"
         return addresses[:MAX_ENDPOINTS]

@@ -92,7 +92,7 @@ def compare(rules: ComparisonRules, expected: Outcome, actual: Outcome) -> Compa
         expected.kind,
         actual.kind,
         cause,
-        tuple(_limited(outputs)),
+        tuple(_limit_outputs(outputs)),
         expected.duration,
         actual.duration,
     )
@@ -164,7 +164,7 @@ def _at_response(output: OutputComparison, position: int) -> OutputComparison:
     return replace(output, first=at(output.first), worst=at(output.worst))
 
 
-def _limited(outputs: dict[str, OutputComparison]) -> list[OutputComparison]:
+def _limit_outputs(outputs: dict[str, OutputComparison]) -> list[OutputComparison]:
     """Return ``outputs`` sorted by name. Outputs beyond MAX_OUTPUTS are merged."""
     results = [outputs[name] for name in sorted(outputs)]
     if len(results) <= MAX_OUTPUTS:

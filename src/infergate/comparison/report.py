@@ -181,7 +181,7 @@ def rows_text(output: OutputSummary) -> str:
     parts = []
     if output.differing_rows:
         parts.append(
-            f"{output.differing_rows:,} of {output.rows:,} rows have other largest elements."
+            f"{output.differing_rows:,} of {output.rows:,} rows have different largest elements."
         )
     if output.min_cosine is not None:
         parts.append(
@@ -274,7 +274,7 @@ def _conclusion(verdict: Verdict, models: list[ModelReport]) -> str:
     names = [printable(model.name) for model in models if model.verdict is Verdict.DIFFERENT]
     return (
         f"The new server gave other answers than the old server for {len(names)} of {len(models)} "
-        f"models: {_listed(names)}."
+        f"models: {_join_names(names)}."
     )
 
 
@@ -292,11 +292,12 @@ def _notes(models: list[ModelReport]) -> Iterator[str]:
     ]
     if doubtful:
         yield (
-            f"Too few noise comparisons to exclude that differences are noise: {_listed(doubtful)}."
+            f"Too few noise comparisons to exclude that differences are noise: "
+            f"{_join_names(doubtful)}."
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
 
 

@@ -156,7 +156,7 @@ def _output(output: OutputReport) -> Iterator[str]:
     if summary.known:
         facts.append(f"{summary.known:,} differences are known.")
     stats = summary.stats
-    facts.append(f"{stats.failing:,} of {stats.elements:,} elements are past the tolerance.")
+    facts.append(f"{stats.failing:,} of {stats.elements:,} elements exceed the tolerance.")
     if stats.bins:
         facts.append(
             f"Mean error {size_text(stats.mean_absolute)}, mean relative error "

@@ -92,7 +92,7 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
         comparable = (finite | equal).all(axis=1)
         first[~finite] = second[~finite] = 0.0
         is_zero, other_is_zero = ~first.any(axis=1), ~second.any(axis=1)
-        first, second = _scaled(first), _scaled(second)
+        first, second = _scale_rows(first), _scale_rows(second)
         dot = np.einsum("ij,ij->i", first, second)
         norms = np.sqrt(np.einsum("ij,ij->i", first, first))
         norms *= np.sqrt(np.einsum("ij,ij->i", second, second))
@@ -105,7 +105,7 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
     return cosines
 
 
-def _scaled(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _scale_rows(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return each row divided by its largest element, so that no square overflows or vanishes."""
     with np.errstate(invalid="ignore"):  # 0 / 0
         scaled: npt.NDArray[np.float64] = rows / np.abs(rows).max(axis=1, keepdims=True)

@@ -198,7 +198,7 @@ def add_bytes_elements(
     event loop, NeedsOffloadError.
 
     The limit applies to all tensors of a message together: a thousand tensors of a million elements
-    each would hold the interpreter for minutes.
+    each would hold the interpreter lock for minutes.
     """
     elements = count + math.prod(shape)
     if elements > MAX_BYTES_ELEMENTS:

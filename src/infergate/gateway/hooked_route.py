@@ -76,7 +76,7 @@ class HookedRoute:
         self._limits: Final = limits
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
-        passage = _Passage(self._limits, context, is_stream=False)
+        passage = _HookedInference(self._limits, context, is_stream=False)
         changed = await passage.before(request, self._hooks)
         response = passage.answer
         if response is None:
@@ -86,7 +86,7 @@ class HookedRoute:
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        passage = _Passage(self._limits, context, is_stream=True)
+        passage = _HookedInference(self._limits, context, is_stream=True)
         changed = await passage.before(request, self._hooks)
         if passage.answer is not None:
             yield await passage.after(replace(passage.answer, is_last=True))
@@ -96,7 +96,7 @@ class HookedRoute:
                 yield await passage.after(response)
 
 
-class _Passage:
+class _HookedInference:
     """The state of one inference that passes through the hooks."""
 
     def __init__(self, limits: Limits, context: RequestContext, *, is_stream: bool) -> None:

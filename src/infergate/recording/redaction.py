@@ -105,13 +105,13 @@ class Redaction:
                 names[tensor.name] = None
             elif self._zeroes is not None and self._zeroes(tensor.name):
                 names[tensor.name] = None
-                kept.append(_zeroed(tensor))
+                kept.append(_zero(tensor))
             else:
                 kept.append(tensor)
         return tuple(kept)
 
 
-def _zeroed(tensor: Tensor) -> Tensor:
+def _zero(tensor: Tensor) -> Tensor:
     # The operating system provides zeroed pages, so even a large tensor is cheap.
     is_bytes = tensor.datatype is Datatype.BYTES
     size = 4 * math.prod(tensor.shape) if is_bytes else len(tensor.data)

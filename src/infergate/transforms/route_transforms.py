@@ -146,8 +146,8 @@ class RouteTransforms:
         self.inputs: Final = tuple(inputs)
         self.outputs: Final = tuple(outputs)
         self.batch: Final = batch
-        self.input_groups: Final = tuple(_grouped(self.inputs, is_input=True))
-        self.output_groups: Final = tuple(_grouped(self.outputs, is_input=False))
+        self.input_groups: Final = tuple(_group_steps(self.inputs, is_input=True))
+        self.output_groups: Final = tuple(_group_steps(self.outputs, is_input=False))
         self.requested_output_groups: Final = tuple(
             replace(group, skips_missing=True) for group in self.output_groups
         )
@@ -219,7 +219,7 @@ class RouteTransforms:
         return tuple(map(RequestedOutput, names))
 
 
-def _grouped(steps: Iterable[Step], *, is_input: bool) -> Iterable[StepGroup]:
+def _group_steps(steps: Iterable[Step], *, is_input: bool) -> Iterable[StepGroup]:
     pending: list[Step] = []
     for step in steps:
         if not isinstance(step, DecodeImage | AsyncStep):

@@ -80,14 +80,14 @@ class Step:
         return self.reads
 
     @property
-    def holds_interpreter(self) -> bool:
-        """Whether the step runs Python code for each element, so that a thread would delay the
-        event loop."""
+    def holds_interpreter_lock(self) -> bool:
+        """Whether the step runs Python code for each element. Such code holds the interpreter lock,
+        so that a thread would delay the event loop."""
         return False
 
     def is_interpreted(self, specs: Mapping[str, Spec]) -> bool:
         """Return whether the step runs Python code for each element of tensors of ``specs``."""
-        return self.holds_interpreter or (
+        return self.holds_interpreter_lock or (
             self.moves_elements
             and any(name in specs and specs[name].datatype == BYTES for name in self.reads)
         )
@@ -221,7 +221,7 @@ def find_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
 # ---- arrays
 
 
-def stored(tensor: Tensor) -> npt.NDArray[Any]:
+def raw_elements(tensor: Tensor) -> npt.NDArray[Any]:
     """Return the elements for steps that only move them. The result is that of ``Tensor.numpy``,
     except that BF16 elements are their 16-bit patterns."""
     if tensor.datatype is Datatype.BF16:
@@ -229,9 +229,9 @@ def stored(tensor: Tensor) -> npt.NDArray[Any]:
     return tensor.numpy()
 
 
-def moved(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
-    """Return a tensor of the elements ``array``, which ``stored`` returned for ``tensor``. The
-    result has the parameters of ``tensor`` unless ``name`` differs."""
+def with_elements(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
+    """Return a tensor of the elements ``array``, which come from ``raw_elements(tensor)``. The
+    result has the parameters of ``tensor`` unless ``name`` is given."""
     parameters = NO_PARAMETERS if name else tensor.parameters
     if tensor.datatype is Datatype.BYTES:
         data: Buffer = pack_bytes(array.ravel().tolist())
@@ -246,7 +246,7 @@ def bytes_tensor(name: str, shape: tuple[int, ...], data: bytes) -> Tensor:
     return Tensor(name, Datatype.BYTES, shape, data, NO_PARAMETERS)
 
 
-def computable(tensor: Tensor) -> npt.NDArray[Any]:
+def float_elements(tensor: Tensor) -> npt.NDArray[Any]:
     """Return the elements of a float tensor as FP64 if it is FP64, and otherwise as FP32."""
     array = tensor.numpy()
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
