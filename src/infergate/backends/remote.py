@@ -1,6 +1,6 @@
 """A backend of remote servers: an upstream and a codec behind the ``Backend`` protocol.
 
-The codec builds the message. ``request_sender`` decides to which endpoint and how often it is sent.
+The codec builds the message. ``request_sender`` chooses the endpoint and decides on retries.
 
 *Rule 1.* Cached metadata that does not fit a request or response may be outdated. If the request
 has not been sent yet, it is rebuilt once with fresh metadata. Otherwise the next request fetches

@@ -183,7 +183,7 @@ class Codec(Protocol[Req, Resp]):
     ) -> Req:
         """Write ``operation`` as a new message. The caller may add headers to it.
 
-        ``model`` is the metadata in the backend's names, passed for inferences if this codec
+        ``model`` is the metadata with the backend's names, passed for inferences if this codec
         ``needs_metadata``. Raises UNSUPPORTED for an operation that the protocol does not have, and
         BAD_REQUEST for an operation that contradicts ``model``.
         """

@@ -141,9 +141,9 @@ def _describe(tensor: Tensor | None) -> str:
 
 
 def without_values(comparison: Comparison, hides: Callable[[str], object]) -> Comparison:
-    """Return ``comparison`` without the element values of every output for which ``hides``, called
-    with the output's name, returns a true value. Outputs that are merged into OTHER also lose their
-    values."""
+    """Return ``comparison`` without the element values of each output that is hidden, that is, if
+    ``hides`` returns a true value for the output's name. Outputs that are merged into OTHER also
+    lose their values."""
 
     def hide(difference: ElementDifference | None) -> ElementDifference | None:
         return difference and replace(difference, expected=HIDDEN, actual=HIDDEN)

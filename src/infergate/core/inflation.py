@@ -68,8 +68,8 @@ def max_inflated_bytes(data: Buffer, window: int | None) -> int:
     """Return an upper bound on the inflated size of ``data``.
 
     A gzip member ends with its length, which zlib verifies. The four bytes before each apparent
-    member header are summed; the result is exact except for about one body in thousands, in which
-    the header pattern occurs by chance.
+    member header are summed. The result is exact unless the header pattern occurs by chance, as in
+    one of several thousand bodies.
     """
     max_bytes = len(data) * MAX_RATIO
     if window != GZIP or not _TRAILER_BYTES < len(data) <= _MAX_SEARCHED_BYTES:

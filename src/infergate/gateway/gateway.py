@@ -76,7 +76,8 @@ class GatewayOptions:
     steps: Steps = UNTRACED
     observers: Mapping[int, Sequence[ExchangeObserver]] = field(default_factory=dict)
     """The observers of routes with layers, by the route's position in the table, because routes
-    that differ in their headers have the same label. They see what the client sees."""
+    that differ in their headers have the same label. They see the requests and responses as the
+    client does."""
     layers: Mapping[int, Sequence[RouteLayer]] = field(default_factory=dict)
     """The layers of routes, by the route's position in the table. The first is next to the
     client."""

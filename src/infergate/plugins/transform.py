@@ -33,8 +33,8 @@ class TensorTransform(Plugin, abc.ABC):
 
     @abc.abstractmethod
     def apply(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """Return the tensors of ``writes``, made from those of ``reads``. This method runs in a
-        thread, and several threads may run it at the same time."""
+        """Return the tensors of ``writes``, made from the tensors of ``reads``. This method runs in
+        a thread, and several threads may run it at the same time."""
 
     def forward_metadata(self, *tensors: TensorMetadata) -> Sequence[TensorMetadata]:
         """Return the metadata of ``writes`` for the tensors of ``reads``. Called for steps of

@@ -113,7 +113,7 @@ class BackgroundGateway:
         finally:
             await self._gateway.stop(0)
 
-    # ---- what tests use
+    # ---- the interface for tests
 
     @property
     def addresses(self) -> Mapping[str, ListenerAddress]:
@@ -133,7 +133,7 @@ class BackgroundGateway:
     @property
     def requests(self) -> list[Exchange]:
         """The inferences that have reached a fake, recorded or embedded model so far, in the order
-        of their arrival, with their responses or errors. Their names are those that the route sends
+        of their arrival, with their responses or errors. They have the names that the route sends
         to its backend. Only the last 10,000 are kept."""
         return [each.exchange for each in tuple(self._received)]
 

@@ -156,8 +156,8 @@ class RouteTransforms:
         self._last: tuple[ModelMetadata, ModelMetadata] | None = None
 
     def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
-        """Return the metadata that clients see of ``model``. Raises BACKEND_GARBAGE if the steps do
-        not fit the model."""
+        """Return the metadata of ``model`` as clients see it. Raises BACKEND_GARBAGE if the steps
+        do not fit the model."""
         last = self._last
         if last is not None and last[0] is model:
             return last[1]

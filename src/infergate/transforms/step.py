@@ -111,7 +111,7 @@ class Step:
         return substitute(specs, self.reads, dict(zip(self.writes, after, strict=True)))
 
     def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        """Return the specs of tensors for which the step yields ``specs``. Raises
+        """Return the specs that tensors must have so that the step yields ``specs``. Raises
         TransformError."""
         before = self.backward_specs(*_take(specs, self.writes))
         return substitute(specs, self.writes, dict(zip(self.reads, before, strict=True)))
@@ -123,7 +123,7 @@ class Step:
         return substitute(tensors, self.reads, dict(zip(self.writes, after, strict=True)))
 
     def sources(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the tensors from which the step makes ``names``. Raises
+        """Return the names of the tensors that the step needs to make ``names``. Raises
         TransformError for a name that the step removes."""
         result: dict[str, None] = {}
         for name in names:
@@ -135,7 +135,7 @@ class Step:
                 result[name] = None
         return list(result)
 
-    # ---- most steps implement these: the specs and tensors of ``reads`` become those of ``writes``
+    # ---- most steps implement these methods, which convert ``reads`` to ``writes``
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         """Return the specs of ``writes``."""
@@ -222,8 +222,8 @@ def find_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
 
 
 def raw_elements(tensor: Tensor) -> npt.NDArray[Any]:
-    """Return the elements for steps that only move them. The result is that of ``Tensor.numpy``,
-    except that BF16 elements are their 16-bit patterns."""
+    """Return the elements for steps that only move them. Like ``Tensor.numpy``, but BF16 elements
+    are returned as their 16-bit patterns."""
     if tensor.datatype is Datatype.BF16:
         return np.frombuffer(tensor.data, NUMPY_DTYPES[Datatype.BF16]).reshape(tensor.shape)
     return tensor.numpy()
@@ -241,8 +241,8 @@ def with_elements(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Te
 
 
 def bytes_tensor(name: str, shape: tuple[int, ...], data: bytes) -> Tensor:
-    """Return a BYTES tensor of packed elements. It has no parameters, because those of its source
-    describe different contents."""
+    """Return a BYTES tensor of packed elements. It has no parameters, because the parameters of its
+    source describe different contents."""
     return Tensor(name, Datatype.BYTES, shape, data, NO_PARAMETERS)
 
 

@@ -61,7 +61,7 @@ class V2Envelope(V2RestCodec, ABC):
         return copy
 
     def _v2_headers(self, wire: HttpRequest) -> Mapping[str, str]:
-        """Return the headers for V2 REST, in which a header contains the length of the JSON. The
+        """Return the client's headers for V2 REST, with the length of the JSON as a header. The
         client sends this length only in the content type. Raises BAD_REQUEST."""
         headers = {name: text for name, text in wire.headers.items() if name != JSON_LENGTH_HEADER}
         content_type = headers.get("content-type", "")

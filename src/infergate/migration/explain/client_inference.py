@@ -76,8 +76,8 @@ class ClientInference:
         return cls(inference, addresses, wire.metadata, metadata, None, folder)
 
     def own_headers(self) -> dict[str, str]:
-        """Return the headers that the user of the client has set, without those that its library
-        adds."""
+        """Return the headers that the user of the client has set, without the headers that its
+        library adds."""
         return {
             name: value
             for name, value in self.headers.items()

@@ -1,4 +1,4 @@
-"""Pairs the models and tensors of an old server with those of a new server.
+"""Pairs the models and tensors of an old server with the models and tensors of a new server.
 
 *Rule 1.* A pair of tensors is certain if the datatypes are equal or can be cast, the shapes are
 compatible, and either the names are equal or no other pair is possible. Names that differ only in
@@ -28,7 +28,7 @@ from infergate.migration.probe.report import shape_text
 _NamedT = TypeVar("_NamedT", ProbedModel, TensorMetadata)
 _MAX_ALTERNATIVES: Final = 5
 _MAX_CANDIDATES: Final = 100
-"""Maximum number of models whose tensors are compared with those of one model."""
+"""Maximum number of models whose tensors are compared with the tensors of one model."""
 _MAX_COMPARISONS: Final = 1 << 14
 """Maximum number of pairs of tensors that are compared by datatype and shape."""
 _NAMES: Final = NameRule(allow_slash=True)

@@ -30,7 +30,7 @@ _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH})
 
 @dataclass(frozen=True, slots=True)
 class PortProblem:
-    """The reason why an address cannot be probed, and what to try."""
+    """The reason why an address cannot be probed, and advice."""
 
     reason: str
     advice: str
