@@ -136,14 +136,14 @@ class Capabilities:
     """Whether servers may support sequences. If it is false, they receive no requests of a
     sequence."""
     supports_classification: bool = False
-    """Whether every server supports classification. If it is false, the :class:`Profile` says
-    whether a server does."""
+    """Whether every server supports classification. If it is false, the :class:`Profile` states
+    whether a particular server supports it."""
     reports_config: bool = False
     """Whether every server reports a model's configuration. If it is false, the :class:`Profile`
-    says whether a server does."""
+    states whether a particular server reports it."""
     reports_statistics: bool = False
-    """Whether every server reports a model's statistics. If it is false, the :class:`Profile` says
-    whether a server does."""
+    """Whether every server reports a model's statistics. If it is false, the :class:`Profile`
+    states whether a particular server reports them."""
 
 
 class Codec(Protocol[Req, Resp]):

@@ -17,7 +17,7 @@ class Limits:
     is_on_event_loop: ClassVar[bool] = False
     """Whether the limited work runs on the event loop and must therefore be short."""
     body: int = 64 * MIB
-    """Maximum size of a request or response, also after inflation (Triton HTTP: 64 MiB)."""
+    """Maximum size of a request or response, before and after inflation (Triton HTTP: 64 MiB)."""
     json: int = 32 * MIB
     """Maximum size of the JSON part of a body, and of each event of a backend's stream."""
     json_inline: int = 256 * KIB

@@ -182,7 +182,7 @@ class RoutingGateway:
             self.comparer.reset()
 
     def route_label(self, model: str, version: str, headers: Mapping[str, str]) -> str:
-        """Return the label of the route that a request takes, or an empty text if no route
+        """Return the label of the route that a request takes, or an empty string if no route
         matches."""
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class MirrorSender:
-    """Sends at most ``max_concurrent`` copies at once."""
+    """Sends at most ``max_concurrent`` copies at a time."""
 
     def __init__(self, max_concurrent: int, counters: RouteCounters) -> None:
         self._max_concurrent: Final = max_concurrent

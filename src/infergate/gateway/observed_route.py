@@ -29,8 +29,8 @@ class ExchangeObserver(Protocol):
         ...
 
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
-        """Receive a finished exchange. The method runs on the event loop, must return at once, and
-        must not raise. ``memory`` is the account of the request: an observer that keeps the
+        """Receive a finished exchange. The method runs on the event loop, must return immediately,
+        and must not raise. ``memory`` is the account of the request: an observer that keeps the
         exchange charges it with ``detach_optional``."""
         ...
 

@@ -16,9 +16,9 @@ class TensorTransform(Plugin, abc.ABC):
     client.
 
     The model's metadata is transformed too, so that clients see the names, datatypes and shapes
-    that the route expects and returns. The methods for metadata must return at once. All methods
-    may raise GatewayError. For BAD_REQUEST, the client receives the error's public text, preceded
-    by the name of the tensor.
+    that the route expects and returns. The methods for metadata must return immediately. All
+    methods may raise GatewayError. For BAD_REQUEST, the client receives the error's public text,
+    preceded by the name of the tensor.
     """
 
     @property

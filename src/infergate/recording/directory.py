@@ -62,7 +62,7 @@ class RecordingDirectory:
 
     @property
     def current(self) -> str:
-        """The name of the file that is being written, or an empty text."""
+        """The name of the file that is being written, or an empty string."""
         return self._name
 
     def append(self, parts: Sequence[Buffer]) -> int:

@@ -142,8 +142,8 @@ class DecodeImage(TensorStep):
 
     def measure(self, tensor: Tensor) -> tuple[Spec, int]:
         """Return the spec of the result for ``tensor``, and the memory in bytes that decoding takes
-        besides the result. Reads only the headers of the images. Raises TransformError for images
-        that are invalid or too large."""
+        in addition to the result. Reads only the headers of the images. Raises TransformError for
+        images that are invalid or too large."""
         (spec,) = self.forward_specs(Spec(BYTES, tensor.shape))
         count = math.prod(tensor.shape)
         if count > self.max_images:

@@ -40,7 +40,7 @@ class StepSizes:
 @dataclass(frozen=True, slots=True)
 class StepGroup:
     """Steps that run together, because the sizes of all their tensors are known before they run. A
-    step that decodes images forms a group of its own, and so does the step of a plug-in. With
+    step that decodes images forms its own group, and so does the step of a plug-in. With
     ``skips_missing``, a step is skipped if its tensors are missing."""
 
     steps: tuple[Step, ...]

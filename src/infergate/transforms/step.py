@@ -1,9 +1,9 @@
 """The contract of a transform step.
 
-A step replaces the tensors that it ``reads`` with the tensors that it ``writes``. ``apply`` does so
-with tensors. ``forward`` and ``backward`` do so with their specs: ``forward`` maps the specs before
-the step to the specs after it, and ``backward`` maps the specs that the backend expects to the
-specs that clients see. ``forward`` makes every check that needs no data, so it also validates a
+A step replaces the tensors that it ``reads`` with the tensors that it ``writes``. ``apply``
+replaces tensors. ``forward`` and ``backward`` replace their specs: ``forward`` maps the specs
+before the step to the specs after it, and ``backward`` maps the specs that the backend expects to
+the specs that clients see. ``forward`` makes every check that needs no data, so it also validates a
 request before ``apply`` does any work."""
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class Step:
         )
 
     def working_bytes(self, *before: Spec) -> int:  # noqa: ARG002
-        """Return the memory that the step takes besides its results, in bytes."""
+        """Return the memory in bytes that the step takes in addition to its results."""
         return 0
 
     def find_problem(self, *, is_input: bool) -> str:
-        """Return why the settings of the step are wrong, or an empty text."""
+        """Return the reason why the settings of the step are wrong, or an empty string."""
         del is_input
         return ""
 
@@ -151,8 +151,8 @@ class Step:
 
 
 class AsyncStep(Step):
-    """A step that runs outside of the helper processes and threads of transforms. It forms a group
-    of its own."""
+    """A step that runs outside of the helper processes and threads of transforms. It forms its own
+    group."""
 
     async def run(
         self, tensors: Mapping[str, Tensor], context: RequestContext

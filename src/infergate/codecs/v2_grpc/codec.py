@@ -302,8 +302,8 @@ class V2Grpc:
     # ---- the same protocol on both sides
 
     def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
-        """Check everything that `parse_request` checks, and drop empty typed contents beside raw
-        contents."""
+        """Check everything that `parse_request` checks, and drop empty typed contents if there are
+        raw contents."""
         if OPERATIONS.get(wire.method) is not InferRequest:
             self.parse_request(wire, limits)
             return wire

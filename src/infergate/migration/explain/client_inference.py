@@ -22,7 +22,7 @@ _TRANSPORT_HEADERS: Final = frozenset(
 
 
 class NoClientCodeError(ValueError):
-    """A client cannot send the inference. The text says why."""
+    """A client cannot send the inference. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
