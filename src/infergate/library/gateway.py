@@ -203,8 +203,8 @@ class Gateway:
     # ---- overridden by the subclass of ``infergate serve``, which owns the process
 
     def _adapt_config(self, config: Config) -> Config:
-        """Check ``config``, and return it without the settings of the process, which is the
-        caller's. Raises ConfigError."""
+        """Check ``config``, and return it without the settings that affect the whole process,
+        because the process belongs to the caller. Raises ConfigError."""
         check_config(config, needs_listener=False)
         changes: dict[str, Any] = {"workers": 1}
         if not self._has_access_log:

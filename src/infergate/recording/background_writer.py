@@ -144,8 +144,8 @@ class BackgroundWriter:
         self._close_file(BatchReport([]))
 
     def _collect(self, jobs: list[WriteJob]) -> list[_Control | None]:
-        """Wait for an item, and add jobs to ``jobs`` until the batch is complete. Return the
-        command that ended the batch, or None if no command ended it."""
+        """Wait for an item, and add jobs to ``jobs`` until the batch is complete. Return a list
+        with the command that ended the batch, or an empty list if no command ended it."""
         size, item = 0, self._queue.get()
         if isinstance(item, WriteJob) and self._queue.empty() and not self._is_closing:
             time.sleep(_COLLECT_SECONDS)
