@@ -268,6 +268,6 @@ def test_one_mismatch_is_stored_without_credentials(servers: Servers) -> None:
     (found,) = read_recording(file)
     assert isinstance(found, RecordedExchange)
     assert found.exchange.backend == "old"
-    assert set(found.further) == {"new"}
+    assert set(found.further_outcomes) == {"new"}
     assert found.exchange.headers["x-team"] == "blue"
     assert "authorization" not in found.exchange.headers

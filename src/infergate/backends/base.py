@@ -115,7 +115,7 @@ def add_backend_name(error: GatewayError, backend: str) -> GatewayError:
 
 
 def combine_errors(errors: Sequence[GatewayError], count: int, backend: str) -> GatewayError:
-    """Return a copy of the first of ``errors`` that also says how many of the ``count`` endpoints
+    """Return a copy of the first of ``errors`` that also states how many of the ``count`` endpoints
     failed. The error of a single endpoint is returned unchanged."""
     first = errors[0]
     if count == 1:

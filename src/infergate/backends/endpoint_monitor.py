@@ -58,7 +58,7 @@ class AddressWatch(Protocol):
         on_state: Callable[[bool], None],
     ) -> NoReturn:
         """Call ``on_change`` with all addresses and ports whenever they may have changed, and
-        ``on_state`` with whether they are up to date."""
+        ``on_state`` with true if they are up to date, or false."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Watches the EndpointSlices of a Kubernetes service: one list, then one stream of changes.
 
-1. The watch continues from the last resource version that it has seen, also after a connection
+1. The watch continues from the last resource version that it has seen, even after a connection
    breaks. The slices are listed again only if the API server has forgotten that version (410) or if
    a response cannot be understood.
 2. Bookmarks advance the version while nothing changes, so that it rarely expires.
@@ -296,7 +296,7 @@ class EndpointSliceWatch:
 
 
 def _read_token(path: Path) -> str:
-    """Read a token. Raises OSError, also if the content is not a token."""
+    """Read a token. Raises OSError if the file cannot be read or does not contain a token."""
     with path.open("rb") as file:
         data = file.read(_MAX_TOKEN_BYTES).strip()
     if not data or not data.isascii() or not data.decode("ascii").isprintable():

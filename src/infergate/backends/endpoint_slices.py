@@ -5,8 +5,8 @@ plane moves it. As kube-proxy does:
 
 1. Ready endpoints that are not terminating are used. If there are none, terminating endpoints that
    still serve are used.
-2. If all of these endpoints have topology hints and some are for the gateway's zone, only those are
-   used.
+2. If all of these endpoints have topology hints and some hints are for the gateway's zone, only the
+endpoints for that zone are used.
 
 IPv6 addresses are used only if no IPv4 address is usable, so a server with one address of each kind
 does not count twice.
@@ -72,7 +72,7 @@ class EndpointSlices:
         return EndpointSlices(self._port, self._url_port, self._zone)
 
     def copy_from(self, other: EndpointSlices) -> None:
-        """Replace all slices with those of ``other``, which has the same port and zone."""
+        """Replace all slices with the slices of ``other``, which has the same port and zone."""
         self._slices = dict(other._slices)
         self._without_port = set(other._without_port)
         self.exceeded_limit = other.exceeded_limit
@@ -126,7 +126,7 @@ class EndpointSlices:
             ]
             candidates = [each for each in endpoints if each.is_ready] or endpoints
             if candidates:
-                return self._cut(sorted({each.address for each in self._in_zone(candidates)}))
+                return self._truncate(sorted({each.address for each in self._in_zone(candidates)}))
         return []
 
     def _in_zone(self, endpoints: list[SliceEndpoint]) -> list[SliceEndpoint]:
@@ -134,7 +134,7 @@ class EndpointSlices:
             return endpoints
         return [each for each in endpoints if self._zone in each.zones] or endpoints
 
-    def _cut(self, addresses: list[PodAddress]) -> list[PodAddress]:
+    def _truncate(self, addresses: list[PodAddress]) -> list[PodAddress]:
         if len(addresses) > MAX_ENDPOINTS:
             self.exceeded_limit = f"{MAX_ENDPOINTS} endpoints"
         return addresses[:MAX_ENDPOINTS]

@@ -114,7 +114,7 @@ class PythonModelBackend:
         self._check(request)
         call = plugin_call(context, is_stream=False)
         response = await self._run(self._infer_step(request, call), request, context)
-        return self._charged(response, request, context)
+        return self._charge_outputs(response, request, context)
 
     def _infer_step(self, request: InferRequest, call: PluginCall) -> Step:
         model: Any = self._model
@@ -138,7 +138,7 @@ class PythonModelBackend:
         )
         if responses is None:
             response = await self._run(self._infer_step(request, call), request, context)
-            yield replace(self._charged(response, request, context), is_last=True)
+            yield replace(self._charge_outputs(response, request, context), is_last=True)
             return
         ended = False
         try:
@@ -147,22 +147,22 @@ class PythonModelBackend:
                 if response is _END:
                     ended = True
                     return
-                yield self._charged(response, request, context)
+                yield self._charge_outputs(response, request, context)
         finally:
             if not ended:
                 self._runner.run_unattended(_close_step(responses))
 
     def _next_step(self, responses: Any, request: InferRequest) -> Step:
-        def converted(result: Any) -> Any:
+        def convert(result: Any) -> Any:
             return result if result is _END else self._response(result, request)
 
         async def next_async() -> Any:
-            return converted(await anext(responses, _END))
+            return convert(await anext(responses, _END))
 
         def next_plain() -> Any:
             if not isinstance(responses, Iterator):
                 raise InvalidResultError(f"stream returned {type(responses).__name__}")
-            return converted(next(responses, _END))
+            return convert(next(responses, _END))
 
         return next_async if isinstance(responses, AsyncIterator) else next_plain
 
@@ -183,7 +183,7 @@ class PythonModelBackend:
         return model_response(result, request, self._metadata, self._limits)
 
     @staticmethod
-    def _charged(
+    def _charge_outputs(
         response: InferResponse, request: InferRequest, context: RequestContext
     ) -> InferResponse:
         if needs_accounting(response.outputs):

@@ -1,6 +1,6 @@
 """A backend of remote servers: an upstream and a codec behind the ``Backend`` protocol.
 
-The codec builds the message. ``request_sender`` decides to which endpoint and how often it is sent.
+The codec builds the message. ``request_sender`` chooses the endpoint and decides on retries.
 
 *Rule 1.* Cached metadata that does not fit a request or response may be outdated. If the request
 has not been sent yet, it is rebuilt once with fresh metadata. Otherwise the next request fetches
@@ -221,7 +221,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise
             alternative = self._build_alternative(operation, error.kind)
             if alternative is None:
-                raise self._explained(operation, context, error) from None
+                raise self._add_advice(operation, context, error) from None
             return await self._try_alternative(operation, alternative, error, context)
 
     async def _try_alternative(
@@ -237,7 +237,7 @@ class RemoteBackend(Generic[Req, Resp]):
                 raise first_error from error
             raise self._no_metadata_error(operation, context, first_error, error) from error
 
-    def _explained(
+    def _add_advice(
         self, operation: Operation, context: RequestContext, error: GatewayError
     ) -> GatewayError:
         """Return ``error``, or an error with advice if the server provides no metadata."""

@@ -56,13 +56,11 @@ def to_json(value: object, *, sorts: bool) -> bytes:
         raise UncacheableError("a parameter is not JSON") from None
 
 
-def key_parts(
-    request: InferRequest, further: Sequence[str], ignored: frozenset[str]
-) -> list[Buffer]:
+def key_parts(request: InferRequest, extra: Sequence[str], ignored: frozenset[str]) -> list[Buffer]:
     """Return the bytes that identify ``request`` among all inferences: a description, and the data
     of the inputs. The request's id is not part of it.
 
-    ``further`` holds other values that can change the response, such as headers that the backend
+    ``extra`` holds other values that can change the response, such as headers that the backend
     receives. ``ignored`` holds the names of request parameters that cannot change the response.
     Raises UncacheableError."""
     data: list[Buffer] = []
@@ -85,7 +83,7 @@ def key_parts(
         plain(request.parameters, ignored),
         inputs,
         [[output.name, plain(output.parameters)] for output in request.outputs],
-        further,
+        extra,
     ]
     check_weight(description)
     text = to_json(description, sorts=True)

@@ -89,8 +89,8 @@ class RedisStore:
             return RemoteLookup()
         value, tag = reply
         if len(value) > _MAX_BYTES_ON_LOOP:
-            return RemoteLookup(await asyncio.to_thread(self._checked, value, tag), tag)
-        return RemoteLookup(self._checked(value, tag), tag)
+            return RemoteLookup(await asyncio.to_thread(self._validate, value, tag), tag)
+        return RemoteLookup(self._validate(value, tag), tag)
 
     def put(self, digest: bytes, tag: bytes, stored: StoredValue) -> None:
         size, writes = len(stored.value), self._writes
@@ -133,7 +133,7 @@ class RedisStore:
         created = await self._redis.set(epoch_key, tag, nx=True)
         return b"", tag if created else b""
 
-    def _checked(self, value: bytes, tag: bytes) -> StoredValue | None:
+    def _validate(self, value: bytes, tag: bytes) -> StoredValue | None:
         """Return the response in ``value``, or None (rule 1)."""
         if not _HEADER.size < len(value) <= self._max_bytes:
             return None

@@ -1,4 +1,5 @@
-"""``infergate explain``: shows the route of a request and what each backend would receive."""
+"""``infergate explain``: shows the route of a request, and the message that each backend would
+receive."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def generate_package(kind: str, name: str, directory: Path) -> list[Path]:
         raise PackageError(f"'{kind}' is not a kind of plug-in; expected {', '.join(KINDS)}")
     group, target = KINDS[kind]
     values = {"name": name, "module": _module_name(name), "class": _class_name(name)}
-    values |= {"group": group, "object": _replaced(target, values)}
+    values |= {"group": group, "object": _fill_in(target, values)}
     if kind == "codec" and name in codec_plugins():
         raise PackageError(f"the protocol '{name}' exists already")
     folder = directory / name
@@ -86,10 +86,10 @@ def _templates(kind: str, values: Mapping[str, str]) -> Iterator[tuple[Path, str
         for file in sorted(folder.rglob(f"*{_SUFFIX}")):
             path = str(file.relative_to(folder)).removesuffix(_SUFFIX)
             text = file.read_text(encoding="utf-8")
-            yield Path(_replaced(path, values)), _replaced(text, values)
+            yield Path(_fill_in(path, values)), _fill_in(text, values)
 
 
-def _replaced(text: str, values: Mapping[str, str]) -> str:
+def _fill_in(text: str, values: Mapping[str, str]) -> str:
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)
     return text

@@ -46,12 +46,12 @@ class CommandResult:
     tables, characters that control a terminal are escaped."""
 
     def __init__(self, tables: list[Table], data: Any, exit_code: int = 0) -> None:
-        self.tables: Final = [*map(_escaped, tables)]
+        self.tables: Final = [*map(_escape_table, tables)]
         self.data: Final = data
         self.exit_code: Final = exit_code
 
 
-def _escaped(table: Table) -> Table:
+def _escape_table(table: Table) -> Table:
     rows = [[escape_unsafe(cell) for cell in row] for row in table.rows]
     return replace(table, title=escape_unsafe(table.title), rows=rows)
 
@@ -126,7 +126,7 @@ def _backends(state: Json, plan: Json) -> CommandResult:
     tables = [Table("backends, failures first", headings, rows, _right_aligned(2, 9))]
     found = [(each["name"], entry) for each in data for entry in each["endpoints"]]
     if found:
-        found.sort(key=lambda pair: (_health_rank(pair[1]), -_failed(pair[1])))
+        found.sort(key=lambda pair: (_health_rank(pair[1]), -_has_failed(pair[1])))
         endpoint_rows = [(name, *_endpoint(entry)) for name, entry in found]
         columns = ("BACKEND", "ENDPOINT", "HEALTH", "ACTIVE", "OK", "FAILED", "EJECTIONS")
         tables.append(
@@ -142,12 +142,12 @@ def _endpoint(entry: Json) -> tuple[str, ...]:
         entry.get("health", "unknown"),
         f"{entry.get('active', 0):.0f}",
         f"{requests.get('ok', 0):.0f}",
-        f"{_failed(entry):.0f}",
+        f"{_has_failed(entry):.0f}",
         f"{entry.get('ejections', 0):.0f}",
     )
 
 
-def _failed(entry: Json) -> float:
+def _has_failed(entry: Json) -> float:
     return float(entry.get("requests", {}).get("failed", 0))
 
 

@@ -167,11 +167,11 @@ def _print_text(
 def _write(path: Path, text: str, *, force: bool) -> str:
     """Write the configuration. Return the problem, or an empty string."""
     from infergate.config.mistakes import ConfigError
-    from infergate.migration.probe.new_file import FileExistsAlreadyError, write_configuration
+    from infergate.migration.probe.new_file import ConfigurationExistsError, write_configuration
 
     try:
         write_configuration(path, text, force=force)
-    except FileExistsAlreadyError:
+    except ConfigurationExistsError:
         return f"{path} was created meanwhile; --force replaces it"
     except OSError as error:
         return f"{path} cannot be written: {error.strerror or error}"

@@ -23,9 +23,9 @@ class ServedGateway(Gateway):
     @property
     def is_creating_plugins(self) -> bool:
         """Whether a reload waits for plug-ins. It may be cancelled then."""
-        return self._started().is_creating_plugins
+        return self._require_running().is_creating_plugins
 
-    def _adapted(self, config: Config) -> Config:
+    def _adapt_config(self, config: Config) -> Config:
         return config
 
     def _assemble(self, config: Config) -> RunningGateway:

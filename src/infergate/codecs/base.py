@@ -49,7 +49,7 @@ class TransportKind(enum.Enum):
 
 @record
 class RequestSummary:
-    """A short description of a request, read without touching its tensors."""
+    """A short description of a request, obtained without reading its tensors."""
 
     operation: type[Operation]
     model: str = ""
@@ -136,14 +136,14 @@ class Capabilities:
     """Whether servers may support sequences. If it is false, they receive no requests of a
     sequence."""
     supports_classification: bool = False
-    """Whether every server supports classification. If it is false, the :class:`Profile` says
-    whether a server does."""
+    """Whether every server supports classification. If it is false, the :class:`Profile` states
+    whether a particular server supports it."""
     reports_config: bool = False
     """Whether every server reports a model's configuration. If it is false, the :class:`Profile`
-    says whether a server does."""
+    states whether a particular server reports it."""
     reports_statistics: bool = False
-    """Whether every server reports a model's statistics. If it is false, the :class:`Profile` says
-    whether a server does."""
+    """Whether every server reports a model's statistics. If it is false, the :class:`Profile`
+    states whether a particular server reports them."""
 
 
 class Codec(Protocol[Req, Resp]):
@@ -183,7 +183,7 @@ class Codec(Protocol[Req, Resp]):
     ) -> Req:
         """Write ``operation`` as a new message. The caller may add headers to it.
 
-        ``model`` is the metadata in the backend's names, passed for inferences if this codec
+        ``model`` is the metadata with the backend's names, passed for inferences if this codec
         ``needs_metadata``. Raises UNSUPPORTED for an operation that the protocol does not have, and
         BAD_REQUEST for an operation that contradicts ``model``.
         """
@@ -238,8 +238,8 @@ class SupportsPriority(Protocol[Req_contra]):
     """Implemented by a codec whose messages can pass through and contain a priority."""
 
     def priority_of(self, wire: Req_contra) -> int:
-        """Return the priority of the inference ``wire``, the result of ``validate``, or 0 if it
-        requests none or was not validated. Never raises."""
+        """Return the priority of the inference ``wire``, the result of ``validate``. Return 0 if
+        the inference requests no priority or was not validated. Never raises."""
 
 
 @runtime_checkable
@@ -384,5 +384,5 @@ class CodecPlugin:
     it exceeds ``Limits.response_header``."""
     options_type: type | None = None
     """A pydantic model or a dataclass, which validates the options of this codec in
-    ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` gets the values of the
-    configuration. None: the configuration cannot have options for it there."""
+    ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` receives the values of the
+    configuration. If it is None, the configuration cannot have such options."""

@@ -44,8 +44,8 @@ def _installed() -> tuple[dict[str, CodecPlugin], dict[str, str]]:
 
 
 def by_claim(protocols: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:
-    """Return ``make(protocol)`` for each claim of ``protocols``. If several protocols have a claim,
-    it belongs to the first of them."""
+    """Return ``make(protocol)`` for each claim of ``protocols``. If several protocols have the same
+    claim, it belongs to the first of them."""
     made: dict[str, T] = {}
     for name in protocols:
         for claim in plugins()[name].claims:

@@ -110,8 +110,8 @@ def hex_dump(data: bytes) -> Iterator[str]:
 
 
 def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
-    """Return a message of ``method`` as text, or an empty text if it is invalid. ``index`` is 0 for
-    a request and 1 for a response."""
+    """Return a message of ``method`` as text, or an empty string if it is invalid. ``index`` is 0
+    for a request and 1 for a response."""
     try:
         decoded = SCHEMA.method_classes(method)[index].FromString(bytes(join_parts(message)))
     except (KeyError, DecodeError):

@@ -1,6 +1,6 @@
 """Comparison of two outcomes of the same inference, without I/O and without a clock.
 
 ``outcomes.compare`` compares the responses or errors of two servers by the rules of ``rules``, and
-returns a small ``Comparison``. ``summary.Summary`` adds up comparisons by route, model and output,
-and ``report_text`` and ``report_html`` render it. Read ``rules``, ``tensors``, ``outcomes`` and
-``summary`` in this order."""
+returns a small ``Comparison``. ``summary.Summary`` aggregates comparisons by route, model and
+output, and ``report_text`` and ``report_html`` render it. Read ``rules``, ``tensors``, ``outcomes``
+and ``summary`` in this order."""

@@ -1,8 +1,8 @@
 """Batches of comparisons for a helper process.
 
 - Outcomes are sent as tuples, because pickling the objects takes four times as long.
-- Short pairs are pickled when they are packed, one at a time, so that a batch of them takes the
-  event loop no longer than a single pair.
+- Short pairs are pickled one at a time when they are packed, so that a batch of them blocks the
+event loop no longer than a single pair.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ComparedBatch(NamedTuple):
 
 
 def pack_pair(exchange: Exchange, actual: Outcome, baseline: Outcome | None) -> PackedPair | bytes:
-    """Return the outcomes of an inference: of ``exchange``, of its copy, and of the noise
-    baseline."""
+    """Return the packed outcomes of an inference: the outcome of ``exchange``, ``actual``, which is
+    the outcome of its copy, and the outcome of the noise baseline."""
     outcomes = [exchange.outcome, actual, *(() if baseline is None else (baseline,))]
     is_short = sum([outcome.size for outcome in outcomes]) <= MAX_SHORT_BYTES
     expected, packed, *noise = [_pack(outcome, copy=is_short) for outcome in outcomes]
@@ -78,7 +78,8 @@ def pack_pair(exchange: Exchange, actual: Outcome, baseline: Outcome | None) -> 
 
 
 def _pack(outcome: Outcome, *, copy: bool) -> PackedOutcome:
-    """Return the parts of ``outcome`` that are compared. Tensors are copied only with ``copy``."""
+    """Return the parts of ``outcome`` that are compared. Tensors are copied only if ``copy`` is
+    set."""
     responses = [
         [
             (
@@ -100,8 +101,8 @@ def compare_batch(
     redacted: Sequence[str],
     pairs: Sequence[PackedPair | Buffer],
 ) -> ComparedBatch:
-    """Compare ``pairs`` of inferences on ``route``. The result has no elements of outputs that
-    match a glob in ``redacted``; if there are any globs, it has no bodies of responses either."""
+    """Compare ``pairs`` of inferences on ``route``. The result contains no elements of outputs that
+    match a glob in ``redacted``. If there are any globs, it contains no response bodies either."""
     batch = ComparedBatch(Summary(), {}, {})
     is_redacted = name_matcher(redacted)
     for position, packed in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""Charts as SVG elements, which take their colours from the page's style sheet."""
+"""Charts as SVG elements, which take their colors from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class ChartAxis:
 
 @record
 class ChartSeries:
-    """Values of one kind: the points of a line, or one bar for each category. The style sheet
-    has a colour for each ``kind``."""
+    """Values of one kind: the points of a line, or one bar for each category. The style sheet has a
+    color for each ``kind``."""
 
     kind: str
     name: str

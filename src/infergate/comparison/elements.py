@@ -28,14 +28,15 @@ class ElementReader:
         self._stored: Final[Array] = np.frombuffer(tensor.data, dtype)
 
     def read(self, start: int, stop: int) -> Array:
-        """Return the elements from ``start`` to ``stop``, BF16 as FP32."""
+        """Return the elements from ``start`` to ``stop``. BF16 elements are returned as FP32."""
         stored = self._stored[start:stop]
         if self._is_bf16:
             return float32_from_bf16(stored)
         return stored != 0 if self._is_bool else stored
 
     def is_identical(self, other: ElementReader, start: int, stop: int) -> bool:
-        """Return whether the bytes of the elements are the same in ``other``."""
+        """Return whether the elements from ``start`` to ``stop`` have the same bytes as in
+        ``other``."""
         mine, theirs = self._stored[start:stop], other._stored[start:stop]
         return np.array_equal(mine.view("u1"), theirs.view("u1"))
 

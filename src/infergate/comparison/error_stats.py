@@ -1,4 +1,4 @@
-"""Statistics of the errors of elements, which can be merged."""
+"""Mergeable statistics of the errors of elements."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MIN_EXPONENT: Final = -63
 _MAX_EXPONENT: Final = 64
 INFINITE_BIN: Final = _MAX_EXPONENT - _MIN_EXPONENT + 2
 BIN_COUNT: Final = INFINITE_BIN + 1
-"""Errors are counted in fixed bins, so that histograms can be merged: one for 0, one for each power
-of two (2**(e-1) <= error < 2**e; the first and the last one also hold smaller and larger errors),
-and one for infinite errors: NaN or infinity against another value."""
+"""Errors are counted in fixed bins, so that histograms can be merged. There is a bin for 0, and a
+bin for infinite errors (NaN or infinity against another value). The other bins hold errors with
+2**(e-1) <= error < 2**e; the first and the last of these also hold smaller and larger errors."""
 Bins = Annotated[Counter[Annotated[int, Field(ge=0, lt=BIN_COUNT)]], Counts]
 """The number of errors in each bin."""
 
@@ -65,12 +65,12 @@ _INFINITE_EXPONENT: Final = 2047
 
 @dataclass(slots=True)
 class ErrorStats:
-    """Statistics of elements. ``failing`` elements are past the tolerance, or unequal if no
+    """Statistics of elements. ``failing`` elements exceed the tolerance, or are unequal if no
     tolerance applies.
 
-    The other fields describe the errors of numbers: ``bins`` counts absolute errors, the maximum
-    and the sums cover finite errors. Relative errors are ``|actual - expected| / |expected|``; an
-    element has none if only the expected value is 0."""
+    The other fields describe the errors of numbers. ``bins`` counts absolute errors. The maximum
+    and the sums cover only finite errors. Relative errors are ``|actual - expected| / |expected|``;
+    an element has no relative error if only the expected value is 0."""
 
     elements: Count = 0
     failing: Count = 0
@@ -115,14 +115,14 @@ class ErrorStats:
         return _ratio(self.sum_relative, self.bins.total() - self.without_relative)
 
     def quantile(self, share: float) -> float:
-        """Return an upper bound of the absolute errors of ``share`` of the elements. It is less
-        than twice the exact quantile."""
+        """Return an upper bound for the quantile ``share`` of the absolute errors. It is less than
+        twice the exact quantile."""
         return quantile(self.bins, share, self.max_absolute)
 
 
 def quantile(bins: Counter[int], share: float, maximum: float = math.inf) -> float:
-    """Return the upper bound of the bin that contains the quantile, or ``maximum`` if that is
-    finite and less; 0 without values."""
+    """Return the upper bound of the bin that contains the quantile, or ``maximum`` if it is finite
+    and smaller. Return 0 if there are no values."""
     wanted, count = share * bins.total(), 0
     for index in sorted(bins):
         count += bins[index]

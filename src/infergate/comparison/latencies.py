@@ -1,4 +1,4 @@
-"""Histograms of durations whose quantiles are exact within 10 %."""
+"""Histograms of durations, with quantiles that are accurate to 10 %."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MAX_BIN: Final = 40 * _BINS_PER_OCTAVE  # about 12 days
 
 @dataclass(slots=True)
 class Latencies:
-    """Counts durations in logarithmic bins, which are the same in every process, unlike the
-    buckets of ``core.duration_histogram``, which are too wide to compare two servers."""
+    """Counts durations in logarithmic bins, which are the same in every process. The buckets of
+    ``core.duration_histogram`` are too wide to compare two servers."""
 
     bins: Annotated[Counter[Annotated[int, Field(ge=0, le=_MAX_BIN)]], Counts] = field(
         default_factory=Counter
@@ -37,8 +37,8 @@ class Latencies:
         self.bins.update(other.bins)
 
     def quantile(self, share: float) -> float:
-        """Return the geometric middle of the bin that contains the quantile, in seconds; 0 without
-        durations."""
+        """Return the geometric mean of the bounds of the bin that contains the quantile, in
+        seconds, or 0 if there are no durations."""
         count = 0
         for index in sorted(self.bins):
             count += self.bins[index]

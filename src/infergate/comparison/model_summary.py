@@ -43,9 +43,8 @@ T = TypeVar("T", bound=_Mergeable)
 def bounded_entry(entries: dict[str, T], name: str, limit: int, create: Callable[[], T]) -> T:
     """Return the entry of ``name``, or the entry of OTHER if ``entries`` has ``limit`` names.
 
-    The names that keep an entry are the first ones in alphabetical order, so that the result does
-    not depend on the order of calls: an entry that is displaced is merged into the entry of
-    OTHER."""
+    The first names in alphabetical order keep their entries, so that the result does not depend on
+    the order of calls. If a name is displaced, its entry is merged into the entry of OTHER."""
     if name in entries:
         return entries[name]
     names = entries.keys() - {OTHER}
@@ -61,15 +60,15 @@ def bounded_entry(entries: dict[str, T], name: str, limit: int, create: Callable
 @record
 class WorstCase:
     """An element of a comparison, or the descriptions of two outputs that cannot be compared.
-    ``cause`` is the cause of the output's difference, or empty if the output passes."""
+    ``cause`` is the cause of the output's difference, or an empty string if the output passes."""
 
     difference: ElementDifference
     cause: Text = ""
     request_id: Text = ""
 
     def sort_key(self) -> tuple[object, ...]:
-        """Return a key by which the worst case is the first; no two different cases have the same
-        key."""
+        """Return a sort key by which the worst case comes first. Different cases have different
+        keys."""
         each = self.difference
         sizes = (-each.required_atol, -each.error, self.request_id, each.response, each.index)
         return *sizes, each.expected, each.actual, self.cause
@@ -79,8 +78,9 @@ class WorstCase:
 class OutputSummary:
     """The comparisons of an output. ``known`` counts the differences of an ignored output, which
     are not in ``differences``. ``required_atol`` is the smallest ``atol`` with which all
-    comparisons pass, except ``unresolvable`` ones, which pass with none. ``rules`` and
-    ``datatypes`` are those that applied, the first four in alphabetical order."""
+    comparisons pass, except the ``unresolvable`` ones, which fail with any ``atol``. ``rules`` and
+    ``datatypes`` are the rules and datatypes that applied, limited to the first four in
+    alphabetical order."""
 
     datatypes: Annotated[set[Text], Field(max_length=_MAX_TEXTS)] = field(default_factory=set)
     rules: Annotated[set[Text], Field(max_length=_MAX_TEXTS)] = field(default_factory=set)
@@ -142,7 +142,8 @@ class OutputSummary:
         cases = sorted([*self.worst, *cases], key=WorstCase.sort_key)
         self.worst = []
         for case in cases:
-            # Outputs that cannot be compared are all alike, and must not displace values.
+            # Cases of outputs that cannot be compared are all alike, and must not displace cases
+            # with values.
             has_values = case.cause in ("", VALUES)
             kind = VALUES if has_values else case.cause
             kept[kind] += 1
@@ -154,10 +155,10 @@ class OutputSummary:
 class ModelSummary:
     """The comparisons of a model.
 
-    ``unresolvable`` counts those that differ with any ``atol``; with ``required_atol``, all others
-    pass. ``known`` counts comparisons that are equal except for known differences. ``outcomes``
-    counts pairs of ``Outcome.kind``, joined by a slash. The latencies are those of comparisons in
-    which both servers succeeded."""
+    ``unresolvable`` counts comparisons that differ with any ``atol``; with ``required_atol``, all
+    other comparisons pass. ``known`` counts comparisons that are equal except for known
+    differences. ``outcomes`` counts pairs of ``Outcome.kind``, joined by a slash. The latencies
+    cover only comparisons in which both servers succeeded."""
 
     compared: Count = 0
     equal: Count = 0
@@ -169,7 +170,7 @@ class ModelSummary:
     )
     causes: Causes = field(default_factory=Counter)
     differences: DifferenceCounts = field(default_factory=DifferenceCounts)
-    """The comparisons that differ in the outcome or in the number of responses."""
+    """Comparisons that differ in the outcome or in the number of responses."""
     noise: DifferenceCounts = field(default_factory=DifferenceCounts)
     outputs: Annotated[dict[Name, OutputSummary], Field(max_length=MAX_OUTPUTS + 1)] = field(
         default_factory=dict
@@ -225,8 +226,8 @@ class ModelSummary:
         self.timeline.merge(other.timeline)
 
     def classify(self, comparison: Comparison, judge: Judge = judge) -> Verdict:
-        """Return the verdict on ``comparison``, which has been added. The comparison is within
-        noise if every part of it that differs has this verdict, and the noise has distances as
+        """Return the verdict on ``comparison``, which has been added. It is within noise if every
+        part of it that differs is within noise, and noise comparisons have distances that are as
         large. ``judge`` weighs the differences."""
         verdicts = []
         if comparison.cause:

@@ -30,7 +30,7 @@ HIDDEN: Final = "(hidden)"
 """The text that replaces a value of a redacted output."""
 _MAX_TEXT: Final = 256
 OTHER: Final = "(others)"
-"""The name under which outputs and models beyond a limit are added up."""
+"""The name under which outputs and models beyond a limit are aggregated."""
 
 
 @record
@@ -38,9 +38,10 @@ class Comparison:
     """The result of comparing two outcomes. It is small, whatever the size of the responses.
 
     ``expected_kind`` and ``actual_kind`` are ``Outcome.kind``: ``ok``, or the kind of the error.
-    ``cause`` is OUTCOME if they differ, RESPONSES if one stream has more responses than the other,
-    else empty. Durations are in seconds. ``outputs`` has at most MAX_OUTPUTS + 1 entries, sorted by
-    name; the outputs beyond are merged into one named OTHER."""
+    ``cause`` is OUTCOME if these kinds differ, RESPONSES if one stream has more responses than the
+    other, and otherwise an empty string. Durations are in seconds. ``outputs`` has at most
+    MAX_OUTPUTS + 1 entries, sorted by name; further outputs are merged into an entry named
+    OTHER."""
 
     expected_kind: str
     actual_kind: str
@@ -60,8 +61,8 @@ class Comparison:
 
     @property
     def required_atol(self) -> float:
-        """The smallest ``atol`` with which the outputs that differ would pass, infinite if there is
-        none, or 0 if the outcomes are equal."""
+        """The smallest ``atol`` with which the outputs that differ would pass. It is infinite if
+        they fail with any ``atol``, and 0 if the outcomes are equal."""
         if self.cause:
             return math.inf
         different = [each for each in self.outputs if each.cause and not each.is_known]
@@ -71,8 +72,8 @@ class Comparison:
 def compare(rules: ComparisonRules, expected: Outcome, actual: Outcome) -> Comparison:
     """Compare two outcomes of the same request. Responses of streams are compared pairwise.
 
-    Errors are equal if their kinds are equal; their texts are not compared, and neither are the
-    ids, versions and parameters of responses. Raises ComparisonRuleError if a rule does not apply
+    Errors are equal if their kinds are equal. The texts of errors, and the ids, versions and
+    parameters of responses, are not compared. Raises ComparisonRuleError if a rule does not apply
     to the datatype of its output.
     """
     cause = ""
@@ -91,7 +92,7 @@ def compare(rules: ComparisonRules, expected: Outcome, actual: Outcome) -> Compa
         expected.kind,
         actual.kind,
         cause,
-        tuple(_limited(outputs)),
+        tuple(_limit_outputs(outputs)),
         expected.duration,
         actual.duration,
     )
@@ -140,8 +141,9 @@ def _describe(tensor: Tensor | None) -> str:
 
 
 def without_values(comparison: Comparison, hides: Callable[[str], object]) -> Comparison:
-    """Return ``comparison`` without the values of elements of the outputs for whose names ``hides``
-    returns a true value. The outputs that are merged into OTHER lose theirs too."""
+    """Return ``comparison`` without the element values of each output that is hidden, that is, if
+    ``hides`` returns a true value for the output's name. Outputs that are merged into OTHER also
+    lose their values."""
 
     def hide(difference: ElementDifference | None) -> ElementDifference | None:
         return difference and replace(difference, expected=HIDDEN, actual=HIDDEN)
@@ -162,8 +164,8 @@ def _at_response(output: OutputComparison, position: int) -> OutputComparison:
     return replace(output, first=at(output.first), worst=at(output.worst))
 
 
-def _limited(outputs: dict[str, OutputComparison]) -> list[OutputComparison]:
-    """Return ``outputs`` sorted by name, those beyond MAX_OUTPUTS merged."""
+def _limit_outputs(outputs: dict[str, OutputComparison]) -> list[OutputComparison]:
+    """Return ``outputs`` sorted by name. Outputs beyond MAX_OUTPUTS are merged."""
     results = [outputs[name] for name in sorted(outputs)]
     if len(results) <= MAX_OUTPUTS:
         return results

@@ -54,7 +54,7 @@ class ModelReport:
 
 @record
 class ComparisonReport:
-    """The content of a report. ``total`` adds up all models. The outputs of ``total`` have no
+    """The content of a report. ``total`` aggregates all models. The outputs of ``total`` have no
     meaning, because outputs of different models may have the same name. The worst models come
     first."""
 
@@ -110,7 +110,7 @@ def headline(models: Sequence[ModelReport]) -> str:
 
 
 def report_json(summary: Summary) -> dict[str, Any]:
-    """Return the report as JSON values. ``summary`` in it is ``Summary.as_json()``."""
+    """Return the report as JSON values. Its member ``summary`` is ``Summary.as_json()``."""
     report = build_report(summary)
     return {
         "verdict": report.verdict.value,
@@ -123,8 +123,8 @@ def report_json(summary: Summary) -> dict[str, Any]:
 
 
 def percent(count: int, total: int) -> str:
-    """Return a share in percent, rounded down to two digits, or to more digits if it would
-    otherwise seem to be all or nothing."""
+    """Return a share in percent, rounded down to two digits. It has more digits if it would
+    otherwise be displayed as 0 % or 100 %."""
     if count in (0, total):
         return f"{100 * count // total if total else 0} %"
     digits = 2
@@ -181,7 +181,7 @@ def rows_text(output: OutputSummary) -> str:
     parts = []
     if output.differing_rows:
         parts.append(
-            f"{output.differing_rows:,} of {output.rows:,} rows have other largest elements."
+            f"{output.differing_rows:,} of {output.rows:,} rows have different largest elements."
         )
     if output.min_cosine is not None:
         parts.append(
@@ -274,7 +274,7 @@ def _conclusion(verdict: Verdict, models: list[ModelReport]) -> str:
     names = [printable(model.name) for model in models if model.verdict is Verdict.DIFFERENT]
     return (
         f"The new server gave other answers than the old server for {len(names)} of {len(models)} "
-        f"models: {_listed(names)}."
+        f"models: {_join_names(names)}."
     )
 
 
@@ -292,11 +292,12 @@ def _notes(models: list[ModelReport]) -> Iterator[str]:
     ]
     if doubtful:
         yield (
-            f"Too few noise comparisons to exclude that differences are noise: {_listed(doubtful)}."
+            f"Too few noise comparisons to exclude that differences are noise: "
+            f"{_join_names(doubtful)}."
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
 
 

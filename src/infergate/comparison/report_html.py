@@ -37,7 +37,8 @@ from infergate.comparison.timeline import MAX_TIME, Timeline
 from infergate.comparison.verdict import DifferenceCounts, Verdict
 
 MAX_CHARTED_OUTPUTS: Final = 100
-"""The number of outputs with charts and worst cases; those with the worst verdicts come first."""
+"""Maximum number of outputs with charts and worst cases. Outputs with the worst verdicts come
+first."""
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _NUMBER: Final = ' class="number"'
 _LONG_PERIOD: Final = 24 * 3600
@@ -155,7 +156,7 @@ def _output(output: OutputReport) -> Iterator[str]:
     if summary.known:
         facts.append(f"{summary.known:,} differences are known.")
     stats = summary.stats
-    facts.append(f"{stats.failing:,} of {stats.elements:,} elements are past the tolerance.")
+    facts.append(f"{stats.failing:,} of {stats.elements:,} elements exceed the tolerance.")
     if stats.bins:
         facts.append(
             f"Mean error {size_text(stats.mean_absolute)}, mean relative error "
@@ -225,7 +226,8 @@ def _errors(bins: Counter[int]) -> str:
 
 
 def _distances(differences: DifferenceCounts, noise: DifferenceCounts) -> str:
-    """Return a chart of the responses that differ by the size of the difference, beside noise."""
+    """Return a chart that shows how many responses differ by each size of difference, beside the
+    noise."""
     if not differences.differing or not noise.compared:
         return ""
     shown = _shown_bins(differences.distances + noise.distances)
@@ -248,8 +250,8 @@ def _distances(differences: DifferenceCounts, noise: DifferenceCounts) -> str:
 
 
 def _shown_bins(bins: Counter[int]) -> list[int]:
-    """Return the bins of a chart: all bins between the first and the last one with errors, and
-    those of zero and infinite errors if they are used."""
+    """Return the bins of a chart: all bins from the first to the last bin with errors, and the bins
+    of zero and infinite errors if they are used."""
     finite = [each for each in bins if each not in (ZERO_BIN, INFINITE_BIN)]
     shown = list(range(min(finite), max(finite) + 1)) if finite else []
     before, after = ([each] if each in bins else [] for each in (ZERO_BIN, INFINITE_BIN))

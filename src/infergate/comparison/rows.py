@@ -15,8 +15,8 @@ from infergate.core.tensor import Tensor
 
 @dataclass(slots=True)
 class RowStats:
-    """The result for all rows. ``min_cosine`` is None if no similarity was computed; ``differing``
-    is the number of rows with other largest elements."""
+    """The result for all rows. ``min_cosine`` is None if no similarity was computed. ``differing``
+    is the number of rows whose largest elements differ."""
 
     rows: int = 0
     differing: int = 0
@@ -28,8 +28,8 @@ class RowStats:
         return rule.cosine is None or self.min_cosine is None or self.min_cosine >= rule.cosine
 
     def distance(self, rule: OutputRule) -> float:
-        """Return the share of rows that do not agree, or one minus the similarity if that is
-        larger."""
+        """Return the share of rows whose largest elements differ, or one minus the smallest
+        similarity if that is larger."""
         distance = 0.0
         if rule.top_k is not None and self.rows:
             distance = self.differing / self.rows
@@ -67,7 +67,7 @@ def _count_agreeing(expected: Array, actual: Array, k: int) -> int:
         valid = (nan == other_nan).all(axis=1)
         expected, actual = np.where(nan, -np.inf, expected), np.where(other_nan, -np.inf, actual)
     threshold, other_threshold = _kth_largest(expected, k), _kth_largest(actual, k)
-    # Elements above the k-th largest value belong to every choice, those equal to it may.
+    # Elements above the k-th largest value belong to every choice; elements equal to it may belong.
     required = (expected > threshold) | (actual > other_threshold)
     possible = (expected >= threshold) & (actual >= other_threshold)
     agrees = valid & ~(required & ~possible).any(axis=1)
@@ -82,8 +82,9 @@ def _kth_largest(rows: Array, k: int) -> Array:
 
 
 def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
-    """Return the cosine similarity of each row: 1 for two equal rows, 0 if only one has zeros,
-    -1 if NaN or infinity is not equal in both. Equal NaNs and infinities do not count."""
+    """Return the cosine similarity of each row. It is 1 for two equal rows, 0 if only one of the
+    rows is all zeros, and -1 if NaN or infinity occurs in only one of the rows at an index. NaNs
+    and infinities that are equal in both rows are ignored."""
     with np.errstate(all="ignore"):
         first, second = expected.astype(np.float64), actual.astype(np.float64)
         finite = np.isfinite(first) & np.isfinite(second)
@@ -91,7 +92,7 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
         comparable = (finite | equal).all(axis=1)
         first[~finite] = second[~finite] = 0.0
         is_zero, other_is_zero = ~first.any(axis=1), ~second.any(axis=1)
-        first, second = _scaled(first), _scaled(second)
+        first, second = _scale_rows(first), _scale_rows(second)
         dot = np.einsum("ij,ij->i", first, second)
         norms = np.sqrt(np.einsum("ij,ij->i", first, first))
         norms *= np.sqrt(np.einsum("ij,ij->i", second, second))
@@ -104,7 +105,7 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
     return cosines
 
 
-def _scaled(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _scale_rows(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return each row divided by its largest element, so that no square overflows or vanishes."""
     with np.errstate(invalid="ignore"):  # 0 / 0
         scaled: npt.NDArray[np.float64] = rows / np.abs(rows).max(axis=1, keepdims=True)

@@ -37,11 +37,11 @@ DEFAULT_TOLERANCES: Final[Mapping[Datatype, Tolerance]] = {
     Datatype.FP64: Tolerance(1e-5, 1e-4),
     Datatype.FP32: Tolerance(1e-5, 1e-4),
     Datatype.FP16: Tolerance(1e-3, 1e-2),
-    # The mantissa of BF16 has 3 bits less than that of FP16.
+    # The mantissa of BF16 has 3 bits fewer than the mantissa of FP16.
     Datatype.BF16: Tolerance(8e-3, 8e-2),
 }
-"""The tolerances of outputs without a rule of their own. That of FP64 is as large as that of FP32,
-because servers often compute in FP32."""
+"""The tolerances of outputs without their own rule. FP64 has the tolerance of FP32, because servers
+often compute in FP32."""
 
 
 @record
@@ -62,7 +62,8 @@ class OutputRule:
     """The number of largest elements of each row along the last dimension that must be the same, in
     any order: 1 compares the predicted class. Equal elements may replace each other."""
     ignore: bool = False
-    """Whether differences are known: they are counted separately, and are no mismatches."""
+    """Whether differences are known. Known differences are counted separately, and are not
+    mismatches."""
 
     def __post_init__(self) -> None:
         Tolerance(self.atol or 0.0, self.rtol or 0.0)
@@ -135,8 +136,8 @@ class OutputCheck:
 @record
 class ComparisonRules:
     """The rules of a route. ``tolerances`` replaces entries of DEFAULT_TOLERANCES, and ``outputs``
-    has rules by the client's output name. An output's own ``atol`` or ``rtol`` replaces only that
-    part of the tolerance."""
+    has rules by the client's output name. If the rule of an output has only ``atol`` or only
+    ``rtol``, it replaces only this part of the tolerance."""
 
     tolerances: Mapping[Datatype, Tolerance] = EMPTY_MAPPING
     outputs: Mapping[str, OutputRule] = EMPTY_MAPPING

@@ -11,8 +11,9 @@ from infergate.comparison.rules import ComparisonRules
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The noise baseline of a comparison: ``percent`` of the compared inferences are sent to
-    ``backend`` too or, if it is empty, once more to the backend that served them."""
+    """The noise baseline of a comparison: ``percent`` of the compared inferences are also sent to
+    ``backend``. If ``backend`` is empty, they are sent once more to the backend that served
+    them."""
 
     backend: str = ""
     percent: float = 1.0
@@ -20,10 +21,10 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class MismatchStorage:
-    """A folder that holds the inferences whose responses differ: at most ``max_count`` files of
-    together ``max_bytes``, each for ``max_age`` seconds. Of the headers, only those in ``headers``
-    are stored. Tensors in ``removed`` are not stored, and the data of those in ``zeroed`` is
-    replaced by zeros. All of these are names or globs."""
+    """A folder that holds the inferences whose responses differ. It has at most ``max_count`` files
+    with a total of ``max_bytes``, and each file is kept for ``max_age`` seconds. Only the request
+    headers in ``headers`` are stored. Tensors in ``removed`` are not stored, and the data of
+    tensors in ``zeroed`` is replaced with zeros. All three fields contain names or globs."""
 
     path: Path
     max_count: int

@@ -3,8 +3,9 @@
 Summaries of several processes can be merged; the result does not depend on the order. A summary is
 bounded: clients may choose the names of models on routes with patterns, and servers choose the
 names of outputs, so each route has entries for at most MAX_MODELS models, and each model for at
-most MAX_OUTPUTS outputs. The others are added up under OTHER, and so are comparisons after which
-the model may not exist: names that clients invent must not displace names of models."""
+most MAX_OUTPUTS outputs. All other entries are aggregated under OTHER. So are comparisons whose
+responses do not prove that the model exists, because names that clients invent must not displace
+names of models."""
 
 from __future__ import annotations
 
@@ -50,9 +51,9 @@ class Summary:
     ) -> Verdict:
         """Add a comparison, and return the verdict on it, given all comparisons so far.
 
-        ``noise`` compares the expected server with itself. ``time`` is in seconds since the Unix
-        epoch, or 0 to leave the comparison out of the timelines. ``request_id`` identifies the
-        request in the list of worst cases."""
+        ``noise`` is a comparison of the expected server with itself. ``time`` is in seconds since
+        the Unix epoch, or 0 to omit the comparison from the timelines. ``request_id`` identifies
+        the request in the list of worst cases."""
         summary = self._model(route, _entry_name(model, comparison))
         if noise is not None:
             summary.add_noise(noise)
@@ -67,7 +68,7 @@ class Summary:
         return self._model(route, _entry_name(model, comparison)).classify(comparison, judge)
 
     def merge(self, other: Summary) -> None:
-        """Add the comparisons of ``other``, which does not change."""
+        """Add the comparisons of ``other``, which is not changed."""
         for route, models in other.routes.items():
             for name, summary in models.items():
                 self._model(route, name).merge(summary)

@@ -1,8 +1,8 @@
 """Comparison of two tensors of the same name.
 
-Tensors are read in place, in chunks, so that a comparison takes a few megabytes beside them. Two
-elements that are NaN are equal, as are two infinities of the same sign and the two zeros. NaN or
-infinity against any other value has an infinite error, which no tolerance accepts."""
+Tensors are read in place, in chunks, so that a comparison takes only a few additional megabytes.
+Two NaNs are equal, and so are two infinities of the same sign, and 0 and -0. If NaN or infinity is
+compared with any other value, the error is infinite, and no tolerance accepts it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ DATATYPE: Final = "datatype"
 SHAPE: Final = "shape"
 VALUES: Final = "values"
 CAUSES: Final = (MISSING, EXTRA, DATATYPE, SHAPE, VALUES)
-"""The causes of a difference of an output: the actual response does not have it, only the actual
-response has it, or its datatype, its shape or its values differ."""
+"""The causes of a difference. The output is missing in the actual response, exists only in the
+actual response, or differs in its datatype, shape or values."""
 Index = Annotated[tuple[Count, ...], Field(max_length=DEFAULT_LIMITS.rank)]
 
 
@@ -53,14 +53,14 @@ class ElementDifference:
 class OutputComparison:
     """The result of comparing an output, or the outputs of the same name in a stream.
 
-    ``cause`` is empty if the output is equal within its rule, else one of CAUSES. ``rule`` is
-    ``OutputCheck.describe()``. ``is_known`` is true for outputs that the rules ignore.
-    ``required_atol`` is the smallest ``atol`` with which the output passes, infinite if none does.
-    ``distance`` is the size of the difference, which is weighed against that of noise: the
-    smallest ``atol`` if the elements are checked with a tolerance, otherwise the share of elements
-    or rows that differ, or one minus the cosine similarity. ``cosine`` is the smallest of all
-    ``rows``, or None if the rule has no ``cosine``; ``differing_rows`` have other largest
-    elements."""
+    ``cause`` is one of CAUSES, or an empty string if the output is equal within its rule. ``rule``
+    is ``OutputCheck.describe()``. ``is_known`` is true for outputs that the rules ignore.
+    ``required_atol`` is the smallest ``atol`` with which the output passes, or infinity if it fails
+    with any ``atol``. ``distance`` is the size of the difference, which is weighed against the
+    noise. It is ``required_atol`` if the elements are checked with a tolerance. Otherwise, it is
+    the share of elements or rows that differ, or one minus the cosine similarity. ``cosine`` is the
+    smallest similarity of all ``rows``, or None if the rule has no ``cosine``. ``differing_rows``
+    is the number of rows whose largest elements differ."""
 
     name: str
     cause: str = ""
@@ -76,7 +76,7 @@ class OutputComparison:
     first: ElementDifference | None = None
     """The first failing element."""
     worst: ElementDifference | None = None
-    """The element that requires the largest ``atol``; without a tolerance, the element with the
+    """The element that requires the largest ``atol`` or, without a tolerance, the element with the
     largest error."""
 
 
@@ -113,7 +113,7 @@ def compare_tensors(check: OutputCheck, expected: Tensor, actual: Tensor) -> Out
 
 
 def merge_outputs(first: OutputComparison, second: OutputComparison) -> OutputComparison:
-    """Return the result for the outputs of both comparisons, of which ``first`` is earlier."""
+    """Return the merged result of two comparisons. ``first`` is the earlier one."""
     stats = ErrorStats()
     stats.merge(first.stats)
     stats.merge(second.stats)

@@ -25,8 +25,9 @@ class Timeline:
 
     doublings: Annotated[int, Field(ge=0, le=_MAX_DOUBLINGS)] = 0
     intervals: Intervals = field(default_factory=dict)
-    """The number of comparisons and of those that are equal, by the interval's start in seconds
-    since the Unix epoch divided by the length of an interval."""
+    """The number of comparisons, and the number of equal comparisons, in each interval. The key is
+    the start of the interval in seconds since the Unix epoch, divided by the length of an
+    interval."""
 
     def __post_init__(self) -> None:
         if self.intervals and max(self.intervals) << self.doublings > MAX_TIME:

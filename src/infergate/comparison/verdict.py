@@ -1,19 +1,20 @@
 """The verdict: whether the differences between two servers are more than noise.
 
-Noise is how often, and by how much, the expected server differs from itself. The rule follows
-Diffy (``JoinedDifferences.scala``) and extends it to samples of noise and to sizes of differences.
+Noise is the difference between two responses of the expected server to the same request. The rule
+follows Diffy (``JoinedDifferences.scala``), and extends it to samples of noise and to sizes of
+differences.
 
-With ``d`` the share of comparisons that differ and ``n`` the share of noise comparisons that
-differ, an output is *different* if
+Let ``d`` be the share of comparisons that differ, and ``n`` the share of noise comparisons that
+differ. An output is *different* if
 
 - ``d > n``, ``(d - n) / (d + n) > 20 %`` and ``d - n > 0.03 %`` (Diffy's thresholds), and
 - chance does not explain ``d``: the lower end of the interval of ``d`` is above the upper end of
   the interval of ``n`` (Wilson score intervals, 3 standard deviations).
 
-The same rule is applied to the shares of comparisons with a distance of at least ``2**e``, for
-every ``e``: a server that differs in as many responses as the noise, but by more, is different,
-too. Otherwise the differences are *within noise*. If no noise comparison differs, every difference
-is *different*: noise that was never observed excuses nothing."""
+The same rule is applied, for every ``e``, to the shares of comparisons with a distance of at least
+``2**e``. A server is thus different, too, if it differs in as many responses as the noise, but by
+larger distances. Otherwise, the differences are *within noise*. If no noise comparison differs,
+every difference is *different*, because no noise was observed that could explain it."""
 
 from __future__ import annotations
 
@@ -34,8 +35,7 @@ _DEVIATIONS: Final = 3.0
 
 
 class Verdict(enum.Enum):
-    """The verdict on a comparison, an output, a model or all of them, from the best verdict to the
-    worst."""
+    """The verdict on a comparison, an output, a model or a whole summary, from best to worst."""
 
     EQUAL = "equal"
     WITHIN_NOISE = "within_noise"
@@ -46,7 +46,7 @@ VERDICTS: Final = tuple(Verdict)
 
 
 def worst_verdict(*verdicts: Verdict) -> Verdict:
-    """Return the worst of ``verdicts``, or EQUAL without any."""
+    """Return the worst of ``verdicts``, or EQUAL if there are none."""
     return max(verdicts, key=VERDICTS.index, default=Verdict.EQUAL)
 
 
@@ -87,8 +87,8 @@ class DifferenceCounts:
 @record
 class Judgement:
     """The verdict on an output, with the shares of comparisons and of noise comparisons that
-    decided it: those with a distance in bin ``distance_bin`` or above. If ``distance_bin`` is
-    ZERO_BIN, these are all that differ."""
+    decided it. The shares count comparisons with a distance in bin ``distance_bin`` or above. If
+    ``distance_bin`` is ZERO_BIN, they count all comparisons that differ."""
 
     verdict: Verdict
     share: float = 0.0
@@ -103,7 +103,7 @@ def judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
         return Judgement(Verdict.EQUAL, share, noise_share)
     if not noise_share:
         return Judgement(Verdict.DIFFERENT, share, noise_share)
-    # The counts in bin ``index`` and above: those in the bins below are subtracted.
+    # Subtract the counts in the lower bins, to get the counts in bin ``index`` and above.
     count, noise_count = differences.differing, noise.differing
     noise_bins = sorted(noise.distances, reverse=True)
     for index in sorted(differences.distances):
@@ -122,10 +122,10 @@ def judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
 
 
 class CachedJudge:
-    """Judges like ``judge``, but judges the same counts again only after they have changed.
+    """Caches the results of ``judge`` until the counts change.
 
     Counts change only together with ``compared``, which never decreases. Each cache belongs to one
-    batch, because it holds all counts that it has judged."""
+    batch, because it keeps references to all counts that it has judged."""
 
     def __init__(self) -> None:
         self._judged: Final[dict[int, tuple[DifferenceCounts, tuple[int, int], Judgement]]] = {}
@@ -143,8 +143,9 @@ Judge = Callable[[DifferenceCounts, DifferenceCounts], Judgement]
 
 
 def noise_limit(differences: DifferenceCounts, noise: DifferenceCounts) -> float:
-    """Return the share of differing comparisons that noise could have although no noise comparison
-    differs, because there are few of them; 0 if ``differences`` are above it."""
+    """Return the largest share of differing comparisons that noise could explain although no noise
+    comparison differs, because there are only a few noise comparisons. Return 0 if the share of
+    ``differences`` is larger."""
     if noise.differing or not noise.compared or not differences.differing:
         return 0.0
     _, limit = interval(0, noise.compared)

@@ -96,7 +96,7 @@ class BalanceConfig(Section):
         default=10.0,
         description="Slow start: the time over which a new or recovered endpoint's share of "
         "requests rises from a tenth to its full weight. `consistent-hash` ignores it. With `0`, "
-        "the endpoint gets its full weight at once.",
+        "the endpoint gets its full weight immediately.",
     )
     panic_threshold: Percent = Field(
         default=0,
@@ -159,5 +159,5 @@ class HealthConfig(Section):
     fall: Positive = Field(
         default=3,
         description="Number of consecutive failed checks after which an endpoint counts as down. "
-        "The first check of an endpoint takes effect at once.",
+        "The first check of an endpoint takes effect immediately.",
     )

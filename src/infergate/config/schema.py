@@ -109,7 +109,7 @@ class BackendConfig(Section):
     kubernetes: KubernetesConfig | None = Field(
         default=None,
         description="Watch the EndpointSlices of the Kubernetes service that the only endpoint "
-        "names, so that pods are added and removed at once. DNS is used until the API server "
+        "names, so that pods are added and removed immediately. DNS is used until the API server "
         "responds. `{}` is enough if the URL has the pods' port.",
     )
     timeout: PositiveDuration = Field(
@@ -247,7 +247,7 @@ class LimitsConfig(Section):
 
     body: PositiveSize = Field(
         default=DEFAULT_LIMITS.body,
-        description="Maximum size of a request or response body or message, also after "
+        description="Maximum size of a request or response body or message, before and after "
         "decompression. Larger requests are refused with HTTP 413 or gRPC RESOURCE_EXHAUSTED. "
         "Example: `256MiB`.",
     )

@@ -30,8 +30,8 @@ class RetryConfig(Section):
     times: Annotated[int, Field(ge=0, le=10)] = Field(
         default=DEFAULT_RETRY_POLICY.max_retries,
         description="Maximum number of retries. A retry uses another endpoint if there is one. A "
-        "request that was not sent is retried at once. Other requests are retried after a random "
-        "backoff of up to 25 ms, 75 ms, 175 ms, and then 250 ms each. `0` disables retries.",
+        "request that was not sent is retried immediately. Other requests are retried after a "
+        "random backoff of up to 25 ms, 75 ms, 175 ms, and then 250 ms each. `0` disables retries.",
     )
     per_try_timeout: PositiveDuration | None = Field(
         default=None,

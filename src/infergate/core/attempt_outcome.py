@@ -17,5 +17,5 @@ class AttemptOutcome(enum.Enum):
     """The endpoint closed the connection early or sent an invalid response. Either the endpoint or
     this request is the cause."""
     UNKNOWN = "untold"
-    """The outcome says nothing about the endpoint, because the client disconnected or set too short
-    a deadline."""
+    """The outcome is no evidence about the endpoint, because the client disconnected or set too
+    short a deadline."""

@@ -1,4 +1,4 @@
-"""Dictionaries of bounded size, for results that depend on what clients send."""
+"""Dictionaries of bounded size, for results that depend on data from clients."""
 
 from __future__ import annotations
 

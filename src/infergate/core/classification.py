@@ -89,8 +89,8 @@ def descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray
 
 def format_floats(values: npt.NDArray[Any]) -> list[str]:
     """Return each of ``values``, 32-bit or 64-bit floats, as text that reads back as the same
-    value: with Triton's six decimals if they identify the value, else as the shortest text that
-    identifies it."""
+    value: with Triton's six decimals if they identify the value, and otherwise as the shortest text
+    that identifies it."""
     numbers = values.tolist()
     texts = [f"{value:f}" for value in numbers]
     inexact = _inexact_indices(texts, values)

@@ -18,7 +18,7 @@ from infergate.core.limits import Limits
 CONFIGURED_LIMITS: Final = frozenset(field.name for field in dataclasses.fields(Limits))
 """The names of the limits that are configured under ``limits``."""
 RETRY_AFTER_HEADER: Final = "retry-after"
-"""The header that says when the client may retry, in whole seconds."""
+"""The header with the number of whole seconds after which the client may retry."""
 CHALLENGE_HEADER: Final = "www-authenticate"
 """The header that asks the client to authenticate (RFC 9110, 11.6.1)."""
 

@@ -29,7 +29,8 @@ MAX_MEMBERS: Final = 4096
 """Maximum number of members in one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so
 the largest body has a quarter of this number of members."""
 _INPUT_CHUNK_BYTES: Final = 16 * KIB
-"""Bytes that are passed to zlib at once. Zlib copies the part that it does not consume."""
+"""Number of bytes that are passed to zlib in one call. Zlib copies the part that it does not
+consume."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _MEMBER_HEADER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 """Matches the start of every gzip member: deflate, with no reserved flags. Zlib rejects any other
@@ -68,8 +69,8 @@ def max_inflated_bytes(data: Buffer, window: int | None) -> int:
     """Return an upper bound on the inflated size of ``data``.
 
     A gzip member ends with its length, which zlib verifies. The four bytes before each apparent
-    member header are summed; the result is exact except for about one body in thousands, in which
-    the header pattern occurs by chance.
+    member header are summed. The result is exact unless the header pattern occurs by chance, as in
+    one of several thousand bodies.
     """
     max_bytes = len(data) * MAX_RATIO
     if window != GZIP or not _TRAILER_BYTES < len(data) <= _MAX_SEARCHED_BYTES:

@@ -17,12 +17,12 @@ class Limits:
     is_on_event_loop: ClassVar[bool] = False
     """Whether the limited work runs on the event loop and must therefore be short."""
     body: int = 64 * MIB
-    """Maximum size of a request or response, also after inflation (Triton HTTP: 64 MiB)."""
+    """Maximum size of a request or response, before and after inflation (Triton HTTP: 64 MiB)."""
     json: int = 32 * MIB
     """Maximum size of the JSON part of a body, and of each event of a backend's stream."""
     json_inline: int = 256 * KIB
     """Maximum size of JSON that is read and written on the event loop. Longer JSON goes to a helper
-    process, because it holds the interpreter for 2 to 90 ms per MiB."""
+    process, because it holds the interpreter lock for 2 to 90 ms per MiB."""
     headers: int = 16 * KIB
     """Maximum size of all header lines, or of the metadata, of one request (Caddy, h11: 16 KiB).
     The limit is higher if a listener's protocol needs it (``CodecPlugin.min_header_bytes``)."""

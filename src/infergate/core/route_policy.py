@@ -52,4 +52,4 @@ class RoutePolicy:
 
 
 DEFAULT_ROUTE_POLICY: Final = RoutePolicy()
-"""The policy of requests without a route: queries that the gateway sends by itself."""
+"""The policy of requests without a route: queries that the gateway itself sends."""

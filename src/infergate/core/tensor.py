@@ -33,8 +33,8 @@ carry only scalars."""
 
 
 class OpaqueParameters(dict[str, Any]):
-    """Parameters that have a meaning only for servers of certain ``protocols``, and the ``text``
-    from which they were parsed, which is sent to those servers unchanged.
+    """Parameters that have a meaning only for servers of certain ``protocols``. They were parsed
+    from ``text``, which is sent to these servers unchanged.
 
     ``rejection`` is the error for servers of other protocols, if the parameters have no meaning in
     other protocols.
@@ -198,7 +198,7 @@ def add_bytes_elements(
     event loop, NeedsOffloadError.
 
     The limit applies to all tensors of a message together: a thousand tensors of a million elements
-    each would hold the interpreter for minutes.
+    each would hold the interpreter lock for minutes.
     """
     elements = count + math.prod(shape)
     if elements > MAX_BYTES_ELEMENTS:

@@ -1,4 +1,5 @@
-"""A gateway in which each client can use and see only what its permit allows.
+"""A gateway that checks each client's permit, so that the client can use and see only permitted
+models and operations.
 
 The authorizer checks a request's summary before the message is parsed. This module checks the
 parsed operation itself, because a message's summary and body may differ.

@@ -191,12 +191,12 @@ class CachedRoute:
     def _key_parts(self, request: InferRequest, context: RequestContext) -> list[Buffer]:
         """Return the bytes that identify ``request``. Raises UncacheableError."""
         policy = self._policy
-        further: list[Any] = [
+        extra: list[Any] = [
             sorted(datatype.value for datatype in context.unsupported_datatypes),
             sorted(policy.forwarded(context.headers).items()),
             context.identity if policy.per_identity else None,
         ]
-        return key_parts(request, further, policy.ignored)
+        return key_parts(request, extra, policy.ignored)
 
     def _occurs_first(self, parts: Sequence[Buffer]) -> bool:
         """Return whether the inference occurs for the first time and must not be cached yet."""

@@ -58,7 +58,7 @@ class CanonicalFrontend:
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Perform ``operation`` and record it."""
         context.record.operation = OPERATION_NAMES[type(operation)]
-        with self._recorded(operation, context):
+        with self._recording(operation, context):
             await self._check(operation, context)
             response = await self._gateway.perform(operation, context)
             if isinstance(response, InferResponse):
@@ -72,7 +72,7 @@ class CanonicalFrontend:
         record = context.record
         record.operation, record.response_count = STREAM_OPERATION_NAME, 0
         context.stream_deadline = context.deadline
-        with self._recorded(request, context):
+        with self._recording(request, context):
             await self._check(request, context)
             binding = self._gateway.bind(request.model, request.version, context)
             context.renew_deadline()
@@ -88,13 +88,13 @@ class CanonicalFrontend:
         """Record that ``operation`` is refused with ``error``, and return the error."""
         context.record.operation = OPERATION_NAMES[type(operation)]
         try:
-            with self._recorded(operation, context):
+            with self._recording(operation, context):
                 raise error
         except GatewayError as recorded:
             return recorded
 
     @contextmanager
-    def _recorded(self, operation: Operation, context: RequestContext) -> Iterator[None]:
+    def _recording(self, operation: Operation, context: RequestContext) -> Iterator[None]:
         record = context.record
         record.protocol, record.model = IN_PROCESS, getattr(operation, "model", "")
         record.received_at = time.monotonic()

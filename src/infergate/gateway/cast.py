@@ -59,7 +59,7 @@ def casts_of(datatypes: Collection[Datatype], casts: CastRules) -> CastRules:
 def cast_back(
     inputs: tuple[Tensor, ...], model: ModelMetadata, casts: CastRules
 ) -> tuple[Tensor, ...]:
-    """Cast back those ``inputs`` that hold the substitute of the datatype that ``model`` declares.
+    """Cast back each input that has the substitute for the datatype declared by ``model``.
     ``inputs`` and ``model`` must use the names of the same side."""
     declared = {spec.name: DATATYPES_BY_NAME.get(spec.datatype) for spec in model.inputs}
     result: list[Tensor] = []

@@ -48,7 +48,7 @@ _MAX_TRANSLATED_MODELS: Final = 1024
 
 
 class RequestAuthorizer(Protocol):
-    """Decides which requests each client may send, and how often."""
+    """Authorizes the requests of each client, and charges rate limits."""
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
         """Authorize the request described by ``summary`` and return the summary to continue with.

@@ -76,7 +76,8 @@ class GatewayOptions:
     steps: Steps = UNTRACED
     observers: Mapping[int, Sequence[ExchangeObserver]] = field(default_factory=dict)
     """The observers of routes with layers, by the route's position in the table, because routes
-    that differ in their headers have the same label. They see what the client sees."""
+    that differ in their headers have the same label. They see the requests and responses as the
+    client does."""
     layers: Mapping[int, Sequence[RouteLayer]] = field(default_factory=dict)
     """The layers of routes, by the route's position in the table. The first is next to the
     client."""
@@ -181,7 +182,7 @@ class RoutingGateway:
             self.comparer.reset()
 
     def route_label(self, model: str, version: str, headers: Mapping[str, str]) -> str:
-        """Return the label of the route that a request takes, or an empty text if no route
+        """Return the label of the route that a request takes, or an empty string if no route
         matches."""
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label

@@ -76,27 +76,27 @@ class HookedRoute:
         self._limits: Final = limits
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
-        passage = _Passage(self._limits, context, is_stream=False)
-        changed = await passage.before(request, self._hooks)
-        response = passage.answer
+        inference = _HookedInference(self._limits, context, is_stream=False)
+        changed = await inference.before(request, self._hooks)
+        response = inference.answer
         if response is None:
             response = await self._inner.infer(changed, context)
-        return await passage.after(response)
+        return await inference.after(response)
 
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        passage = _Passage(self._limits, context, is_stream=True)
-        changed = await passage.before(request, self._hooks)
-        if passage.answer is not None:
-            yield await passage.after(replace(passage.answer, is_last=True))
+        inference = _HookedInference(self._limits, context, is_stream=True)
+        changed = await inference.before(request, self._hooks)
+        if inference.answer is not None:
+            yield await inference.after(replace(inference.answer, is_last=True))
             return
         async with aclosing(self._inner.stream(changed, context)) as responses:
             async for response in responses:
-                yield await passage.after(response)
+                yield await inference.after(response)
 
 
-class _Passage:
+class _HookedInference:
     """The state of one inference that passes through the hooks."""
 
     def __init__(self, limits: Limits, context: RequestContext, *, is_stream: bool) -> None:

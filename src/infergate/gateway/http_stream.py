@@ -51,9 +51,9 @@ async def open_http_stream(
     wire: Any,
     context: RequestContext,
 ) -> Any:
-    """Return the HTTP response to ``wire``, the request from which ``parsed`` was read. Its body is
-    the first inference response, and its ``body_stream`` holds the other responses. Raises an error
-    that replaces the first response."""
+    """Return the HTTP response to ``wire``, whose parse result is ``parsed``. Its body is the first
+    inference response, and its ``body_stream`` holds the other responses. Raises an error that
+    replaces the first response."""
     context.record.operation = STREAM_OPERATION_NAME
     context.record.response_count = 0
     responses = _start_stream(gateway, parsed, context)

@@ -64,7 +64,7 @@ class InferenceGateway(Protocol):
     async def describe(
         self, model: str, version: str, context: RequestContext, *, newer: bool = False
     ) -> ModelMetadata:
-        """Return the metadata of a model in the client's names, and record the model's route in
+        """Return the metadata of a model with the client's names, and record the model's route in
         ``context``. The metadata is at most a minute old, or a second old if ``newer`` is set."""
         ...
 

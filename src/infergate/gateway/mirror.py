@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class MirrorSender:
-    """Sends at most ``max_concurrent`` copies at once."""
+    """Sends at most ``max_concurrent`` copies at a time."""
 
     def __init__(self, max_concurrent: int, counters: RouteCounters) -> None:
         self._max_concurrent: Final = max_concurrent
@@ -45,7 +45,7 @@ class MirrorSender:
         self._latest: Final[dict[SequenceKey | None, asyncio.Task[None]]] = {}
         """The latest task of each sequence."""
         self._incomplete: Final = BoundedCache[SequenceKey | None, None](_MAX_INCOMPLETE)
-        """Sequences of which a copy was dropped."""
+        """Sequences with a dropped copy."""
 
     def admit(
         self, request: InferRequest, size: int, memory: MemoryAccount

@@ -1,4 +1,4 @@
-"""The list of models and their states, in the clients' names.
+"""The list of models and their states, with the clients' names.
 
 A slow backend must not delay the results of other backends. Each query has a short timeout, and all
 queries of one status share a longer timeout. Only a few queries run at the same time."""
@@ -102,9 +102,9 @@ def _state(readiness: Response) -> str:
 
 
 class ModelCatalogue:
-    """The models that clients reach by ``table``, whose routes are ``bindings``. ``configuration``
-    and ``statistics`` return the configuration and statistics of one model, or raise
-    GatewayError."""
+    """The models that clients reach through the routes of ``table``, which ``bindings`` maps to
+    backends. ``configuration`` and ``statistics`` return the configuration and statistics of one
+    model, or raise GatewayError."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class ModelCatalogue:
     async def _listed_models(
         self, operation: ModelIndexRequest, context: RequestContext
     ) -> tuple[list[tuple[ModelIndexEntry, RouteBinding]], list[str]]:
-        """Return the listed models in the clients' names, each with its route, and the errors of
+        """Return the listed models with the clients' names, each with its route, and the errors of
         backends that cannot be reached. Models with exact routes come first. Each backend is
         queried once."""
         backends = {binding.backend.name: binding.backend for binding in self._bindings}

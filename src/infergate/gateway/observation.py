@@ -12,8 +12,8 @@ from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 
 _RESPONSE_BYTES: Final = 1024
-"""The memory charged for a response besides the data of its tensors. A stream may have millions of
-responses without data."""
+"""The memory in bytes charged for a response in addition to the data of its tensors. A stream may
+have millions of responses without data."""
 
 
 class Observation:

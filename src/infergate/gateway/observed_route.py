@@ -29,8 +29,8 @@ class ExchangeObserver(Protocol):
         ...
 
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
-        """Receive a finished exchange. The method runs on the event loop, must return at once, and
-        must not raise. ``memory`` is the account of the request: an observer that keeps the
+        """Receive a finished exchange. The method runs on the event loop, must return immediately,
+        and must not raise. ``memory`` is the account of the request: an observer that keeps the
         exchange charges it with ``detach_optional``."""
         ...
 
@@ -47,7 +47,7 @@ class ObservedRoute:
         self._observers: Final = tuple(observers)
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
-        observers = self._selected(request, context)
+        observers = self._select_observers(request, context)
         if not observers:
             return await self._inner.infer(request, context)
         observation = Observation(request, context, is_stream=False)
@@ -65,7 +65,7 @@ class ObservedRoute:
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        observers = self._selected(request, context)
+        observers = self._select_observers(request, context)
         observation = Observation(request, context, is_stream=True)
         try:
             async with aclosing(self._inner.stream(request, context)) as responses:
@@ -81,7 +81,7 @@ class ObservedRoute:
         finally:
             _report(observation, observers, context)
 
-    def _selected(
+    def _select_observers(
         self, request: InferRequest, context: RequestContext
     ) -> tuple[ExchangeObserver, ...]:
         if uses_shared_memory(request):

@@ -277,7 +277,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
     __slots__ = ("_checked",)
 
     _checked: Any
-    """The message as far as it was validated, from which the request was built."""
+    """The client's message, or the validated message that ``prepare_now`` returned."""
 
     # ---- the request
 
@@ -328,7 +328,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
     # ---- in a task
 
     def _infer(self) -> Awaitable[Resp]:
-        """Serve a request of which nothing has been sent."""
+        """Serve the request from the beginning: its message has not been sent."""
         return self._pipeline.infer(
             self._wire, self.summary, self._binding, self.context, self._checked
         )
@@ -351,7 +351,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
 
     _codec_offload: BackendCodecOffload[Any, Any]
     _operation: InferRequest
-    """The parsed request in the backend's names."""
+    """The parsed request with the backend's names."""
     _parsed: Any
     """The result of ``parse_inline``."""
     _result: InferResponse | None
@@ -423,7 +423,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
     # ---- in a task
 
     def _infer(self) -> Awaitable[Resp]:
-        """Serve a request of which nothing has been sent."""
+        """Serve the request from the beginning: its message has not been sent."""
         return self._relay.translation.infer(
             self._wire, self.summary, self._binding, self.context, self._parsed
         )

@@ -36,7 +36,7 @@ _CONFIG: Final = "config"
 
 
 def to_backend(operation: OfVersion, route: Route) -> OfVersion:
-    """Return ``operation``, which is not an inference, in the backend's names."""
+    """Return ``operation``, which is not an inference, with the backend's names."""
     if not route.rewrite.renames:
         return operation
     model = route.backend_model(operation.model)
@@ -44,7 +44,7 @@ def to_backend(operation: OfVersion, route: Route) -> OfVersion:
 
 
 def inference_to_backend(request: InferRequest, route: Route) -> InferRequest:
-    """Return ``request`` in the backend's names."""
+    """Return ``request`` with the backend's names."""
     return replace(
         request,
         model=route.backend_model(request.model),
@@ -55,12 +55,12 @@ def inference_to_backend(request: InferRequest, route: Route) -> InferRequest:
 
 
 def outputs_to_client(outputs: tuple[Tensor, ...], route: Route) -> tuple[Tensor, ...]:
-    """Return the ``outputs`` of an inference in the client's names."""
+    """Return the ``outputs`` of an inference with the client's names."""
     return _rename(outputs, _invert(route.rewrite.outputs), "output")
 
 
 def model_to_backend(operation: OfModel, route: Route) -> OfModel:
-    """Return ``operation``, which names a model and no version, in the backend's names. The
+    """Return ``operation``, which names a model and no version, with the backend's names. The
     configuration of a load request gets the backend's names where ``to_client`` would replace names
     in a reported configuration."""
     renamed = replace(operation, model=route.backend_model(operation.model))
@@ -91,7 +91,7 @@ def _config_to_backend(config: Any, model: str, route: Route) -> Any:
 def metadata_to_backend(
     declared: ModelMetadata, request: ModelOperation, route: Route
 ) -> ModelMetadata:
-    """Return the ``declared`` metadata of the model of ``request`` in the backend's names."""
+    """Return the ``declared`` metadata of the model of ``request`` with the backend's names."""
     if declared.name == request.model and not route.rewrite.renames:
         return declared
     return replace(
@@ -103,7 +103,7 @@ def metadata_to_backend(
 
 
 def to_client(response: Response, request: ModelOperation, route: Route) -> Response:
-    """Return ``response``, the response to ``request``, in the client's names. ``request`` is not
+    """Return ``response``, the response to ``request``, with the client's names. ``request`` is not
     an inference."""
     if isinstance(response, ModelMetadata):
         response = _check_metadata(response)

@@ -41,6 +41,6 @@ class TransformsMetadata(Protocol):
     def __call__(self, inner: RouteInferences, /) -> RouteInferences: ...
 
     def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
-        """Return the metadata that clients see of ``model``, the metadata of the next layer. Raises
-        GatewayError."""
+        """Return the model's metadata as clients see it. ``model`` is the metadata of the next
+        layer. Raises GatewayError."""
         ...

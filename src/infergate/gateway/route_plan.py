@@ -29,7 +29,7 @@ from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 
 DescribeModel = Callable[[str, str, RouteBinding, RequestContext], Awaitable[ModelMetadata]]
-"""Returns the metadata of a model and version on a route, in the client's names."""
+"""Returns the metadata of a model and version on a route, with the client's names."""
 _RequestStep = Callable[[InferRequest, RequestContext], Awaitable[InferRequest]]
 _Respond = Callable[[Response], Awaitable[InferResponse]]
 

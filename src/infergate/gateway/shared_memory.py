@@ -121,8 +121,8 @@ class StagedRequest:
 
 
 class SharedMemory:
-    """The registered regions. ``enabled`` says whether regions can be registered. ``backends`` are
-    the backends that read regions themselves. The regions of ``predecessor``, the instance of the
+    """The registered regions. ``enabled`` allows clients to register regions. ``backends`` are the
+    backends that read regions themselves. The regions of ``predecessor``, the instance of the
     previous configuration, are kept."""
 
     def __init__(
@@ -440,8 +440,8 @@ def _write_outputs(
 
 
 async def _run_copy(function: Callable[[*Ts], T], *arguments: *Ts, inline: bool) -> T:
-    """Run ``function(*arguments)``, which copies data: directly if ``inline`` is set, else in a
-    thread."""
+    """Run ``function(*arguments)``, which copies data: directly if ``inline`` is set, and otherwise
+    in a thread."""
     if inline:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)

@@ -213,7 +213,7 @@ class TrafficSplit:
         return _is_same(target, mirror)
 
     def _send_compared(self, kept: KeptInference) -> None:
-        """Send a copy of an inference, to compare its responses with those of ``kept``."""
+        """Send a copy of an inference, to compare its responses with the kept responses."""
         compared = self._compared
         assert compared is not None
         exchange = kept.exchange()

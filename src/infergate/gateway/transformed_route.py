@@ -58,7 +58,7 @@ class TransformLayer:
         return TransformedRoute(self, inner)
 
     def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
-        """Return the metadata that clients see of ``model``."""
+        """Return the metadata of ``model`` as clients see it."""
         return self.transforms.transform_metadata(model)
 
 

@@ -46,7 +46,7 @@ class Gateway:
     def __init__(self, config: Config, *, access_log: bool = False) -> None:
         """Raises ConfigError for conflicts between the entries of ``config``."""
         self._has_access_log: Final = access_log
-        self._config = self._adapted(config)
+        self._config = self._adapt_config(config)
         self._path: Path | None = None
         self._folder = Path()
         self._running: RunningGateway | None = None
@@ -84,7 +84,7 @@ class Gateway:
         """The bound addresses of the listeners, by name: ``http``, ``grpc``, ``admin``,
         ``additional.<name>``, ``graphpipe[0]``. Ports are the actual ports, even if the
         configuration has port 0."""
-        running = self._started()
+        running = self._require_running()
         bound = {name: listener.address for name, listener in running.listeners.items()}
         return listener_addresses(running.config, bound)
 
@@ -108,7 +108,7 @@ class Gateway:
     def drain(self) -> None:
         """Report that the gateway is not ready, in every protocol, but continue to serve
         requests."""
-        self._started().drain()
+        self._require_running().drain()
 
     async def stop(self, grace: float | None = None) -> None:
         """Stop accepting connections, wait up to ``grace`` seconds for requests to finish, and
@@ -126,7 +126,7 @@ class Gateway:
         Raises ConfigError if the configuration is invalid, and ConfigRejectedError if it cannot
         replace the active one. The active configuration then stays in effect."""
         new = await asyncio.to_thread(self._read, config)
-        await self._started().reload(new)
+        await self._require_running().reload(new)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -152,7 +152,7 @@ class Gateway:
         """Run ``request`` on the route of its model, and return the only response. Raises TypeError
         if a field of ``request`` has another type than declared."""
         check_types(request)
-        response = await self._started().in_process.perform(request, timeout, headers)
+        response = await self._require_running().in_process.perform(request, timeout, headers)
         assert isinstance(response, InferResponse)
         return response
 
@@ -167,7 +167,7 @@ class Gateway:
         the stream. The route's timeout applies to each response, and ``timeout`` to the whole
         stream. Raises TypeError like ``infer``."""
         check_types(request)
-        responses = self._started().in_process.stream(request, timeout, headers)
+        responses = self._require_running().in_process.stream(request, timeout, headers)
         async with aclosing(responses):
             async for response in responses:
                 yield response
@@ -182,7 +182,7 @@ class Gateway:
     ) -> ModelMetadata:
         """Return the metadata of ``model`` as clients see it."""
         operation = ModelMetadataRequest(model, version)
-        metadata = await self._started().in_process.perform(operation, timeout, headers)
+        metadata = await self._require_running().in_process.perform(operation, timeout, headers)
         assert isinstance(metadata, ModelMetadata)
         return metadata
 
@@ -196,15 +196,15 @@ class Gateway:
     ) -> bool:
         """Return whether ``model``, or by default the gateway, is ready."""
         operation = ModelReadyRequest(model, version) if model else ServerReadyRequest()
-        status = await self._started().in_process.perform(operation, timeout, headers)
+        status = await self._require_running().in_process.perform(operation, timeout, headers)
         assert isinstance(status, HealthStatus)
         return status.ok
 
     # ---- overridden by the subclass of ``infergate serve``, which owns the process
 
-    def _adapted(self, config: Config) -> Config:
-        """Check ``config``, and return it without the settings of the process, for which the caller
-        is responsible. Raises ConfigError."""
+    def _adapt_config(self, config: Config) -> Config:
+        """Check ``config``, and return it without the settings that affect the whole process,
+        because the process belongs to the caller. Raises ConfigError."""
         check_config(config, needs_listener=False)
         changes: dict[str, Any] = {"workers": 1}
         if not self._has_access_log:
@@ -214,7 +214,7 @@ class Gateway:
     def _assemble(self, config: Config) -> RunningGateway:
         return assemble(config)
 
-    def _started(self) -> RunningGateway:
+    def _require_running(self) -> RunningGateway:
         if self._running is None:
             raise RuntimeError("the gateway is not running")
         return self._running
@@ -226,7 +226,7 @@ class Gateway:
             config = _load(self._path)
         elif not isinstance(config, Config):
             config = _from_mapping(config, self._folder)
-        return self._adapted(config)
+        return self._adapt_config(config)
 
 
 def _load(file: Path) -> Config:

@@ -74,7 +74,7 @@ class ClientKind:
 
 
 WITHOUT_METADATA: Final = ("kserve-v1",)
-"""Protocols without metadata: the clients know it, and the gateways declare it."""
+"""Protocols without metadata. The clients know the metadata, and the gateways declare it."""
 CLIENT_KINDS: Final = (
     ClientKind("V2 REST, JSON", "v2-rest", "http"),
     ClientKind("V2 REST, binary", "v2-rest", "http", TRITON),

@@ -1,7 +1,7 @@
 """Compares inferences before and after translation.
 
 Equal differences have equal notes, because the table lists each note once. A difference that this
-module cannot explain is wrong.
+module cannot explain is marked as wrong.
 """
 
 from __future__ import annotations

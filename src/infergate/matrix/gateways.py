@@ -91,7 +91,7 @@ def client_model_name(backend: str, model: str) -> str:
 
 
 _ADDITIONAL: Final = {name: {**_FREE_PORT, "protocols": (name,)} for name in WITHOUT_METADATA}
-"""Listeners for protocols whose paths another protocol of the shared listener has too."""
+"""Listeners for protocols that share their paths with another protocol of the shared listener."""
 _INNER_CONFIG: Final = {
     "listeners": {
         "http": _FREE_PORT,

@@ -60,7 +60,7 @@ def summarize_mismatches(
             damaged.append(entry)
             continue
         exchange = entry.exchange
-        for outcome in entry.further.values():
+        for outcome in entry.further_outcomes.values():
             summary.add(
                 exchange.route,
                 exchange.request.model,

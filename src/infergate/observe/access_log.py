@@ -37,8 +37,8 @@ _LINES_PER_WAKE_UP: Final = 256
 """Number of waiting lines at which the thread is woken early. With a larger batch, the thread would
 hold the interpreter lock for more than a millisecond or two, and requests would have to wait."""
 _LINES_PER_WRITE: Final = 64
-"""Lines formatted before the thread releases the interpreter. Formatting them takes about 0.3
-ms."""
+"""Number of lines that are formatted before the thread releases the interpreter lock. Formatting
+them takes about 0.3 ms."""
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
 _MAX_TEXT: Final = 256
 """Maximum number of characters of a client's text."""

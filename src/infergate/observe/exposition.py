@@ -1,8 +1,8 @@
 """Writes metrics in Prometheus' text format, or in OpenMetrics, which has exemplars.
 
-prometheus_client writes the headers of families, and families of its own types. prometheus_client
-takes several microseconds per line, so this module writes the rows of a ``MetricFamily``, in chunks
-and on demand."""
+prometheus_client writes the headers of families, and the families that have its own types. It takes
+several microseconds per line, so this module writes the rows of a ``MetricFamily``, in chunks and
+on demand."""
 
 from __future__ import annotations
 

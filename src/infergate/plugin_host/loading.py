@@ -25,7 +25,7 @@ BACKENDS: Final = "infergate.backends"
 TRANSFORMS: Final = "infergate.transforms"
 """The entry point group of transforms."""
 SLOW_SECONDS: Final = 5.0
-"""Seconds after which the log says that a plug-in is still being imported or created."""
+"""Seconds after which a log line reports that a plug-in is still being imported or created."""
 IMPORT_SECONDS: Final = 120.0
 """Maximum duration of an import. Large libraries take half a minute from a cold disk."""
 _PATH: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")

@@ -35,8 +35,8 @@ from infergate.plugins.base import Plugin
 MAX_HANGING: Final = 64
 """Number of abandoned calls still running at which further calls are refused."""
 HANGING_GRACE: Final = 1.0
-"""Seconds for which more abandoned calls than that are accepted. Abandoned asynchronous calls are
-cancelled, and usually end within this time."""
+"""Seconds for which more than ``MAX_HANGING`` abandoned calls are accepted. Abandoned asynchronous
+calls are cancelled, and usually end within this time."""
 CLOSE_SECONDS: Final = 5.0
 """Maximum duration of ``Plugin.close``."""
 _LOG_SECONDS: Final = 10.0

@@ -27,7 +27,7 @@ time."""
 
 
 @dataclass(slots=True, eq=False)
-class _Hang:
+class _HangState:
     """The time at which a transform is called again after it did not describe its tensors in
     time."""
 
@@ -41,7 +41,7 @@ class PluginStep(AsyncStep):
     runner: PluginRunner
     timeout: float
     limits: Limits
-    hang: _Hang = field(default_factory=_Hang)
+    hang: _HangState = field(default_factory=_HangState)
 
     @property
     def transform(self) -> TensorTransform:

@@ -41,7 +41,7 @@ class Plugin:
 
 @dataclass(slots=True, kw_only=True)
 class PluginCall:
-    """The facts about one inference that a plug-in may use besides its tensors."""
+    """The facts about one inference, other than its tensors, that a plug-in may use."""
 
     route: str = ""
     """The label of the route in logs and metrics."""

@@ -16,9 +16,9 @@ class TensorTransform(Plugin, abc.ABC):
     client.
 
     The model's metadata is transformed too, so that clients see the names, datatypes and shapes
-    that the route expects and returns. The methods for metadata must return at once. All methods
-    may raise GatewayError. For BAD_REQUEST, the client receives the error's public text, preceded
-    by the name of the tensor.
+    that the route expects and returns. The methods for metadata must return immediately. All
+    methods may raise GatewayError. For BAD_REQUEST, the client receives the error's public text,
+    preceded by the name of the tensor.
     """
 
     @property
@@ -33,8 +33,8 @@ class TensorTransform(Plugin, abc.ABC):
 
     @abc.abstractmethod
     def apply(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """Return the tensors of ``writes``, made from those of ``reads``. This method runs in a
-        thread, and several threads may run it at the same time."""
+        """Return the tensors of ``writes``, made from the tensors of ``reads``. This method runs in
+        a thread, and several threads may run it at the same time."""
 
     def forward_metadata(self, *tensors: TensorMetadata) -> Sequence[TensorMetadata]:
         """Return the metadata of ``writes`` for the tensors of ``reads``. Called for steps of

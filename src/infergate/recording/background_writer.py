@@ -35,8 +35,8 @@ _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
 _JOBS_PER_PAUSE: Final = 8
 """Number of exchanges that are encoded between two pauses while the queue is long. With a short
-queue, the thread pauses after each exchange. In a pause, the thread releases the interpreter long
-enough for the event loop to wake up, which would otherwise wait for up to 5 ms."""
+queue, the thread pauses after each exchange. In a pause, the thread releases the interpreter lock
+long enough for the event loop to wake up, which would otherwise wait for up to 5 ms."""
 _LONG_QUEUE: Final = 100
 _PAUSE_SECONDS: Final = 0.00005
 _CLOSE_TIMEOUT_SECONDS: Final = 3.0
@@ -144,8 +144,8 @@ class BackgroundWriter:
         self._close_file(BatchReport([]))
 
     def _collect(self, jobs: list[WriteJob]) -> list[_Control | None]:
-        """Wait for an item, and add jobs to ``jobs`` until the batch is complete. Return the
-        command that ended the batch, or None if no command ended it."""
+        """Wait for an item, and add jobs to ``jobs`` until the batch is complete. Return a list
+        with the command that ended the batch, or an empty list if no command ended it."""
         size, item = 0, self._queue.get()
         if isinstance(item, WriteJob) and self._queue.empty() and not self._is_closing:
             time.sleep(_COLLECT_SECONDS)
@@ -214,5 +214,5 @@ class BackgroundWriter:
 
 
 def _pause() -> None:
-    """Release the interpreter, so that the event loop can run."""
+    """Release the interpreter lock, so that the event loop can run."""
     time.sleep(_PAUSE_SECONDS)

@@ -164,7 +164,7 @@ def _rfc_3339(seconds: float) -> str:
 
 def _metadata(headers: Mapping[str, str]) -> str:
     """Return ``headers`` as KServe writes them: JSON with a list of values for each name. Headers
-    beyond ``_MAX_METADATA_BYTES`` are left out."""
+    beyond ``_MAX_METADATA_BYTES`` are omitted."""
     chosen: dict[str, list[str]] = {}
     size = 0
     for name, value in headers.items():

@@ -1,7 +1,7 @@
 """The recording files of one process: rotation, and the limit on their total size.
 
 All workers of a gateway share a folder. The name of a file contains the number of its worker, and
-each worker manages the files with its number, including those of its predecessors. Each of *n*
+each worker manages the files with its number, including the files of earlier workers. Each of *n*
 workers may use 1/*n* of the total size, so together they never exceed it.
 """
 
@@ -62,7 +62,7 @@ class RecordingDirectory:
 
     @property
     def current(self) -> str:
-        """The name of the file that is being written, or an empty text."""
+        """The name of the file that is being written, or an empty string."""
         return self._name
 
     def append(self, parts: Sequence[Buffer]) -> int:

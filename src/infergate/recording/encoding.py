@@ -72,13 +72,13 @@ class RecordedExchange:
     """A record of a file. ``position`` and ``length`` are the position and length of its frame in
     bytes.
 
-    ``further`` has the outcomes of the same request at other backends, by the backend's name.
-    ``redacted`` has the names of tensors that were removed or zeroed, and ``redaction.BODY`` if the
-    request's body was removed. ``overhead`` is the estimated memory of everything except tensor
-    data, in bytes."""
+    ``further_outcomes`` has the outcomes of the same request at other backends, by the name of the
+    backend. ``redacted`` has the names of tensors that were removed or zeroed, and
+    ``redaction.BODY`` if the request's body was removed. ``overhead`` is the estimated memory of
+    everything except tensor data, in bytes."""
 
     exchange: Exchange
-    further: Mapping[str, Outcome] = _NO_FURTHER
+    further_outcomes: Mapping[str, Outcome] = _NO_FURTHER
     redacted: tuple[str, ...] = ()
     gateway_version: str = __version__
     position: int = 0
@@ -88,8 +88,8 @@ class RecordedExchange:
     @property
     def size(self) -> int:
         """The estimated memory in bytes."""
-        further = sum(outcome.size for outcome in self.further.values())
-        return self.overhead + self.exchange.size + further
+        further_bytes = sum(outcome.size for outcome in self.further_outcomes.values())
+        return self.overhead + self.exchange.size + further_bytes
 
     @property
     def sequence(self) -> SequenceKey | None:
@@ -102,13 +102,14 @@ class RecordedExchange:
 
 def encode_exchange(
     exchange: Exchange,
-    further: Mapping[str, Outcome] = _NO_FURTHER,
+    further_outcomes: Mapping[str, Outcome] = _NO_FURTHER,
     redacted: Sequence[str] = (),
     pause: Callable[[], object] = lambda: None,
 ) -> list[Buffer]:
     """Return the record of ``exchange`` as parts. The parts with tensor data are views, not copies.
-    ``further`` and ``redacted`` are as in :class:`RecordedExchange`. ``pause`` is called now and
-    then during long work, so that a thread can let others run. Raises UnrecordableError."""
+    ``further_outcomes`` and ``redacted`` are fields of :class:`RecordedExchange`. ``pause`` is
+    called now and then during long work, so that a thread can let others run. Raises
+    UnrecordableError."""
     message = _Record(
         gateway_version=__version__,
         format_version=FORMAT_VERSION,
@@ -122,12 +123,12 @@ def encode_exchange(
     )
     for name, value in exchange.headers.items():
         message.headers.add(name=_encode(name), value=_encode(value))
-    request, outcomes = exchange.request, (exchange.outcome, *further.values())
+    request, outcomes = exchange.request, (exchange.outcome, *further_outcomes.values())
     try:
         sequence_key(request)  # this checks the id of the sequence, which readers rely on
         _write_request(message.request, request)
         _write_outcome(message.outcome, exchange.outcome, pause)
-        for name, outcome in further.items():
+        for name, outcome in further_outcomes.items():
             named = message.further_outcomes.add(name=_encode(name))
             _write_outcome(named.outcome, outcome, pause)
     except (GatewayError, TypeError, ValueError, RecursionError) as error:
@@ -257,14 +258,14 @@ def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> Recorde
             message.started_at,
             message.is_stream,
         )
-        further = {
+        further_outcomes = {
             _decode(each.name): _read_outcome(each.outcome, tensor_data)
             for each in message.further_outcomes
         }
         redacted = tuple(map(_decode, message.redacted))
         found = RecordedExchange(
             exchange,
-            further,
+            further_outcomes,
             redacted,
             message.gateway_version,
             position,
@@ -281,12 +282,12 @@ def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> Recorde
     return found
 
 
-def _check_objects(metadata: Buffer, further: int = 0) -> int:
+def _check_objects(metadata: Buffer, more_objects: int = 0) -> int:
     """Return the number of messages in ``metadata``, a record without tensor data. Raises
-    MalformedMessageError if it has too many, together with ``further`` objects, or too many
+    MalformedMessageError if it has too many, together with ``more_objects`` objects, or too many
     fields."""
     messages = check_fields(_Record, metadata, _MAX_FIELDS, max_messages=_MAX_OBJECTS)
-    _check_count(messages + further)
+    _check_count(messages + more_objects)
     return messages
 
 

@@ -35,7 +35,7 @@ def as_json(part: RecordedExchange | DamagedPart) -> Json:
         "id": request.id,
         "inputs": _tensors(request.inputs),
         **_outcome(exchange.outcome),
-        "further": {name: _outcome(outcome) for name, outcome in part.further.items()},
+        "further": {name: _outcome(outcome) for name, outcome in part.further_outcomes.items()},
         "redacted": list(part.redacted),
         "gateway_version": part.gateway_version,
     }
@@ -88,5 +88,5 @@ def as_text(part: RecordedExchange | DamagedPart) -> str:
     fields += [f"responses={len(outcome.responses)}"] if exchange.is_stream else []
     fields += [f"sequence={part.sequence.id}"] if part.sequence else []
     fields += [f"id={exchange.request_id}"] if exchange.request_id else []
-    fields += [f"{name}={each.kind}" for name, each in part.further.items()]
+    fields += [f"{name}={each.kind}" for name, each in part.further_outcomes.items()]
     return "  ".join(fields)

@@ -3,7 +3,7 @@
 - Requests never wait for the log. Exchanges wait in a queue with limits on their number and bytes;
   their memory counts as optional work in ``limits.in_flight_bytes``. Exchanges beyond a limit are
   dropped and counted.
-- Helper processes write all but small events as JSON, because orjson holds the interpreter.
+- Helper processes write all but small events as JSON, because orjson holds the interpreter lock.
 - Failures of the sink are counted, and logged when they begin and when they end.
 """
 

@@ -62,8 +62,8 @@ def read_recording(
 
 
 def recording_files(names: Iterable[str]) -> list[Path]:
-    """Return the files with these names, in which a folder is replaced by its recordings, sorted by
-    name. Raises RecordingError for a folder without recordings."""
+    """Return the files with these names. A folder is replaced by its recordings, sorted by name.
+    Raises RecordingError for a folder without recordings."""
     files: list[Path] = []
     for path in map(Path, names):
         found = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]

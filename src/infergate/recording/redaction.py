@@ -44,14 +44,14 @@ class Redaction:
         self._zeroes: Final = name_matcher(zeroed)
 
     def apply(
-        self, exchange: Exchange, further: Mapping[str, Outcome] = _NO_FURTHER
+        self, exchange: Exchange, further_outcomes: Mapping[str, Outcome] = _NO_FURTHER
     ) -> tuple[Exchange, Mapping[str, Outcome], tuple[str, ...]]:
-        """Return ``exchange`` and the ``further`` outcomes of its request without redacted data,
+        """Return ``exchange`` and the ``further_outcomes`` of its request without redacted data,
         and the names of the tensors that were removed or zeroed, with BODY for a removed body. The
         result has the order of the arguments of ``encode_exchange``."""
         exchange = self.select_headers(exchange)
         if self._removes is None and self._zeroes is None:
-            return exchange, further, ()
+            return exchange, further_outcomes, ()
         names: dict[str, None] = {}
         request = exchange.request
         is_forwarded = request.is_forwarded
@@ -68,11 +68,11 @@ class Redaction:
             request=replace(request, inputs=self._redact(request.inputs, names)),
             outcome=self._redact_outcome(exchange.outcome, names, is_forwarded=is_forwarded),
         )
-        further = {
+        further_outcomes = {
             name: self._redact_outcome(each, names, is_forwarded=is_forwarded)
-            for name, each in further.items()
+            for name, each in further_outcomes.items()
         }
-        return exchange, further, tuple(names)
+        return exchange, further_outcomes, tuple(names)
 
     def select_headers(self, exchange: Exchange) -> Exchange:
         """Return ``exchange`` with only the headers to keep."""
@@ -105,13 +105,13 @@ class Redaction:
                 names[tensor.name] = None
             elif self._zeroes is not None and self._zeroes(tensor.name):
                 names[tensor.name] = None
-                kept.append(_zeroed(tensor))
+                kept.append(_zero(tensor))
             else:
                 kept.append(tensor)
         return tuple(kept)
 
 
-def _zeroed(tensor: Tensor) -> Tensor:
+def _zero(tensor: Tensor) -> Tensor:
     # The operating system provides zeroed pages, so even a large tensor is cheap.
     is_bytes = tensor.datatype is Datatype.BYTES
     size = 4 * math.prod(tensor.shape) if is_bytes else len(tensor.data)

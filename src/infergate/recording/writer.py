@@ -23,7 +23,7 @@ from infergate.recording.format import (
 )
 
 _PIECE_BYTES: Final = 1 << 17
-"""Number of bytes that are compressed at a time. zstd's Python module releases the interpreter
+"""Number of bytes that are compressed at a time. zstd's Python module releases the interpreter lock
 while it compresses, but not while it copies the result, so longer pieces would delay the event
 loop."""
 _MAX_JOINED_BYTES: Final = 1 << 16

@@ -24,7 +24,7 @@ from infergate.routing.outliers import DEFAULT_RULE, OutlierRule, OutlierState
 
 _MIN_SHARE: Final = 0.1  # Envoy's min_weight_percent
 _SLOW_START_STEPS: Final = 20
-"""Number of steps in which a share grows within the window."""
+"""Number of steps by which a share grows within the window."""
 
 
 class ClusterMember:

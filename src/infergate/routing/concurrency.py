@@ -37,7 +37,7 @@ class ConcurrencyLimit(Generic[T]):
         return self._queue.waiting
 
     def try_acquire(self) -> bool:
-        """Take a slot if one is free, in which case no request waits. Return whether a slot was
+        """Take a slot if one is free. No request is waiting then. Return whether a slot was
         taken."""
         if self.active >= self.max_active:
             return False

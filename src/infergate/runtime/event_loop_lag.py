@@ -1,5 +1,5 @@
-"""Measures the time for which the event loop was blocked by expensive work, or because the system
-did not schedule the process."""
+"""Measures how long the event loop was blocked, by expensive work or because the system did not
+schedule the process."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ NO_PLUGINS: Final = HostedPlugins()
 
 @dataclass(slots=True)
 class _PreparedPlugins:
-    """The plug-ins of ``config``, of which ``created`` and ``models`` are new."""
+    """The plug-ins of ``config``. ``created`` and ``models`` are the new plug-ins among them."""
 
     config: Config
     hosted: HostedPlugins = NO_PLUGINS

@@ -3,7 +3,7 @@ share the next reload, which reads the files again.
 
 A plug-in's constructor may take minutes, or hang. A reload that waits for one for more than
 ``SLOW_SECONDS`` is abandoned for the next reload if its files have changed; otherwise the next
-reload fails at once."""
+reload fails immediately."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The running gateway: listeners that stay open while configurations change behind them.
 
-A new configuration is first built completely (``GatewayParts``) beside the active configuration.
+A new configuration is first built completely (``GatewayParts``), while the old one stays active.
 Next, new addresses are bound, and changes of fixed options are rejected. A failure in these steps
 has no effect. Finally, all listeners switch to the new parts in a single step of the event loop.
 The switch applies to every later request on any connection.

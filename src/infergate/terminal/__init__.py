@@ -63,7 +63,7 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
 
     console = Console(file=out)
     for table in tables:
-        console.print(_drawn(table, console.width))
+        console.print(_make_rich_table(table, console.width))
 
 
 def show_live(frames: Iterable[Sequence[Table]], stream: TextIO | None = None) -> None:
@@ -83,10 +83,12 @@ def show_live(frames: Iterable[Sequence[Table]], stream: TextIO | None = None) -
     console = Console(file=out)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for tables in frames:
-            live.update(Group(*(_drawn(each, console.width) for each in tables)), refresh=True)
+            live.update(
+                Group(*(_make_rich_table(each, console.width) for each in tables)), refresh=True
+            )
 
 
-def _drawn(table: Table, width: int) -> Any:
+def _make_rich_table(table: Table, width: int) -> Any:
     """Return a rich table. It has borders if it fits ``width`` with them."""
     from rich import box  # noqa: PLC0415 - the rule above
     from rich.table import Table as Rich  # noqa: PLC0415

@@ -70,9 +70,9 @@ class BackgroundGateway:
             *models,
             *recorded_models(base / name for name in recordings),
         ]
-        self._received: Final[deque[_Received]] = deque(maxlen=_MAX_REQUESTS)
-        gateway = _adapted(_read(config, base), replaces_backends=bool(fakes))
-        self._gateway: Final = _FakedGateway(gateway, fakes or None, self._received)
+        self._received: Final[deque[_ReceivedInference]] = deque(maxlen=_MAX_REQUESTS)
+        gateway = _adapt_config(_read(config, base), replaces_backends=bool(fakes))
+        self._gateway: Final = _FakeGateway(gateway, fakes or None, self._received)
         self._started: Final[Future[None]] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Final = asyncio.Event()
@@ -113,7 +113,7 @@ class BackgroundGateway:
         finally:
             await self._gateway.stop(0)
 
-    # ---- what tests use
+    # ---- the interface for tests
 
     @property
     def addresses(self) -> Mapping[str, ListenerAddress]:
@@ -133,7 +133,7 @@ class BackgroundGateway:
     @property
     def requests(self) -> list[Exchange]:
         """The inferences that have reached a fake, recorded or embedded model so far, in the order
-        of their arrival, with their responses or errors. Their names are those that the route sends
+        of their arrival, with their responses or errors. They have the names that the route sends
         to its backend. Only the last 10,000 are kept."""
         return [each.exchange for each in tuple(self._received)]
 
@@ -142,11 +142,11 @@ class BackgroundGateway:
         self._received.clear()
 
 
-class _FakedGateway(Gateway):
+class _FakeGateway(Gateway):
     """A gateway whose embedded backends serve ``models``, by default the embedded models."""
 
     def __init__(
-        self, config: Config, models: Sequence[Model] | None, received: deque[_Received]
+        self, config: Config, models: Sequence[Model] | None, received: deque[_ReceivedInference]
     ) -> None:
         self._models: Final = models
         self._received: Final = received
@@ -158,7 +158,7 @@ class _FakedGateway(Gateway):
         )
 
 
-class _Received:
+class _ReceivedInference:
     """An inference that has arrived, and its exchange so far."""
 
     def __init__(self, observation: Observation) -> None:
@@ -181,7 +181,7 @@ class _Backend(BuiltinBackend):
         name: str,
         models: Sequence[Model] | None,
         timeout: float,
-        received: deque[_Received],
+        received: deque[_ReceivedInference],
     ) -> None:
         super().__init__(name, models, timeout=timeout)
         self._received: Final = received
@@ -190,7 +190,9 @@ class _Backend(BuiltinBackend):
         if not isinstance(operation, InferRequest):
             return await super().perform(operation, context)
         found: list[InferResponse] = []
-        async with aclosing(self._kept(operation, context, is_stream=False)) as responses:
+        async with aclosing(
+            self._record_inference(operation, context, is_stream=False)
+        ) as responses:
             async for response in responses:
                 found.append(response)
                 if len(found) > 1:
@@ -207,15 +209,17 @@ class _Backend(BuiltinBackend):
     async def stream(
         self, operation: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        async with aclosing(self._kept(operation, context, is_stream=True)) as responses:
+        async with aclosing(
+            self._record_inference(operation, context, is_stream=True)
+        ) as responses:
             async for response in responses:
                 yield response
 
-    async def _kept(
+    async def _record_inference(
         self, request: InferRequest, context: RequestContext, *, is_stream: bool
     ) -> AsyncGenerator[InferResponse, None]:
         observation = Observation(request, context, is_stream=is_stream)
-        received = _Received(observation)
+        received = _ReceivedInference(observation)
         self._received.append(received)
         try:
             async with aclosing(super().stream(request, context)) as responses:
@@ -249,7 +253,7 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None, folder: Pat
     return from_mapping(mapping, folder, needs_listener=False)
 
 
-def _adapted(config: Config, *, replaces_backends: bool) -> Config:
+def _adapt_config(config: Config, *, replaces_backends: bool) -> Config:
     """Return ``config`` with free ports, and without helper processes unless they are configured.
     With ``replaces_backends``, also replace every backend with ``builtin``, and disable everything
     else that sends or writes data."""

@@ -1,4 +1,4 @@
-"""Models for tests of clients, each of which is a Python function."""
+"""Models for tests of clients. Each model is a Python function."""
 
 from __future__ import annotations
 

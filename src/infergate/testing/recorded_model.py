@@ -30,7 +30,7 @@ class RecordedModel:
     Requests are equal if they have the same inputs, parameters, requested outputs and version. The
     id and the client's protocol are not compared. If equal requests were recorded several times,
     the model returns their responses in the recorded order, and then repeats the last response. The
-    metadata is that of the first recorded request with a response; its first dimensions are
+    metadata is derived from the first recorded request with a response; the first dimensions are
     variable."""
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:

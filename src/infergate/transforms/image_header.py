@@ -23,8 +23,8 @@ BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo", b"UklGR")
 _MAX_SEGMENTS: Final = 1024
 """Maximum number of JPEG segments before the image data. Cameras write fewer than 20."""
 _MAX_FILL_BYTES: Final = 4096
-"""Maximum number of fill bytes before a JPEG marker, each of which Pillow reads in Python. Encoders
-write at most a few."""
+"""Maximum number of fill bytes before a JPEG marker. Pillow reads each fill byte in Python.
+Encoders write at most a few."""
 _EXIF: Final = b"Exif\0\0"
 _MAX_EXIF_SEGMENTS: Final = 32
 """Maximum number of EXIF segments of a JPEG. Cameras write one. Pillow appends each segment to the
@@ -33,7 +33,7 @@ _MAX_SCANS: Final = 100
 """Maximum number of scans of a progressive JPEG. Encoders write about 10. A decoder visits every
 pixel in each scan, however short the scan is."""
 _MAX_CHUNKS: Final = 1 << 16
-"""Maximum number of chunks of a PNG, each of which Pillow reads in Python."""
+"""Maximum number of chunks of a PNG. Pillow reads each chunk in Python."""
 _START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _START_OF_SCAN: Final = 0xDA
 _FILL_BYTES: Final = re.compile(rb"\xff+")

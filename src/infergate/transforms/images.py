@@ -78,7 +78,7 @@ class DecodeImage(TensorStep):
     max_images: int = DEFAULT_MAX_IMAGES
 
     @property
-    def holds_interpreter(self) -> bool:
+    def holds_interpreter_lock(self) -> bool:
         return True
 
     @property
@@ -142,8 +142,8 @@ class DecodeImage(TensorStep):
 
     def measure(self, tensor: Tensor) -> tuple[Spec, int]:
         """Return the spec of the result for ``tensor``, and the memory in bytes that decoding takes
-        besides the result. Reads only the headers of the images. Raises TransformError for images
-        that are invalid or too large."""
+        in addition to the result. Reads only the headers of the images. Raises TransformError for
+        images that are invalid or too large."""
         (spec,) = self.forward_specs(Spec(BYTES, tensor.shape))
         count = math.prod(tensor.shape)
         if count > self.max_images:
@@ -153,7 +153,7 @@ class DecodeImage(TensorStep):
         total = work = 0
         sizes = set()
         for index, element in enumerate(unpack_bytes(tensor.data)):
-            header = self._header(index, self._encoded(index, element))
+            header = self._header(index, self._encoded_image(index, element))
             total += header.pixels
             resampled = self._resampled_pixels(header)
             if max(total, resampled) > self.max_pixels:
@@ -165,7 +165,7 @@ class DecodeImage(TensorStep):
             work = max(work, pixels * PIXEL_BYTES + sides * _COEFFICIENT_BYTES)
             sizes.add((header.height, header.width))
         if self.size is None:
-            spec = self._unsized(spec, sizes)
+            spec = self._with_largest_size(spec, sizes)
         return spec, work
 
     def _resampled_pixels(self, header: ImageHeader) -> int:
@@ -180,14 +180,14 @@ class DecodeImage(TensorStep):
             target = self.shorter_side * max(sides) // min(sides) + 1
         return target * max(*sides, *self.size)
 
-    def _unsized(self, spec: Spec, sizes: set[tuple[int, int]]) -> Spec:
+    def _with_largest_size(self, spec: Spec, sizes: set[tuple[int, int]]) -> Spec:
         """Return ``spec`` with the largest of ``sizes``. The result may be smaller: decoding may
         swap the height and width of an image because of its EXIF orientation."""
         height, width = max(sizes, key=math.prod, default=(0, 0))
         batch = spec.shape[:1] if self.batch else ()
         return replace(spec, shape=self._images_shape(batch, (height, width)))
 
-    def _encoded(self, index: int, element: bytes) -> bytes:
+    def _encoded_image(self, index: int, element: bytes) -> bytes:
         if not element.startswith(BASE64_STARTS):
             return element
         try:
@@ -210,7 +210,7 @@ class DecodeImage(TensorStep):
         if not count:
             result = np.empty((0, *self._images_shape((), self.size or (0, 0))))
         for index, element in enumerate(unpack_bytes(tensor.data)):
-            pixels = self._decode(index, self._encoded(index, element))
+            pixels = self._decode(index, self._encoded_image(index, element))
             if result is None:
                 result = np.empty((count, *pixels.shape), NUMPY_DTYPES[self.datatype])
             if pixels.shape != result.shape[1:]:
@@ -251,9 +251,9 @@ class DecodeImage(TensorStep):
                 raise ValueError("its header has two sizes")
             orientation = image.getexif().get(_ORIENTATION) if self.exif_orientation else None
             converted = self._convert(image)
-        turned = _turned(converted, orientation)
-        fitted = turned if self.size is None else self._fit(turned)
-        pixels = np.asarray(fitted)
+        oriented = _apply_orientation(converted, orientation)
+        resized = oriented if self.size is None else self._resize(oriented)
+        pixels = np.asarray(resized)
         if self.color == "L":
             return pixels[:, :, np.newaxis]
         return pixels[:, :, ::-1] if self.color == "BGR" else pixels
@@ -269,7 +269,7 @@ class DecodeImage(TensorStep):
             return image.convert("RGBA").convert(mode)
         return image.convert(mode)
 
-    def _fit(self, image: Image.Image) -> Image.Image:
+    def _resize(self, image: Image.Image) -> Image.Image:
         from PIL import Image as images  # noqa: N813, PLC0415
         from PIL import ImageOps  # noqa: PLC0415
 
@@ -289,7 +289,7 @@ class DecodeImage(TensorStep):
         return resized.crop((left, top, left + width, top + height))
 
 
-def _turned(image: Image.Image, orientation: Any) -> Image.Image:
+def _apply_orientation(image: Image.Image, orientation: Any) -> Image.Image:
     """Return ``image`` rotated or flipped according to its EXIF ``orientation`` (2 to 8)."""
     from PIL import Image as images  # noqa: N813, PLC0415
 

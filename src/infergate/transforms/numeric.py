@@ -21,11 +21,11 @@ from infergate.transforms.step import (
     TransformError,
     check_datatype,
     check_shape,
-    computable,
     find_axis,
-    moved,
+    float_elements,
+    raw_elements,
     same_dimension,
-    stored,
+    with_elements,
 )
 
 _BF16_BYTES: Final = 64
@@ -113,7 +113,8 @@ class Cast(TensorStep):
 
 
 def float_working_bytes(spec: Spec) -> int:
-    """Return the memory for computing with floats of ``spec`` in the datatype of ``computable``."""
+    """Return the memory in bytes for computing with the ``float_elements`` of a tensor of
+    ``spec``."""
     element = _BF16_BYTES if spec.datatype == Datatype.BF16.v2_name else _FLOAT_BYTES
     return element * math.prod(spec.shape)
 
@@ -155,7 +156,7 @@ class Scale(TensorStep):
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before
-        array = computable(tensor)
+        array = float_elements(tensor)
         shape = [1] * array.ndim
         if self._count > 1:
             shape[self.axis] = self._count
@@ -198,7 +199,7 @@ class Transpose(TensorStep):
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before
-        return (moved(tensor, stored(tensor).transpose(self.order)),)
+        return (with_elements(tensor, raw_elements(tensor).transpose(self.order)),)
 
 
 @dataclass(frozen=True, kw_only=True)

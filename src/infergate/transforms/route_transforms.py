@@ -40,7 +40,7 @@ class StepSizes:
 @dataclass(frozen=True, slots=True)
 class StepGroup:
     """Steps that run together, because the sizes of all their tensors are known before they run. A
-    step that decodes images forms a group of its own, and so does the step of a plug-in. With
+    step that decodes images forms its own group, and so does the step of a plug-in. With
     ``skips_missing``, a step is skipped if its tensors are missing."""
 
     steps: tuple[Step, ...]
@@ -146,8 +146,8 @@ class RouteTransforms:
         self.inputs: Final = tuple(inputs)
         self.outputs: Final = tuple(outputs)
         self.batch: Final = batch
-        self.input_groups: Final = tuple(_grouped(self.inputs, is_input=True))
-        self.output_groups: Final = tuple(_grouped(self.outputs, is_input=False))
+        self.input_groups: Final = tuple(_group_steps(self.inputs, is_input=True))
+        self.output_groups: Final = tuple(_group_steps(self.outputs, is_input=False))
         self.requested_output_groups: Final = tuple(
             replace(group, skips_missing=True) for group in self.output_groups
         )
@@ -156,8 +156,8 @@ class RouteTransforms:
         self._last: tuple[ModelMetadata, ModelMetadata] | None = None
 
     def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
-        """Return the metadata that clients see of ``model``. Raises BACKEND_GARBAGE if the steps do
-        not fit the model."""
+        """Return the metadata of ``model`` as clients see it. Raises BACKEND_GARBAGE if the steps
+        do not fit the model."""
         last = self._last
         if last is not None and last[0] is model:
             return last[1]
@@ -219,7 +219,7 @@ class RouteTransforms:
         return tuple(map(RequestedOutput, names))
 
 
-def _grouped(steps: Iterable[Step], *, is_input: bool) -> Iterable[StepGroup]:
+def _group_steps(steps: Iterable[Step], *, is_input: bool) -> Iterable[StepGroup]:
     pending: list[Step] = []
     for step in steps:
         if not isinstance(step, DecodeImage | AsyncStep):

@@ -19,10 +19,10 @@ from infergate.transforms.step import (
     Spec,
     TransformError,
     bytes_tensor,
-    computable,
     find_axis,
-    moved,
-    stored,
+    float_elements,
+    raw_elements,
+    with_elements,
 )
 
 _INT64 = Datatype.INT64.v2_name
@@ -50,7 +50,7 @@ class Softmax(TensorStep):
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before
-        array = computable(tensor)
+        array = float_elements(tensor)
         if array.size:
             with np.errstate(invalid="ignore"):  # infinity - infinity is NaN
                 array = np.exp(array - array.max(axis=self.axis, keepdims=True))
@@ -100,7 +100,7 @@ class TopK(TensorStep):
         return tuple(filter(None, (self.values, self.indices, self.labels)))
 
     @property
-    def holds_interpreter(self) -> bool:
+    def holds_interpreter_lock(self) -> bool:
         return bool(self.labels)
 
     def find_problem(self, *, is_input: bool) -> str:
@@ -133,11 +133,11 @@ class TopK(TensorStep):
         order = np.argsort(keys, axis=-1, kind="stable")[..., : self.k]
         result = []
         if self.values:
-            scores = stored(tensor)
+            scores = raw_elements(tensor)
             values = (
                 np.take_along_axis(scores, order, axis=-1) if order.size else scores[..., : self.k]
             )
-            result.append(moved(tensor, values, self.values))
+            result.append(with_elements(tensor, values, self.values))
         if self.indices:
             result.append(tensor_from_array(self.indices, Datatype.INT64, order))
         if self.labels:

@@ -1,9 +1,9 @@
 """The contract of a transform step.
 
-A step replaces the tensors that it ``reads`` with the tensors that it ``writes``. ``apply`` does so
-with tensors. ``forward`` and ``backward`` do so with their specs: ``forward`` maps the specs before
-the step to the specs after it, and ``backward`` maps the specs that the backend expects to the
-specs that clients see. ``forward`` makes every check that needs no data, so it also validates a
+A step replaces the tensors that it ``reads`` with the tensors that it ``writes``. ``apply``
+replaces tensors. ``forward`` and ``backward`` replace their specs: ``forward`` maps the specs
+before the step to the specs after it, and ``backward`` maps the specs that the backend expects to
+the specs that clients see. ``forward`` makes every check that needs no data, so it also validates a
 request before ``apply`` does any work."""
 
 from __future__ import annotations
@@ -80,24 +80,24 @@ class Step:
         return self.reads
 
     @property
-    def holds_interpreter(self) -> bool:
-        """Whether the step runs Python code for each element, so that a thread would delay the
-        event loop."""
+    def holds_interpreter_lock(self) -> bool:
+        """Whether the step runs Python code for each element. Such code holds the interpreter lock,
+        so that a thread would delay the event loop."""
         return False
 
     def is_interpreted(self, specs: Mapping[str, Spec]) -> bool:
         """Return whether the step runs Python code for each element of tensors of ``specs``."""
-        return self.holds_interpreter or (
+        return self.holds_interpreter_lock or (
             self.moves_elements
             and any(name in specs and specs[name].datatype == BYTES for name in self.reads)
         )
 
     def working_bytes(self, *before: Spec) -> int:  # noqa: ARG002
-        """Return the memory that the step takes besides its results, in bytes."""
+        """Return the memory in bytes that the step takes in addition to its results."""
         return 0
 
     def find_problem(self, *, is_input: bool) -> str:
-        """Return why the settings of the step are wrong, or an empty text."""
+        """Return the reason why the settings of the step are wrong, or an empty string."""
         del is_input
         return ""
 
@@ -111,7 +111,7 @@ class Step:
         return substitute(specs, self.reads, dict(zip(self.writes, after, strict=True)))
 
     def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        """Return the specs of tensors for which the step yields ``specs``. Raises
+        """Return the specs that tensors must have so that the step yields ``specs``. Raises
         TransformError."""
         before = self.backward_specs(*_take(specs, self.writes))
         return substitute(specs, self.writes, dict(zip(self.reads, before, strict=True)))
@@ -123,7 +123,7 @@ class Step:
         return substitute(tensors, self.reads, dict(zip(self.writes, after, strict=True)))
 
     def sources(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the tensors from which the step makes ``names``. Raises
+        """Return the names of the tensors that the step needs to make ``names``. Raises
         TransformError for a name that the step removes."""
         result: dict[str, None] = {}
         for name in names:
@@ -135,7 +135,7 @@ class Step:
                 result[name] = None
         return list(result)
 
-    # ---- most steps implement these: the specs and tensors of ``reads`` become those of ``writes``
+    # ---- most steps implement these methods, which convert ``reads`` to ``writes``
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         """Return the specs of ``writes``."""
@@ -151,8 +151,8 @@ class Step:
 
 
 class AsyncStep(Step):
-    """A step that runs outside of the helper processes and threads of transforms. It forms a group
-    of its own."""
+    """A step that runs outside of the helper processes and threads of transforms. It forms its own
+    group."""
 
     async def run(
         self, tensors: Mapping[str, Tensor], context: RequestContext
@@ -221,17 +221,17 @@ def find_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
 # ---- arrays
 
 
-def stored(tensor: Tensor) -> npt.NDArray[Any]:
-    """Return the elements for steps that only move them. The result is that of ``Tensor.numpy``,
-    except that BF16 elements are their 16-bit patterns."""
+def raw_elements(tensor: Tensor) -> npt.NDArray[Any]:
+    """Return the elements for steps that only move them. Like ``Tensor.numpy``, but BF16 elements
+    are returned as their 16-bit patterns."""
     if tensor.datatype is Datatype.BF16:
         return np.frombuffer(tensor.data, NUMPY_DTYPES[Datatype.BF16]).reshape(tensor.shape)
     return tensor.numpy()
 
 
-def moved(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
-    """Return a tensor of the elements ``array``, which ``stored`` returned for ``tensor``. The
-    result has the parameters of ``tensor`` unless ``name`` differs."""
+def with_elements(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
+    """Return a tensor of the elements ``array``, which come from ``raw_elements(tensor)``. The
+    result has the parameters of ``tensor`` unless ``name`` is given."""
     parameters = NO_PARAMETERS if name else tensor.parameters
     if tensor.datatype is Datatype.BYTES:
         data: Buffer = pack_bytes(array.ravel().tolist())
@@ -241,12 +241,12 @@ def moved(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
 
 
 def bytes_tensor(name: str, shape: tuple[int, ...], data: bytes) -> Tensor:
-    """Return a BYTES tensor of packed elements. It has no parameters, because those of its source
-    describe different contents."""
+    """Return a BYTES tensor of packed elements. It has no parameters, because the parameters of its
+    source describe different contents."""
     return Tensor(name, Datatype.BYTES, shape, data, NO_PARAMETERS)
 
 
-def computable(tensor: Tensor) -> npt.NDArray[Any]:
+def float_elements(tensor: Tensor) -> npt.NDArray[Any]:
     """Return the elements of a float tensor as FP64 if it is FP64, and otherwise as FP32."""
     array = tensor.numpy()
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)

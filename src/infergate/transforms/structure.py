@@ -21,9 +21,9 @@ from infergate.transforms.step import (
     check_datatype,
     check_shape,
     find_axis,
-    moved,
+    raw_elements,
     same_dimension,
-    stored,
+    with_elements,
 )
 
 
@@ -49,19 +49,19 @@ class Rename(Step):
         return any(name in names for name in self.names)
 
     def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        return _renamed(specs, self.names)
+        return _rename_keys(specs, self.names)
 
     def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         inverse = {new: old for old, new in self.names.items()}
         for name in inverse:
             if name not in specs:
                 raise TransformError(name, "there is no such tensor")
-        return _renamed(specs, inverse)
+        return _rename_keys(specs, inverse)
 
     def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {
             name: tensor if tensor.name == name else replace(tensor, name=name)
-            for name, tensor in _renamed(tensors, self.names).items()
+            for name, tensor in _rename_keys(tensors, self.names).items()
         }
 
     def sources(self, names: Sequence[str]) -> list[str]:
@@ -72,7 +72,7 @@ class Rename(Step):
         return [inverse.get(name, name) for name in names]
 
 
-def _renamed(items: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _rename_keys(items: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, item in items.items():
         new = names.get(name, name)
@@ -281,8 +281,8 @@ class Concatenate(Step):
         return [part] * len(self.tensors)
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
-        joined = np.concatenate([stored(tensor) for tensor in before], axis=self.axis)
-        return (moved(before[0], joined, self.to),)
+        joined = np.concatenate([raw_elements(tensor) for tensor in before], axis=self.axis)
+        return (with_elements(before[0], joined, self.to),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,22 +307,24 @@ class Split(TensorStep):
         if not same_dimension(spec.shape[axis], self._total):
             found = f"axis {self.axis} has {spec.shape[axis]} positions"
             raise TransformError(self.tensor, f"{found}; its parts have {self._total}")
-        return [_resized(spec, axis, size) for size in self.to.values()]
+        return [_with_dimension(spec, axis, size) for size in self.to.values()]
 
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:
         first = after[0]
         axis = find_axis(next(iter(self.to)), first, self.axis, batch=self.batch)
         for (name, size), spec in zip(self.to.items(), after, strict=True):
             check_datatype(name, spec, first.datatype)
-            check_shape(name, spec, _resized(first, axis, size).shape)
-        return (_resized(first, axis, self._total),)
+            check_shape(name, spec, _with_dimension(first, axis, size).shape)
+        return (_with_dimension(first, axis, self._total),)
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before
         cuts = np.cumsum(list(self.to.values()))[:-1]
-        parts = np.split(stored(tensor), cuts, axis=self.axis)
-        return [moved(tensor, part, name) for name, part in zip(self.to, parts, strict=True)]
+        parts = np.split(raw_elements(tensor), cuts, axis=self.axis)
+        return [
+            with_elements(tensor, part, name) for name, part in zip(self.to, parts, strict=True)
+        ]
 
 
-def _resized(spec: Spec, axis: int, size: int) -> Spec:
+def _with_dimension(spec: Spec, axis: int, size: int) -> Spec:
     return replace(spec, shape=(*spec.shape[:axis], size, *spec.shape[axis + 1 :]))

@@ -36,7 +36,7 @@ def decode_base64(element: bytes) -> bytes:
 @dataclass(frozen=True, kw_only=True)
 class _BytesStep(TensorStep):
     @property
-    def holds_interpreter(self) -> bool:
+    def holds_interpreter_lock(self) -> bool:
         return True
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
@@ -87,7 +87,7 @@ class _TextStep(TensorStep):
     too_long: Literal["error", "truncate"] = "error"
 
     @property
-    def holds_interpreter(self) -> bool:
+    def holds_interpreter_lock(self) -> bool:
         return True
 
     def find_problem(self, *, is_input: bool) -> str:
@@ -104,11 +104,11 @@ class _TextStep(TensorStep):
             return f"{self.datatype.v2_name} cannot hold 'pad'"
         return ""
 
-    def _encoded(self, text: Spec) -> Spec:
+    def _encoded_spec(self, text: Spec) -> Spec:
         check_datatype(self.tensor, text, BYTES)
         return Spec(self.datatype.v2_name, (*text.shape, self.length))
 
-    def _decoded(self, numbers: Spec) -> Spec:
+    def _decoded_spec(self, numbers: Spec) -> Spec:
         check_datatype(self.tensor, numbers, self.datatype.v2_name)
         shape = numbers.shape
         if len(shape) < 1 + self.batch or not same_dimension(shape[-1], self.length):
@@ -122,10 +122,10 @@ class TextEncode(_TextStep):
     """Converts each text to ``length`` numbers: its UTF-8 bytes, padded with ``pad``."""
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
-        return (self._encoded(before[0]),)
+        return (self._encoded_spec(before[0]),)
 
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:
-        return (self._decoded(after[0]),)
+        return (self._decoded_spec(after[0]),)
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before
@@ -146,10 +146,10 @@ class TextDecode(_TextStep):
     """Converts rows of ``length`` bytes to text, and removes trailing ``pad`` values."""
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
-        return (self._decoded(before[0]),)
+        return (self._decoded_spec(before[0]),)
 
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:
-        return (self._encoded(after[0]),)
+        return (self._encoded_spec(after[0]),)
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         (tensor,) = before

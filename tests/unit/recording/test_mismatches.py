@@ -67,7 +67,7 @@ def test_a_mismatch_is_a_recording_with_both_responses(tmp_path: Path) -> None:
     assert folder_at(tmp_path).store(EXCHANGE, MIRRORED, "new") == STORED
     found = only_record(tmp_path)
     assert found.exchange == replace(EXCHANGE, headers={})
-    assert found.further == {"new": MIRRORED}
+    assert found.further_outcomes == {"new": MIRRORED}
 
 
 def test_files_are_private(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_credentials_and_redacted_tensors_are_not_stored(tmp_path: Path) -> None
     tensors = [
         *found.exchange.request.inputs,
         *found.exchange.outcome.responses[0].outputs,
-        *found.further["new"].responses[0].outputs,
+        *found.further_outcomes["new"].responses[0].outputs,
     ]
     assert [bytes(each.data) for each in tensors] == [bytes(8), bytes(4), bytes(4)]
     assert found.redacted == ("x", "y")
@@ -193,5 +193,5 @@ def test_a_redacted_body_and_its_responses_are_not_stored(tmp_path: Path) -> Non
     record = only_record(tmp_path)
     assert record.redacted == ("(body)",)
     assert getattr(record.exchange.request.parameters, "text", None) == b""
-    for outcome in (record.exchange.outcome, *record.further.values()):
+    for outcome in (record.exchange.outcome, *record.further_outcomes.values()):
         assert [response.outputs for response in outcome.responses] == [()]

@@ -101,7 +101,7 @@ def test_every_exchange_is_read_bit_by_bit_as_it_was_written(
             part for part in read_recording(f"{folder}/file") if isinstance(part, RecordedExchange)
         ]
         assert Path(folder, "file").stat().st_size == FILE_HEADER_BYTES + sum(sizes)
-    read = [(part.exchange, part.further, list(part.redacted)) for part in found]
+    read = [(part.exchange, part.further_outcomes, list(part.redacted)) for part in found]
     assert comparable(read) == comparable(entries)
     assert [part.length for part in found] == sizes
 

@@ -48,7 +48,7 @@ class Model(Protocol):
 
 
 class UnaryModel(abc.ABC):
-    """A model that sends one response per request, also in a stream."""
+    """A model that sends one response per request, even in a stream."""
 
     signature: Signature
 

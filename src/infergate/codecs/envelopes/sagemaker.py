@@ -179,14 +179,14 @@ def _write_models(response: Response, operation: Operation) -> HttpResponse:
     """Write the response to an operation that manages models."""
     if isinstance(response, ModelIndex):
         names = dict.fromkeys(entry.name for entry in response.models)
-        return _json_response({"models": list(map(_described, names))})
+        return _json_response({"models": list(map(_describe, names))})
     assert isinstance(operation, ModelReadyRequest)
     if response == HealthStatus(ok=True):
-        return _json_response(_described(operation.model))
+        return _json_response(_describe(operation.model))
     return HttpResponse(404, {"content-type": JSON_TYPE}, [b'{"error":"not ready"}'])
 
 
-def _described(model: str) -> dict[str, str]:
+def _describe(model: str) -> dict[str, str]:
     return {"modelName": model, "modelUrl": ""}
 
 

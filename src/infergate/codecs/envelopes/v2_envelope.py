@@ -61,7 +61,7 @@ class V2Envelope(V2RestCodec, ABC):
         return copy
 
     def _v2_headers(self, wire: HttpRequest) -> Mapping[str, str]:
-        """Return the headers for V2 REST, in which a header contains the length of the JSON. The
+        """Return the client's headers for V2 REST, with the length of the JSON as a header. The
         client sends this length only in the content type. Raises BAD_REQUEST."""
         headers = {name: text for name, text in wire.headers.items() if name != JSON_LENGTH_HEADER}
         content_type = headers.get("content-type", "")
@@ -115,20 +115,20 @@ class V2Envelope(V2RestCodec, ABC):
         return super().rewrite_request(self._v2(wire), model, version, profile)
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        return self._enveloped(super().build_response(response, parsed))
+        return self._wrap_response(super().build_response(response, parsed))
 
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
         sent = self._v2(request)
-        return self._enveloped(super().rewrite_response(wire, sent, model, version, limits))
+        return self._wrap_response(super().rewrite_response(wire, sent, model, version, limits))
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """Return the response for ``error``, with the body ``{"error": …}`` and the methods that
         the path allows."""
         return super().build_error(error, wire and (wire.codec_state or wire))
 
-    def _enveloped(self, response: HttpResponse) -> HttpResponse:
+    def _wrap_response(self, response: HttpResponse) -> HttpResponse:
         """Move the length of the JSON to the content type."""
         if JSON_LENGTH_HEADER in response.headers:
             headers = dict(response.headers)

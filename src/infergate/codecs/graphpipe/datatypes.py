@@ -45,7 +45,7 @@ def metadata_type_number(datatype: str) -> int:
 
 
 def metadata_datatype(number: int) -> str:
-    """Return the datatype for a type number in metadata, or an empty text if the number is
+    """Return the datatype for a type number in metadata, or an empty string if the number is
     unknown."""
     datatype = BY_NUMBER.get(number)
     return "" if datatype is None else datatype.value

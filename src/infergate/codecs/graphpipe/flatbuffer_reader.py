@@ -37,7 +37,8 @@ _OFFSET_BYTES: Final = 4
 MIN_BATCH_STRINGS: Final = 64
 """Minimum number of strings to copy with numpy. A loop takes a microsecond per string."""
 LONG_STRING_BYTES: Final = 128
-"""Minimum size in bytes of a string that is copied faster by itself than in a batch."""
+"""Minimum size in bytes of a string that is copied separately, which is then faster than in a
+batch."""
 _MAX_BATCH_STRINGS: Final = 1 << 13
 _MAX_BATCH_BYTES: Final = 1 << 14
 """Limits on a batch, which bound the temporary memory of numpy: several times 8 bytes per string or

@@ -1,8 +1,8 @@
 """Converts between InferResponse messages and canonical inference responses. The messages contain
 no names; the order of the tensors identifies the outputs.
 
-*Rule 1.* A client receives the outputs that it named, in the order in which it named them, possibly
-repeated. A client that names no outputs receives first the outputs in the metadata, in the
+*Rule 1.* A client receives the outputs that it named, in the same order, and repeated if it named
+them repeatedly. A client that names no outputs receives first the outputs in the metadata, in the
 metadata's order, and then all other outputs.
 
 *Rule 2.* If the number of tensors in a response equals the number of requested outputs, the tensors

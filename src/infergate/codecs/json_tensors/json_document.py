@@ -250,7 +250,7 @@ def read_string(node: Node, path: str) -> str:
 
 
 def check_text_length(characters: int, path: str) -> None:
-    """Raise TOO_LARGE for more than ``MAX_TEXT_CHARACTERS`` of text besides tensor data."""
+    """Raise TOO_LARGE for more than ``MAX_TEXT_CHARACTERS`` of text outside of tensor data."""
     _check_size(characters, path, MAX_TEXT_CHARACTERS, "characters of text")
 
 

@@ -4,8 +4,8 @@
 the standard library parses the document again, because servers and clients write NaN, Infinity and
 bytes that are not UTF-8. Text after the object is then ignored.
 
-*Rule 2.* A repeated name in an object is an error, because servers differ in which of the members
-they use."""
+*Rule 2.* A repeated name in an object is an error, because some servers use the first member, and
+others the last."""
 
 from __future__ import annotations
 

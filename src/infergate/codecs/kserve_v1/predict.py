@@ -182,8 +182,8 @@ def write_predictions(response: InferResponse) -> bytes:
 
 
 def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
-    """Return the body of a request. Raises BAD_REQUEST unless the inputs are those of ``model``,
-    and UNSUPPORTED if they have no common number of rows, and for NaN and infinity."""
+    """Return the body of a request. Raises BAD_REQUEST if the inputs do not match ``model``, and
+    UNSUPPORTED for NaN and infinity, and for inputs with different numbers of rows."""
     _check_inputs(request, model)
     if not have_rows(request.inputs):
         shapes = ", ".join(f"'{each.name}' {list(each.shape)}" for each in request.inputs[:8])

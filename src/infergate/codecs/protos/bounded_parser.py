@@ -53,7 +53,7 @@ def parse(
     max_on_loop: int | None = None,
 ) -> Any:
     """Parse ``data`` as a ``message_class``. Raises MalformedMessageError, and NeedsOffloadError
-    for more fields than ``max_on_loop``, if it is given."""
+    for more fields than ``max_on_loop`` unless it is None."""
     if len(data) > max_bytes:
         raise MalformedMessageError(f"it has {len(data)} bytes; the limit is {max_bytes}")
     check_fields(message_class, data, max_fields, max_on_loop)

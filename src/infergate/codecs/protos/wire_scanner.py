@@ -135,7 +135,8 @@ class FieldBudget:
 
 
 class _LoopFieldBudget(FieldBudget):
-    """A budget on the event loop. If it is exceeded, a helper process reads the message."""
+    """A budget for work on the event loop. If it is exceeded, a helper process reads the
+    message."""
 
     __slots__ = ()
 

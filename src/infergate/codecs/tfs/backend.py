@@ -130,10 +130,12 @@ def _read_inference(
         outputs = predict.read_tensors(data, predict.OUTPUTS, "output", limits)
     except GatewayError as error:
         raise as_backend_error(error) from None
-    return InferResponse(spec.name or request.model, version, outputs=_ordered(outputs, request))
+    return InferResponse(
+        spec.name or request.model, version, outputs=_order_outputs(outputs, request)
+    )
 
 
-def _ordered(outputs: tuple[Tensor, ...], request: InferRequest) -> tuple[Tensor, ...]:
+def _order_outputs(outputs: tuple[Tensor, ...], request: InferRequest) -> tuple[Tensor, ...]:
     """Return ``outputs`` in the order of the request. The order of a protobuf map is arbitrary."""
     order = {output.name: index for index, output in enumerate(request.outputs)}
     if not order:

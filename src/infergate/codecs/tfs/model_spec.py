@@ -131,7 +131,7 @@ def _parse(data: bytes) -> ModelSpec:
         match field.number:
             case 1:
                 name = _text(value)
-            case 2:  # version and label are a oneof, of which the last value applies
+            case 2:  # version and label are a oneof: the last value applies
                 version, label = _parse_version(value, version or 0), ""
             case 3:
                 signature = _text(value)

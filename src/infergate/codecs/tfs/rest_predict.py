@@ -193,10 +193,10 @@ def _with_declared_dimensions(
     """Return ``tensors`` with complete shapes. Nested lists cannot express the dimensions after a
     dimension of 0, so the metadata supplies these dimensions if it declares them."""
     shapes = {tensor.name: tensor.shape for tensor in declared}
-    return tuple(_completed(tensor, shapes[tensor.name]) for tensor in tensors)
+    return tuple(_complete_shape(tensor, shapes[tensor.name]) for tensor in tensors)
 
 
-def _completed(tensor: Tensor, declared: tuple[int, ...]) -> Tensor:
+def _complete_shape(tensor: Tensor, declared: tuple[int, ...]) -> Tensor:
     rest = declared[len(tensor.shape) :]
     if tensor.shape[-1:] != (0,) or not rest or min(rest) < 0:
         return tensor

@@ -78,8 +78,8 @@ class ValidatedRpcRequest(RpcRequest):
 
 
 class RequestState(NamedTuple):
-    """The state of a request: its ``message``, the ``target`` and ``summary`` that were read from
-    the message, and the split message if the message was split."""
+    """The state of a request: its ``message``, the ``target`` and ``summary`` read from the
+    message, and the split message or None."""
 
     message: Sequence[Buffer]
     target: InferRequest

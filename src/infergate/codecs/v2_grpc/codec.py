@@ -117,7 +117,7 @@ class V2Grpc:
     # ---- for clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Read the operation and the names from the top-level fields only."""
+        """Return the operation and the names. Only top-level fields are read."""
         operation = OPERATIONS.get(wire.method) or _operation(wire)
         if operation is InferRequest:
             split = self._request_heads.find(wire)
@@ -302,8 +302,8 @@ class V2Grpc:
     # ---- the same protocol on both sides
 
     def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
-        """Check everything that `parse_request` checks, and drop empty typed contents beside raw
-        contents."""
+        """Check everything that `parse_request` checks, and drop empty typed contents if there are
+        raw contents."""
         if OPERATIONS.get(wire.method) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
@@ -378,8 +378,8 @@ class V2Grpc:
         """Replace names and id as needed, and replace typed contents by raw contents."""
         if wire.code:
             raise_status(wire)
-        # "If specified, this identifier must be returned". MLServer generates an id if the request
-        # has no id.
+        # The specification says: "If specified, this identifier must be returned". MLServer
+        # generates an id if the request has no id.
         sent: SplitRequest | None = request.codec_state
         if type(sent) is not SplitRequest or sent.message is not request.message:
             sent = self._request_heads.find(request)

@@ -1,4 +1,4 @@
-"""Cuts typed contents out of a message and limits what remains, before protobuf parses it.
+"""Cuts typed contents out of a message, and limits the rest of it before protobuf parses it.
 
 The protobuf runtime can take up to twenty times the size of a message, because an empty string
 takes two bytes in the message and a dimension takes one byte. Fields are counted over the whole

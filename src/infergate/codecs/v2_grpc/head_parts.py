@@ -66,8 +66,8 @@ def _names(model: str, version: str) -> bytes:
 
 
 def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
-    """Return the description of an input or output. Requests and responses encode descriptions
-    alike."""
+    """Return the description of an input or output, which has the same encoding in requests and
+    responses."""
     message = ModelInferRequest()
     message.inputs.add(name=name, datatype=datatype.value, shape=shape)
     part: bytes = message.SerializeToString()

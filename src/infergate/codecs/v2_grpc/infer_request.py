@@ -1,8 +1,8 @@
 """Converts between ModelInferRequest and InferRequest, and applies the same checks to requests that
 pass through.
 
-Contents are either raw or typed. An empty `contents` message beside raw contents, which
-MLServer's converter writes and Triton refuses, is dropped. A tensor that does not fit its shape
+Contents are either raw or typed. If there are raw contents, an empty `contents` message is dropped,
+because MLServer's converter writes it and Triton rejects it. A tensor that does not fit its shape
 never reaches a server: old versions of Triton crash on it.
 """
 
@@ -235,8 +235,8 @@ def read_priority(message: Buffer) -> int:
 
 
 def _read_parameters(message: Buffer, name: bytes, max_count: int, max_bytes: int) -> Parameters:
-    """Return the parameters of `message`, or none if `message` does not contain `name`. Raises
-    MalformedMessageError for over `max_count` fields, or over `max_bytes` of parameters."""
+    """Return the parameters of `message`, or no parameters if `message` does not contain `name`.
+    Raises MalformedMessageError for over `max_count` fields, or over `max_bytes` of parameters."""
     if len(message) <= _MAX_SEARCHED and name not in bytes(message):
         return NO_PARAMETERS
     view = memoryview(message)

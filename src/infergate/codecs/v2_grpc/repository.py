@@ -29,7 +29,7 @@ _INT64: Final = range(-(2**63), 2**63)
 
 def read_name(message: Buffer, max_fields: int) -> str:
     """Return the model's name from a message that may hold files. The files are not parsed. Raises
-    MalformedMessageError, also for more than `max_fields` fields."""
+    MalformedMessageError for malformed data and for more than `max_fields` fields."""
     names = read_strings(message, frozenset({_FIRST, _SECOND}), max_fields, MAX_NAME_BYTES)
     return names.get(_SECOND) or names.get(_FIRST, "")
 

@@ -143,7 +143,7 @@ class V2RestCodec:
         return http_response
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write ``{"error": …}`` under the status of the error's kind."""
+        """Return ``{"error": …}`` with the status of the error's kind."""
         return errors.build_error(error, wire)
 
     def open_request(self, wire: HttpRequest) -> None:
@@ -216,7 +216,7 @@ class V2RestCodec:
     # ---- streams
 
     def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> HttpResponse:
-        """Write one event."""
+        """Return an event with ``response``."""
         return streams.event_response(
             self.build_response(response, streams.with_json_outputs(parsed)).body
         )
@@ -226,7 +226,7 @@ class V2RestCodec:
         return streams.event_response(())
 
     def build_stream_error(self, error: GatewayError, wire: HttpRequest) -> HttpResponse:
-        """Write one event, because the status was already sent."""
+        """Return an event with ``error``, because the status was already sent."""
         return streams.event_response(errors.build_error(error, wire).body)
 
     def streams_need_metadata(self, profile: Profile) -> bool:

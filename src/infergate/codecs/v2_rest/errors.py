@@ -28,7 +28,7 @@ STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
 
 
 def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
-    """Write ``{"error": …}``. Never raises."""
+    """Return the response ``{"error": …}``. Never raises."""
     headers = {"content-type": JSON_TYPE, **error_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
         # The path may be unknown if the transport rejected the request.

@@ -95,7 +95,7 @@ class ResponseFormat:
 JSON_FORMAT: Final = ResponseFormat({}, binary_by_default=False, accept_encoding="")
 """The default format of a response: JSON without compression."""
 
-# ---- read -------------------------------------------------------------------------------------
+# ---- reading ----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

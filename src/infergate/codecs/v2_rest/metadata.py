@@ -1,5 +1,5 @@
-"""Messages about health, server metadata, model metadata, configuration, statistics and the model
-index.
+"""Messages about health, server metadata, model metadata, model configuration, statistics and the
+model index.
 
 Messages are written as the specification defines, and are read in all forms that servers write:
 optional members may be null or absent (KServe), dimensions may be strings (rest-proxy), datatypes

@@ -156,7 +156,8 @@ class ResponseRewriter:
     compress_min: int
 
     def rewrite(self, wire: HttpResponse) -> HttpResponse:
-        """Apply Rule 2. Raises the backend's error, or BACKEND_GARBAGE."""
+        """Return the response for the client, with the names replaced in place (Rule 2). Raises the
+        backend's error, or BACKEND_GARBAGE."""
         body = read_response_body(wire, self.limits)
         headers = _message_headers(wire.headers)
         names = {key: name for key, name in self.names.items() if name}
@@ -185,7 +186,8 @@ class ResponseRewriter:
         return ok_response(headers, parts, accept, self.compress_min)
 
     def _rebuild(self, wire: HttpResponse) -> HttpResponse:
-        """Apply Rule 3. The format is the client's or, if it is unknown, the backend's."""
+        """Parse the response and write it again (Rule 3), in the client's format or, if that is
+        unknown, in the backend's format."""
         operation = InferRequest(match_path(self.request.path).model)
         if isinstance(self.request, CheckedRequest):
             operation = replace(operation, outputs=self.request.shared_memory_outputs)

@@ -55,7 +55,7 @@ _new_tuple: Final = tuple.__new__
 
 
 class _NotSimpleError(Exception):
-    """The full reader must read the body."""
+    """The body is invalid or rare, so the full reader must read it."""
 
 
 def read_small(body: Buffer, limits: Limits) -> RequestFields | None:

@@ -1,4 +1,4 @@
-"""The parts that requests and responses share: tensors, parameters, and binary data.
+"""The parts that requests and responses have in common: tensors, parameters, and binary data.
 
 ``binary_data_size``, ``binary_data`` and ``binary_data_output``, and ``content_type: base64`` of
 BYTES, describe the format of a message and are not passed to other protocols. Canonical parameters

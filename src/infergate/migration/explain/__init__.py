@@ -1,4 +1,5 @@
-"""``infergate explain``: shows which route a request takes and what each backend would receive.
+"""``infergate explain``: shows the route of a request, and the message that each backend would
+receive.
 
 ``client_request`` reads the request. ``explanation`` runs it through the real frontend, route and
 backends of a configuration, but the upstreams of these backends (``capture``) keep the messages

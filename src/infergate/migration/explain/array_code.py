@@ -52,7 +52,7 @@ class ArraySource:
         self._folder: Final = folder
         self._files: Final[dict[str, Path]] = {}
         self.imports: set[str] = set()
-        """The modules, besides numpy, that the source needs."""
+        """The modules other than numpy that the source needs."""
         self.reads_strings = False
         """Whether the source calls the function in ``READ_STRINGS``."""
         self.missing: list[str] = []

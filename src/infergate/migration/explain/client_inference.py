@@ -22,7 +22,7 @@ _TRANSPORT_HEADERS: Final = frozenset(
 
 
 class NoClientCodeError(ValueError):
-    """A client cannot send the inference. The text says why."""
+    """A client cannot send the inference. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class ClientInference:
         return cls(inference, addresses, wire.metadata, metadata, None, folder)
 
     def own_headers(self) -> dict[str, str]:
-        """Return the headers that the user of the client has set, without those that its library
-        adds."""
+        """Return the headers that the user of the client has set, without the headers that its
+        library adds."""
         return {
             name: value
             for name, value in self.headers.items()

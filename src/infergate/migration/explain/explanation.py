@@ -1,5 +1,5 @@
-"""Explains a request: its listener and protocol, its route, and what each target would receive.
-``target`` runs the request through the real gateway once for each target."""
+"""Explains a request: its listener and protocol, its route, and the message that each target would
+receive. ``target`` runs the request through the real gateway once for each target."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Explanation:
     inference: InferRequest | None = None
     """The client's inference, or None if it is unknown."""
     metadata: ModelMetadata | None = None
-    """The model's metadata in the client's names, or None if it is unknown."""
+    """The model's metadata with the client's names, or None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

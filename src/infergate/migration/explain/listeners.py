@@ -73,7 +73,7 @@ def _codecs(config: Config, listener: str) -> Mapping[str, tuple[Codec[Any, Any]
 
 
 def client_addresses(config: Config, request: ClientRequest) -> ClientAddresses:
-    """Return the addresses at which clients reach the gateway: the request's own address, and those
+    """Return the addresses of the gateway for clients: the address of the request, and the address
     of the first listener for each transport."""
     shared, addresses = _shared(config), compiled.addresses(config)
     found: dict[TransportKind, str] = {}

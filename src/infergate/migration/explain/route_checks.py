@@ -68,8 +68,8 @@ def _mismatch(route: Route, model: str, version: str, headers: Mapping[str, str]
 def targets_of(route: Route) -> Iterator[RouteTarget]:
     """Yield the targets of ``route``: its backend, then the split, the fallback, the mirror and the
     baseline of the comparison with the mirror."""
-    # A route with several targets, or with layers, translates every message. With ``has_layers``,
-    # a route with a single target does so too.
+    # A route with several targets, or with layers, translates every message. ``has_layers`` makes
+    # its copy with a single target do the same.
     translated = route.has_other_targets or route.has_layers
     single = replace(route, split=(), fallback="", mirror=None, has_layers=translated)
     share = _FULL_PERCENT - sum(target.percent for target in route.split)

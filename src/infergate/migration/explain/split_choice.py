@@ -13,7 +13,7 @@ from infergate.routing.table import Route
 def split_note(
     route: Route, request: InferRequest, context: RequestContext, *, has_own_id: bool
 ) -> str:
-    """Return a sentence about the target that ``request`` goes to, or an empty text for a route
+    """Return a sentence about the target that ``request`` goes to, or an empty string for a route
     without a split. ``has_own_id`` is true if the client sent the id of the request."""
     if not route.split:
         return ""

@@ -31,7 +31,7 @@ def request_steps(
         elif not sent.version:
             yield f"version '{client.version}' is dropped, because {protocol} does not carry it"
     if len(client.inputs) == len(sent.inputs):
-        for before, after in _matched(client.inputs, sent.inputs, rewrite):
+        for before, after in _pair_inputs(client.inputs, sent.inputs, rewrite):
             yield from _input_steps(before, after, rewrite, protocol)
     yield from _output_steps(client, sent, rewrite, protocol)
     yield from _parameter_steps(client.parameters, sent.parameters, protocol)
@@ -77,7 +77,7 @@ def response_steps(rewrite: Rewrite) -> Iterator[str]:
         yield "rewrite.model: the response has the client's model name"
 
 
-def _matched(
+def _pair_inputs(
     client: Sequence[Tensor], sent: Sequence[Tensor], rewrite: Rewrite
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Pair the inputs by name, or else by position: protocols without names have only positions."""

@@ -226,7 +226,7 @@ class ExplainedRequest:
     async def _backend_metadata(
         self, backend: Backend, model: str, target: RouteTarget
     ) -> ModelMetadata:
-        """Return the model's metadata in the backend's names. Raises GatewayError."""
+        """Return the model's metadata with the backend's names. Raises GatewayError."""
         route, summary = target.route, self.summary
         declared = self.declared.get(summary.model)
         if declared is None:

@@ -4,5 +4,5 @@ them.
 ``prober`` is the entry point: it tries the protocols at each address (``targets``), recognizes
 servers by their responses (``identification``), and describes their models (``findings``).
 ``report`` prints the result, with a request for each model (``example_requests``). ``routes_file``
-writes a configuration, for which ``pairing`` matches the models and tensors of an old server with
-those of a new one."""
+writes a configuration. ``pairing`` matches the models and tensors of an old server with the models
+and tensors of a new server."""

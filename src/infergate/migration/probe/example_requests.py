@@ -47,7 +47,7 @@ servers do not accept in JSON."""
 @dataclass(frozen=True, slots=True)
 class ExampleRequest:
     """A request for ``model``. If ``needs_gateway``, it is sent to infergate, which must be running
-    in front of the server. If no request can be written, ``problem`` says why."""
+    in front of the server. If no request can be written, ``problem`` is the reason."""
 
     model: str
     curl: str = ""

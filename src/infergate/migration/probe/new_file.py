@@ -9,7 +9,7 @@ from pathlib import Path
 from infergate.config.load import parse
 
 
-class FileExistsAlreadyError(Exception):
+class ConfigurationExistsError(Exception):
     """The file exists already and must not be replaced."""
 
 
@@ -17,7 +17,7 @@ def write_configuration(path: Path, text: str, *, force: bool) -> None:
     """Check ``text`` and write it to ``path`` atomically. Without ``force``, an existing file is
     kept.
 
-    Raises ConfigError, FileExistsAlreadyError and OSError."""
+    Raises ConfigError, ConfigurationExistsError and OSError."""
     parse(text, str(path), os.environ)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -30,7 +30,7 @@ def write_configuration(path: Path, text: str, *, force: bool) -> None:
         else:
             path.hardlink_to(temporary)  # unlike a rename, it never replaces a file
     except FileExistsError:
-        raise FileExistsAlreadyError from None
+        raise ConfigurationExistsError from None
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -1,4 +1,4 @@
-"""Pairs the models and tensors of an old server with those of a new server.
+"""Pairs the models and tensors of an old server with the models and tensors of a new server.
 
 *Rule 1.* A pair of tensors is certain if the datatypes are equal or can be cast, the shapes are
 compatible, and either the names are equal or no other pair is possible. Names that differ only in
@@ -28,7 +28,7 @@ from infergate.migration.probe.report import shape_text
 _NamedT = TypeVar("_NamedT", ProbedModel, TensorMetadata)
 _MAX_ALTERNATIVES: Final = 5
 _MAX_CANDIDATES: Final = 100
-"""Maximum number of models whose tensors are compared with those of one model."""
+"""Maximum number of models whose tensors are compared with the tensors of one model."""
 _MAX_COMPARISONS: Final = 1 << 14
 """Maximum number of pairs of tensors that are compared by datatype and shape."""
 _NAMES: Final = NameRule(allow_slash=True)
@@ -98,11 +98,11 @@ class Pairing:
         old_names = {model.name for model in old}
         # A new model with the name of another old model is the counterpart of that model.
         others = [model for model in new if model.name not in old_names]
-        similar = _grouped(others, _normalized)
-        rivals = _grouped((model for model in old if model.name not in by_name), _normalized)
+        similar = _group_by(others, _normalize)
+        rivals = _group_by((model for model in old if model.name not in by_name), _normalize)
         pairs = []
         for model in old:
-            key = _normalized(model.name)
+            key = _normalize(model.name)
             found = similar.get(key, [])
             if model.name in by_name:
                 pairs.append(self._pair(model, by_name[model.name]))
@@ -147,10 +147,10 @@ class Pairing:
         """Return a pair for each of the ``old`` tensors, in their order."""
         pairs: dict[str, TensorPair] = {}
         rest = {item.name: item for item in new}
-        for normalize in (str, _normalized):
-            candidates = _grouped(rest.values(), normalize)
+        for normalize in (str, _normalize):
+            candidates = _group_by(rest.values(), normalize)
             unpaired = [tensor for tensor in old if tensor.name not in pairs]
-            for key, tensors in _grouped(unpaired, normalize).items():
+            for key, tensors in _group_by(unpaired, normalize).items():
                 found = candidates.get(key, [])
                 if len(tensors) == len(found) == 1:
                     pairs[tensors[0].name] = self._tensor_pair(tensors[0], found[0])
@@ -204,7 +204,7 @@ class Pairing:
         return None
 
 
-def _grouped(items: Iterable[_NamedT], key: Callable[[str], str]) -> dict[str, list[_NamedT]]:
+def _group_by(items: Iterable[_NamedT], key: Callable[[str], str]) -> dict[str, list[_NamedT]]:
     groups: dict[str, list[_NamedT]] = {}
     for item in items:
         groups.setdefault(key(item.name), []).append(item)
@@ -235,5 +235,5 @@ def _shape_difference(old: Sequence[int], new: Sequence[int]) -> str:
     return ""
 
 
-def _normalized(name: str) -> str:
+def _normalize(name: str) -> str:
     return re.sub(r"[\W_]+", "", re.sub(r":\d+$", "", name)).lower()

@@ -73,10 +73,12 @@ class Prober:
         if not targets:
             return ProbeFindings((), ())
         with Progress("detecting protocols", len(targets)) as progress:
-            found = await _gather(_counted(self._probe_target(item), progress) for item in targets)
+            found = await _gather(
+                _with_progress(self._probe_target(item), progress) for item in targets
+            )
         groups = group_servers([item for findings in found for item in findings.detected])
         servers = [await self._describe_server(group) for group in groups]
-        return ProbeFindings(found, _without_guesses(servers))
+        return ProbeFindings(found, _without_wrong_guesses(servers))
 
     # ---- protocols
 
@@ -177,7 +179,7 @@ class Prober:
                     return replace(model, problem="the server reports no inputs and outputs")
                 return replace(model, metadata=metadata, source=item.protocol, problem="")
 
-            return await _gather(_counted(describe(model), progress) for model in models)
+            return await _gather(_with_progress(describe(model), progress) for model in models)
 
         return {m.name: m for m in await self._with_backend(item.protocol, item.url, describe_all)}
 
@@ -217,7 +219,7 @@ def states_of(index: ModelIndex) -> dict[str, str]:
     return states
 
 
-def _without_guesses(servers: Sequence[ProbedServer]) -> list[ProbedServer]:
+def _without_wrong_guesses(servers: Sequence[ProbedServer]) -> list[ProbedServer]:
     """Return ``servers`` without the models that the operator named and that only other servers
     have."""
     known = {m.name for server in servers for m in server.models if m.metadata is not None}
@@ -242,7 +244,7 @@ def _metadata_problem(error: GatewayError) -> str:
     return error.public.removeprefix(f"backend '{_BACKEND}': ")
 
 
-async def _counted(work: Awaitable[_T], progress: Progress) -> _T:
+async def _with_progress(work: Awaitable[_T], progress: Progress) -> _T:
     try:
         return await work
     finally:

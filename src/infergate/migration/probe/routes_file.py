@@ -133,7 +133,7 @@ def _name_backends(
 
 
 class _Entries:
-    """The models to serve, and comments about those that are not served."""
+    """The models to serve, and comments about the models that are not served."""
 
     def __init__(self) -> None:
         self.by_name: Final[dict[str, _Entry]] = {}

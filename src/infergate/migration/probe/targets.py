@@ -30,7 +30,7 @@ _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH})
 
 @dataclass(frozen=True, slots=True)
 class PortProblem:
-    """The reason why an address cannot be probed, and what to try."""
+    """The reason why an address cannot be probed, and advice."""
 
     reason: str
     advice: str
@@ -67,7 +67,7 @@ class ProbeTarget:
         first = [kind for kind, name in schemes.items() if name == scheme]
         others = [kind for kind in schemes if kind not in first]
         if scheme == _FRAMES:
-            yield self._framed()
+            yield self._framed_protocols()
         for kinds in (first, others):
             if found := [
                 (name, self._with_scheme(schemes[plugin.transport_kind]))
@@ -76,9 +76,9 @@ class ProbeTarget:
             ]:
                 yield found
         if not tls and scheme != _FRAMES:
-            yield self._framed()
+            yield self._framed_protocols()
 
-    def _framed(self) -> list[tuple[str, Url]]:
+    def _framed_protocols(self) -> list[tuple[str, Url]]:
         url = self._with_scheme(_FRAMES)
         return [(name, url) for name, plugin in plugins().items() if plugin.supports_framing]
 

@@ -65,7 +65,7 @@ def read_entries(files: Sequence[Path]) -> Iterator[Entry]:
     Raises RecordingError, before the first entry, if a file is not a recording or cannot be
     read."""
     waiting = sorted(((_first_time(file), index) for index, file in enumerate(files)), reverse=True)
-    return _merged(files, waiting)
+    return _merge(files, waiting)
 
 
 def of_model(entries: Iterator[Entry], model: str | None) -> Iterator[Entry]:
@@ -110,7 +110,7 @@ def _first_time(file: Path) -> float:
     return next(times, math.inf)
 
 
-def _merged(files: Sequence[Path], waiting: list[tuple[float, int]]) -> Iterator[Entry]:
+def _merge(files: Sequence[Path], waiting: list[tuple[float, int]]) -> Iterator[Entry]:
     """Yield the entries of ``files``. ``waiting`` has the first times of the files in descending
     order. A file is opened when the others have reached its first time."""
     heads: list[tuple[float, int, RecordedExchange]] = []
@@ -127,7 +127,7 @@ def _merged(files: Sequence[Path], waiting: list[tuple[float, int]]) -> Iterator
     while heads or waiting:
         while waiting and (not heads or waiting[-1][0] <= heads[0][0]):
             _, index = waiting.pop()
-            sources[index] = _reordered(_read(files[index]))
+            sources[index] = _reorder(_read(files[index]))
             yield from advance(index)
         if heads:
             _, index, entry = heapq.heappop(heads)
@@ -135,7 +135,7 @@ def _merged(files: Sequence[Path], waiting: list[tuple[float, int]]) -> Iterator
             yield from advance(index)
 
 
-def _reordered(entries: Iterator[Entry]) -> Iterator[Entry]:
+def _reorder(entries: Iterator[Entry]) -> Iterator[Entry]:
     """Yield the entries of one file, the inferences sorted within a limited window."""
     window: list[tuple[float, int, RecordedExchange]] = []
     size = 0

@@ -246,8 +246,8 @@ class Replayer:
         if not _are_outputs(entry.redacted, exchange):
             counts.redacted += 1
             return
-        expected = _without(entry.redacted, valid_outcome(exchange.outcome))
-        comparison = await self._comparison(expected, _without(entry.redacted, outcome))
+        expected = _without_outputs(entry.redacted, valid_outcome(exchange.outcome))
+        comparison = await self._comparison(expected, _without_outputs(entry.redacted, outcome))
         counts.compared += 1
         counts.equal += comparison.is_equal
         self._add_output_names(exchange.outcome, comparison)
@@ -299,7 +299,7 @@ def _are_outputs(names: Sequence[str], exchange: Exchange) -> bool:
     )
 
 
-def _without(names: Sequence[str], outcome: Outcome) -> Outcome:
+def _without_outputs(names: Sequence[str], outcome: Outcome) -> Outcome:
     """Return ``outcome`` without the redacted outputs, whose recorded data is not the original
     data."""
     if not names:

@@ -3,7 +3,7 @@ in every protocol, and has a button that breaks a server.
 
 *Rule.* Only the configuration of ``infergate`` without a file has the demo, and only if all its
 listeners are on loopback addresses. Everything listens on 127.0.0.1 on free ports, and the traffic
-ends by itself.
+ends after ``TRAFFIC_SECONDS``.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class ConsoleSource(Protocol):
         ...
 
 
-class _Running(Protocol):
+class _ConsoleGateway(Protocol):
     @property
     def config(self) -> Config: ...
 
@@ -81,7 +81,7 @@ class SingleProcess:
     workers = WorkerCounts()
 
     def __init__(
-        self, running: Callable[[], _Running], metrics: Metrics, recent: RecentRequests
+        self, running: Callable[[], _ConsoleGateway], metrics: Metrics, recent: RecentRequests
     ) -> None:
         """``running`` returns the gateway. It is called only when data is requested, because the
         gateway may not exist before."""

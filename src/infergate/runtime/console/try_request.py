@@ -308,7 +308,7 @@ def _recording_gateway(
     route = replace(binding.route, mirror=None)
     names = (route.backend, route.fallback, *(target.backend for target in route.split))
     backends = {name: _with_recording(backends_by_name[name], exchanges) for name in names if name}
-    # Of the route's layers, only those that define what clients send and receive apply.
+    # Only layers that change the tensors of clients apply; hooks and caches are skipped.
     layers = {0: tuple(reversed(binding.metadata_layers))}
     table = RouteTable((route,), gateway.name_rule)
     return RoutingGateway(table, backends, gateway.declared, GatewayOptions(layers=layers))

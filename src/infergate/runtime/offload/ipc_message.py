@@ -1,7 +1,7 @@
 """Messages that carry arguments and results between processes.
 
-A message is a header, a pickle, and long buffers, to which the pickle refers by offset. Buffers are
-copied neither for sending nor after receiving."""
+A message consists of a header, a pickle, and long buffers. The pickle refers to the buffers by
+offset. Buffers are copied neither for sending nor after receiving."""
 
 from __future__ import annotations
 

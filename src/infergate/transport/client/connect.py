@@ -28,7 +28,8 @@ AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
 
 def failure_origin(error: BaseException) -> Origin:
-    """Return GATEWAY if this machine is out of descriptors, memory or ports, else BACKEND."""
+    """Return GATEWAY if this machine is out of descriptors, memory or ports, and otherwise
+    BACKEND."""
     local = isinstance(error, OSError) and error.errno in _EXHAUSTED
     return Origin.GATEWAY if local else Origin.BACKEND
 

@@ -214,8 +214,8 @@ class Pool(Generic[PooledT]):
         return None
 
     async def connect(self, timeout: float) -> PooledT:
-        """Return a new connection. Raises TIMEOUT, and CONNECT (also after
-        ``limits.connect_time``)."""
+        """Return a new connection. Raises TIMEOUT, and CONNECT if connecting fails or takes longer
+        than ``limits.connect_time``."""
         limit = self.limits.connect_time
         kind, public = Kind.CONNECT, "the backend could not be reached"
         if timeout < limit:

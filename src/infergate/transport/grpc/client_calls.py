@@ -18,8 +18,9 @@ from infergate.transport.net.deferred_inflation import DeferredInflation
 
 
 class UnaryClientCall(ClientCall):
-    """A call with one response. The creator sets `callbacks`, to which the response is reported. If
-    the server refuses the stream, the response of `retry`, if set, is reported instead."""
+    """A call with one response, which is reported to `callbacks`. The creator of the call sets
+    `callbacks`. If the server refuses the stream, the response of `retry`, if set, is reported
+    instead."""
 
     callbacks: ExchangeCallbacks[RpcResponse] | None = None
     retry: Callable[[], Awaitable[RpcResponse]] | None = None

@@ -16,7 +16,7 @@ _OK: Final = 200
 
 class LineParser:
     """Splits a body that arrives in pieces into lines of at most ``max_line_bytes``, without empty
-    lines. An empty event comes first, so that the caller learns at once that the response has
+    lines. An empty event comes first, so that the caller learns immediately that the response has
     begun."""
 
     def __init__(self, max_line_bytes: int) -> None:

@@ -72,8 +72,8 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
-        """Process the start of a DATA frame of `length` bytes, of which `body` bytes are not
-        padding. Return the stream, or None to discard the data."""
+        """Process the start of a DATA frame of `length` bytes, including padding. `body` is the
+        number of bytes without padding. Return the stream, or None to discard the data."""
         raise NotImplementedError
 
     def _countable_frames(self, number: int, length: int) -> int:

@@ -107,7 +107,7 @@ class Acceptor:
         connection.setblocking(False)  # noqa: FBT003 - setblocking has no keyword
         task = self._loop.create_task(self._start(connection))
         self._starting.add(task)
-        task.add_done_callback(self._started)
+        task.add_done_callback(self._on_started)
         self.update_load()
         return True
 
@@ -117,7 +117,7 @@ class Acceptor:
         except OSError:
             connection.close()  # the client has disconnected
 
-    def _started(self, task: asyncio.Task[None]) -> None:
+    def _on_started(self, task: asyncio.Task[None]) -> None:
         self._starting.discard(task)
         self.update_load()
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -74,7 +74,8 @@ class ClientTlsContext:
 
 
 def default_authorities() -> bytes:
-    """Return OpenSSL's default authorities in PEM, or an empty text without default authorities."""
+    """Return OpenSSL's default authorities in PEM, or an empty string without default
+    authorities."""
     authorities: dict[bytes, None] = {}
     for path in _default_files():
         try:

@@ -41,7 +41,7 @@ class ServerTlsContext:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``protocols`` are the ALPN names of the listener's protocols. ``on_reload`` is called
-        after each change of the files; its argument says whether the files were loaded. Raises
+        after each change of the files. Its argument is true if the files were loaded. Raises
         CertificateError."""
         self._name: Final = name
         self.settings: Final = settings

@@ -20,7 +20,7 @@ from infergate.core.name_rules import NameRule
 from infergate.migration.probe import listener_ports
 from infergate.migration.probe.findings import ProbedModel, ProbedServer
 from infergate.migration.probe.listener_ports import ListenerPorts
-from infergate.migration.probe.new_file import FileExistsAlreadyError, write_configuration
+from infergate.migration.probe.new_file import ConfigurationExistsError, write_configuration
 from infergate.migration.probe.options import ProbeOptions
 from infergate.migration.probe.routes_file import RoutesFile, compose_routes
 from infergate.migration.probe.targets import parse_target
@@ -317,7 +317,7 @@ def test_the_file_is_written_completely(tmp_path: Path) -> None:
 def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "routes.yaml"
     path.write_text("mine")
-    with pytest.raises(FileExistsAlreadyError):
+    with pytest.raises(ConfigurationExistsError):
         write_configuration(path, TEXT, force=False)
     assert path.read_text() == "mine"
     write_configuration(path, TEXT, force=True)
