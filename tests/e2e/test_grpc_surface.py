@@ -27,7 +27,7 @@ backends:
     forward_headers: [traceparent, "x-team-*"]
     return_headers: ["x-load"]
 routes:
-  - {{model: "echo*", backend: echo, timeout: 5s}}
+  - {{model: "echo*", backend: echo, timeout: 60s}}
   - {{model: "*", backend: demo}}
 """
 TYPED = """
@@ -160,10 +160,10 @@ def test_metadata_is_forwarded_by_rule(stub: Any, echo: tuple[Echo, str]) -> Non
 
 
 def test_the_shorter_deadline_is_sent_upstream(stub: Any, echo: tuple[Echo, str]) -> None:
-    stub.ModelInfer(raw_request("echo"), timeout=2)
-    assert echo[0].remaining[-1] < 2.5
-    stub.ModelInfer(raw_request("echo"), timeout=60)
-    assert 2 < echo[0].remaining[-1] < 6  # gRPC rounds a timeout up
+    stub.ModelInfer(raw_request("echo"), timeout=30)
+    assert echo[0].remaining[-1] < 31
+    stub.ModelInfer(raw_request("echo"), timeout=600)
+    assert 31 < echo[0].remaining[-1] < 61  # gRPC rounds a timeout up
 
 
 def test_a_cancelled_call_is_cancelled_upstream(stub: Any, echo: tuple[Echo, str]) -> None:

@@ -28,8 +28,8 @@ backends:
   hangs: {protocol: python, model: "plugin_kit:Double", options: {outcome: hangs}, timeout: 200ms}
   demo: {protocol: builtin}
 hooks:
-  adds: {hook: "plugin_kit:Hook", options: {before: adds}}
-  rejects: {hook: "plugin_kit:Hook", options: {before: rejects}}
+  adds: {hook: "plugin_kit:Hook", options: {before: adds}, timeout: 60s}
+  rejects: {hook: "plugin_kit:Hook", options: {before: rejects}, timeout: 60s}
   blocks: {hook: "plugin_kit:Hook", options: {before: blocks}, timeout: 200ms}
 routes:
   - {model: double, backend: hangs, headers: {x-case: hangs}}

@@ -17,6 +17,8 @@ from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 ENDPOINT = Endpoint("10.0.0.1", 1)
 Answer = Callable[[Any], Any]
 

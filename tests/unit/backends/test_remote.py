@@ -26,6 +26,8 @@ from infergate.core.route_policy import RoutePolicy
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 A = Endpoint("a", 1)
 B = Endpoint("b", 2)
 

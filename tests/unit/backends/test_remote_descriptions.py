@@ -24,6 +24,8 @@ from infergate.core.route_policy import RoutePolicy
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 MODEL = ModelMetadata("m", ("1",))
 
 

@@ -27,6 +27,8 @@ from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 A, B = Endpoint("a", 1), Endpoint("b", 2)
 REQUEST = InferRequest("m", id="i")
 UNIMPLEMENTED = RpcResponse(code=12, details="no such method")
@@ -101,12 +103,12 @@ async def ids(
 
 
 async def test_one_call_yields_all_responses() -> None:
-    upstream = Upstream([answer("0"), answer("1")])
+    upstream = Upstream([0.25, answer("0"), 0.25, answer("1")])
     one = call(headers={"x-a": "1", "y": "2"})
     assert await ids(upstream, one) == [("0", False), ("1", False)]
     ((wire, _, timeout),) = upstream.sent
     assert (wire.method, dict(wire.metadata), timeout) == (STREAM, {"x-a": "1"}, None)
-    assert one.record.backend_seconds > 0
+    assert one.record.backend_seconds == pytest.approx(0.5)
     assert upstream.closed == 1
 
 

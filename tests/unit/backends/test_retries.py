@@ -29,6 +29,8 @@ from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.routing.budget import RetryBudget
 from infergate.transport.base import Endpoint
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 A, B, C = Endpoint("a", 1), Endpoint("b", 2), Endpoint("c", 3)
 OK, DECLINES, REFUSES = RpcResponse(), RpcResponse(code=14, details="not now"), RpcResponse(code=3)
 IDEMPOTENT = RetryPolicy(is_idempotent=True)
@@ -421,7 +423,7 @@ async def test_a_disconnect_cancels_both_attempts() -> None:
 async def until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not met():  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.0001)
 
 
 async def test_requests_beyond_the_limit_wait_and_beyond_the_queue_are_rejected() -> None:

@@ -15,6 +15,8 @@ from infergate.backends.single_flight import SingleFlightCache
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
 
+pytestmark = pytest.mark.usefixtures("virtual_time")
+
 
 def call(seconds: float = 60.0) -> RequestContext:
     return RequestContext("test", time.monotonic() + seconds)

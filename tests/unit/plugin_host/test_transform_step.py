@@ -18,12 +18,15 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadataRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
+from infergate.plugin_host import transform_step
 from infergate.runtime.assemble import assemble
 from infergate.runtime.running import RunningGateway
 
 
 @pytest.fixture(autouse=True)
-def released() -> Iterator[None]:
+def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # A transform is described in time even on a slow machine.
+    monkeypatch.setattr(transform_step, "_MAX_DESCRIBE_SECONDS", 60.0)
     plugin_kit.RELEASE.clear()
     yield
     plugin_kit.RELEASE.set()
@@ -33,7 +36,7 @@ def config(outcome: str = "", **changes: Any) -> Config:
     step = {
         "transform": "plugin_kit:Lengths",
         "options": {"outcome": outcome},
-        "timeout": "100ms",
+        "timeout": "100ms" if outcome in ("hangs", "forgets") else "60s",
     }
     return Config.model_validate(
         {

@@ -49,7 +49,7 @@ async def quick(serve_http: HttpServe) -> HttpHarness:
 
 @pytest.fixture
 async def http_upstream(engine: Engine) -> AsyncIterator[Http1Upstream]:
-    upstream = engine.http_upstream(QUICK)
+    upstream = engine.http_upstream(LIMITS)
     yield upstream
     await upstream.close()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from frame_kit import frame_harness, framed
-from transport_kit import LIMITS, QUICK, FakeBackend, HttpHarness, Script, fake_backend, until
+from transport_kit import LIMITS, FakeBackend, HttpHarness, Script, fake_backend, until
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -20,7 +20,7 @@ POST = HttpRequest("POST", "/", body=[b"he", memoryview(b"llo")])
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[FrameUpstream]:
-    upstream = FrameUpstream(QUICK)
+    upstream = FrameUpstream(LIMITS)
     yield upstream
     await upstream.close()
 
@@ -150,7 +150,7 @@ async def test_cancelling_closes_the_connection(upstream: FrameUpstream) -> None
 
 
 async def test_the_endpoint_selects_http_or_frames(harness: HttpHarness) -> None:
-    upstream = HttpOrFrameUpstream(QUICK)
+    upstream = HttpOrFrameUpstream(LIMITS)
     async with frame_harness(LIMITS) as frames:
         for endpoint in (harness.endpoint, frames.endpoint):
             response = await upstream.exchange(POST, endpoint, 5)

@@ -646,13 +646,14 @@ async def test_a_backend_without_grpc(rpc_upstream: RpcUpstream, received: bytes
         await rpc_upstream.close()  # prevents a reconnect
 
 
-async def test_a_backend_without_an_http2_handshake(rpc_upstream: RpcUpstream) -> None:
+async def test_a_backend_without_an_http2_handshake(engine: Engine) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
+    upstream = engine.upstream(dataclasses.replace(RPC_LIMITS, connect_time=0.2))
     async with fake_backend(script) as fake:
-        assert await error_kind(rpc_upstream, fake.endpoint, request("Echo")) is Kind.CONNECT
-        await rpc_upstream.close()  # prevents a reconnect
+        assert await error_kind(upstream, fake.endpoint, request("Echo")) is Kind.CONNECT
+        await upstream.close()  # prevents a reconnect
 
 
 async def test_a_connection_lost_during_a_call(rpc_upstream: RpcUpstream) -> None:

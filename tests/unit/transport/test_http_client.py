@@ -94,7 +94,7 @@ async def test_encoded_responses_are_decoded(
         head = f"HTTP/1.1 200 OK\r\ncontent-encoding:{encoding}\r\ncontent-length: {len(body)}"
         writer.write(head.encode() + b"\r\n\r\n" + body)
 
-    upstream = engine.http_upstream(dataclasses.replace(QUICK, body=2 * MIB))
+    upstream = engine.http_upstream(dataclasses.replace(LIMITS, body=2 * MIB))
     async with fake_backend(script) as fake:
         if isinstance(expected, Kind):
             with pytest.raises(GatewayError) as caught:
@@ -118,7 +118,7 @@ async def test_a_response_is_counted_before_it_is_received(engine: Engine, lengt
         )
         writer.close()
 
-    upstream = engine.http_upstream(dataclasses.replace(QUICK, body=2 * MIB))
+    upstream = engine.http_upstream(dataclasses.replace(LIMITS, body=2 * MIB))
     async with fake_backend(script) as fake:
         account = Budget(4 * MIB)
         wire = dataclasses.replace(POST, memory=account)
@@ -186,15 +186,17 @@ async def test_https_to_a_server_without_tls(
     await harness.check_serving()
 
 
-async def test_a_tls_handshake_times_out(http_upstream: Http1Upstream) -> None:
+async def test_a_tls_handshake_times_out(engine: Engine, http_upstream: Http1Upstream) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
+    hasty = engine.http_upstream(dataclasses.replace(LIMITS, connect_time=0.2))
     async with fake_backend(script) as fake:
         endpoint = fake.endpoint._replace(tls=True)
-        assert await error_kind(http_upstream, endpoint) is Kind.CONNECT
+        assert await error_kind(hasty, endpoint) is Kind.CONNECT
         with raises_kind(Kind.TIMEOUT):
             await http_upstream.exchange(POST, endpoint, 0.1)
+    await hasty.close()
 
 
 async def test_silence_is_a_timeout_and_closes_the_connection(
@@ -344,7 +346,7 @@ async def test_only_get_is_retried_when_an_idle_connection_closes(
 @pytest.mark.parametrize("over", [0, 1])
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_response_size(http_upstream: Http1Upstream, over: int, chunked: bool) -> None:
-    size = QUICK.body + over
+    size = LIMITS.body + over
     head = b"Content-Length: %d\r\n\r\n" % size
     tail = b""
     if chunked:

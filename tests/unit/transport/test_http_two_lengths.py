@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transport_kit import QUICK, Engine, HttpHarness, http_harness
+from transport_kit import LIMITS, QUICK, Engine, HttpHarness, http_harness
 
 from infergate.transport.http1.message_head import drop_content_length
 
@@ -31,7 +31,7 @@ BOTH = head(b"Content-Length: 5", b"Transfer-Encoding: chunked")
 
 @pytest.fixture
 async def lenient(engine: Engine) -> AsyncIterator[HttpHarness]:
-    async with http_harness(engine, QUICK, accept_both_lengths=True) as harness:
+    async with http_harness(engine, LIMITS, accept_both_lengths=True) as harness:
         yield harness
 
 
@@ -148,11 +148,12 @@ async def test_head_limits_apply(lenient: HttpHarness) -> None:
     assert (await peer.read_response()).status == 414
 
 
-async def test_a_stalled_head_times_out(lenient: HttpHarness) -> None:
-    peer = await lenient.connect()
-    await peer.send(BOTH[:-2])
-    assert (await peer.read_response()).status == 408
-    assert lenient.app.refused[-1].public == "the request did not arrive in time"
+async def test_a_stalled_head_times_out(engine: Engine) -> None:
+    async with http_harness(engine, QUICK, accept_both_lengths=True) as lenient:
+        peer = await lenient.connect()
+        await peer.send(BOTH[:-2])
+        assert (await peer.read_response()).status == 408
+        assert lenient.app.refused[-1].public == "the request did not arrive in time"
 
 
 def test_the_content_length_is_dropped() -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from transport_kit import LIMITS, QUICK, Engine, HttpEcho, Peer
+from transport_kit import LIMITS, Engine, HttpEcho, Peer
 
 from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.base import Address, Endpoint
@@ -56,7 +56,7 @@ async def test_http_over_a_unix_socket(server: HttpAppListener, path: Path) -> N
 
 
 async def test_the_client_over_a_unix_socket(server: HttpAppListener, path: Path) -> None:
-    upstream = H1Upstream(QUICK)
+    upstream = H1Upstream(LIMITS)
     wire = HttpRequest("POST", "/x", body=[b"hi"])
     for _ in range(2):
         response = await upstream.exchange(wire, Endpoint(unix=str(path), path="/base"), 5)
