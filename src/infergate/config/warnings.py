@@ -75,7 +75,7 @@ def _webp_without_helpers(config: Config) -> Iterator[Finding]:
                 yield (
                     ("routes", index, "transforms", "inputs", position, "decode_image"),
                     (
-                        "without helper processes ('helpers: 0'), a large WebP image delays all other "
-                        "requests while it is decoded"
+                        "without helper processes ('helpers: 0'), a large WebP image delays all "
+                        "other requests while it is decoded"
                     ),
                 )
