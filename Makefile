@@ -106,16 +106,17 @@ lock: .venv/released  ## pin the image's packages, and those that build it, by v
 	    --python-version 3.11 --python-platform linux --only-binary :all: - >> $(LOCKED_BUILD).new
 	@mv $(LOCKED_BUILD).new $(LOCKED_BUILD)
 
-# The registry's digest pins the base: a tag may point to another image by the time of the second platform.
-BASE_IMAGE := python:3.11-slim-bookworm
+# The registry's digest pins the base: a tag may point to another image by the time of the second platform. A digest in
+# the Dockerfile is kept.
+BASE_IMAGE = $(shell sed -n 's/^FROM \(.*\) AS base$$/\1/p' deploy/docker/Dockerfile)
 IMAGE ?= infergate
 PLATFORMS ?=
 PUSH ?=
 image:  ## build the image IMAGE with docker buildx; PLATFORMS=linux/amd64,linux/arm64 PUSH=yes for several
-	@digest=$$(docker buildx imagetools inspect $(BASE_IMAGE) --format '{{.Manifest.Digest}}'); \
+	@digest=$$(docker buildx imagetools inspect $(BASE_IMAGE) --format '{{.Manifest.Digest}}') && \
 	 docker buildx build --file deploy/docker/Dockerfile --tag $(IMAGE) \
 	    $(if $(PLATFORMS),--platform $(PLATFORMS)) $(if $(PUSH),--push --provenance=mode=max --sbom=true,--load) \
-	    --build-arg PYTHON=$(BASE_IMAGE)@$$digest --build-arg BASE_DIGEST=$$digest \
+	    --build-arg PYTHON=$(firstword $(subst @, ,$(BASE_IMAGE)))@$$digest --build-arg BASE_DIGEST=$$digest \
 	    --build-arg VERSION=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/infergate/__init__.py) \
 	    --build-arg REVISION=$$(git rev-parse HEAD) --build-arg CREATED=$$(date --utc +%Y-%m-%dT%H:%M:%SZ) .
 

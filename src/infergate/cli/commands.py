@@ -383,7 +383,9 @@ _ALL: Final = (
         "generate the package of a plug-in, with its entry point and with tests that pass",
         _new,
         (_DIRECTORY,),
-        Operands("KIND NAME", "codec, backend or hook; and the name of the package", "*"),
+        Operands(
+            "KIND NAME", "codec, backend, hook or transform; and the name of the package", "*"
+        ),
         "example:\n  infergate new hook guard && cd guard && pip install -e '.[test]' && pytest",
     ),
     PROBE,

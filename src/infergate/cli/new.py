@@ -19,6 +19,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "codec": ("codecs", "PLUGIN"),
     "backend": ("backends", "@class@"),
     "hook": ("hooks", "@class@"),
+    "transform": ("transforms", "@class@"),
 }
 """The entry point group of each kind of plug-in, and the object that the entry point names."""
 _TEMPLATES: Final = Path(__file__).with_name("templates")

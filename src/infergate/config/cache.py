@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from infergate.config.access import RedisUrl
-from infergate.config.fields import Name, PositiveDuration, PositiveSize
+from infergate.config.fields import Name, PositiveDuration, PositiveSize, Size
 from infergate.config.section import Section
-from infergate.core.limits import MIB
+from infergate.core.limits import KIB, MIB
 
 
 class RouteCacheConfig(Section):
@@ -63,10 +63,11 @@ class CacheRedisConfig(Section):
 class CacheConfig(Section):
     """Limits and storage of the response cache, which routes enable with `cache`."""
 
-    max_bytes: PositiveSize = Field(
+    max_bytes: Annotated[Size, Field(ge=4 * KIB)] = Field(
         default=256 * MIB,
         description="Maximum memory of all cached responses, which all workers share. The least "
-        "recently used responses are dropped first. Example: `1GiB`.",
+        "recently used responses are dropped first. The minimum is 4 KiB, the smallest memory that "
+        "holds a response; to cache nothing, remove `cache` from the routes. Example: `1GiB`.",
     )
     max_entry_bytes: PositiveSize = Field(
         default=16 * MIB, description="Responses larger than this are not cached."

@@ -1,5 +1,6 @@
-"""Parts of a valid routes.yaml that have no effect. They are allowed, so that the first step of a
-rollout, or a rollback, changes only one number."""
+"""Parts of a valid routes.yaml that have no effect, or another effect than their author may expect.
+Parts without effect are allowed, so that the first step of a rollout, or a rollback, changes only
+one number."""
 
 from __future__ import annotations
 
@@ -8,9 +9,17 @@ from collections.abc import Iterator
 from infergate.config.mistakes import Finding, KeyPath
 from infergate.config.routes import named_backends
 from infergate.config.schema import Config
+from infergate.core.priorities import DEFAULT_PRIORITY
 
 
 def warning_findings(config: Config) -> Iterator[Finding]:
+    """Yield the warnings about ``config``."""
+    yield from _without_effect(config)
+    yield from _unlimited_priorities(config)
+    yield from _webp_without_helpers(config)
+
+
+def _without_effect(config: Config) -> Iterator[Finding]:
     """Yield a warning for each backend and each target of a route that gets no requests."""
     used = {name for route in config.routes for _, name in named_backends(route)}
     for name in config.backends:
@@ -33,3 +42,40 @@ def warning_findings(config: Config) -> Iterator[Finding]:
                 ("routes", index, "mirror", "compare", "baseline", "percent"),
                 "the baseline is off: no response is compared with it",
             )
+
+
+def _unlimited_priorities(config: Config) -> Iterator[Finding]:
+    """Yield a warning if routes have priorities in a queue, clients are authenticated, and any of
+    them may still request the highest priority."""
+    if config.access is None or config.access.shares:
+        return
+    for index, route in enumerate(config.routes):
+        if route.priority == DEFAULT_PRIORITY:
+            continue
+        for _, name in named_backends(route):
+            limits = config.backends[name].limits
+            if limits.max_requests:
+                yield (
+                    ("routes", index, "priority"),
+                    (
+                        "any client may request a higher priority, up to 1, with the header "
+                        f"'{limits.priority_header}'; 'highest_priority' in access.shares limits it"
+                    ),
+                )
+                return
+
+
+def _webp_without_helpers(config: Config) -> Iterator[Finding]:
+    if config.helpers:
+        return
+    for index, route in enumerate(config.routes):
+        steps = () if route.transforms is None else route.transforms.inputs
+        for position, step in enumerate(steps):
+            if step.decode_image is not None:
+                yield (
+                    ("routes", index, "transforms", "inputs", position, "decode_image"),
+                    (
+                        "without helper processes ('helpers: 0'), a large WebP image delays all "
+                        "other requests while it is decoded"
+                    ),
+                )

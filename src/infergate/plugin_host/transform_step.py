@@ -78,7 +78,7 @@ class PluginStep(AsyncStep):
             raise TransformError(names[0], f"{self.runner.label} does not respond")
 
         def describe_tensors() -> Sequence[Spec]:
-            return _checked_specs(describe(*known), new_names)
+            return check_specs(describe(*known), new_names)
 
         label = self.runner.label
         seconds = min(self.timeout, _MAX_DESCRIBE_SECONDS)
@@ -111,26 +111,33 @@ class PluginStep(AsyncStep):
         if context.deadline is not None:
             seconds = min(seconds, context.deadline - time.monotonic())
         after = await self.runner.run(
-            lambda: self._apply(before),
+            lambda: apply_transform(self.transform, before, self.limits),
             seconds,
             memory=context.memory,
             held_bytes=sum(len(tensor.data) for tensor in before),
         )
         return substitute(tensors, self.reads, dict(zip(self.writes, after, strict=True)))
 
-    def _apply(self, before: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        result: Any = self.transform.apply(*before)
-        if not isinstance(result, tuple | list):
-            raise InvalidResultError(f"it returned {type(result).__name__}")
-        after = tuple(result)
-        check_tensors(after, "tensors", self.limits, before)
-        names = tuple(tensor.name for tensor in after)
-        if names != tuple(self.writes):
-            raise InvalidResultError(f"it returned the tensors {names} instead of {self.writes}")
-        return after
+
+def apply_transform(
+    transform: TensorTransform, before: Sequence[Tensor], limits: Limits
+) -> tuple[Tensor, ...]:
+    """Return the tensors that ``transform`` writes for ``before``. Raises InvalidResultError, and
+    the errors of the plug-in."""
+    result: Any = transform.apply(*before)
+    if not isinstance(result, tuple | list):
+        raise InvalidResultError(f"it returned {type(result).__name__}")
+    after = tuple(result)
+    check_tensors(after, "tensors", limits, before)
+    names = tuple(tensor.name for tensor in after)
+    if names != tuple(transform.writes):
+        raise InvalidResultError(f"it returned the tensors {names} instead of {transform.writes}")
+    return after
 
 
-def _checked_specs(described: Any, names: Sequence[str]) -> Sequence[Spec]:
+def check_specs(described: Any, names: Sequence[str]) -> Sequence[Spec]:
+    """Return ``described``, the metadata of the tensors ``names`` that a transform has returned, as
+    specs. Raises InvalidResultError."""
     if not isinstance(described, tuple | list):
         raise InvalidResultError(f"it returned {type(described).__name__}")
     if len(described) != len(names):

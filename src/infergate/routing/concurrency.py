@@ -29,7 +29,7 @@ class ConcurrencyLimit(Generic[T]):
         self.max_waiting: Final = max_waiting
         self.active = 0
         self._queue: Final = FairQueue[T](max_waiting)
-        self._intervals: Final = _Intervals()
+        self._intervals: Final = SlotIntervals()
 
     @property
     def waiting(self) -> int:
@@ -68,14 +68,12 @@ class ConcurrencyLimit(Generic[T]):
     def wait_seconds(self, request: QueuedJob[T], now: float) -> float:
         """Estimate the seconds until ``request`` would get a slot if it were in the queue, at most
         a minute."""
-        interval = self._intervals.mean(now)
-        if interval is None:
-            return _UNKNOWN_WAIT_SECONDS
-        return min((self._queue.jobs_before(request) + 1) * interval, _MAX_WAIT_SECONDS)
+        return self._intervals.wait_seconds(self._queue.jobs_before(request), now)
 
 
-class _Intervals:
-    """The mean interval at which slots pass to waiting requests."""
+class SlotIntervals:
+    """The mean interval at which slots pass to waiting requests, which estimates how long a request
+    has to wait."""
 
     __slots__ = ("_count", "_mean", "latest")
 
@@ -92,6 +90,14 @@ class _Intervals:
             self._count += 1
             self._mean += max(_SMOOTHING, 1 / self._count) * (now - self.latest - self._mean)
         self.latest = now
+
+    def wait_seconds(self, requests_before: float, now: float) -> float:
+        """Estimate the seconds until a request gets a slot if ``requests_before`` get one before,
+        at most a minute."""
+        interval = self.mean(now)
+        if interval is None:
+            return _UNKNOWN_WAIT_SECONDS
+        return min((requests_before + 1) * interval, _MAX_WAIT_SECONDS)
 
     def mean(self, now: float) -> float | None:
         """Return the mean interval, as if a slot were released now if the present interval is

@@ -11,7 +11,7 @@ For authors of codecs, start with ``check_codec``.
 
 - ``codec_check``: a check that a codec follows ``infergate.codecs.base``
 - ``stream_check``: the same check for streams
-- ``plugin_check``: runs Python models and request hooks as the gateway does
+- ``plugin_check``: runs Python models, request hooks and transforms as the gateway does
 - ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both directions
 - ``canonical``: operations and responses as JSON, for reading and comparing
 - ``samples``: the fixed examples that ``check_codec`` uses
@@ -23,7 +23,7 @@ from infergate.testing.background_gateway import BackgroundGateway
 from infergate.testing.canonical import from_json, is_same, to_json
 from infergate.testing.codec_check import check_codec
 from infergate.testing.fake_model import FakeModel
-from infergate.testing.plugin_check import check_hook, check_model
+from infergate.testing.plugin_check import check_hook, check_model, check_transform
 from infergate.testing.recorded_model import RecordedModel, recorded_models
 from infergate.testing.stream_check import check_stream
 from infergate.testing.vectors import Vector, check_vector, load
@@ -39,6 +39,7 @@ __all__ = [
     "check_hook",
     "check_model",
     "check_stream",
+    "check_transform",
     "check_vector",
     "from_json",
     "is_same",

@@ -1,13 +1,16 @@
-"""Runs Python models and request hooks as the gateway does, for the tests of their authors."""
+"""Runs Python models, request hooks and transforms as the gateway does, for the tests of their
+authors."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, Literal, TypeVar
 
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import InferRequest, InferResponse
+from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
+from infergate.core.tensor import Tensor
 from infergate.plugin_host.results import (
     InvalidResultError,
     check_metadata,
@@ -15,9 +18,13 @@ from infergate.plugin_host.results import (
     check_response,
     model_response,
 )
+from infergate.plugin_host.transform_step import apply_transform, check_names, check_specs
 from infergate.plugins.base import PluginCall
 from infergate.plugins.hook import RequestHook
 from infergate.plugins.model import PythonModel
+from infergate.plugins.transform import TensorTransform
+
+T = TypeVar("T")
 
 
 def check_model(
@@ -81,9 +88,54 @@ def check_hook(
     return _checked(run())
 
 
-def _checked(running: Any) -> InferResponse:
+def check_transform(
+    transform_class: type[TensorTransform],
+    options: Any,
+    tensors: Sequence[Tensor],
+    side: Literal["inputs", "outputs"],
+    limits: Limits = DEFAULT_LIMITS,
+) -> tuple[Tensor, ...]:
+    """Create a transform with ``options``, and return the tensors that it writes for ``tensors``,
+    those that it reads, as a step of a route's ``side``.
+
+    Raises AssertionError if the gateway would refuse the tensors or their metadata, or if the
+    metadata that clients would see does not fit the tensors, and the errors of the transform."""
+
+    async def run() -> tuple[Tensor, ...]:
+        transform = transform_class(options)
+        await transform.start()
+        try:
+            check_names(transform)
+            after = apply_transform(transform, tensors, limits)
+            if side == "inputs":
+                described, seen = transform.backward_metadata(*map(_metadata, after)), tensors
+            else:
+                described, seen = transform.forward_metadata(*map(_metadata, tensors)), after
+            specs = check_specs(described, [tensor.name for tensor in seen])
+            for tensor, spec in zip(seen, specs, strict=True):
+                fits = len(spec.shape) == len(tensor.shape) and all(
+                    dimension in (-1, size)
+                    for dimension, size in zip(spec.shape, tensor.shape, strict=False)
+                )
+                if tensor.datatype.name != spec.datatype or not fits:
+                    raise InvalidResultError(
+                        f"the metadata of '{tensor.name}' is {spec.datatype} "
+                        f"{list(spec.shape)}, but the tensor is {tensor.datatype.name} "
+                        f"{list(tensor.shape)}"
+                    )
+            return after
+        finally:
+            await transform.close()
+
+    return _checked(run())
+
+
+def _metadata(tensor: Tensor) -> TensorMetadata:
+    return TensorMetadata(tensor.name, tensor.datatype.name, tensor.shape)
+
+
+def _checked(running: Coroutine[Any, Any, T]) -> T:
     try:
-        response: InferResponse = asyncio.run(running)
+        return asyncio.run(running)
     except InvalidResultError as error:
         raise AssertionError(f"the gateway refuses the result: {error}") from error
-    return response

@@ -33,10 +33,12 @@ def test_the_tests_of_generated_packages_pass(tmp_path: Path) -> None:
         check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "7 passed" in found.stdout
+    assert "9 passed" in found.stdout
 
 
-@pytest.mark.parametrize(("kind", "name"), [("codec", "PLUGIN"), ("hook", "GuardDog")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("codec", "PLUGIN"), ("hook", "GuardDog"), ("transform", "GuardDog")]
+)
 def test_the_entry_point_names_an_object_of_the_package(
     kind: str, name: str, tmp_path: Path
 ) -> None:
@@ -51,7 +53,11 @@ def test_the_entry_point_names_an_object_of_the_package(
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [
-        ("route", "x", "'route' is not a kind of plug-in; expected codec, backend, hook"),
+        (
+            "route",
+            "x",
+            "'route' is not a kind of plug-in; expected codec, backend, hook, transform",
+        ),
         ("hook", "../x", "is not a name"),
         ("hook", "x" * 41, "is not a name"),
         ("hook", "class", "already the name of a module"),

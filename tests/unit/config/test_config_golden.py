@@ -15,6 +15,7 @@ import pytest
 
 from infergate.config import Config, ConfigError, load
 from infergate.config import compile as compiled
+from infergate.config.load import parse
 from infergate.routing.table import Route
 
 FILES = Path(__file__).parents[2] / "config"
@@ -116,6 +117,32 @@ def test_parts_without_effect_are_warnings(monkeypatch: pytest.MonkeyPatch) -> N
         ),
     ]
     assert load(Path("branches.yaml"), ENVIRON).warnings == ()
+
+
+def test_unexpected_effects_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FILES / "good")
+    file = Path("unexpected-effects.yaml")
+    assert [(each.line, each.path, each.message) for each in load(file, ENVIRON).warnings] == [
+        (
+            12,
+            "routes[1].priority",
+            (
+                "any client may request a higher priority, up to 1, with the header "
+                "'infergate-priority'; 'highest_priority' in access.shares limits it"
+            ),
+        ),
+        (
+            17,
+            "routes[2].transforms.inputs[0].decode_image",
+            (
+                "without helper processes ('helpers: 0'), a large WebP image delays all other "
+                "requests while it is decoded"
+            ),
+        ),
+    ]
+    text = file.read_text("utf-8").replace("helpers: 0", "helpers: 1")
+    shares = text.replace("  rules:", "  shares: [{who: ['*'], highest_priority: 5}]\n  rules:")
+    assert parse(shares, file, ENVIRON).warnings == ()
 
 
 @pytest.mark.parametrize("stem", stems("bad"))

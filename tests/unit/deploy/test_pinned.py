@@ -90,3 +90,36 @@ def test_project_files_are_valid() -> None:
     for program, *arguments in entries:
         assert program.replace(".venv/bin/", "$(BIN)/") in makefile
         assert all((PROJECT / each).exists() for each in arguments if "/" in each)
+
+
+def test_all_architectures_have_the_base_of_one_lookup() -> None:
+    text = (PROJECT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    (lookup,) = (step for step in jobs["build"]["steps"] if step.get("id") == "base")
+    assert "strategy" not in jobs["build"], "it runs once"
+    assert text.count("{{.Manifest.Digest}}") == lookup["run"].count("{{.Manifest.Digest}}") == 1
+    outputs = {
+        name: re.findall(r"steps\.base\.outputs\.(\w+)", value)
+        for name, value in jobs["build"]["outputs"].items()
+    }
+    written = set(re.findall(r'echo "(\w+)=', lookup["run"]))
+    assert {each for (each,) in outputs.values()} == written
+    image = jobs["image"]
+    assert image["needs"] == "build"
+    (push,) = (step for step in image["steps"] if step.get("id") == "push")
+    arguments = dict(line.split("=", 1) for line in push["with"]["build-args"].splitlines())
+    used = [arguments[name] for name in ("PYTHON", "BASE_DIGEST")]
+    assert used == [f"${{{{ needs.build.outputs.{name} }}}}" for name in outputs]
+
+
+def test_the_base_of_the_image_is_named_once() -> None:
+    image = (PROJECT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    (base,) = re.findall(r"^FROM (\S+) AS base$", image, re.MULTILINE)
+    assert image.index("\nARG PYTHON=base\n") < image.index("\nFROM "), "an ARG of all stages"
+    assert re.findall(r"^FROM \$\{PYTHON\}", image, re.MULTILINE) == ["FROM ${PYTHON}"] * 2
+    (name,) = re.findall(r"BASE_NAME=docker.io/library/(\S+)", image)
+    assert base.partition("@")[0] == name
+    for file in (PROJECT / "Makefile", PROJECT / ".github" / "workflows" / "release.yml"):
+        text = file.read_text(encoding="utf-8")
+        assert name not in text
+        assert r"s/^FROM \(.*\) AS base" in text

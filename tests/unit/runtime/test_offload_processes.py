@@ -351,6 +351,34 @@ async def test_a_full_queue_rejects_jobs(
     await pool.close()
 
 
+async def test_a_refused_job_learns_how_long_the_queue_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 4)
+    loop = asyncio.get_running_loop()
+    clock = [loop.time()]
+    pool = HelperPool(1)
+    slot = pool._take_free_slot(0)
+    assert slot is not None
+    waiting = [asyncio.create_task(pool._wait_for_slot(("", ""), 0)) for _ in range(4)]
+    await asyncio.sleep(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "time", lambda: clock[0])
+        for _ in range(3):  # a job takes 7 seconds
+            clock[0] += 7
+            pool._release_slot(slot)
+            await asyncio.sleep(0)
+        waiting += [asyncio.create_task(pool._wait_for_slot(("", ""), 0)) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(GatewayError, match="too many long messages") as caught:
+            await pool._wait_for_slot(("", ""), 0)
+    assert caught.value.retry_after == pytest.approx(5 * 7)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await pool.close()
+
+
 async def test_a_displaced_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HelperPool.__module__ + ".MAX_WAITING", 1)
     counters = BackendCounters()

@@ -13,9 +13,10 @@ from infergate.codecs.v2_grpc import PLUGIN
 from infergate.codecs.v2_rest import PLUGIN as REST
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
-from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import tensor_from_array
-from infergate.testing import check_hook, check_model, check_stream
+from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
+from infergate.core.tensor import Tensor, tensor_from_array
+from infergate.plugins import TensorTransform
+from infergate.testing import check_hook, check_model, check_stream, check_transform
 from plugin_kit import AsyncDouble, BadMetadata, Double, DoubleOptions, Hook, HookOptions
 
 X = tensor_from_array("X", Datatype.FP32, np.ones((1, 2), np.float32))
@@ -53,6 +54,48 @@ def test_a_hook_returns_what_a_client_receives(
 def test_an_invalid_result_of_a_hook_is_found(before: str, after: str) -> None:
     with pytest.raises(AssertionError, match="the gateway refuses"):
         check_hook(Hook, HookOptions(before=before, after=after), REQUEST, RESPONSE)
+
+
+class Flatten(TensorTransform):
+    """X of any shape → Y [N], as ``options`` says."""
+
+    reads = ("X",)
+    writes = ("Y",)
+    options: Any
+
+    def apply(self, *tensors: Tensor) -> Any:
+        values = tensors[0].numpy().reshape(-1)
+        name = self.options.get("name", "Y")
+        return [tensor_from_array(name, tensors[0].datatype, values)]
+
+    def forward_metadata(self, *tensors: TensorMetadata) -> Any:
+        return [TensorMetadata("Y", self.options.get("datatype", "FP32"), (-1,))]
+
+    def backward_metadata(self, *tensors: TensorMetadata) -> Any:
+        return [TensorMetadata("X", "FP32", self.options.get("shape", (-1, 2)))]
+
+
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_a_transform_returns_what_replaces_the_tensors(side: Any) -> None:
+    (found,) = check_transform(Flatten, {}, [X], side)
+    assert (found.name, found.numpy().tolist()) == ("Y", [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("side", "options", "expected"),
+    [
+        ("inputs", {"name": "Z"}, r"returned the tensors \('Z',\) instead of \('Y',\)"),
+        ("inputs", {"shape": (-1, 3)}, r"'X' is FP32 \[-1, 3\], but the tensor is FP32 \[1, 2\]"),
+        ("inputs", {"shape": (-1,)}, r"'X' is FP32 \[-1\], but"),
+        ("outputs", {"datatype": "INT32"}, r"'Y' is INT32 \[-1\], but the tensor is FP32 \[2\]"),
+        ("outputs", {"datatype": "FLOAT"}, "datatype 'FLOAT'"),
+    ],
+)
+def test_an_invalid_result_of_a_transform_is_found(
+    side: Any, options: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(AssertionError, match=expected):
+        check_transform(Flatten, options, [X], side)
 
 
 def test_a_codec_with_streams_passes() -> None:

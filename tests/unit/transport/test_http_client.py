@@ -10,7 +10,6 @@ import zlib
 import pytest
 from transport_kit import (
     LIMITS,
-    QUICK,
     Engine,
     HttpHarness,
     HttpServe,

@@ -133,26 +133,29 @@ class Console:
         else:
             return _json_response(result)
         finally:
-            request = request if isinstance(request, dict) else {}
-            protocol, model = (
-                str(request.get(k, ""))[:_MAX_LOGGED_CHARS] for k in ("protocol", "model")
-            )
-            _audit.info(
-                "console %s protocol=%r model=%r peer=%s outcome=%s",
-                action,
-                protocol,
-                model,
-                context.peer,
-                outcome,
-                extra=with_fields(
-                    AUDIT,
-                    operation=f"console {action}",
-                    protocol=protocol,
-                    subject=f"model={model!r}",
-                    peer=context.peer,
-                    outcome=outcome,
-                ),
-            )
+            self._log_action(action, request if isinstance(request, dict) else {}, context, outcome)
+
+    @staticmethod
+    def _log_action(action: str, request: Json, context: RequestContext, outcome: str) -> None:
+        protocol, model, name = (
+            str(request.get(key, ""))[:_MAX_LOGGED_CHARS] for key in ("protocol", "model", "action")
+        )
+        subject = f"action={name!r}" if action == DEMO else f"model={model!r}"
+        _audit.info(
+            "console %s %s peer=%s outcome=%s",
+            action,
+            subject if action == DEMO else f"protocol={protocol!r} {subject}",
+            context.peer,
+            outcome,
+            extra=with_fields(
+                AUDIT,
+                operation=f"console {action}",
+                protocol=protocol,
+                subject=subject,
+                peer=context.peer,
+                outcome=outcome,
+            ),
+        )
 
     async def _run_action(self, action: str, request: Json) -> Json:
         if self._active_actions >= _MAX_CONCURRENT_ACTIONS:

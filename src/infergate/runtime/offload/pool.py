@@ -29,6 +29,7 @@ from infergate.core.memory import (
     DetachedMemoryAccount,
     MemoryAccount,
 )
+from infergate.routing.concurrency import SlotIntervals
 from infergate.runtime.interpreter import python_command
 from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, unpack
 from infergate.transport.net import buffer_pool
@@ -65,6 +66,7 @@ class HelperPool:
         ]
         self._free_slots: Final = list(self._slots)
         self._queue: Final = FairQueue[asyncio.Future[_HelperSlot]](MAX_WAITING, MAX_COST)
+        self._intervals: Final = SlotIntervals()
         self._counters: Final = counters or BackendCounters()
 
     async def run(  # noqa: PLR0913 - the signature of Offload
@@ -125,7 +127,10 @@ class HelperPool:
         for shed in self._queue.put(job):
             if not shed.item.done():  # the job's caller may have just been cancelled
                 counters.queue_rejected += 1
-                shed.item.set_exception(_queue_full_error())
+                retry_after = self._intervals.wait_seconds(
+                    self._queue.jobs_before(shed), loop.time()
+                )
+                shed.item.set_exception(_queue_full_error(retry_after))
         counters.queued += 1
         started = loop.time()
         self._assign()  # a small job may take the process that large jobs leave free
@@ -143,6 +148,10 @@ class HelperPool:
         return slot
 
     def _release_slot(self, slot: _HelperSlot) -> None:
+        if self._queue.waiting:
+            self._intervals.add(asyncio.get_running_loop().time())
+        else:
+            self._intervals.latest = None
         self._free_slots.append(slot)
         self._assign()
 
@@ -242,11 +251,11 @@ class _HelperSlot:
             await process.ended
 
 
-def _queue_full_error() -> GatewayError:
+def _queue_full_error(retry_after: float) -> GatewayError:
     return GatewayError(
         Kind.OVERLOADED,
         "too many long messages of this client are waiting for a helper process",
-        retry_after=_RETRY_AFTER_SECONDS,
+        retry_after=retry_after,
         limit="runtime.offload.pool.MAX_COST",
     )
 

@@ -335,6 +335,10 @@ async def test_an_inference_is_written_as_code(gateway: RunningGateway) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_demo_needs_its_configuration(gateway: RunningGateway) -> None:
-    status, response = await post(gateway, "demo", {"action": "start"})
+async def test_the_demo_needs_its_configuration(
+    gateway: RunningGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "infergate.audit"):
+        status, response = await post(gateway, "demo", {"action": "start"})
     assert (status, response["error"]) == (400, "this configuration is not that of the demo")
+    assert caplog.messages == ["console demo action='start' peer=test outcome=refused"]
