@@ -7,6 +7,7 @@ README: ``INFERGATE_PICTURES=docs/pictures pytest tests/peers/test_console_demo.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -105,6 +106,38 @@ async def test_the_pointer_draws(page: Page) -> None:
     values = "JSON.parse(document.getElementById('try-inputs').value)[0].data"
     data = await page.eval(values)
     assert (data[10], data[18], data[2], data[63]) == (16, 16, 4, 0)
+
+
+async def test_the_pad_draws_a_small_image_of_any_model(page: Page, shots: Path) -> None:
+    """An input of the shape [1, 1, 28, 28], as models for handwriting have."""
+    enter = (
+        "for (const [id, value] of Object.entries({}))"
+        "{{ const field = document.getElementById(id); field.value = value;"
+        " field.dispatchEvent(new Event('input')); }}"
+    )
+    image = {"name": "INPUT0", "datatype": "UINT8", "shape": [1, 1, 28, 28], "data": [0]}
+    await page.eval(
+        enter.format(json.dumps({"try-model": "identity", "try-inputs": json.dumps([image])}))
+    )
+    assert await page.eval("document.getElementById('pad').checkVisibility()")
+    assert await page.eval("document.querySelectorAll('.pixel').length") == 28 * 28
+    assert not await page.eval("document.getElementById('pad-seven').checkVisibility()")
+    assert "28 × 28, from 0 to 255" in await page.eval(TEXT.format("pad-title"))
+    await page.eval("document.querySelectorAll('.pixel')[14 * 28 + 14].focus()")
+    await page.press(" ", 32, " ")
+    (drawn,) = json.loads(await page.eval("document.getElementById('try-inputs').value"))
+    assert (drawn["shape"], len(drawn["data"])) == (image["shape"], 28 * 28)
+    assert drawn["data"].count(255) == 9, "the pen is three pixels wide"
+    for size in (NARROW, WIDE):
+        await page.look(*size)
+        assert await page.eval(WIDER) <= 0
+        await page.shoot(shots / f"pad-28-{size[0]}.png")
+    await page.eval(CLICK.format("send"))
+    await page.until("document.querySelector('#try-views canvas[aria-label^=INPUT0]')")
+    assert await page.eval("document.querySelector('#try-summary .pill').textContent") == "ok"
+    vector = json.dumps([image | {"shape": [28]}])
+    await page.eval(enter.format(json.dumps({"try-inputs": vector})))
+    assert not await page.eval("document.getElementById('pad').checkVisibility()")
 
 
 async def test_the_same_request_in_every_protocol(page: Page, shots: Path) -> None:

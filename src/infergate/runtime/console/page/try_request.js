@@ -2,11 +2,12 @@
 
 import { post } from "./api.js";
 import { byId, el, setText } from "./dom.js";
-import { DigitPad } from "./digit_pad.js";
+import { DrawingPad, MAX_SIZE, MIN_SIZE } from "./drawing_pad.js";
 import { bytes, seconds } from "./statistics.js";
 import { picture, scores } from "./tensor_view.js";
 
-const PAD_MODEL = /^digits(-|$)/;
+const DIGITS = /^digits(-|$)/;
+const DIGIT = { name: "IMAGE", datatype: "FP32", shape: [1, 8, 8] };
 const EXAMPLE = [{ name: "INPUT0", datatype: "FP32", shape: [4], data: [0, 1, 2, 3] }];
 
 // ---- the form
@@ -31,18 +32,43 @@ export function init() {
   byId("code-client").addEventListener("change", showCode);
   byId("code-copy").addEventListener("click", copyCode);
   byId("try-model").addEventListener("input", showPad);
-  pad = new DigitPad((pixels) => {
-    byId("try-inputs").value = formatInputs([{ name: "IMAGE", datatype: "FP32", shape: [1, 8, 8], data: pixels }]);
+  byId("try-inputs").addEventListener("input", showPad);
+  pad = new DrawingPad((pixels) => {
+    byId("try-inputs").value = formatInputs([{ ...drawn, data: pixels }]);
   });
 }
 
 let pad = null;
+let drawn = DIGIT; // the input that the pad draws, without its data
 let protocols = [];
 let code = {};
 
-/** Show the pad if the model reads digits. */
+/** Show the pad if the model reads digits, or if its only input is a small image of one channel. */
 function showPad() {
-  byId("pad-area").hidden = !PAD_MODEL.test(byId("try-model").value) || byId("try-operation").value !== "infer";
+  const isDigit = DIGITS.test(byId("try-model").value);
+  const input = isDigit ? DIGIT : drawableInput();
+  byId("pad-area").hidden = !input || byId("try-operation").value !== "infer";
+  if (!input) return;
+  drawn = input;
+  const ink = isDigit ? 16 : /^U?INT/.test(input.datatype) ? (input.datatype === "INT8" ? 127 : 255) : 1;
+  pad.resize(...planeOf(input), ink, isDigit);
+}
+
+const planeOf = (input) => input.shape.filter((size) => size !== 1);
+
+/** Return the only input of the form, without its data, if the pad can draw it, or null. */
+function drawableInput() {
+  let inputs;
+  try {
+    inputs = JSON.parse(byId("try-inputs").value);
+  } catch {
+    return null; // someone is typing
+  }
+  const input = Array.isArray(inputs) && inputs.length === 1 ? inputs[0] : null;
+  if (!Array.isArray(input?.shape) || !/^(FP|U?INT)\d/.test(input.datatype)) return null;
+  const plane = planeOf(input);
+  if (plane.length !== 2 || !plane.every((size) => size >= MIN_SIZE && size <= MAX_SIZE)) return null;
+  return { name: input.name, datatype: input.datatype, shape: input.shape };
 }
 
 /** Offer the protocols and models of the configuration, and keep the current choice. */
@@ -95,6 +121,7 @@ function readForm() {
 async function example() {
   await submit("Reading the metadata …", "try/example", (result) => {
     byId("try-inputs").value = formatInputs(result.inputs);
+    showPad();
     setText(byId("try-note"), result.inputs.length ? "These inputs match the model's metadata." : "The model's metadata has no inputs.");
   });
 }
