@@ -122,7 +122,7 @@ async def test_the_pad_draws_a_small_image_of_any_model(page: Page, shots: Path)
     assert await page.eval("document.getElementById('pad').checkVisibility()")
     assert await page.eval("document.querySelectorAll('.pixel').length") == 28 * 28
     assert not await page.eval("document.getElementById('pad-seven').checkVisibility()")
-    assert "28 × 28, from 0 to 255" in await page.eval(TEXT.format("pad-title"))
+    assert "from 0 to 255" in await page.eval(TEXT.format("pad-title"))
     await page.eval("document.querySelectorAll('.pixel')[14 * 28 + 14].focus()")
     await page.press(" ", 32, " ")
     (drawn,) = json.loads(await page.eval("document.getElementById('try-inputs').value"))
