@@ -43,7 +43,8 @@ class WorkerCommand(enum.Enum):
     APPLY_PREPARED = enum.auto()
     """Activate the prepared configuration. The response is None."""
     DISCARD_PREPARED = enum.auto()
-    """Discard the prepared configuration, if there is one. The response is None."""
+    """Discard the configuration that is prepared or being prepared, if there is one. The response
+    is None."""
     GET_RECENT = enum.auto()
     """Return the console's data. The response is a ProcessSnapshot."""
     GET_COMPARISONS = enum.auto()

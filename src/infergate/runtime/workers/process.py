@@ -85,6 +85,7 @@ class _WorkerProcess:
         self._handler: logging.Handler
         self._sockets: Final[dict[str, BoundSockets]] = {}
         self._gateway: RunningGateway
+        self._preparing: asyncio.Task[PreparedConfig] | None = None
         self._prepared: PreparedConfig | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._stopped: Final = asyncio.Event()
@@ -174,11 +175,16 @@ class _WorkerProcess:
 
     async def _prepare(self, config: Config, layout: messages.SocketLayout) -> None:
         self._receive_sockets(layout)
+        preparing = self._preparing = asyncio.create_task(self._gateway.prepare(config))
         try:
-            self._prepared = await self._gateway.prepare(config)
+            await asyncio.wait({preparing})
+            if preparing.cancelled():
+                raise RequestFailedError("the configuration was discarded")
+            self._prepared = preparing.result()
         except ConfigRejectedError as error:
             raise RequestFailedError(str(error)) from error
         finally:
+            self._preparing = None
             self._close_unused_sockets()
 
     def _apply_prepared(self) -> None:
@@ -188,6 +194,10 @@ class _WorkerProcess:
             self._set_log_format(self._gateway.config)
 
     async def _discard_prepared(self) -> None:
+        preparing = self._preparing
+        if preparing is not None:  # it waits for a plug-in, for example
+            preparing.cancel()
+            await asyncio.wait({preparing})
         change, self._prepared = self._prepared, None
         if change is not None:
             await change.discard()

@@ -95,6 +95,7 @@ def supervisor_config(config: Config) -> Config:
     """Return the supervisor's part of ``config``: the admin listener and its dependencies."""
     unused_sections: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
     unused_sections["access"] = None  # the admin listener has its own keys
+    unused_sections["hooks"] = {}  # the supervisor must not wait for plug-ins
     log = config.log.model_copy(update={"access": False})
     tracing = config.tracing.model_copy(update={"enabled": False})
     rest = config.model_copy(update={**unused_sections, "log": log, "tracing": tracing})

@@ -56,7 +56,7 @@ from infergate.runtime.workers.sockets import (
     worker_config,
 )
 from infergate.runtime.workers.worker import Worker, describe_exit
-from infergate.runtime.workers.worker_slot import WorkerSlot, wait_for_exit
+from infergate.runtime.workers.worker_slot import WorkerSlot, prepare_all, wait_for_exit
 from infergate.transport.base import Address
 from infergate.transport.net.bind import bind_sockets
 
@@ -110,6 +110,7 @@ class Supervisor:
         self._recording_action: RecordingAction | None = None
         """The last action that started or stopped recording, which also applies to new workers."""
         self._is_stopping = False
+        self.is_creating_plugins = False  # as in RunningGateway
         serving = Gauge(
             "infergate_workers", "Worker processes that serve.", registry=metrics.registry
         )
@@ -119,8 +120,6 @@ class Supervisor:
             "Worker processes that were started because one had ended.",
             registry=metrics.registry,
         )
-
-    is_creating_plugins = False  # each worker creates its own, within the time for a reload
 
     @property
     def config(self) -> Config:
@@ -438,9 +437,12 @@ class Supervisor:
             item for key, item in sockets.items() if key not in old_sockets
         )
         message = messages.PrepareConfig(self._worker_config(config, sockets), layout)
-        preparations = (slot.prepare(message, descriptors) for slot, _ in self._serving())
-        problems = await asyncio.gather(*preparations)
-        problem = next(filter(None, problems), "")
+        self.is_creating_plugins = True
+        try:
+            slots = [slot for slot, _ in self._serving()]
+            problem = await prepare_all(slots, message, descriptors)
+        finally:
+            self.is_creating_plugins = False
         if problem or self._is_stopping:
             await self._request_all(messages.WorkerCommand.DISCARD_PREPARED)
             raise ConfigRejectedError(problem or _STOPPING)

@@ -9,13 +9,16 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
+from infergate.plugin_host.instances import CREATE_SECONDS
+from infergate.runtime.plugins import plugin_names
 from infergate.runtime.workers.channel import ChannelClosedError, RequestFailedError
-from infergate.runtime.workers.messages import PrepareConfig
+from infergate.runtime.workers.messages import PrepareConfig, WorkerCommand
 from infergate.runtime.workers.restart_backoff import RestartBackoff
 from infergate.runtime.workers.worker import Worker
 
-_PREPARE_TIMEOUT_SECONDS: Final = 30.0
-"""Seconds within which a worker must prepare a configuration."""
+_PREPARE_SECONDS: Final = 30.0
+"""Seconds within which a worker must prepare a configuration, besides creating plug-ins."""
+_DISCARD_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -33,23 +36,52 @@ class WorkerSlot:
         worker = self.worker
         if worker is None:
             return ""
+        seconds = _PREPARE_SECONDS
+        if plugin_names(message.config):
+            seconds += CREATE_SECONDS
         try:
             worker.hand_over_sockets(descriptors)
-            async with asyncio.timeout(_PREPARE_TIMEOUT_SECONDS):
+            async with asyncio.timeout(seconds):
                 await worker.channel.request(message)
         except ChannelClosedError:
             return ""  # a new worker will start with the active configuration
         except TimeoutError:
-            worker.kill()
-            seconds = _PREPARE_TIMEOUT_SECONDS
-            return f"worker {self.number} took longer than {seconds:g} s and was killed"
+            suffix = "" if await self.abandon() else " and was killed"
+            return f"worker {self.number} took longer than {seconds:g} s{suffix}"
         except (RequestFailedError, OSError) as error:
             return str(error)
         return ""
 
+    async def abandon(self) -> bool:
+        """Make the worker stop preparing a configuration, and return whether it still serves. A
+        worker that does not respond is killed."""
+        worker = self.worker
+        if worker is None:
+            return False
+        try:
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                await worker.channel.request(WorkerCommand.DISCARD_PREPARED)
+        except (ChannelClosedError, RequestFailedError, TimeoutError):
+            worker.kill()
+            return False
+        return True
+
     def kill(self) -> None:
         if self.worker is not None:
             self.worker.kill()
+
+
+async def prepare_all(
+    slots: Sequence[WorkerSlot], message: PrepareConfig, descriptors: Sequence[int]
+) -> str:
+    """Make all workers prepare a configuration. Return the first problem, or an empty string. If
+    the caller is cancelled, all workers discard the configuration."""
+    try:
+        problems = await asyncio.gather(*(slot.prepare(message, descriptors) for slot in slots))
+    except asyncio.CancelledError:
+        await asyncio.gather(*(slot.abandon() for slot in slots))
+        raise
+    return next(filter(None, problems), "")
 
 
 async def wait_for_exit(slots: Iterable[WorkerSlot], seconds: float | None) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from infergate.config import compile as compiled
 from infergate.config.load import parse
+from infergate.config.plugins import HookConfig
 from infergate.config.schema import Config
 from infergate.runtime.workers.sockets import (
     bind_listener,
@@ -63,6 +64,8 @@ def test_the_supervisor_has_the_admin_listener_and_workers_the_others(
     assert not compiled.model_listeners(of_supervisor)
     assert not of_supervisor.backends
     assert of_supervisor.access is None
+    hooked = full.model_copy(update={"hooks": {"guard": HookConfig(hook="module:Guard")}})
+    assert not supervisor_config(hooked).hooks, "only the workers create plug-ins"
 
 
 async def test_sockets_stay_bound_until_closed(tmp_path: Path) -> None:

@@ -1,0 +1,144 @@
+"""A worker that prepares a configuration, without processes: its requests are handled here."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+import plugin_kit
+from infergate.config.schema import Config
+from infergate.runtime.assemble import assemble
+from infergate.runtime.workers import worker_slot
+from infergate.runtime.workers.channel import RequestFailedError
+from infergate.runtime.workers.messages import PrepareConfig, WorkerCommand
+from infergate.runtime.workers.process import _WorkerProcess
+from infergate.runtime.workers.shared_files import SharedFiles
+from infergate.runtime.workers.worker import Worker
+from infergate.runtime.workers.worker_slot import WorkerSlot, prepare_all
+
+
+class LocalWorker:
+    """A worker whose requests are handled in this process."""
+
+    def __init__(self, process: _WorkerProcess) -> None:
+        self._process = process
+        self.channel = self
+        self.kills = 0
+        self.is_silent = False
+
+    async def request(self, message: Any) -> Any:
+        if self.is_silent:
+            await asyncio.Event().wait()
+        task = asyncio.ensure_future(self._process._handle(message))
+        return await asyncio.shield(task)  # a caller that leaves does not end the work
+
+    def hand_over_sockets(self, descriptors: Any) -> None:
+        assert not descriptors
+
+    def kill(self) -> None:
+        self.kills += 1
+
+
+class Harness:
+    def __init__(self, worker: LocalWorker, process: _WorkerProcess) -> None:
+        self.worker = worker
+        self.slot = WorkerSlot(0, cast("Worker", worker), is_serving=True)
+        self.process = process
+        self.entered, self.release = threading.Event(), threading.Event()
+
+    async def prepare(self, **changes: Any) -> str:
+        return await prepare_all([self.slot], PrepareConfig(config(**changes), ()), ())
+
+    @property
+    def config(self) -> Config:
+        return self.process._gateway.config
+
+
+def config(factor: int = 2, **changes: Any) -> Config:
+    model = {"protocol": "python", "model": "plugin_kit:Double", "options": {"factor": factor}}
+    return Config.model_validate(
+        {
+            "log": {"access": False},
+            "helpers": 0,
+            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
+            "backends": {"py": model},
+            "routes": ({"model": "*", "backend": "py"},),
+            **changes,
+        }
+    )
+
+
+@pytest.fixture
+async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
+    """A worker whose plug-in hangs in its constructor if its factor is 3."""
+    files = SharedFiles.create()
+    ends = socket.socketpair()
+    process = _WorkerProcess(0, ends[0], files)
+    process._gateway = assemble(config())
+    process._set_log_format = lambda _: None  # type: ignore[method-assign]
+    await process._gateway.start()
+    found = Harness(LocalWorker(process), process)
+    create = plugin_kit.Double.__init__
+
+    def init(self: plugin_kit.Double, options: plugin_kit.DoubleOptions) -> None:
+        create(self, options)
+        if options.factor == 3:
+            found.entered.set()
+            found.release.wait(60)
+
+    monkeypatch.setattr(plugin_kit.Double, "__init__", init)
+    yield found
+    found.release.set()
+    await process._gateway.stop(0)
+    for end in ends:
+        end.close()
+    files.close()
+
+
+async def test_a_worker_whose_plugin_hangs_is_not_killed(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_slot, "_PREPARE_SECONDS", 0.02)
+    monkeypatch.setattr(worker_slot, "CREATE_SECONDS", 0.03)
+    assert await harness.prepare(factor=3) == "worker 0 took longer than 0.05 s"
+    assert harness.worker.kills == 0
+    monkeypatch.undo()
+    assert await harness.prepare(factor=4) == "", "the worker prepares another configuration"
+    await harness.worker.request(WorkerCommand.APPLY_PREPARED)
+    assert harness.config == config(factor=4)
+
+
+async def test_a_worker_that_does_not_respond_is_killed(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_slot, "_PREPARE_SECONDS", 0.01)
+    monkeypatch.setattr(worker_slot, "CREATE_SECONDS", 0.0)
+    monkeypatch.setattr(worker_slot, "_DISCARD_SECONDS", 0.01)
+    harness.worker.is_silent = True
+    assert await harness.prepare() == "worker 0 took longer than 0.01 s and was killed"
+    assert harness.worker.kills == 1
+
+
+async def test_an_abandoned_reload_is_discarded_by_the_workers(harness: Harness) -> None:
+    preparing = asyncio.create_task(harness.prepare(factor=3))
+    await asyncio.to_thread(harness.entered.wait, 60)
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+    assert harness.worker.kills == 0
+    assert await harness.prepare(factor=4) == ""
+    await harness.worker.request(WorkerCommand.DISCARD_PREPARED)
+    assert harness.config == config()
+
+
+async def test_a_request_for_a_discarded_configuration_fails(harness: Harness) -> None:
+    request = asyncio.create_task(harness.worker.request(PrepareConfig(config(factor=3), ())))
+    await asyncio.to_thread(harness.entered.wait, 60)
+    await harness.worker.request(WorkerCommand.DISCARD_PREPARED)
+    with pytest.raises(RequestFailedError, match="was discarded"):
+        await request
