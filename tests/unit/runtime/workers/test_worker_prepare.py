@@ -100,7 +100,7 @@ async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
     files.close()
 
 
-async def test_a_worker_whose_plugin_hangs_is_not_killed(
+async def test_a_worker_with_a_plugin_that_hangs_is_not_killed(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_slot, "_PREPARE_SECONDS", 0.02)
