@@ -213,6 +213,7 @@ def test_headers_that_drip(gateway: Tight) -> None:
 
 @pytest.mark.parametrize("method", [INFER, STREAM])
 @pytest.mark.parametrize("part", [b"", b"\0\0", b"\0\0\0\x40\0" + b"x" * 1000])
+@watch.tried_repeatedly
 def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> None:
     """There are a hundred streams, each with a partial message. All are cancelled, and the
     connection stays open. A stream without any data may stay open as well."""
@@ -285,6 +286,7 @@ def stream_attacks(gateway: Tight) -> list[bytes]:
         return list(rpc_channel.stream_stream(STREAM)(iter([message()] * 3), timeout=watch.SECONDS))
 
 
+@watch.tried_repeatedly
 def test_a_reader_with_a_window_of_one_byte(gateway: Tight) -> None:
     """The client is served as slowly as it reads. Each byte costs one frame."""
     whole = h2.message(message(200))

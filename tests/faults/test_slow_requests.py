@@ -11,7 +11,7 @@ import pytest
 from faults import frames
 from faults.peer import Client
 from faults.tight import GOOD, Tight, frame, good_frame, head
-from faults.watch import MIB, counted, limited_growth, refused_by
+from faults.watch import MIB, counted, limited_growth, refused_by, tried_repeatedly
 
 _STALLS = {
     "first byte": (b"P", "header_time"),
@@ -54,6 +54,7 @@ def trickle(client: Client, piece: bytes) -> bytes:
     ],
     ids=["header", "body", "chunks"],
 )
+@tried_repeatedly
 def test_trickling_requests_are_ended(
     gateway: Tight, begin: bytes, piece: bytes, limit: str
 ) -> None:
@@ -68,6 +69,7 @@ def test_trickling_requests_are_ended(
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, len(frames.GOOD) - 1])
+@tried_repeatedly
 def test_a_frame_that_stalls(gateway: Tight, count: int) -> None:
     limit = "header_time" if count < 4 else "idle_body_time"
     before = counted(gateway, protocol="graphpipe", outcome="timeout")

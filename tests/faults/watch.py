@@ -4,6 +4,7 @@ caused by one client or server affects others."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import threading
 import time
@@ -12,9 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec
 
 from e2e.running import ENGINE, Infergate
 
+P = ParamSpec("P")
 SECONDS = 60.0
 """The time limit for a condition."""
 MIB = 1 << 20
@@ -59,6 +62,21 @@ def until(met: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
+
+
+def tried_repeatedly(test: Callable[P, None]) -> Callable[P, None]:
+    """Repeat a test that fails, up to five times. This is for clients that are slower than usual
+    but faster than a limit, because on a busy machine any client may be slower than that."""
+
+    @functools.wraps(test)
+    def attempts(*args: P.args, **kwargs: P.kwargs) -> None:
+        for _ in range(4):
+            with suppress(Exception):
+                test(*args, **kwargs)
+                return
+        test(*args, **kwargs)
+
+    return attempts
 
 
 def open_files(pid: int) -> list[str]:

@@ -53,6 +53,7 @@ async def test_headers_that_identify_a_request_are_no_part_of_keys(
     assert server.calls == calls
 
 
+@pytest.mark.usefixtures("virtual_time")
 async def test_responses_stay_obsolete_while_an_abandoned_load_may_continue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -85,6 +85,8 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload_log, "_FIRST_DELAY_SECONDS", 0.0)
+    for module in ("recording.payload_log", "runtime.running"):  # closing drops no event
+        monkeypatch.setattr(f"infergate.{module}._CLOSE_TIMEOUT_SECONDS", 60.0)
 
 
 def config_with(url: str, route: Any = None, file: Any = None, **http: Any) -> Config:

@@ -20,7 +20,7 @@ from test_h2_engine import (
     response_frames,
     serve,
 )
-from transport_kit import ENGINES, LOCAL, RPC_LIMITS, HttpEcho, RpcEcho, until
+from transport_kit import ENGINES, LOCAL, RPC_LIMITS, HttpEcho, RpcEcho, tried_repeatedly, until
 
 from gateway_errors import raises_kind
 from infergate.core.errors import Kind
@@ -275,6 +275,7 @@ async def test_clients_that_do_not_read_are_disconnected(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "http with aiohttp"])
+@tried_repeatedly
 async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) -> None:
     """A request in progress keeps the connection open after the client has closed its side."""
     async with harness(kind, limits=QUICK) as listener:

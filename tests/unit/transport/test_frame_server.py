@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from frame_kit import FrameHarness, frame_harness, framed
-from transport_kit import LIMITS, QUICK, run_loop, until
+from transport_kit import LIMITS, QUICK, run_loop, tried_repeatedly, until
 
 from infergate.core.errors import Kind
 
@@ -159,6 +159,7 @@ async def test_exceptions_of_the_application(harness: FrameHarness) -> None:
 
 
 @pytest.mark.parametrize("start", [b"\4", b"\4\0\0", b"\4\0\0\0", b"\4\0\0\0abc"])
+@tried_repeatedly
 async def test_a_stalled_frame_times_out(quick: FrameHarness, start: bytes) -> None:
     peer = await quick.connect()
     await peer.send(start)
@@ -167,6 +168,7 @@ async def test_a_stalled_frame_times_out(quick: FrameHarness, start: bytes) -> N
     assert await peer.reads_eof()
 
 
+@tried_repeatedly
 async def test_a_slow_length_times_out(quick: FrameHarness) -> None:
     peer = await quick.connect()
     start = time.monotonic()
@@ -177,6 +179,7 @@ async def test_a_slow_length_times_out(quick: FrameHarness) -> None:
     assert time.monotonic() - start < 3
 
 
+@tried_repeatedly
 async def test_a_body_below_the_minimum_rate_times_out(quick: FrameHarness) -> None:
     """The client is never idle for 0.2 s, but sends less than 500 bytes per second."""
     peer = await quick.connect()

@@ -22,7 +22,7 @@ from test_h2_engine import (
     serve,
     status,
 )
-from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, until
+from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, tried_repeatedly, until
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind
@@ -68,6 +68,7 @@ async def test_a_streams_message_is_counted_before_it_is_received(
     await until(lambda: not harness.admission.bytes)
 
 
+@tried_repeatedly
 async def test_a_slow_message_of_a_stream_is_accepted(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     wire = b"\0\0\0\x08\0" + b"hi 1" + b" " * 2044
@@ -78,6 +79,7 @@ async def test_a_slow_message_of_a_stream_is_accepted(connect: Connect) -> None:
     assert len((await peer.until(lambda received: received[0] == frames.DATA))[3]) == 5 + 2048 + 1
 
 
+@tried_repeatedly
 async def test_split_data_frames_are_not_slow_headers(connect: Connect) -> None:
     """While small DATA frames arrive, the last frame is always incomplete."""
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
@@ -144,6 +146,7 @@ async def test_a_drain_serves_the_current_message_of_a_stream(
     await stopping
 
 
+@tried_repeatedly
 async def test_a_client_that_acknowledges_pings_may_wait(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
     peer.send(open_stream(1, "Wait") + message(1, b"x"))
@@ -214,10 +217,13 @@ async def test_a_server_that_does_not_read_is_disconnected(
         upstream._limits = LONG_BODY  # type: ignore[misc]
         wire = RpcRequest("/t.T/Echo", (bytes(32 * MIB),))
         for count in (1, 2):
-            with raises_kind(Kind.TIMEOUT):
-                await upstream.exchange(wire, endpoint, 0.4)
+            seconds = 0.4
+            while len(connections) < count:  # until it is connected within its timeout
+                with raises_kind(Kind.TIMEOUT):
+                    await upstream.exchange(wire, endpoint, seconds)
+                seconds *= 2
             assert len(connections) == count
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await connections[-1].closed_future
         release.set()
 

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 
 import pytest
-from transport_kit import LIMITS, HttpHarness, HttpServe, until
+from transport_kit import LIMITS, HttpHarness, HttpServe, tried_repeatedly, until
 
 from infergate.core.errors import Kind
 
@@ -142,6 +142,7 @@ async def test_a_silent_connection_is_closed(quick: HttpHarness) -> None:
     assert await peer.reads_eof()
 
 
+@tried_repeatedly
 async def test_an_idle_connection_is_closed(quick: HttpHarness) -> None:
     peer = await quick.connect()
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -157,6 +158,7 @@ async def test_an_idle_connection_is_closed(quick: HttpHarness) -> None:
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nv\r\n"),
     ],
 )
+@tried_repeatedly
 async def test_slow_requests_are_refused(quick: HttpHarness, start: bytes, piece: bytes) -> None:
     peer = await quick.connect()
     await peer.send(start)
@@ -173,6 +175,7 @@ async def test_slow_requests_are_refused(quick: HttpHarness, start: bytes, piece
     await asyncio.gather(sending, return_exceptions=True)
 
 
+@tried_repeatedly
 async def test_a_stalled_body_is_refused(quick: HttpHarness) -> None:
     peer = await quick.connect()
     await peer.send(HEAD + b"Content-Length: 900\r\n\r\nabc")

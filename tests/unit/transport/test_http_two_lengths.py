@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transport_kit import LIMITS, QUICK, Engine, HttpHarness, http_harness
+from transport_kit import LIMITS, QUICK, Engine, HttpHarness, http_harness, tried_repeatedly
 
 from infergate.transport.http1.message_head import drop_content_length
 
@@ -148,6 +148,7 @@ async def test_head_limits_apply(lenient: HttpHarness) -> None:
     assert (await peer.read_response()).status == 414
 
 
+@tried_repeatedly
 async def test_a_stalled_head_times_out(engine: Engine) -> None:
     async with http_harness(engine, QUICK, accept_both_lengths=True) as lenient:
         peer = await lenient.connect()

@@ -5,7 +5,7 @@ import dataclasses
 import socket
 
 import pytest
-from transport_kit import Engine, HttpServe, Peer, until
+from transport_kit import Engine, HttpServe, Peer, tried_repeatedly, until
 
 from infergate.core.limits import KIB, MIB, Limits
 from infergate.transport.http1 import server
@@ -86,6 +86,7 @@ async def test_short_requests_after_a_long_body_are_read(serve_http: HttpServe) 
     await assert_echoed(peer, b"hi")
 
 
+@tried_repeatedly
 async def test_a_slow_client_does_not_time_out(serve_http: HttpServe) -> None:
     harness = await serve_http(QUICK)
     peer = await harness.connect()

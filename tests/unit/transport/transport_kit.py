@@ -5,9 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+)
 from contextlib import asynccontextmanager, suppress
+from typing import Any, ParamSpec
 
 from infergate.assembly.engines import MakeGrpcServer, MakeGrpcUpstream, MakeHttpServer
 from infergate.core.errors import GatewayError, Kind
@@ -29,6 +38,7 @@ from infergate.transport.http1.upstream import Http1Upstream
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.listener import HttpAppListener
 
+P = ParamSpec("P")
 LOCAL = Address("127.0.0.1", 0)
 LIMITS = Limits(body=1000, headers=2000, header_count=20, connect_time=10)
 QUICK = dataclasses.replace(LIMITS, header_time=0.2, idle_body_time=0.2, keepalive_time=0.2)
@@ -185,6 +195,23 @@ class FakeBackend:
     connections: int = 0
     closed: int = 0
     requests: list[bytes] = dataclasses.field(default_factory=list)
+
+
+def tried_repeatedly(
+    test: Callable[P, Awaitable[None]],
+) -> Callable[P, Coroutine[Any, Any, None]]:
+    """Repeat a test that fails, up to ten times. This is for clients that are slower than usual but
+    faster than a timeout, because on a busy machine any client may be slower than that."""
+
+    @functools.wraps(test)
+    async def attempts(*args: P.args, **kwargs: P.kwargs) -> None:
+        for _ in range(9):
+            with suppress(Exception):
+                await test(*args, **kwargs)
+                return
+        await test(*args, **kwargs)
+
+    return attempts
 
 
 async def run_loop(count: int) -> None:

@@ -62,13 +62,13 @@ async def embedded_models(**sections: Any) -> AsyncGenerator[Mapping[str, str], 
 async def scripted_server(
     respond: Callable[[str], bytes | None], tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[str, None]:
-    """Run an HTTP server that closes each connection after one response. ``respond`` receives the
-    request line, and returns the response or None for silence."""
+    """Run an HTTP server that closes each connection after one response, or if it does not receive
+    a line. ``respond`` receives the request line, and returns the response or None for silence."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            line = (await reader.readline()).decode(errors="replace").strip()
-            response = respond(line)
+            line, is_line, _ = (await reader.read(65_536)).partition(b"\n")
+            response = respond(line.decode(errors="replace").strip()) if is_line else b""
             if response is None:
                 await reader.read()
             else:
@@ -80,6 +80,8 @@ async def scripted_server(
     try:
         yield "{}:{}".format(*server.sockets[0].getsockname())
     finally:
+        for _ in range(20):  # asyncio (3.11) leaks connections accepted while their server closes
+            await asyncio.sleep(0)
         server.close()
 
 
@@ -95,8 +97,10 @@ def http_response(status: int, body: bytes, content_type: str = "application/jso
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def probe(*addresses: str, **options: Any) -> ProbeFindings:
-    return await Prober(ProbeOptions(**options)).probe([parse_target(text) for text in addresses])
+async def probe(*addresses: str, timeout: float = 60.0, **options: Any) -> ProbeFindings:
+    """Probe the addresses. The default timeout is long enough for a busy machine."""
+    targets = [parse_target(text) for text in addresses]
+    return await Prober(ProbeOptions(timeout, **options)).probe(targets)
 
 
 # ---- findings, without servers

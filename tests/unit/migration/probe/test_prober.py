@@ -20,8 +20,10 @@ from infergate.core.datatypes import Datatype
 from infergate.core.messages import ModelIndex, ModelIndexEntry
 from infergate.migration.probe import prober
 from infergate.migration.probe.findings import ProbeFindings, group_servers
+from infergate.migration.probe.options import ProbeOptions
 from infergate.migration.probe.pairing import Pairing
-from infergate.migration.probe.prober import states_of
+from infergate.migration.probe.prober import Prober, states_of
+from infergate.migration.probe.targets import parse_target
 from tls_kit import Authority
 
 ALL = frozenset(Datatype)
@@ -117,7 +119,7 @@ WEB_SERVERS = {
 @pytest.mark.parametrize("respond", WEB_SERVERS.values(), ids=WEB_SERVERS)
 async def test_other_servers_speak_no_protocol(respond: Any) -> None:
     async with scripted_server(respond) as address:
-        findings = await probe(address, timeout=60)
+        findings = await probe(address)
     assert spoken(findings) == [set()]
     problem = findings.targets[0].problem
     assert problem is not None
@@ -140,7 +142,7 @@ async def test_a_silent_server_is_given_up_after_the_timeout() -> None:
 )
 async def test_rejected_credentials_are_reported(status: int, reason: str) -> None:
     async with scripted_server(lambda _: http_response(status, b"{}")) as address:
-        findings = await probe(f"http://{address}", timeout=1)
+        findings = await probe(f"http://{address}")
     problem = findings.targets[0].problem
     assert problem is not None
     assert problem.reason == reason
@@ -180,8 +182,8 @@ async def test_a_tls_port_is_detected_or_reported(tmp_path: Path) -> None:
         "admin": None,
     }
     async with embedded_models(listeners=listeners) as addresses:
-        plain = await probe(f"http://{addresses['http']}", timeout=2)
-        unknown = await probe(addresses["http"], timeout=2)
+        plain = await probe(f"http://{addresses['http']}")
+        unknown = await probe(addresses["http"])
         trusted = await probe(addresses["http"], addresses["grpc"], ca=authority.file)
         insecure = await probe(f"https://{addresses['http']}", verify=False)
     problem = plain.targets[0].problem
@@ -207,7 +209,7 @@ def v2_server(models: int) -> Any:
             case ["POST", "/v2/repository/index", _]:
                 index = [{"name": f"m{n}", "state": "READY"} for n in range(models)]
                 return http_response(200, json.dumps(index).encode())
-        return None if "/v2/models/" in line else http_response(404, b"{}")
+        return None if "/v2/models/m" in line else http_response(404, b"{}")
 
     return respond
 
@@ -216,8 +218,15 @@ async def test_a_server_that_does_not_respond_gets_few_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prober, "MAX_CONCURRENT", 4)
-    async with scripted_server(v2_server(50)) as address:
-        findings = await probe(f"http://{address}", timeout=0.2)
+    options = ProbeOptions(timeout=60)
+
+    def respond(line: str) -> bytes | None:
+        if line.startswith("POST /v2/repository/index "):
+            object.__setattr__(options, "timeout", 0.2)  # of all attempts from now on
+        return v2_server(50)(line)
+
+    async with scripted_server(respond) as address:
+        findings = await Prober(options).probe([parse_target(f"http://{address}")])
     [found] = findings.servers
     problems = [item.problem for item in found.models]
     assert len(problems) == 50
@@ -238,7 +247,7 @@ async def test_a_model_that_is_not_ready_is_not_described() -> None:
         return v2_server(0)(line)
 
     async with scripted_server(respond) as address:
-        [found] = (await probe(f"http://{address}", timeout=1)).servers
+        [found] = (await probe(f"http://{address}")).servers
     [item] = found.models
     assert (item.metadata, item.problem) == (None, "the model is UNAVAILABLE")
 
