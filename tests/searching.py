@@ -1,4 +1,4 @@
-"""The number of Hypothesis examples: all in ``make test-peers``, a third in ``make test``."""
+"""The number of Hypothesis examples: all in ``make test-peers``, a sixth in ``make test``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import Final
 
 WHOLE: Final = os.environ.get("INFERGATE_SEARCH") == "whole"
-_SHARE: Final = 3
+_SHARE: Final = 6
 
 
 def examples(count: int) -> int:

@@ -177,7 +177,7 @@ class Clients:
 
     async def keep_sending_large(self) -> None:
         while not self.is_over:
-            await self.infer("v2-grpc", 16 * MIB // 4)
+            await self.infer("v2-grpc", 4 * MIB // 4)
 
     async def close(self) -> None:
         for connection in self._connections.values():
@@ -291,13 +291,25 @@ def busiest_worker(gateway: Infergate) -> tuple[dict[str, Any], int]:
     return status, pid
 
 
+async def still_records(gateway: Infergate, count: int) -> bool:
+    """Wait until ``count`` exchanges are recorded or recording has stopped."""
+
+    def is_recorded_or_stopped() -> bool:
+        return recorded(gateway) == count or not value(gateway, "infergate_recording_active")
+
+    await asyncio.to_thread(until, is_recorded_or_stopped, f"{count} are recorded")
+    return value(gateway, "infergate_recording_active") != 0
+
+
 async def test_a_full_disk_stops_recording_but_not_serving() -> None:
     """The limit on the size of files makes writes fail as a full disk does."""
     with started_infergate(CONFIG.replace("workers: 2", "workers: 1")) as gateway:
         resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (2 * MIB, resource.RLIM_INFINITY))
         async with clients(gateway, "full") as sending:
-            while value(gateway, "infergate_recording_active"):
+            for number in itertools.count(1):  # one at a time, so that several are recorded
                 await sending.infer("v2-grpc", MIB // 10)
+                if not await still_records(gateway, number):
+                    break
             await sending.infer("v2-grpc", MIB // 10)
             assert all(sent.is_answered for sent in sending.sent.values())
             found = parts(gateway)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,7 @@ class Block:
         return self.language == COMMANDS or (self.language == "python" and self.file is None)
 
 
+@cache
 def blocks_of(page: Path) -> list[Block]:
     """Return the blocks in order; an output block is part of the block before it."""
     found: list[Block] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -13,22 +12,16 @@ TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
 FAULTS = (DOCS / "faults.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`((?:unit|e2e|faults|peers)/[\w/]+\.py|…)(?:::(\w+))?`")
+TEST = re.compile(r"^ *(?:async )?def (test\w*)|^(test\w*) = ", re.MULTILINE)
 EVIDENCE = re.compile(r"`((?:tests|vectors)/[^`]+)`")
 FIDELITY = sorted(DOCS.glob("fidelity-*.md"))
 
 
 @cache
 def named_tests(path: Path) -> frozenset[str]:
-    """Return the names of functions, including methods, and of module attributes assigned from
-    calls."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    names = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
-    assigned = (
-        target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
-    )
-    names |= {target.id for target in assigned if isinstance(target, ast.Name)}
-    return frozenset(name for name in names if name.startswith("test"))
+    """Return the names of test functions, including methods, and of tests assigned from calls."""
+    found = TEST.findall(path.read_text(encoding="utf-8"))
+    return frozenset(function or variable for function, variable in found)
 
 
 @pytest.mark.parametrize(("page", "minimum"), [("faults", 100), ("threat-model", 30)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import infergate
@@ -14,6 +15,7 @@ GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
 _ROW = re.compile(r"^\| `(\w+)` \| `([\w.]+)` \| (.+) \| (.+) \|$", re.MULTILINE)
 
 
+@cache
 def _public_classes() -> list[tuple[str, str]]:
     """Return the name and module of every public class, generated code excepted."""
     found = []

@@ -32,6 +32,7 @@ from infergate.comparison.verdict import (
     judge,
     noise_limit,
 )
+from searching import examples
 
 
 def counts(compared: int, differing: int, distance: float = 1.0) -> DifferenceCounts:
@@ -141,7 +142,7 @@ def random_counts() -> st.SearchStrategy[DifferenceCounts]:
     return st.builds(build, bins, st.integers(0, 500))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(600))
 @given(random_counts(), random_counts())
 def test_the_judgement_is_that_of_the_rule_applied_to_each_bin(
     differences: DifferenceCounts, noise: DifferenceCounts

@@ -17,6 +17,7 @@ ROOT = Path(infergate.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs" / "logs.md").read_text(encoding="utf-8")
 LEVELS = {"info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
 LOGGERS = {"_log", "log", "_audit"}
+LOGS = re.compile(rf"\b({'|'.join(LOGGERS)})\.({'|'.join(LEVELS)})\(")
 LIBRARY_EVENTS = {"traces_not_sent"}
 
 
@@ -34,7 +35,8 @@ def lines() -> list[tuple[str, str, list[str]]]:
 def _lines() -> Iterator[tuple[str, str, list[str]]]:
     """Yield the position, level and possible events of each logger call in the package."""
     for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if LOGS.search(text) else ():
             match node:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id=logger), attr=level), keywords=given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +38,23 @@ def _with_responses(count: int) -> Exchange:
     return Exchange(InferRequest("m"), Outcome((InferResponse(""),) * count))
 
 
-_LONG = {
-    "responses": _record(outcome={"responses": [_EMPTY] * 100_000}),
-    "outputs": _record(outcome={"responses": [{"outputs": [_EMPTY] * 100_000}]}),
-    "further outcomes": _record(further_outcomes=[_EMPTY] * 100_001),
-    "requested outputs": _record(request={"outputs": [_EMPTY] * 100_000}),
-    "parameters": _record(request={"parameters": {"entries": [_ENTRY] * 100_000}}),
-    "headers": _record(headers=[_EMPTY] * 100_001),
-    "redacted names": _record(redacted=[b""] * 100_001),
+_LONG: dict[str, Callable[[], bytes]] = {
+    "responses": lambda: _record(outcome={"responses": [_EMPTY] * 100_000}),
+    "outputs": lambda: _record(outcome={"responses": [{"outputs": [_EMPTY] * 100_000}]}),
+    "further outcomes": lambda: _record(further_outcomes=[_EMPTY] * 100_001),
+    "requested outputs": lambda: _record(request={"outputs": [_EMPTY] * 100_000}),
+    "parameters": lambda: _record(request={"parameters": {"entries": [_ENTRY] * 100_000}}),
+    "headers": lambda: _record(headers=[_EMPTY] * 100_001),
+    "redacted names": lambda: _record(redacted=[b""] * 100_001),
 }
 
 
-@pytest.mark.parametrize("record", _LONG.values(), ids=_LONG)
-def test_a_record_of_too_many_objects_is_a_damaged_part(tmp_path: Path, record: bytes) -> None:
+@pytest.mark.parametrize("make_record", _LONG.values(), ids=_LONG)
+def test_a_record_of_too_many_objects_is_a_damaged_part(
+    tmp_path: Path, make_record: Callable[[], bytes]
+) -> None:
     file = RecordingFile(tmp_path / "file")
-    file.append([record])
+    file.append([make_record()])
     file.append(encode_exchange(sample_exchange()))
     file.close()
     damaged, good = read_recording(tmp_path / "file")
@@ -66,7 +69,7 @@ def test_a_record_of_too_many_objects_is_rejected_before_it_is_parsed(
     parsed: list[int] = []
     monkeypatch.setattr(encoding, "parse_checked", lambda _, data: parsed.append(len(data)))
     with pytest.raises(MalformedMessageError, match="more than 100000 responses"):
-        decode_exchange(_LONG["responses"])
+        decode_exchange(_LONG["responses"]())
     assert parsed == []
 
 

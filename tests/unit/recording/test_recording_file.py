@@ -440,7 +440,7 @@ def test_a_write_that_fails_leaves_only_whole_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, size: int
 ) -> None:
     path = tmp_path / "file"
-    disk = _Disk(monkeypatch, 700_000, error)
+    disk = _Disk(monkeypatch, 40_000 + 2 * size, error)
     file, flushed = RecordingFile(path), 0
     with pytest.raises(OSError, match=os.strerror(error)):  # noqa: PT012 - the loop must end
         while True:

@@ -22,6 +22,7 @@ from infergate.transforms import image_header
 from infergate.transforms.image_header import read_header
 from infergate.transforms.images import DecodeImage
 from infergate.transforms.route_transforms import RouteTransforms
+from searching import examples
 
 PHOTO = photo()
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -247,7 +248,7 @@ CORRUPTIBLE = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(CORRUPTIBLE), st.data())
 def test_a_corrupted_image_is_decoded_or_refused(image: bytes, data: st.DataObject) -> None:
     corrupted = bytearray(image)

@@ -28,6 +28,7 @@ from infergate.transforms.structure import (
     Split,
 )
 from infergate.transforms.text import Base64Decode, Base64Encode, TextDecode, TextEncode
+from searching import examples
 
 Tensors = Mapping[str, Tensor]
 Make = Callable[[st.DataObject, Tensor], Step | None]
@@ -192,7 +193,7 @@ def run(transforms: RouteTransforms, tensors: Tensors, *, is_input: bool) -> dic
     return {tensor.name: tensor for tensor in result}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data(), tensors())
 def test_inputs_that_fit_the_clients_metadata_become_inputs_that_fit_the_backends(
     data: st.DataObject, sent: dict[str, Tensor]
@@ -215,7 +216,7 @@ def test_inputs_that_fit_the_clients_metadata_become_inputs_that_fit_the_backend
     assert run(transforms, sent | given_by_default, is_input=True) == received
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data(), tensors())
 def test_outputs_of_the_backend_become_outputs_that_fit_the_clients_metadata(
     data: st.DataObject, returned: dict[str, Tensor]
@@ -240,7 +241,7 @@ def test_outputs_of_the_backend_become_outputs_that_fit_the_clients_metadata(
     assert outputs.keys() == set(kept)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data(), tensors())
 def test_requested_outputs_are_made_from_the_outputs_requested_from_the_backend(
     data: st.DataObject, returned: dict[str, Tensor]

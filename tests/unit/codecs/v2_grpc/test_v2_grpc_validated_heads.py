@@ -145,7 +145,13 @@ def response_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any
     return steps
 
 
-@pytest.mark.parametrize("message", REQUESTS)
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(each, marks=[pytest.mark.no_cover] if len(each) > 10_000 else [])
+        for each in REQUESTS
+    ],
+)
 @both_limits
 def test_the_vectors_requests(message: bytes, limits: Limits) -> None:
     expected = request_outcomes(SLOW, message, limits)

@@ -27,6 +27,7 @@ from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
 from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.net.deferred_inflation import DeferredInflation
 from memory_budget import Budget
+from searching import examples
 
 MAX_BYTES = 100_000
 
@@ -106,7 +107,7 @@ def test_messages_end_with_the_current_one_after_a_stop(
     cuts=st.lists(st.integers(1, 90_000), max_size=9),
     reads_first=st.lists(st.booleans(), max_size=9),
 )
-@settings(max_examples=50)
+@settings(max_examples=examples(60))
 def test_long_messages_however_they_are_split(
     sizes: list[int], cuts: list[int], reads_first: list[bool]
 ) -> None:
