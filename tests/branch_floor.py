@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class _Recorder:
-    """Records the branches that run in this process, and saves them in a file of its own."""
+    """Records the branches that run in this process, and saves them in its own file."""
 
     def __init__(self) -> None:
         self._coverage = Coverage(data_suffix=True, messages=False)

@@ -135,7 +135,7 @@ async def check_certificate(harness: Harness) -> None:
         return shown == {wanted}
 
     async with asyncio.timeout(100):
-        while not await is_shown():  # noqa: ASYNC110 - nothing tells of it
+        while not await is_shown():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.1)
     taken = {"listener": "http", "outcome": "taken"}
     assert value(harness.running, "infergate_certificate_reloads_total", taken) == 2

@@ -75,8 +75,8 @@ def test_the_installed_command_generates_packages(installed: Path, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def addresses(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Run two gateways with examples/routes.yaml, of which the second sends ``remote-*`` to the
-    first. Yield the addresses of the second: admin, gRPC, HTTP."""
+    """Run two gateways with examples/routes.yaml. The second sends ``remote-*`` to the first. Yield
+    the addresses of the second: admin, gRPC, HTTP."""
     vectors = tmp_path_factory.mktemp("vectors") / "labels.npy"
     np.save(vectors, np.eye(4, dtype=np.float32))
 

@@ -1,5 +1,5 @@
-"""The code that ``infergate explain`` prints is run, and sends what the explained request sends.
-tests/peers/test_explained_code.py runs the code of other clients."""
+"""Runs the code that ``infergate explain`` prints. It sends the same bytes as the explained
+request. tests/peers/test_explained_code.py runs the code of other clients."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def explained(
 
 
 def output_of(program: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a Python program in this process, which saves the imports, and return what it prints."""
+    """Run a Python program in this process, where its imports are cached, and return its output."""
     capsys.readouterr()
     exec(compile(program, "printed", "exec"), {})
     return capsys.readouterr().out

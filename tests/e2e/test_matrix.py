@@ -34,7 +34,7 @@ def test_the_page_equals_the_findings_and_none_is_wrong(
 ) -> None:
     assert main(["matrix", "--page"]) == 0
     result = capsys.readouterr().out
-    assert result == PAGE.read_text(), "make fidelity writes it anew; read what changed"
+    assert result == PAGE.read_text(), "run make fidelity, and review the changes"
 
 
 def test_the_page_has_every_pair_and_case() -> None:

@@ -1,5 +1,5 @@
-"""A sink or mirror that accepts connections and never responds fails no request: what waits for it
-holds at most a quarter of ``limits.in_flight_bytes``."""
+"""A sink or mirror that accepts connections and never responds fails no request. The events or
+copies that wait for it hold at most a quarter of ``limits.in_flight_bytes``."""
 
 from __future__ import annotations
 

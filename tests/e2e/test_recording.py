@@ -1,4 +1,4 @@
-"""Recording of a mixed load in two workers: every record is what was sent, bit by bit."""
+"""Recording of a mixed load in two workers: every record equals the sent request, bit by bit."""
 
 from __future__ import annotations
 

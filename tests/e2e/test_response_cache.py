@@ -103,7 +103,7 @@ def results(of: Infergate, result: str) -> float:
 
 def test_all_workers_share_responses(gateway: Infergate, server: Server) -> None:
     before, hits = server.inferences, results(gateway, "hit")
-    answers = [infer(gateway, 1) for _ in range(20)]  # each on a connection of its own
+    answers = [infer(gateway, 1) for _ in range(20)]  # each on its own connection
     assert server.inferences == before + 1
     assert len({answer.body for answer in answers}) == 1
     statuses = [answer.headers["cache-status"] for answer in answers]

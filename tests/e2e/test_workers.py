@@ -238,7 +238,7 @@ async def check_drain(running: Infergate) -> None:
         return False
 
     async with asyncio.timeout(100):
-        while not await is_refused():  # noqa: ASYNC110 - nothing tells of it
+        while not await is_refused():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.01)
     for each in clients:
         await each.send(begun[-len(BODY) // 2 :])

@@ -1,7 +1,7 @@
 """Invalid tensors in the request formats of the legacy, GraphPipe, TensorFlow Serving and KServe V1
 frontends.
 
-``faults.payloads`` has those of V2.
+``faults.payloads`` has the cases for V2.
 
 For each frontend, a case has a request in BAD or, in CANNOT, the reason why the format cannot
 express the case."""
@@ -193,7 +193,7 @@ _CASE = "an unknown datatype"
 _body = pipe(ints([1], FOUR))
 _body[tensor_table(_body) + _TYPE] = 99
 in_graphpipe(_CASE, "INPUT0.*99", _body)
-cannot([_CASE], OLD, "a message tells no datatypes")
+cannot([_CASE], OLD, "a message contains no datatypes")
 
 # ---- where data is, and how much -------------------------------------------------------------
 
@@ -203,9 +203,9 @@ in_graphpipe(_CASE, "INPUT1", put(_body, followed(_body, tensor_table(_body, 1) 
 _inputs = given([1]) + given([1], "INPUT1")
 old(_CASE, "INPUT1", _inputs, FOUR, grpc="tensor data .* only 1 sets", model="pair")
 
-_NO_SIZES = "no size is told beside the data"
+_NO_SIZES = "no size is sent beside the data"
 _SIZES = ("a size below 0", "a size past the end", "bytes left over")
-cannot(_SIZES, GRAPHPIPE, "vectors tell their length as an unsigned number before their elements")
+cannot(_SIZES, GRAPHPIPE, "an unsigned length precedes the elements of a vector")
 _STRING = b"\x03\0\0\0abc"
 old_http("a size below 0", "", given([1], more="batch_byte_size: -4"), FOUR, bare=True)
 cannot(["a size below 0"], [OLD_GRPC], "sizes are unsigned")
@@ -261,7 +261,7 @@ in_graphpipe(_CASE, r"input_tensors\[0\]\.data", put(_body, _vector, 2**32 - 1))
 BAD[_CASE, OLD_GRPC] = Bad("", b"\x22" + _LENGTH, bare=True)
 
 _LINES = ("a line feed in a header's text", "a line folded into a header")
-cannot(_LINES, (*GRAPHPIPE, OLD_GRPC), "no header tells of tensors")
+cannot(_LINES, (*GRAPHPIPE, OLD_GRPC), "no header describes the tensors")
 old_http(_LINES[0], r"'INPUT0\n'", given([1], r"INPUT0\n"), FOUR)
 old_http(_LINES[1], "not valid HTTP", given([1]).replace(" dims", "\r\n dims"), FOUR, ends=True)
 
@@ -276,7 +276,7 @@ def proto(shape: Sequence[int] = (1,), dtype: int = _INT32, **data: Any) -> Any:
 
 
 def predict(*inputs: Any, name: str = "INPUT0") -> bytes:
-    """Return a request without ModelSpec. Each input is an entry of its own."""
+    """Return a request without ModelSpec. Each input is a separate entry."""
     entries = (PredictRequest(inputs={name: given}).SerializeToString() for given in inputs)
     return b"".join(entries)
 
@@ -337,7 +337,7 @@ for _case, _type, _data in (
     BAD[_case, TFS_TYPED] = Bad("INPUT0", predict(proto(dtype=_type, **_data)))
 cannot(_OFFSETS, TFS, "only flatbuffers have offsets")
 in_tfs("a vector of 4 GiB", "Predict", b"\x12" + _LENGTH, b"\x12\x0c\x0a\x00\x12\x08" + _LENGTH)
-cannot(_LINES, TFS, "no header tells of tensors")
+cannot(_LINES, TFS, "no header describes the tensors")
 
 # ---- nested lists ----------------------------------------------------------------------------
 
@@ -364,14 +364,14 @@ in_lists("no name", "INPUT0, INPUT1", "[7]", model="pair")
 in_lists("an empty name", r"INPUT0|named input: $", '[{"": 7}]', '{"": [7]}')
 in_lists("a name twice", "'INPUT0' twice", '[{"INPUT0": 7, "INPUT0": 7}]',
          '{"INPUT0": [7], "INPUT0": [7]}')  # fmt: skip
-cannot(["an unknown datatype"], LISTS, "a message tells no datatypes")
+cannot(["an unknown datatype"], LISTS, "a message contains no datatypes")
 in_lists("data for the first of two inputs only", "INPUT1", '[{"INPUT0": 7}]', '{"INPUT0": [7]}',
          model="pair")  # fmt: skip
-cannot([*_SIZES, "a string's length past the end", "a vector of 4 GiB"], LISTS, "no size is told")
+cannot([*_SIZES, "a string's length past the end", "a vector of 4 GiB"], LISTS, "no size is sent")
 for _case, _element in zip(_ELEMENTS, ("true", "2147483648", "NaN", '"7"'), strict=True):
     in_lists(_case, "'INPUT0': element 1 is", f"[7, {_element}]", v1="'INPUT0': element 1|char 18")
 cannot(_OFFSETS, LISTS, "only flatbuffers have offsets")
-cannot(_LINES, LISTS, "no header tells of tensors")
+cannot(_LINES, LISTS, "no header describes the tensors")
 
 # ---- good ones -------------------------------------------------------------------------------
 

@@ -177,7 +177,7 @@ def described(request: bytes) -> bytes:
 
 def old_http(infer: Act, expected: bytes = b"") -> Script:
     """Run a server that runs ``infer`` for each inference and records the inference. It responds to
-    other requests with ``told`` or, if that is empty, with the status of any model."""
+    other requests with ``expected`` or, if that is empty, with the status of any model."""
 
     def script(connection: Connection, backend: Backend) -> None:
         while True:

@@ -283,7 +283,7 @@ for _case, _blob in {
     "a string's length of 4 GiB": b"\xff\xff\xff\xffabc",
     "a string's length cut short": b"\x01\0",
     "a string after the last": b"\x03\0\0\0abc\0\0\0\0",
-    "no string at all": b"",
+    "no string": b"",
 }.items():
     _with_parameters = tensor(
         datatype="BYTES", data=None, parameters={"binary_data_size": len(_blob)}

@@ -191,8 +191,8 @@ class Connection:
 
 @dataclass
 class Backend:
-    """Runs ``script`` for each connection, in its own thread. ``requests`` holds what scripts
-    recorded."""
+    """Runs ``script`` for each connection, in its own thread. ``requests`` holds the requests that
+    scripts recorded."""
 
     address: str
     script: Script

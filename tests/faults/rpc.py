@@ -86,8 +86,8 @@ class RpcBackend:
         return good_answer()
 
     def late_call(self, rpc_channel: grpc.Channel, message: bytes) -> tuple[Status, float]:
-        """Send a request that is not answered in time, with the first deadline by which it arrives
-        here; return that deadline, too."""
+        """Send a request that gets no response in time. Try increasing deadlines until the request
+        arrives here before its deadline; return that deadline, too."""
         self.answer = self.wait
         self.entered.clear()
         timeout = 0.25

@@ -52,7 +52,7 @@ def test_a_connection_that_grew_stale_is_not_used(harness: Harness) -> None:
         connection.request()
         connection.write(http_answer(GOOD_BODY))
         connection.half_close()
-        connection.gone()  # until the gateway has noticed
+        connection.gone()  # until the gateway has noticed the end of the connection
         backend.requests.append("gone")
 
     harness.rest.use(once)

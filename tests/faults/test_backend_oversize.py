@@ -1,5 +1,5 @@
-"""Tests that responses that are too large, before or after decompression, are rejected as soon as
-this is known, and are not held."""
+"""Tests responses that are too large, before or after decompression: the gateway rejects them as
+soon as it knows their size, and does not keep them in memory."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ CODES = {
     TFS_TYPED: {**GRPC, "": "OK"},
     **{each: {**HTTP, "": "200"} for each in LISTS},
 }
-"""The outcome in each protocol's terms. It is empty for success."""
+"""The outcome as each protocol reports it; empty for success."""
 BARE = {OLD_HTTP: "400", OLD_GRPC: "INTERNAL"}
 """The legacy servers' text for unreadable requests."""
 NO_HTTP = "400"
@@ -133,7 +133,7 @@ class FrontendClient:
     peer: Client | grpc.Channel
 
     def send_request(self, bad: Bad) -> Reported:
-        """Send ``asked`` and return its response, whose form is checked."""
+        """Send ``bad``, check the form of the response and return its status and message."""
         match self.frontend:
             case each if each in TFS:
                 head = PredictRequest(model_spec={"name": bad.model}).SerializeToString()

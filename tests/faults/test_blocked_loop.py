@@ -1,7 +1,7 @@
 """Tests an event loop that is blocked longer than its limits, by a busy machine or an expensive
 message.
 
-Requests that arrive in this time are served, and none of them is rejected because it is late."""
+Requests that arrive meanwhile are served, and none is rejected as late."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def stopped(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
-        time.sleep(BLOCKED)  # this is the fault
+        time.sleep(BLOCKED)  # the fault
     finally:
         os.kill(pid, signal.SIGCONT)
 

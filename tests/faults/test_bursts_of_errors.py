@@ -52,11 +52,15 @@ async def test_an_endpoint_is_ejected_and_recovers(carrier: str, engine: str) ->
                     await until(lambda: load.figures()[1].ejected == 1, "it is let alone")
                     assert await load.figure("infergate_endpoint_ejections_total", 1) >= 1
                     await load.more(20)
-                await until(lambda: load.figures()[1].ejected == 0, "its time is over")
+                await until(lambda: load.figures()[1].ejected == 0, "the ejection has ended")
                 ok = load.figures()[1].ok
-                await until(lambda: load.figures()[1].ok > ok + 10, "it is asked again")
+                await until(lambda: load.figures()[1].ok > ok + 10, "it receives requests again")
             failed, ejections = sum(load.failed.values()), load.figures()[1].ejections
             assert set(load.failed) == {"NO_BACKEND"}
-            assert failed <= (4 + FIVE) * (ejections + 1), "those of who asked just then"
+            assert failed <= (4 + FIVE) * (ejections + 1), (
+                "only requests in progress at an ejection failed"
+            )
             assert await load.figure("infergate_endpoint_requests_total", 1) > 10
-            await until(lambda: not any(each.active for each in load.figures()), "all are over")
+            await until(
+                lambda: not any(each.active for each in load.figures()), "no request is active"
+            )

@@ -1,8 +1,8 @@
 """Tests the cost of the most expensive messages for the event loop, for memory, and for concurrent
 clients.
 
-A few bytes may cause much work. No message within the limits may block the event loop for more than
-50 ms of CPU. Helper processes do longer work. ``faults.costly`` has the most expensive known
+A few bytes can cause a lot of work. No message within the limits may block the event loop for more
+than 50 ms of CPU. Helper processes do longer work. ``faults.costly`` has the most expensive known
 message of each loop; ``make test-peers`` also searches for more expensive messages, which are then
 added there."""
 

@@ -308,8 +308,8 @@ def cancelled(triton: Triton) -> int:
 
 
 def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
-    """Wait until Triton executes a request of ``slow``, which is returned. A request of the test
-    then waits behind it."""
+    """Send a request to ``slow``, wait until Triton executes it, and return its call. A request of
+    the test then waits behind it."""
 
     def queued() -> bool:
         with urllib.request.urlopen(f"http://{triton.metrics}/metrics") as answer:

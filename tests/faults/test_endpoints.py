@@ -44,7 +44,9 @@ async def test_one_of_three_is_killed_and_restarted(carrier: str, engine: str) -
                 assert await load.figure("infergate_endpoint_addresses", 0, state="down") == 1
                 await three[0].start()
                 await until(lambda: load.figures()[0].available == 1, "it is up again")
-                await until(lambda: load.figures()[0].ok > requests.ok + 10, "it is asked again")
+                await until(
+                    lambda: load.figures()[0].ok > requests.ok + 10, "it receives requests again"
+                )
                 await load.more(60)
             assert sum(load.failed.values()) == broken
             assert await load.figure("infergate_endpoint_checks_total", 0) > 3
@@ -67,7 +69,7 @@ async def test_without_health_checks_failures_eject(carrier: str, engine: str) -
                 await until(lambda: load.figures()[1].ejections >= 2, "and again")
                 await two[1].start()
                 await until(lambda: load.figures()[1].ok > 10, "and is back")
-            assert not load.failed, "nothing was sent, so another was asked"
+            assert not load.failed, "nothing was sent, so another endpoint was tried"
             assert await load.figure("infergate_endpoint_ejections_total", 1) >= 2
             assert await load.figure("infergate_endpoint_checks_total", 1) == 0
 
@@ -152,7 +154,7 @@ async def test_a_single_endpoint_is_not_checked() -> None:
     async with replicas(LOCAL) as one, gateway("http", "own", [one[0].url("http")]) as load:
         remote = load.gateway.gateway.backends[0]
         assert isinstance(remote, SupportsHealthWatch)
-        assert remote.is_ready is None, "a lone endpoint is not asked until somebody wants to know"
+        assert remote.is_ready is None, "the only endpoint is not checked until a client asks"
         assert await load.figure("infergate_endpoint_checks_total", 0) == 0
         assert await load.gateway.gateway.readiness.is_ready()
         assert not [t for t in asyncio.all_tasks() if "watching" in repr(t.get_coro())]
@@ -181,11 +183,11 @@ async def test_pods_are_added_and_removed(
                 backend.seconds = 0.0
                 _count(backend, counts, position)
             async with load.callers(4):
-                await until(lambda: min(counts[:2]) > 10, "both are asked")
+                await until(lambda: min(counts[:2]) > 10, "both receive requests")
                 assert counts[2] == 0
                 assert load.figures()[0].available == 2
                 names.addresses[PODS] = list(hosts[1:])
-                await until(lambda: counts[2] > 10, "the new one is asked")
+                await until(lambda: counts[2] > 10, "the new one receives requests")
                 await until(lambda: pods[0].connections() == 0, "nobody is connected to the old")
                 gone = counts[0]
                 await load.more(50)

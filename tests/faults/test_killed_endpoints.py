@@ -196,7 +196,9 @@ def test_servers_are_killed_in_sequence_under_load(
                 load.goes_on(100)
                 servers[index] = stack.enter_context(server(ports[index]))
                 seen = _requests(gateway, index)
-                until(lambda s=seen, i=index: _requests(gateway, i) > s, "it is asked again")  # type: ignore[misc]
+                until(
+                    lambda s=seen, i=index: _requests(gateway, i) > s, "it receives requests again"
+                )  # type: ignore[misc]
                 load.goes_on(50)
         assert not load.broken
         failed = {key: count for key, count in load.responses.items() if key[1] != "ok"}

@@ -61,8 +61,8 @@ class Counters:
     port: int = 0
     """The responses over the client's HTTP connection."""
     lost: list[str] = field(default_factory=list)
-    """The errors with which the client lost its connections. gRPC may send one more request on a
-    lost connection."""
+    """The errors that ended the client's connections. gRPC may send one more request on a lost
+    connection."""
 
 
 class Load:

@@ -300,7 +300,7 @@ def test_strings_that_do_not_add_up(gateway: Infergate, strings: bytes) -> None:
     assert "INPUT0" in response.words
 
 
-# ---- what is asked for oddly, and given ------------------------------------------------------
+# ---- unusual requests that are served ------------------------------------------------------
 
 FINE = {
     "nothing asked for": (f"batch_size: 1 {BOTH}", b""),

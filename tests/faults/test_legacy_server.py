@@ -1,6 +1,6 @@
 """Tests legacy servers that crash, close without a response or send invalid responses. Clients of
-all four protocols get an error that says what happened, no inference is sent twice, and other
-clients are served in this time."""
+all four protocols get an error that names the cause, no inference is sent twice, and other clients
+are served meanwhile."""
 
 from __future__ import annotations
 
@@ -595,7 +595,7 @@ def test_classes_that_make_a_large_header(hazardous: Pair, backend: str) -> None
 def test_large_response_headers_for_legacy_clients(
     hazardous: Pair, backend: str, form: str
 ) -> None:
-    """The error comes before the response exceeds what their library accepts."""
+    """The error comes before the response exceeds the limit of their library."""
     data = np.arange(3000, dtype=np.float32).tobytes()
     for batch in (2, 3):
         request = f'batch_size: {batch} input {{ name: "INPUT0" }} '

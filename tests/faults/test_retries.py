@@ -1,5 +1,5 @@
-"""Tests retries: endpoints that refuse, break off, decline or are slow beside a healthy endpoint,
-and overloaded backends.
+"""Tests retries: endpoints that refuse connections, break off, decline requests or are slow beside
+a healthy endpoint, and overloaded backends.
 
 The tests run over HTTP and gRPC, with both engines. Every fault has its own two endpoints."""
 
@@ -198,7 +198,7 @@ def test_a_truncated_response_is_retried_if_idempotent(harness: Harness, kind: s
                 all(case.is_good for case in harness.many(kind, "broken", "twice", 4))
                 and "half" in faulty.requests
             ),
-            "the faulty endpoint was asked, and nobody noticed",
+            "the faulty endpoint received requests, and no client noticed",
         )
         assert harness.retries(kind, "broken", "broken") == len(faulty.requests)
         seen = len(faulty.requests)
@@ -240,7 +240,7 @@ def test_a_declined_request_is_retried_if_idempotent(harness: Harness, kind: str
             all(case.is_good for case in harness.many(kind, "declined", "twice", 4))
             and "declined" in faulty.requests
         ),
-        "the faulty endpoint was asked, and nobody noticed",
+        "the faulty endpoint received requests, and no client noticed",
     )
     seen = len(faulty.requests)
     case = harness.many(kind, "declined", "plain")
@@ -272,7 +272,7 @@ def test_a_call_that_the_server_did_not_look_at_was_not_sent(harness: Harness) -
             all(case.is_good for case in harness.many("grpc", "silent", "plain", 4))
             and "refused" in faulty.requests
         ),
-        "the faulty endpoint was asked, and nobody noticed",
+        "the faulty endpoint received requests, and no client noticed",
     )
     assert harness.retries("grpc", "silent", "not_sent") > before
     faulty.use(good_rpc)
@@ -298,7 +298,7 @@ def test_a_slow_attempt_is_retried(harness: Harness, kind: str) -> None:
                 all(case.is_good for case in harness.many(kind, "silent", "tries", 4))
                 and hung.is_set()
             ),
-            "the faulty endpoint was asked, and nobody noticed",
+            "the faulty endpoint received requests, and no client noticed",
         )
         assert harness.retries(kind, "silent", "timeout") > 0
         harness.others()
@@ -432,7 +432,7 @@ def test_a_hedge_wins_and_the_slow_attempt_is_cancelled(harness: Harness, kind: 
                 all(case.is_good for case in harness.many(kind, "slow", "hedged", 4))
                 and cancelled.is_set()
             ),
-            "the slow endpoint was asked, and nobody noticed",
+            "the slow endpoint received requests, and no client noticed",
         )
         assert harness.metric("hedges_total", backend=name, outcome="won") >= 1
         harness.others()

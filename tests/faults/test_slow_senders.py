@@ -97,7 +97,7 @@ def held(gateway: Infergate) -> float:
 
 
 class SlowSenders:
-    """Clients that send slowly until they are rejected. ``told`` has the status of each client."""
+    """Clients that send slowly until they are rejected. ``responses`` has one for each client."""
 
     def __init__(self, address: str, begin: bytes, piece: bytes, stack: ExitStack) -> None:
         self._piece = piece
@@ -145,6 +145,6 @@ def test_memory_is_not_held_by_dripping(harness: Tight, trickle: str) -> None:
         assert steady.result() == 200
         until(
             lambda: any(REJECTIONS[kind] in document for document in drippers.responses),
-            "they are told why",
+            "at least one client receives the reason",
         )
-    until(lambda: held(harness) == 0, "it is given back")
+    until(lambda: held(harness) == 0, "the memory is released")

@@ -1,4 +1,4 @@
-"""Hazards of real legacy servers for careless clients, reproduced by the test server."""
+"""Requests that crash or confuse real legacy servers, reproduced by the test server."""
 
 from __future__ import annotations
 

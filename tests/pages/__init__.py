@@ -8,9 +8,8 @@ separate folder with copies of ``config/`` and ``deploy/``.
   file when the script reaches the block. A ``python`` block without a file's name is run.
 - A ``text`` block is the output of the block before it: ``…`` in a line matches any text, and a
   line ``…`` matches any number of lines.
-- A line that ends in ``&`` starts a server. A page that uses it waits for it with a command of its
-  own, because a reader has only the page's commands. All servers are stopped at the end of the
-  page.
+- A line that ends in ``&`` starts a server. A page that uses it waits for it with its own command,
+  because a reader has only the page's commands. All servers are stopped at the end of the page.
 - A block after ``<!-- needs: docker -->`` is run only if INFERGATE_PAGES_MAY names that need or a
   program such as kubectl is installed. Otherwise its syntax and paths are checked. A block may have
   several needs (``test_pages.py`` lists them).

@@ -1,5 +1,5 @@
 """An incident drill: backends that are slow, failing and flapping, clients that send invalid
-requests, and a bad reload, under load in every protocol. It records what was done."""
+requests, and a bad reload, under load in every protocol. It records each step."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Clients:
 
 @dataclass
 class Drill(Incident):
-    """A gateway after an incident, and what happened."""
+    """A gateway after an incident, and the record of the incident."""
 
     sent: Sent
     clients: Clients

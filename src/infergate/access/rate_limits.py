@@ -6,7 +6,7 @@ requests.
 
 1. A request is charged to all of its buckets. If one of them is too full, nothing is charged.
 2. A request larger than a whole bucket passes when the bucket is empty, and overfills it. The
-   average rate is thus kept, and large requests remain possible.
+   average rate is therefore kept, and large requests remain possible.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.hops import HOPS_HEADER, next_hop
 
-# Headers that describe one connection or one body. They are never forwarded, whatever the
-# configuration.
+# Headers that describe one connection or one body. They are never forwarded, even if the
+# configuration names them.
 _NEVER_FORWARDED: Final = frozenset(
     {
         "accept-encoding",

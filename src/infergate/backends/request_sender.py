@@ -125,8 +125,8 @@ class RequestSender(Generic[Req, Resp]):
         begun: BegunExchange | None = None,
     ) -> Resp:
         """Send ``wire`` to an endpoint, which is the owner of ``sequence`` if there is a sequence.
-        Return the response, whatever its status. Only idempotent routes have a ``hedge``. ``begun``
-        is the state of an exchange that began without a task."""
+        Return the response, which may have any status. Only idempotent routes have a ``hedge``.
+        ``begun`` is the state of an exchange that began without a task."""
         attempts, budget = None, self.retry_budget
         if begun is None:
             started = time.monotonic()

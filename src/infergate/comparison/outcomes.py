@@ -35,7 +35,7 @@ OTHER: Final = "(others)"
 
 @record
 class Comparison:
-    """The result of comparing two outcomes. It is small, whatever the size of the responses.
+    """The result of comparing two outcomes. It is small even for large responses.
 
     ``expected_kind`` and ``actual_kind`` are ``Outcome.kind``: ``ok``, or the kind of the error.
     ``cause`` is OUTCOME if these kinds differ, RESPONSES if one stream has more responses than the

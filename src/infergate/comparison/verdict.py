@@ -12,9 +12,9 @@ differ. An output is *different* if
   the interval of ``n`` (Wilson score intervals, 3 standard deviations).
 
 The same rule is applied, for every ``e``, to the shares of comparisons with a distance of at least
-``2**e``. A server is thus different, too, if it differs in as many responses as the noise, but by
-larger distances. Otherwise, the differences are *within noise*. If no noise comparison differs,
-every difference is *different*, because no noise was observed that could explain it."""
+``2**e``. A server is therefore also different if it differs as often as the noise, but by larger
+distances. Otherwise, the differences are *within noise*. If no noise comparison differs, every
+difference is *different*, because no noise was observed that could explain it."""
 
 from __future__ import annotations
 

@@ -342,8 +342,8 @@ class ShareConfig(Section):
     )
     highest_priority: Priority = Field(
         default=HIGHEST_PRIORITY,
-        description="The highest priority that requests of the client get, whatever they request: "
-        "from `1`, the highest, to `9`. Example: `5`.",
+        description="The highest priority that requests of the client get, from `1` (the highest) "
+        "to `9`. It replaces a higher priority. Example: `5`.",
     )
 
 

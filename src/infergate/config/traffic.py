@@ -86,8 +86,8 @@ class BackendLimits(Section):
     )
     min_retries: Annotated[int, Field(ge=0)] = Field(
         default=DEFAULT_MIN_RETRIES,
-        description="Number of concurrent retries and hedges that are always allowed, whatever "
-        "`retry_percent` is.",
+        description="Number of concurrent retries and hedges that are always allowed, "
+        "independently of `retry_percent`.",
     )
     forwarded_headers: PositiveSize = Field(
         default=FORWARDED_HEADER_BYTES,

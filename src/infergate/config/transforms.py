@@ -352,10 +352,10 @@ class OutputStepConfig(StepSection):
 
 
 class TransformsConfig(Section):
-    """Changes of the tensors between clients and the backend, in canonical form and thus for every
-    protocol (docs/transforms.md). Clients see the changed tensors in metadata. If the route
-    has a `rewrite`, steps use the names on its client side. `models` declares the backend's
-    tensors."""
+    """Changes of the tensors between clients and the backend. They are made in canonical form, so
+    they apply to every protocol (docs/transforms.md). Clients see the changed tensors in metadata.
+    If the route has a `rewrite`, steps use the names on its client side. `models` declares the
+    backend's tensors."""
 
     batch: bool = Field(
         default=True,

@@ -1,6 +1,6 @@
-"""Parts of a valid routes.yaml that have no effect, or another effect than their author may expect.
-Parts without effect are allowed, so that the first step of a rollout, or a rollback, changes only
-one number."""
+"""Warnings about a valid routes.yaml: settings without effect, and settings with an effect that the
+operator may not expect. Settings without effect are allowed, so that the first step of a rollout,
+or a rollback, changes only one number."""
 
 from __future__ import annotations
 

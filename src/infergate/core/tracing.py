@@ -1,4 +1,4 @@
-"""The interface to any tracing system.
+"""The interface to a tracing system.
 
 If tracing is enabled, the gateway is assembled from tracing classes, so the request code does not
 test for it. The W3C Trace Context header ``traceparent`` carries the trace from the client through

@@ -1,6 +1,6 @@
 """The log ``infergate.audit``: the client, the requested change, the backend and the outcome.
 
-Each operation has one line, whatever its outcome. Text from clients is quoted and truncated.
+Each operation has one line, even if it fails. Text from clients is quoted and truncated.
 """
 
 from __future__ import annotations

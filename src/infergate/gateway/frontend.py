@@ -1,5 +1,5 @@
-"""Serves one protocol to clients. A frontend returns a wire response to each wire request, whatever
-the backend's protocol.
+"""Serves one protocol to clients. A frontend returns a wire response to each wire request. The
+backend may speak any protocol.
 
 An inference uses one of two pipelines, chosen once for each route: ``PassThrough`` if client and
 backend speak the same protocol and the route renames no tensor, and otherwise ``Translation``.

@@ -1,4 +1,4 @@
-"""The operations that every frontend calls, whatever its protocol.
+"""The operations that the frontends of all protocols call.
 
 An operation on a model is routed by name and version, renamed for the backend, and executed; its
 response is renamed for the client. An operation on the server queries the backends.

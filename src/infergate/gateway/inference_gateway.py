@@ -1,4 +1,4 @@
-"""The operations of the gateway that every frontend calls, whatever its protocol."""
+"""The operations of the gateway, which the frontends of all protocols call."""
 
 from __future__ import annotations
 

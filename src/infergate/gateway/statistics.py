@@ -3,11 +3,11 @@
 - Clients choose names, so at most ``MAX_MODELS`` models are counted, and the least recently used
   model is dropped first. A model that is neither routed by name nor declared is counted from its
   first success.
-- The gateway counts requests, whatever their batch size, and counts all versions of a model
-  together. Times run from the arrival of the request's headers until the response, or the last
-  response of a stream, is built. ``compute_infer`` is the time that the backend took. Queue, input
-  and output times of the backend are unknown. They are reported with the same count and a time of
-  0, because perf_analyzer requires them.
+- The gateway counts a batch as one request, and counts all versions of a model together. Times run
+  from the arrival of the request's headers until the response, or the last response of a stream, is
+  built. ``compute_infer`` is the time that the backend took. Queue, input and output times of the
+  backend are unknown. They are reported with the same count and a time of 0, because perf_analyzer
+  requires them.
 """
 
 from __future__ import annotations

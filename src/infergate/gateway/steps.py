@@ -23,7 +23,7 @@ RENDER: Final = "render"
 
 
 class Steps:
-    """Returns every step unchanged, so that untraced requests cost nothing more. A subclass records
+    """Returns every step unchanged, so that untraced requests have no overhead. A subclass records
     the steps."""
 
     def sync(self, name: str, step: Callable[P, T]) -> Callable[P, T]:

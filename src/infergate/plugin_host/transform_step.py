@@ -22,14 +22,12 @@ _MAX_DESCRIBE_SECONDS: Final = 1.0
 """Maximum seconds that a transform may take to describe the tensors of its step. The event loop
 waits for it. The result is kept until the model's metadata changes."""
 _RETRY_SECONDS: Final = 30.0
-"""Seconds for which a transform is not called for metadata again after it did not return in
-time."""
+"""Seconds after a timeout during which a transform is not called for metadata."""
 
 
 @dataclass(slots=True, eq=False)
 class _HangState:
-    """The time at which a transform is called again after it did not describe its tensors in
-    time."""
+    """The time from which a transform may be called for metadata again after a timeout."""
 
     retry_at: float = 0.0
 

@@ -9,10 +9,10 @@ from infergate.plugins.base import Plugin, PluginCall
 class RequestHook(Plugin):
     """Code that runs before and after each inference of the routes that name the hook.
 
-    Inferences are in canonical form with the client's names, whatever the protocol. Both methods
-    may raise GatewayError to reject the inference; the client receives the error's kind and its
-    public text. All other exceptions are failures of the hook. Both methods must end within the
-    hook's ``timeout``, and must not change their arguments.
+    For all protocols, inferences are in canonical form with the client's names. Both methods may
+    raise GatewayError to reject the inference; the client receives the error's kind and its public
+    text. All other exceptions are failures of the hook. Both methods must end within the hook's
+    ``timeout``, and must not change their arguments.
     """
 
     async def before(

@@ -1,8 +1,8 @@
 """Inferences as CloudEvents in the format of KServe's inference logger.
 
 An inference becomes a request event and a response event with the same id; each response of a
-stream is an event. The data is the V2 REST JSON of the canonical request or response, or of the
-error, whatever protocol the client speaks. docs/payload-log.md describes every attribute.
+stream is an event. For all client protocols, the data is the V2 REST JSON of the canonical request
+or response, or of the error. docs/payload-log.md describes every attribute.
 
 Sources: kserve/kserve pkg/logger/worker.go and handler.go; CloudEvents 1.0.2 with its HTTP binding
 and JSON format.

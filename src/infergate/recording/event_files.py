@@ -1,9 +1,8 @@
 """Events in files: JSON Lines, one CloudEvent in the JSON format per line.
 
 Each process writes its own files, ``events-TIME-PID-NUMBER.jsonl``, with mode 0600. When a file is
-full, the process begins a new one, and deletes the oldest files, whichever process wrote them. A
-failed write leaves no incomplete line and no empty file. After a failure, nothing is written for a
-few seconds.
+full, the process begins a new one, and deletes the oldest files of all processes. A failed write
+leaves no incomplete line and no empty file. After a failure, nothing is written for a few seconds.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class ConcurrencyLimit(Generic[T]):
         return self._queue.waiting
 
     def try_acquire(self) -> bool:
-        """Take a slot if one is free. No request is waiting then. Return whether a slot was
-        taken."""
+        """Take a slot if one is free, which implies that the queue is empty. Return whether a slot
+        was taken."""
         if self.active >= self.max_active:
             return False
         self.active += 1
@@ -100,8 +100,8 @@ class SlotIntervals:
         return min((requests_before + 1) * interval, _MAX_WAIT_SECONDS)
 
     def mean(self, now: float) -> float | None:
-        """Return the mean interval, as if a slot were released now if the present interval is
-        already longer. Return None if no interval is known."""
+        """Return the mean interval, or None if no interval is known. If the current interval is
+        already longer, it is included as if it ended now."""
         if not self._count:
             return None
         present = self._mean if self.latest is None else now - self.latest

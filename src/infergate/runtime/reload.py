@@ -1,9 +1,9 @@
 """Reloads the configuration. Only one reload runs at a time. Requests that arrive during a reload
 share the next reload, which reads the files again.
 
-A plug-in's constructor may take minutes, or hang. A reload that waits for one for more than
-``SLOW_SECONDS`` is abandoned for the next reload if its files have changed; otherwise the next
-reload fails immediately."""
+A plug-in's constructor may take minutes, or hang. If a reload has waited for a plug-in for more
+than ``SLOW_SECONDS``, the next reload replaces it if the files have changed since. Otherwise, the
+next reload fails immediately."""
 
 from __future__ import annotations
 

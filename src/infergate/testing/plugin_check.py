@@ -95,11 +95,11 @@ def check_transform(
     side: Literal["inputs", "outputs"],
     limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[Tensor, ...]:
-    """Create a transform with ``options``, and return the tensors that it writes for ``tensors``,
-    those that it reads, as a step of a route's ``side``.
+    """Create a transform with ``options``, apply it to ``tensors`` as a step of a route's ``side``,
+    and return the tensors that it writes. ``tensors`` are the tensors that it reads.
 
-    Raises AssertionError if the gateway would refuse the tensors or their metadata, or if the
-    metadata that clients would see does not fit the tensors, and the errors of the transform."""
+    Raises AssertionError if the gateway would reject the tensors or their metadata, or if the
+    metadata for clients does not match the tensors, and raises the errors of the transform."""
 
     async def run() -> tuple[Tensor, ...]:
         transform = transform_class(options)

@@ -31,7 +31,7 @@ def check_stream(
     codec: Any = plugin.create(options or {})
     has_streams = isinstance(codec, SupportsStreaming)
     assert has_streams, f"{plugin.name}: the codec has no streams"
-    assert codec.capabilities.supports_streaming, f"{plugin.name}: capabilities deny streams"
+    assert codec.capabilities.supports_streaming, f"{plugin.name}: the capabilities exclude streams"
     for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
         for request, response in samples.inferences(datatype):
             model = samples.metadata_for(request, response)
@@ -39,7 +39,7 @@ def check_stream(
             assert wire is not None, f"the profile {profile.name} has no stream"
             parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
             _assert_same("request of a stream", request, parsed.operation)
-            assert parsed.wants_stream or codec.streaming_method, "the request wants no stream"
+            assert parsed.wants_stream or codec.streaming_method, "the request is not for a stream"
             _check_responses(codec, request, parsed, response, model)
             _check_error(codec, request, wire, model)
 

@@ -2,7 +2,7 @@
 
 The models of KServe's SDK and of Kubernetes' client are generated from the Go types from which the
 CRD's schema is also generated. Each unknown field, wrong type, and missing required field is
-printed on a line of its own."""
+printed on a separate line."""
 
 from __future__ import annotations
 

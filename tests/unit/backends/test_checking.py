@@ -148,7 +148,7 @@ async def test_a_grpc_server_without_server_ready_gets_a_health_check(
         "/inference.GRPCInferenceService/ServerReady",
         "/grpc.health.v1.Health/Check",
     ]
-    assert bytes(upstream.requests[1].message[0]) == b"", "all of it is asked for"
+    assert bytes(upstream.requests[1].message[0]) == b"", "the check requests all of it"
 
 
 @pytest.mark.parametrize("code", [7, 13, 14])

@@ -27,7 +27,7 @@ class Harness:
 
 async def until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110 - nothing tells of it
+        while not met():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0)
 
 

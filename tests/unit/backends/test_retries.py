@@ -422,7 +422,7 @@ async def test_a_disconnect_cancels_both_attempts() -> None:
 
 async def until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110 - nothing tells of it
+        while not met():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.0001)
 
 

@@ -111,7 +111,7 @@ def test_servers_with_the_same_noise_are_rarely_different() -> None:
 
 
 def reference_judge(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
-    """Apply the rule by adding up the counts anew for every bin."""
+    """Apply the rule, and add up the counts again for every bin."""
     share, noise_share = differences.share, noise.share
     if not share:
         return Judgement(Verdict.EQUAL, share, noise_share)

@@ -1,4 +1,4 @@
-"""The protocols of this version without their codecs, of which the schema uses only the options."""
+"""The protocols of this version without codecs: the schema uses only the options of a codec."""
 
 from __future__ import annotations
 

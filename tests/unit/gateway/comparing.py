@@ -39,7 +39,7 @@ def response(*outputs: Tensor, is_last: bool = False) -> InferResponse:
 
 async def until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110 - nothing tells of it
+        while not met():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.001)
 
 

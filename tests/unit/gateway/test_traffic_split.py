@@ -56,7 +56,7 @@ def split(percent: float, by: str = "", **rewrite: str) -> Route:
 
 async def until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110 - nothing tells of it
+        while not met():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0)
 
 

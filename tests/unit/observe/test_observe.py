@@ -223,7 +223,7 @@ def test_control_characters_are_escaped(log_format: str) -> None:
 
 @given(st.text(max_size=9), st.sampled_from(["127.0.0.1:5", "unix", "", 'a"b', "a b"]))
 def test_any_request_id_and_peer_are_readable(request_id: str, peer: str) -> None:
-    """Ids and peers that need no quoting are formatted in another way."""
+    """Ids and peers that need no quoting are formatted by another function."""
     context = finished_request(peer, request_id)
     fields = json.loads(line_of("json", context, 1.0, 0.0))
     assert (fields["request_id"], fields["peer"]) == (request_id, peer)

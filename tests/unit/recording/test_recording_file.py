@@ -174,7 +174,7 @@ def test_a_record_over_the_limits_is_not_written(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[tuple[int, int]]]:
-    """A file with records of which one contains another recording, and the spans of the frames."""
+    """A file with records, one of them that contains another recording, and the frames."""
     folder = tmp_path_factory.mktemp("reference")
     inner = written(folder / "inner", *map(sample_exchange, range(2))).read_bytes()
     tensor = Tensor("file", Datatype.UINT8, (len(inner),), inner)

@@ -240,7 +240,7 @@ def test_a_thousand_clients_share_a_backend_in_proportion_to_their_weights() -> 
 
 def _slow_responses(has_flood: bool) -> float:
     """Return the p99 of the response times of 999 clients that use half of a backend, while another
-    client may send ten times what the backend can serve."""
+    client may send ten times as many requests as the backend can serve."""
     chance = random.Random(11)
     simulation = Simulation(8, 100, lambda: 0.01)
     for _ in range(1200):

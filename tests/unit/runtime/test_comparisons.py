@@ -191,7 +191,7 @@ async def compared(running: RunningGateway) -> int:
     tensor = tensor_from_array("INPUT0", Datatype.FP32, np.ones(4))
     await gateway.perform(InferRequest("identity", inputs=(tensor,)), RequestContext("test"))
     async with asyncio.timeout(60):
-        while _number(gateway) == before:  # noqa: ASYNC110 - nothing tells of it
+        while _number(gateway) == before:  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.01)
     return _number(gateway)
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, in test runs of its own."""
+"""The pytest plugin, in separate test runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest_plugins = ["pytester"]
 
 MODULE = "infergate.pytest_plugin"
 IS_INSTALLED = any(each.value == MODULE for each in entry_points(group="pytest11"))
-"""Whether pytest loads the plugin without being told to."""
+"""Whether pytest loads the plugin without an option."""
 OPTIONS = ("-q", "--strict-markers", "-p", "no:asyncio", "-p", "no:xdist", "-p", "no:randomly")
 TESTS = """
 import urllib.request

@@ -1,4 +1,4 @@
-"""Decoding of images, compared with Pillow and numpy, and the limits of what is decoded."""
+"""Decoding of images, compared with Pillow and numpy, and the limits of decoding."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _metadata(tensors: Mapping[str, Tensor]) -> tuple[TensorMetadata, ...]:
 
 
 def assert_agree(metadata: tuple[TensorMetadata, ...], tensors: Mapping[str, Tensor]) -> None:
-    """The tensors have the datatypes and shapes of ``metadata``, and as much data as they say."""
+    """The tensors have the datatypes, shapes and sizes that follow from ``metadata``."""
     assert {each.name for each in metadata} == {tensor.name for tensor in tensors.values()}
     for each in metadata:
         tensor = tensors[each.name]
@@ -184,7 +184,7 @@ def assert_agree(metadata: tuple[TensorMetadata, ...], tensors: Mapping[str, Ten
 
 
 def run(transforms: RouteTransforms, tensors: Tensors, *, is_input: bool) -> dict[str, Tensor]:
-    """Run the groups of one side. The sizes that were measured before are not exceeded."""
+    """Run the groups of one side, and check that no tensor exceeds the size measured before."""
     result = tuple(tensors.values())
     for group in transforms.input_groups if is_input else transforms.output_groups:
         sizes = group.measure(result)

@@ -19,7 +19,7 @@ LENGTHS = st.one_of(
 
 
 class HugeBytes(bytes):
-    """Bytes that report a length over the limit."""
+    """A length prefix over the limit."""
 
     def __len__(self) -> int:
         return MAX_LENGTH + 1

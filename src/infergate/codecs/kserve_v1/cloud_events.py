@@ -2,8 +2,8 @@
 (one JSON object). Infergate removes the events from requests and adds events to responses. Servers
 receive plain requests.
 
-*Rule 1.* A request in binary mode has the four required headers, whatever its content type, and
-gets a response in binary mode. A request in structured mode has the content type
+*Rule 1.* A request in binary mode has the four required headers and any content type, and gets a
+response in binary mode. A request in structured mode has the content type
 ``application/cloudevents+json`` and gets a response in structured mode. Any other JSON with all of
 KServe's attributes is also a structured event, and gets a response without an event.
 

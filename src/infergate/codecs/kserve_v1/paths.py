@@ -57,8 +57,8 @@ def _match(method: str, path: str) -> V1PathMatch:
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match)
-"""Matches are cached, because clients use few paths. The entries take under 1 MB, whatever paths
-clients request."""
+"""Caches matches, because clients use few paths. The entries take less than 1 MB, even for the
+longest paths."""
 
 
 def _check_get(method: str) -> None:

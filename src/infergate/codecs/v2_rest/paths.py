@@ -138,8 +138,8 @@ def _match_path(path: str) -> V2PathMatch:
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match_path)
-"""Caches matches, because clients use few paths. The entries take under 1 MB, whatever paths
-clients request."""
+"""Caches matches, because clients use few paths. The entries take less than 1 MB, even for the
+longest paths."""
 
 
 def match_request(method: str, path: str) -> V2PathMatch:

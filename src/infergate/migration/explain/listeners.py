@@ -17,7 +17,7 @@ from infergate.migration.explain.client_request import ClientRequest, RequestErr
 from infergate.transport.base import Address
 
 _ALL_INTERFACES: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
-"""The local address for each address that stands for all interfaces."""
+"""The local address for each wildcard address."""
 
 
 def listener_of(config: Config, request: ClientRequest) -> str:

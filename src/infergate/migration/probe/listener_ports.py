@@ -28,7 +28,7 @@ class ListenerPorts:
         ):
             port += _STEP
             if port > 65535:
-                raise OSError(f"no port is free beside port {preferred}")
+                raise OSError(f"no port is free near port {preferred}")
         self._taken.add(port)
         return port
 

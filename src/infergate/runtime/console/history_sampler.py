@@ -52,9 +52,9 @@ class HistorySampler:
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def refresh(self) -> Sequence[ProcessSnapshot]:
-        """Read the counters and the recent requests of all processes, and return them. The history
-        gets the counters unless it got some just before. Concurrent callers share a result, because
-        a worker that does not respond delays it."""
+        """Read the counters and the recent requests of all processes, and return them. Add the
+        counters to the history unless a sample was added just before. Concurrent callers share a
+        result, because a worker that does not respond delays it."""
         task = self._reading
         if task is None:
             task = self._reading = asyncio.create_task(self._read())

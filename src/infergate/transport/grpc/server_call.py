@@ -263,7 +263,7 @@ class ServerCall(IncomingRequest):
         self.expire_with(_DEADLINE_TEXT)
 
     def abort_with(self, error: GatewayError) -> None:
-        """End the call with `error`, whatever its state."""
+        """End the call with `error` in any state of the call."""
         connection, stream = self._connection, self._stream
         if not self._has_ended:
             self.context.abort_error = error

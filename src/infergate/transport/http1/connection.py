@@ -1,4 +1,4 @@
-"""Writes responses on an HTTP/1 server connection, whichever parser reads the requests."""
+"""Writes responses on an HTTP/1 server connection, for any parser of requests."""
 
 from __future__ import annotations
 

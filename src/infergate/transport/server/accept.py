@@ -5,7 +5,7 @@ The first process to wake up would otherwise accept all waiting connections, and
 their few connections for hours. Each process publishes its number of connections (``WorkerLoads``),
 and a process with more connections than another waits briefly before it accepts. If no other
 process accepts during that time, the process accepts a growing number of connections. A busy or
-hanging process thus delays a connection by only two milliseconds. (Measurements:
+hanging process therefore delays a connection by only two milliseconds. (Measurements:
 docs/decisions/0025-workers.md.)"""
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def carried_value(value: Any) -> Any:
 def status_response(
     operation: messages.Operation, response: messages.Response
 ) -> messages.Response:
-    """Return the response of a server, which is asked for the states of versions."""
+    """Return a server's response to a request for the states of versions."""
     match operation, response:
         case messages.ModelReadyRequest(model, version), messages.HealthStatus(ok):
             entry = messages.ModelIndexEntry(

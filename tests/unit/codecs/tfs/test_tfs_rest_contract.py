@@ -60,7 +60,7 @@ def carried_value(value: Any) -> Any:
 
 
 def status_response(operation: Operation, response: Response) -> Response:
-    """Return the response of a server, which is asked for the states of versions."""
+    """Return a server's response to a request for the states of versions."""
     match operation, response:
         case ModelReadyRequest(model, version), HealthStatus(ok):
             entry = ModelIndexEntry(model, version or "1", "READY" if ok else "UNAVAILABLE")
