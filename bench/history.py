@@ -20,7 +20,7 @@ from infergate.core.stats import EndpointStats
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import RecentRequests, take_snapshot
 from infergate.runtime.console.history import TrafficHistory
-from infergate.runtime.console.history_sampler import SAMPLE_SECONDS, add_sample
+from infergate.runtime.console.history_sampler import SAMPLE_SECONDS
 from infergate.runtime.gateway_events import GatewayEvents
 
 _PROTOCOLS = ("v2-rest", "v2-grpc", "tfs-grpc", "trtis-http", "graphpipe")
@@ -106,7 +106,7 @@ def _samples(traffic: Traffic, interval: float) -> tuple[TrafficHistory, list[fl
         traffic.advance(interval)
         began = time.process_time()
         snapshot = take_snapshot(recent, traffic.metrics)
-        add_sample(history, [snapshot], _START + number * interval)
+        history.add([snapshot], _START + number * interval, number * interval)
         seconds.append(time.process_time() - began)
     return history, sorted(seconds)
 

@@ -122,6 +122,13 @@ async def check_console(running: Infergate, clients: list[Client]) -> None:
     state, plan, history = await asyncio.to_thread(console, running, "state", "plan", "history")
     assert sum(history["counts"]["client_errors"]) == COUNT, "of both workers"
     assert {each["worker"] for each in history["slowest"]} == {0, 1}
+    assert history["missing"] == []
+    with stopped(workers(running)[0]):  # the first clients' worker is the other one
+        assert await clients[0].send_request(request("/v2/models/identity/versions/x/infer")) == 404
+        one, seen = await asyncio.to_thread(console, running, "state", "history")
+    assert one["workers"] == {"wanted": 2, "serving": 2, "reporting": 1}
+    assert sum(seen["counts"]["client_errors"]) == COUNT + 1, "the hung worker's counts stay"
+    assert len(seen["missing"]) == 1
     assert state["workers"] == {"wanted": 2, "serving": 2, "reporting": 2}
     flows = [each for each in state["flows"] if each["operation"] == "infer"]
     assert sum(each["outcomes"].get("ok", 0) for each in flows) == COUNT

@@ -290,7 +290,6 @@ def perform(running: Drill) -> None:
         for each in load:
             each.result()
     total = sum(running.sent.counts.values())
-    # A reader of the history gets counters that are at most a second old.
     until(lambda: sums(running.history())["requests"] >= total, "the history is complete")
 
 

@@ -7,6 +7,7 @@ INFERGATE_SHOTS names a folder for screenshots.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from e2e.several import until
 from peers.incident_site import Incident, started_incident
 from peers.support.axe import axe_violations
 from peers.support.chromium import Page, chromium, opened_page
@@ -59,8 +59,7 @@ def perform_incident(running: Incident) -> None:
     running.file.write_text(text.replace("timeout: 3s", "timeout: soon"))
     running.reload()
     running.file.write_text(text)
-    # A reader of the history gets counters that are at most a second old.
-    until(lambda: sum(running.history()["counts"]["requests"]) == 57, "the history is complete")
+    assert sum(running.history()["counts"]["requests"]) == 57, "all that finished before"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -205,6 +204,71 @@ async def test_the_history_follows_new_requests(page: Page, incident: Incident) 
     await page.until(f"{summary}.startsWith('4 requests')")
     await asyncio.to_thread(incident.infer, "slow")
     await page.until(f"{summary}.startsWith('5 requests')")
+
+
+async def test_an_endpoint_names_the_owner_of_its_requests(page: Page, incident: Incident) -> None:
+    owner = TEXT.format("history-owner")
+    endpoint = f"http://{incident.servers['slow'].address}"
+    await show(page, incident, f"backend=slow&endpoint={endpoint}")
+    await page.until(f"{owner} === 'These requests are those of all endpoints of slow.'")
+    await show(page, incident, "backend=slow")
+    await page.until(f"{owner} === ''")
+
+
+HUNG = """
+(() => {
+  const real = window.fetch;
+  window.fetch = async (url, ...options) => {
+    const response = await real(url, ...options);
+    if (!String(url).includes("history")) return response;
+    const missing = [{ worker: 1, since: 1700000000 }];
+    return Response.json({ ...await response.json(), missing });
+  };
+})()
+"""
+
+
+async def test_a_worker_that_does_not_respond_is_named(page: Page) -> None:
+    missing = TEXT.format("history-missing")
+    assert await page.eval(missing) == ""
+    await page.eval(HUNG)
+    await page.until(f"{missing}.startsWith('Worker 1 does not respond')", "it is named")
+    assert await page.eval(CONTRASTS) == []
+
+
+CHANGES = """
+(async () => {{
+  const {{ History, recent }} = await import("./statistics.js");
+  const history = new History();
+  for (const [time, ok, listed_since, serving, reporting] of {states}) {{
+    const flow = {{ route: "m", outcomes: {{ ok }}, seconds: {{ buckets: [] }}, listed_since }};
+    const workers = {{ serving, reporting }};
+    history.add({{ time, flows: ok ? [flow] : [], endpoints: [], workers }});
+  }}
+  return recent(history, () => true).rate;
+}})()
+"""
+
+
+@pytest.mark.parametrize(
+    ("states", "rate"),
+    [
+        ([(1, 100, 0, 2, 2), (2, 110, 0, 2, 2)], 10),
+        ([(1, 0, 0, 2, 2), (2, 10, 0, 2, 2)], 10),
+        ([(1, 0, 0, 2, 2), (2, 900, 2, 2, 2)], 0),
+        ([(1, 5, 0, 2, 2), (2, 900, 2, 2, 2), (3, 903, 2, 2, 2)], 0),
+        ([(1, 900, 2, 2, 2), (2, 905, 2, 2, 2)], 5),
+        ([(1, 5, 0, 2, 1), (2, 900, 0, 2, 2)], 0),
+        ([(1, 900, 0, 2, 2), (2, 5, 0, 2, 1), (3, 9, 0, 2, 1)], 4),
+        ([(1, 5, 0, 2, 1), (2, 900, 0, 2, 2), (3, 903, 0, 2, 2)], 3),
+        ([(100, 5, 0, 2, 2), (10, 9, 0, 2, 2), (11, 13, 0, 2, 2)], 4),
+    ],
+    ids=["usual", "a new flow", "listed late", "listed late by one", "listed again",
+         "a worker responds again", "a worker hangs", "later", "the clock is set back"],
+)  # fmt: skip
+async def test_rates_do_not_jump(page: Page, states: list[tuple[int, ...]], rate: float) -> None:
+    text = json.dumps(states)
+    assert await page.eval(CHANGES.format(states=text)) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -76,12 +76,10 @@ def wait_until_ready(admin: str, seconds: float) -> None:
 
 def _routes(state: Json, plan: Json) -> CommandResult:
     data = []
+    flows, endpoints = grouped(state["flows"], "route"), grouped(state["endpoints"], "backend")
     for number, route in enumerate(plan["routes"], 1):
-        traffic = totals(f for f in state["flows"] if f["route"] == route["label"])
+        traffic = totals(flows.get(route["label"], ()))
         data.append(route | {"number": number, "traffic": traffic})
-    endpoints: dict[str, list[Json]] = {}
-    for endpoint in state["endpoints"]:
-        endpoints.setdefault(endpoint["backend"], []).append(endpoint)
     data.sort(
         key=lambda route: (
             worst_health(endpoints.get(route["backend"], ())),
@@ -105,16 +103,17 @@ def _routes(state: Json, plan: Json) -> CommandResult:
 
 def _backends(state: Json, plan: Json) -> CommandResult:
     counters = {entry["backend"]: entry for entry in state["backends"]}
+    flows, rows = grouped(state["flows"], "backend"), grouped(state["endpoints"], "backend")
     data = []
     for backend in plan["backends"]:
         name = backend["name"]
-        traffic = totals(f for f in state["flows"] if f["backend"] == name)
-        known = {e["endpoint"]: e for e in state["endpoints"] if e["backend"] == name}
+        traffic = totals(flows.get(name, ()))
+        known = {each["endpoint"]: each for each in rows.get(name, ())}
         counts = counters.get(name, {})
         endpoints = [known.get(url, {"endpoint": url}) for url in backend["endpoints"]]
         data.append(backend | {"traffic": traffic, "endpoints": endpoints, "tally": counts})
     data.sort(key=lambda each: (worst_health(each["endpoints"]), *failures_first(each["traffic"])))
-    rows = [
+    cells = [
         (
             each["name"], each["protocol"],
             f"{sum(each['tally'].get('retries', {}).values()):.0f}",
@@ -123,7 +122,7 @@ def _backends(state: Json, plan: Json) -> CommandResult:
         for each in data
     ]  # fmt: skip
     headings = ("BACKEND", "PROTOCOL", "RETRIES", "QUEUED", *_NUMBERS)
-    tables = [Table("backends, failures first", headings, rows, _right_aligned(2, 9))]
+    tables = [Table("backends, failures first", headings, cells, _right_aligned(2, 9))]
     found = [(each["name"], entry) for each in data for entry in each["endpoints"]]
     if found:
         found.sort(key=lambda pair: (_health_rank(pair[1]), -_has_failed(pair[1])))
@@ -213,6 +212,14 @@ QUERIES: Final[Mapping[str, Callable[[Json, Json], CommandResult]]] = {
 
 
 # ---- statistics
+
+
+def grouped(entries: Iterable[Json], key: str) -> dict[str, list[Json]]:
+    """Return ``entries`` by the value of ``key``."""
+    groups: dict[str, list[Json]] = {}
+    for each in entries:
+        groups.setdefault(each[key], []).append(each)
+    return groups
 
 
 def totals(flows: Iterable[Json]) -> Json:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from infergate.cli.admin_client import Json, get_json
-from infergate.cli.output import CommandResult, duration, totals, worst_health
+from infergate.cli.output import CommandResult, duration, grouped, totals, worst_health
 from infergate.terminal import Table
 
 _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
@@ -25,6 +25,7 @@ class TrafficQuery:
         self._interval: Final = interval
         self._flows: Mapping[_FlowKey, Json] | None = None
         self._config: Json = {}
+        self._workers: Json = {}
         self._time = 0.0
 
     def __call__(self) -> CommandResult:
@@ -33,15 +34,19 @@ class TrafficQuery:
             self._read_state()
             time.sleep(self._interval)
         before, earlier, config = self._flows or {}, self._time, self._config
+        workers = self._workers
         plan = get_json(self._admin, "/console/plan")
         state = self._read_state()
         if _has_restarted(config, self._config):
             before = {}
+        elif _responds_again(workers, self._workers):
+            before = self._flows or {}
         seconds = self._time - earlier
         flows = list(changes(self._flows or {}, before))
+        by_route, by_backend = grouped(flows, "route"), grouped(flows, "backend")
         routes = [
             {"label": route["label"], "backend": route["backend"]}
-            | _rates((flow for flow in flows if flow["route"] == route["label"]), seconds)
+            | _rates(by_route.get(route["label"], ()), seconds)
             for route in plan["routes"]
         ]
         known = {(each["backend"], each["endpoint"]): each for each in state["endpoints"]}
@@ -53,7 +58,7 @@ class TrafficQuery:
                     for url in backend["endpoints"]
                 ],
             }
-            | _rates((flow for flow in flows if flow["backend"] == backend["name"]), seconds)
+            | _rates(by_backend.get(backend["name"], ()), seconds)
             for backend in plan["backends"]
         ]
         health = {each["name"]: worst_health(each["endpoints"]) for each in backends}
@@ -76,7 +81,7 @@ class TrafficQuery:
         state = get_json(self._admin, "/console/state")
         self._time = time.monotonic()
         self._flows = {_key(flow): flow for flow in state["flows"]}
-        self._config = state["config"]
+        self._config, self._workers = state["config"], state["workers"]
         return state
 
 
@@ -86,15 +91,28 @@ def _has_restarted(before: Json, after: Json) -> bool:
     return bool(before.get("since") != after.get("since") and after["number"] <= before["number"])
 
 
+def _responds_again(before: Json, after: Json) -> bool:
+    """Return whether the counters of a worker, which did not respond, may be in the second state
+    only: all that it has counted since its start would look like new requests."""
+    names = "serving", "reporting"
+    return bool(
+        before["reporting"] < before["serving"]
+        and any(before[name] != after[name] for name in names)
+    )
+
+
 def _key(flow: Json) -> _FlowKey:
     return tuple(flow.get(name, "") for name in _FLOW_LABELS)
 
 
 def changes(after: Mapping[_FlowKey, Json], before: Mapping[_FlowKey, Json]) -> Iterator[Json]:
     """Yield the flows with the requests since ``before``. A flow whose counters have fallen is
-    omitted: a worker has ended or did not respond."""
+    omitted: a worker has ended or did not respond. A flow that a process did not list before is
+    omitted too: its counters contain all requests since the start."""
     for key, flow in after.items():
         old = before.get(key)
+        if flow.get("listed_since", 0) != (old or {}).get("listed_since", 0):
+            continue
         now = flow.get("outcomes", {})
         then: Mapping[str, float] = {} if old is None else old.get("outcomes", {})
         if any(now.get(name, 0) < count for name, count in then.items()):

@@ -7,6 +7,7 @@ identifies the line in the access log.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -178,7 +179,8 @@ def phases_of(record: RequestRecord, seconds: float) -> tuple[tuple[str, float],
 
 
 class ProcessSnapshot(NamedTuple):
-    """A snapshot of a process for the console. ``worker`` is None if there is a single process."""
+    """A snapshot of a process for the console. ``worker`` is None if there is a single process.
+    A worker that did not respond in time has an empty snapshot, whose ``process`` is 0."""
 
     worker: int | None
     pipelines: PipelineCounts
@@ -188,6 +190,10 @@ class ProcessSnapshot(NamedTuple):
     families: Sequence[Metric]
     """The metric families, except the families of requests."""
     slowest: tuple[RequestSample, ...] = ()
+    process: int = 0
+    """The ID of the process, or 0 if these are not the counters of a running process."""
+    other_flows: Sequence[RequestFlow] = ()
+    """The sums of the flows that are not in ``flows``, by route and backend."""
 
 
 def take_snapshot(
@@ -195,11 +201,14 @@ def take_snapshot(
 ) -> ProcessSnapshot:
     """Return a snapshot, which may be kept or sent to another process."""
     recent.start_window_if_due(metrics, time.monotonic())
+    flows, other_flows = metrics.flows()
     return ProcessSnapshot(
         worker,
         dict(recent.pipelines),
         recent.failures(),
-        metrics.flows(),
+        flows,
         metrics.console_families(),
         recent.slowest(),
+        os.getpid(),
+        other_flows,
     )

@@ -5,6 +5,7 @@ thread, so this module uses plain numbers, and converts them to metrics at a scr
 
 from __future__ import annotations
 
+import operator
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +23,8 @@ from infergate.observe.label_names import MetricNames
 _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 CLIENT_OUTCOMES: Final = frozenset(kind.value for kind in CLIENT_ERRORS)
 MAX_FLOWS: Final = 2000
-"""Maximum number of flows that ``flows`` returns."""
+"""Maximum number of flows that ``flows`` lists one by one."""
+_BUCKETS: Final = len(REQUEST_BUCKETS) + 1
 
 
 class RequestFlow(NamedTuple):
@@ -41,11 +43,14 @@ class RequestFlow(NamedTuple):
     own: tuple[int, float]
     bytes_in: int
     bytes_out: int
+    listed_since: float = 0.0
+    """The wall-clock time since which ``flows`` lists the flow, or 0 if no call has left it out.
+    The counters have no known increase from a state with another value."""
 
 
 def client_errors(outcomes: Mapping[str, float]) -> float:
     """Return the number of ``outcomes`` that clients caused."""
-    return sum(outcomes.get(outcome, 0) for outcome in CLIENT_OUTCOMES)
+    return sum(count for outcome, count in outcomes.items() if outcome in CLIENT_OUTCOMES)
 
 
 class _Series:
@@ -54,6 +59,8 @@ class _Series:
         "bytes_in",
         "bytes_out",
         "exemplars",
+        "is_left_out",
+        "listed_since",
         "outcomes",
         "own",
         "seconds",
@@ -68,6 +75,9 @@ class _Series:
         self.bytes_out = 0
         self.slowest = 0.0
         """The longest duration in seconds since ``restart_slowest``."""
+        self.is_left_out = False
+        """Whether the last call of ``flows`` left this flow out."""
+        self.listed_since = 0.0
         self.outcomes: Final[dict[str, int]] = {}
         self.exemplars: Final[dict[str, dict[int, Exemplar]]] = {}
         """The latest exemplar of each bucket, keyed by histogram."""
@@ -86,6 +96,37 @@ def _urgency(outcomes: dict[str, int]) -> tuple[int, int]:
     """Return the numbers of failures and of requests."""
     total = sum(outcomes.values())
     return total - outcomes.get("ok", 0) - int(client_errors(outcomes)), total
+
+
+def _flow(labels: tuple[str, ...], counters: _Series) -> RequestFlow:
+    return RequestFlow(
+        labels,
+        dict(counters.outcomes),
+        tuple(counters.seconds.counts),
+        counters.seconds.sum,
+        (sum(counters.backend.counts), counters.backend.sum),
+        (sum(counters.own.counts), counters.own.sum),
+        counters.bytes_in,
+        counters.bytes_out,
+        counters.listed_since,
+    )
+
+
+def _sums(series: Iterable[tuple[tuple[str, ...], _Series]]) -> list[RequestFlow]:
+    """Return the sums of ``series`` by route and backend. The other labels are empty."""
+    sums: dict[tuple[str, str], tuple[dict[str, int], list[int]]] = {}
+    for (route, _, backend, *_), counters in series:
+        found = sums.get((route, backend))
+        if found is None:
+            found = sums[route, backend] = {}, [0] * _BUCKETS
+        outcomes, counts = found
+        for outcome, count in counters.outcomes.items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+        counts[:] = map(operator.add, counts, counters.seconds.counts)
+    return [
+        RequestFlow((route, "", backend, "", ""), outcomes, tuple(counts), 0, (0, 0), (0, 0), 0, 0)
+        for (route, backend), (outcomes, counts) in sums.items()
+    ]
 
 
 class RequestCounters(Collector):
@@ -140,26 +181,22 @@ class RequestCounters(Collector):
         for series in self._series.values():
             series.slowest = 0.0
 
-    def flows(self) -> list[RequestFlow]:
+    def flows(self) -> tuple[list[RequestFlow], list[RequestFlow]]:
         """Return snapshots of the flows with the most failures, then of the busiest, so that a
-        failing route with few requests is among them. A call costs a thousandth of a call of
+        failing route with few requests is among them; and the sums of the others by route and
+        backend, without durations' sums and bytes. A call costs a thousandth of a call of
         ``collect``."""
         series = list(self._series.items())
         if len(series) > MAX_FLOWS:
             series.sort(key=lambda pair: _urgency(pair[1].outcomes), reverse=True)
-        return [
-            RequestFlow(
-                labels,
-                dict(counters.outcomes),
-                tuple(counters.seconds.counts),
-                counters.seconds.sum,
-                (sum(counters.backend.counts), counters.backend.sum),
-                (sum(counters.own.counts), counters.own.sum),
-                counters.bytes_in,
-                counters.bytes_out,
-            )
-            for labels, counters in series[:MAX_FLOWS]
-        ]
+        others = series[MAX_FLOWS:]
+        del series[MAX_FLOWS:]
+        for _, counters in series:
+            if counters.is_left_out:
+                counters.is_left_out, counters.listed_since = False, time.time()
+        for _, counters in others:
+            counters.is_left_out = True
+        return [_flow(labels, counters) for labels, counters in series], _sums(others)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of configured routes and backends."""

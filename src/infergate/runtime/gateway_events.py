@@ -18,13 +18,14 @@ _MAX_TEXT_CHARS: Final = 1024
 
 @dataclass(slots=True)
 class GatewayEvent:
-    """An event at wall-clock time ``time``. ``backend`` and ``endpoint`` are empty unless it
-    concerns an endpoint."""
+    """An event at ``monotonic_time`` of the monotonic clock, and at wall-clock time ``time``.
+    ``backend`` and ``endpoint`` are empty unless it concerns an endpoint."""
 
+    monotonic_time: float
     time: float
     kind: str
     """``start``, ``reload``, ``reload_failed``, ``drain``, ``worker_ended``, ``worker_started``,
-    ``ejected``, ``down`` or ``up``."""
+    ``worker_hung``, ``worker_responds``, ``ejected``, ``down`` or ``up``."""
     text: str
     backend: str = ""
     endpoint: str = ""
@@ -46,15 +47,25 @@ class GatewayEvents:
     ) -> GatewayEvent:
         """Add an event that happens now, and return it."""
         text = text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}…"
-        event = GatewayEvent(time.time(), kind, text, backend, endpoint, _shorten(diff))
+        now = time.monotonic(), time.time()
+        event = GatewayEvent(*now, kind, text, backend, endpoint, _shorten(diff))
         (self._endpoints if backend else self._gateway).append(event)
         return event
+
+    def set_clock(self, now: float, monotonic_time: float) -> None:
+        """Correct the times of all events after the wall clock was set: at ``monotonic_time``, its
+        time is ``now``."""
+        for event in [*self._gateway, *self._endpoints]:
+            event.time = now - monotonic_time + event.monotonic_time
 
     def as_json(self, since: float) -> list[dict[str, Any]]:
         """Return the events after wall-clock time ``since``. The newest event comes first."""
         events = [*self._gateway, *self._endpoints]
-        events.sort(key=lambda event: event.time)
-        return [asdict(event) for event in reversed(events) if event.time >= since]
+        events.sort(key=lambda event: event.monotonic_time)
+        found = [asdict(event) for event in reversed(events) if event.time >= since]
+        for each in found:
+            del each["monotonic_time"]
+        return found
 
 
 def _shorten(diff: str) -> str:

@@ -188,7 +188,63 @@ def test_counters_of_a_worker_that_has_ended_are_no_requests() -> None:
     assert new["outcomes"] == {"ok": 5}
 
 
+def test_a_flow_that_is_listed_late_has_no_new_requests() -> None:
+    key = ("r", "", "", "", "")
+    listed = flow("r", "b", {"ok": 500}, 0) | {"listed_since": 7.0}
+    assert list(changes({key: listed}, {})) == []
+    assert list(changes({key: listed}, {key: flow("r", "b", {"ok": 5}, 0)})) == []
+    [more] = changes({key: listed | {"outcomes": {"ok": 502}}}, {key: listed})
+    assert more["outcomes"] == {"ok": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [((2, 2), (2, 2), 900), ((2, 1), (2, 2), 0), ((2, 1), (1, 1), 0), ((1, 1), (2, 2), 900)],
+    ids=["all respond", "one responds again", "one has ended", "one was started"],
+)
+def test_a_worker_that_responds_again_has_not_sent_its_requests_now(
+    before: tuple[int, int], after: tuple[int, int], shown: int
+) -> None:
+    states = iter([(before, 100), (after, 1000)])
+
+    def respond(path: str) -> Any:
+        if path == "/console/plan":
+            return PLAN
+        (serving, reporting), count = next(states)
+        workers = {"wanted": 2, "serving": serving, "reporting": reporting}
+        flows = [flow("bert", "failing", {"ok": count}, 0)]
+        return Gateway().respond("/console/state") | {"workers": workers, "flows": flows}
+
+    with scripted_admin(respond) as admin:
+        frame = TrafficQuery(f"http://{admin}", 0.01)().data
+    requests = {each["label"]: each["traffic"]["requests"] for each in frame["routes"]}
+    assert requests["bert"] == shown
+
+
 # ---- routes, backends, health
+
+
+class CountingFlow(dict[str, Any]):
+    """A flow that counts how often its route or backend is read."""
+
+    reads = 0
+
+    def __getitem__(self, name: str) -> Any:
+        CountingFlow.reads += name in {"route", "backend"}
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize("command", ["routes", "backends"])
+def test_each_flow_is_read_once_however_many_routes_there_are(command: str) -> None:
+    CountingFlow.reads = 0
+    plan = {
+        "routes": [PLAN["routes"][0] | {"label": f"r{n}", "backend": f"b{n}"} for n in range(50)],
+        "backends": [PLAN["backends"][0] | {"name": f"b{n}"} for n in range(50)],
+    }
+    flows = [CountingFlow(flow(f"r{n}", f"b{n}", {"ok": n}, 0)) for n in range(50)]
+    result = QUERIES[command]({"flows": flows, "endpoints": [], "backends": []}, plan)
+    assert sorted(each["traffic"]["requests"] for each in result.data) == [*range(50)]
+    assert CountingFlow.reads == 50
 
 
 def test_failures_come_first(admin: str, capsys: pytest.CaptureFixture[str]) -> None:

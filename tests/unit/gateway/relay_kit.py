@@ -519,7 +519,7 @@ class Stack:
             "records": sorted(self.records),
             "metrics": sorted(
                 (flow.labels, sorted(flow.outcomes.items()), flow.bytes_in, flow.bytes_out)
-                for flow in self.metrics.flows()
+                for flow in self.metrics.flows()[0]
             ),
             "statistics": statistics,
             "requests in progress": self.admission.requests,

@@ -178,7 +178,7 @@ class Console:
         reporting = (
             len(processes)
             if workers.wanted == 1
-            else sum(process.worker is not None for process in processes)
+            else sum(each.worker is not None and each.process != 0 for each in processes)
         )
         summary: Json = {
             "version": __version__,

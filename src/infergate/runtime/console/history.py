@@ -1,42 +1,48 @@
 """One hour of counters of the whole gateway, in bounded memory. This module has no I/O.
 
 The history reads totals that the metrics count anyway, and keeps their increases in columns of ten
-seconds. It adds no work to requests.
+seconds. It adds no work to requests. The increase is computed for each process, so that the history
+of the other workers continues while a worker does not respond.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from infergate.core.duration_histogram import REQUEST_BUCKETS
-from infergate.observe.request_counters import RequestFlow, client_errors
+from infergate.observe.recent_requests import ProcessSnapshot
+from infergate.runtime.console.history_totals import (
+    ALL,
+    BUCKETS,
+    ENDPOINT,
+    ENDPOINT_COUNTERS,
+    ENDPOINT_GAUGES,
+    ENDPOINT_OUTCOMES,
+    TRAFFIC,
+    TRAFFIC_OUTCOMES,
+    Counts,
+    Key,
+    SubjectTotals,
+    endpoint_totals,
+    traffic_totals,
+)
 from infergate.runtime.gateway_events import GatewayEvents
 
 Json = dict[str, Any]
 INTERVAL_SECONDS: Final = 10
 COLUMNS: Final = 360
 """The number of columns: one hour."""
-ALL: Final = "all"
-ROUTE, BACKEND, ENDPOINT = "route", "backend", "endpoint"
 MAX_SUBJECTS: Final = 384
 """Maximum number of routes and backends with a history, and maximum number of endpoints. When the
 number is reached, a new subject replaces one without traffic for an hour."""
-_TRAFFIC: Final = (
-    "requests", "client_errors", "failures", "retries", "hedges", "refusals", "ejections",
-)  # fmt: skip
-_EJECTIONS: Final = _TRAFFIC.index("ejections")
-_REQUEST_COUNTS: Final = 3
-"""The number of the first of ``_TRAFFIC``, which are counts of requests."""
-_BUCKETS: Final = len(REQUEST_BUCKETS) + 1
-_ENDPOINT: Final = ("requests", "failures", "ejections", "failed_checks")
+HUNG_SECONDS: Final = 10.0
+"""A worker that has not responded for so long is an event."""
 _MIN_SUBJECTS: Final = 16
-Key = tuple[str, str]
-Counts = npt.NDArray[np.int64]
+_EJECTIONS: Final = ENDPOINT_COUNTERS.index("ejections")
 
 
 class _Table:
@@ -44,41 +50,35 @@ class _Table:
 
     def __init__(self, width: int) -> None:
         self._positions: Final[dict[Key, int]] = {}
-        self._totals: dict[Key, Counts] = {}
-        """The last totals, also of subjects that have no position."""
         self._counts = np.zeros((COLUMNS, _MIN_SUBJECTS, width), np.uint32)
         self._free: Final = [*range(_MIN_SUBJECTS)]
 
     @property
     def nbytes(self) -> int:
-        totals = len(self._totals) * (self._counts.shape[2] * 8 + 112)  # 112: numpy's overhead
-        return self._counts.nbytes + totals
+        return self._counts.nbytes
 
-    def clear(self, columns: Iterator[int] | range) -> None:
+    def clear(self, columns: range) -> None:
         for column in columns:
             self._counts[column % COLUMNS] = 0
 
-    def add(self, column: int, totals: Mapping[Key, Counts], *, is_first: bool) -> None:
-        """Add the increase of ``totals`` since the last call to ``column``. The first totals after
-        a start (``is_first``) add nothing, because their increase is unknown. A total that falls,
-        because a process has ended, counts as unchanged."""
-        old = self._totals
-        self._totals = {key: old[key] for key in self._positions} | dict(totals)
-        if is_first:
-            return
+    def add(self, columns: range, keys: Sequence[Key], increase: Counts) -> None:
+        """Add the ``increase`` of each of ``keys`` in equal parts to ``columns``, and the remainder
+        to the last one."""
         is_full = False
-        for key, total in totals.items():
-            before = old.get(key)
-            increase = total if before is None else np.maximum(total - before, 0)
-            if not increase.any():
-                continue
-            position = self._positions.get(key)
+        numbers = increase.astype(np.uint32)
+        part = numbers // len(columns)
+        remainder = numbers - part * (len(columns) - 1)
+        earlier = np.array(columns[-COLUMNS:-1], np.intp) % COLUMNS
+        for row in np.flatnonzero(increase.any(axis=1)).tolist():
+            position = self._positions.get(keys[row])
             if position is None:
                 is_full = is_full or not self._make_space()
                 if is_full:
                     continue
-                position = self._positions[key] = self._free.pop()
-            self._counts[column % COLUMNS, position] += increase.astype(np.uint32)
+                position = self._positions[keys[row]] = self._free.pop()
+            if earlier.size:
+                self._counts[earlier, position] += part[row]
+            self._counts[columns[-1] % COLUMNS, position] += remainder[row]
 
     def _make_space(self) -> bool:
         """Return whether there is a free position, after growing the table or removing subjects
@@ -97,63 +97,139 @@ class _Table:
             self._free.append(self._positions.pop(key))
         return bool(self._free)
 
-    def read(self, key: Key, columns: range) -> Counts | None:
-        """Return the counts of ``columns``, or None if there are none."""
+    def read(self, key: Key, columns: range) -> Counts:
+        """Return the counts of ``columns``."""
         position = self._positions.get(key)
         if position is None:
-            return None
+            return np.zeros((len(columns), self._counts.shape[2]), np.int64)
         return self._counts[[column % COLUMNS for column in columns], position].astype(np.int64)
 
 
+@dataclass(slots=True)
+class _Process:
+    """The last counters of a worker's process, read at ``time`` of the monotonic clock."""
+
+    id: int | None
+    """The process ID, or 0 if the process has not responded yet. None if that process may have
+    served before the history began."""
+    time: float
+    column: int
+    traffic: SubjectTotals = field(default_factory=SubjectTotals)
+    endpoints: SubjectTotals = field(default_factory=SubjectTotals)
+    is_hung: bool = False
+
+
 class TrafficHistory:
-    """The counters of the last hour, and the ``events``."""
+    """The counters of the last hour, and the ``events``. Columns follow the monotonic clock; only
+    the times that are shown follow the wall clock."""
 
     def __init__(self, events: GatewayEvents) -> None:
         self.events: Final = events
-        self._traffic: Final = _Table(len(_TRAFFIC) + _BUCKETS)
-        self._endpoints: Final = _Table(len(_ENDPOINT))
-        self.is_empty = True
-        """Whether no counters have been added yet."""
+        self.missing: list[Json] = []
+        """The workers that the last sample lacks, and the wall-clock time of their counters."""
+        self._traffic: Final = _Table(len(TRAFFIC) + BUCKETS)
+        self._endpoints: Final = _Table(len(ENDPOINT_COUNTERS))
+        self._processes: dict[int | None, _Process] = {}
+        self._origin: float | None = None
+        """The difference between the wall clock and the monotonic clock at the first sample."""
+        self._clock_change = 0
+        """The change of this difference since then in seconds: a multiple of the interval."""
         self._last_column = 0
         self._healths: dict[Key, str] = {}
-        self._ejections: dict[Key, float] = {}
 
     @property
     def nbytes(self) -> int:
         """The memory of the counters, in bytes."""
-        return self._traffic.nbytes + self._endpoints.nbytes
+        processes = self._processes.values()
+        totals = sum(each.traffic.nbytes + each.endpoints.nbytes for each in processes)
+        return self._traffic.nbytes + self._endpoints.nbytes + totals
 
-    def add(self, statistics: Json, now: float, flows: Sequence[RequestFlow] = ()) -> None:
-        """Add ``statistics`` (``state.statistics``) and further ``flows`` at wall-clock time
-        ``now``."""
-        column = int(now // INTERVAL_SECONDS)
-        is_first, self.is_empty = self.is_empty, False
-        if not is_first and column > self._last_column:
+    def add(self, snapshots: Sequence[ProcessSnapshot], now: float, monotonic_time: float) -> None:
+        """Add the counters of all processes that serve, read at wall-clock time ``now``. The first
+        counters only start the count. A process that starts later counts from 0. Counts of the time
+        in which a worker did not respond are distributed evenly over this time. The counts of
+        exited workers are ignored, because they were added while these ran."""
+        is_first = self._origin is None
+        column = self._advance(now, monotonic_time)
+        processes: dict[int | None, _Process] = {}
+        ejected: dict[Key, int] = {}
+        missing: list[Json] = []
+        for each in snapshots:
+            if each.worker is None and not each.process:
+                continue
+            before = self._processes.get(each.worker)
+            if not each.process:
+                before = before or _Process(None if is_first else 0, monotonic_time, column)
+                processes[each.worker] = before
+                seconds = monotonic_time - before.time
+                missing.append({"worker": each.worker, "since": now - seconds})
+                if seconds >= HUNG_SECONDS and not before.is_hung:
+                    before.is_hung = True
+                    text = f"worker {each.worker} has not responded for {seconds:.0f} s"
+                    self.events.add("worker_hung", text)
+                continue
+            read = traffic_totals(each), endpoint_totals(each)
+            process = processes[each.worker] = _Process(each.process, monotonic_time, column, *read)
+            if before is None or before.id not in {None, each.process}:
+                before = _Process(0, monotonic_time, column)  # a new process
+            if before.is_hung:
+                seconds = monotonic_time - before.time
+                text = f"worker {each.worker} responds again after {seconds:.0f} s"
+                self.events.add("worker_responds", f"{text}; its counts of this time are averages")
+            if not is_first:
+                self._add_increase(process, before, ejected)
+        self._processes, self.missing = processes, missing
+        self._add_events(ejected, is_first=is_first)
+
+    def _advance(self, now: float, monotonic_time: float) -> int:
+        """Return the column of ``monotonic_time``, and clear the columns since the last one."""
+        if self._origin is None:
+            self._origin = now - monotonic_time
+        time = monotonic_time + self._origin
+        column = int(time // INTERVAL_SECONDS)
+        error = now - time - self._clock_change
+        if abs(error) >= INTERVAL_SECONDS:
+            self._clock_change += round(error / INTERVAL_SECONDS) * INTERVAL_SECONDS
+            self.events.set_clock(now, monotonic_time)
+        if self._last_column:
             new = range(max(self._last_column + 1, column - COLUMNS + 1), column + 1)
             self._traffic.clear(new)
             self._endpoints.clear(new)
-        elif not is_first:
-            column = self._last_column  # the clock was set back
         self._last_column = column
-        self._traffic.add(column, _traffic_totals(statistics, flows), is_first=is_first)
-        endpoints = {(row["backend"], row["endpoint"]): row for row in statistics["endpoints"]}
-        totals = {key: _endpoint_totals(row) for key, row in endpoints.items()}
-        self._endpoints.add(column, totals, is_first=is_first)
-        self._add_events(endpoints, is_first=is_first)
+        return column
 
-    def _add_events(self, endpoints: Mapping[Key, Json], *, is_first: bool) -> None:
-        """Add an event for each endpoint that was ejected, went down or came up again."""
-        healths = {key: _availability(row) for key, row in endpoints.items()}
-        ejections = {key: row.get("ejections", 0.0) for key, row in endpoints.items()}
+    def _add_increase(self, process: _Process, before: _Process, ejected: dict[Key, int]) -> None:
+        """Add what ``process`` has counted since ``before`` to its columns, and the ejections to
+        ``ejected``."""
+        traffic = process.traffic.increase_since(before.traffic)
+        endpoints = process.endpoints.increase_since(before.endpoints)
+        if before.id is None:
+            return
+        columns = range(min(before.column + 1, process.column), process.column + 1)
+        self._traffic.add(columns, process.traffic.keys, traffic)
+        counts = endpoints[:, : len(ENDPOINT_COUNTERS)]
+        self._endpoints.add(columns, process.endpoints.keys, counts)
+        for row in np.flatnonzero(counts[:, _EJECTIONS]).tolist():
+            key = process.endpoints.keys[row]
+            ejected[key] = ejected.get(key, 0) + int(counts[row, _EJECTIONS])
+
+    def _add_events(self, ejected: Mapping[Key, int], *, is_first: bool) -> None:
+        """Add an event for each endpoint that was ejected, went down or came up again. A worker
+        that does not respond sees its endpoints as before."""
+        gauges: dict[Key, Counts] = {}
+        for process in self._processes.values():
+            addresses = process.endpoints.rows[:, -len(ENDPOINT_GAUGES) :]
+            for key, numbers in zip(process.endpoints.keys, addresses, strict=True):
+                gauges[key] = gauges[key] + numbers if key in gauges else numbers
+        healths = {key: _availability(*numbers) for key, numbers in gauges.items()}
         for key, health in healths.items():
             backend, endpoint = key
-            before = self._healths.get(key, "up")
-            ejected = ejections[key] - self._ejections.get(key, 0.0)
-            if is_first or (ejected <= 0 and health == before):
+            before, times = self._healths.get(key, "up"), ejected.get(key, 0)
+            if is_first or (not times and health == before):
                 continue
-            if ejected > 0:
-                times = f" {ejected:.0f} times" if ejected > 1 else ""
-                text = f"{endpoint} of {backend} was ejected{times}, because requests failed"
+            if times:
+                how_often = f" {times} times" if times > 1 else ""
+                text = f"{endpoint} of {backend} was ejected{how_often}, because requests failed"
                 self.events.add("ejected", text, backend, endpoint)
             if health == "down" != before:
                 text = f"{endpoint} of {backend} is down: its health checks fail"
@@ -162,94 +238,32 @@ class TrafficHistory:
                 self.events.add(
                     "up", f"{endpoint} of {backend} is available again", backend, endpoint
                 )
-        self._healths, self._ejections = healths, ejections
+        self._healths = healths
 
     def series(self, kind: str, name: str, backend: str, minutes: int) -> Json:
         """Return the counts of the last ``minutes`` (up to 60) of a subject: ``ALL`` traffic, or
         the ROUTE or BACKEND called ``name``, or the ENDPOINT ``name`` of ``backend``."""
         count = min(max(minutes, 1) * 60 // INTERVAL_SECONDS, COLUMNS)
         columns = range(self._last_column - count + 1, self._last_column + 1)
-        result: Json = {"start": columns.start * INTERVAL_SECONDS, "interval": INTERVAL_SECONDS}
-        names = _ENDPOINT if kind == ENDPOINT else _TRAFFIC
+        start = columns.start * INTERVAL_SECONDS + self._clock_change
+        result: Json = {"start": start, "interval": INTERVAL_SECONDS}
+        names: tuple[str, ...] = TRAFFIC
+        outcomes = TRAFFIC_OUTCOMES
         if kind == ENDPOINT:
+            names, outcomes = ENDPOINT_COUNTERS, ENDPOINT_OUTCOMES
             counts = self._endpoints.read((backend, name), columns)
         else:
             counts = self._traffic.read((kind, "" if kind == ALL else name), columns)
-        if counts is None:
-            counts = np.zeros((len(columns), len(names) + _BUCKETS), np.int64)
-        result["counts"] = {each: counts[:, i].tolist() for i, each in enumerate(names)}
-        if kind != ENDPOINT:
-            latencies = counts[:, len(_TRAFFIC) : len(_TRAFFIC) + _BUCKETS]
             result["bounds"] = [*REQUEST_BUCKETS, None]
-            result["latencies"] = latencies.tolist()
-        return result
+            result["latencies"] = counts[:, len(TRAFFIC) :].tolist()
+        requests = counts[:, :outcomes].sum(axis=1).tolist()
+        others = {each: counts[:, i].tolist() for i, each in enumerate(names) if each != "ok"}
+        return result | {"counts": {"requests": requests, **others}}
 
 
-def _traffic_totals(statistics: Json, flows: Sequence[RequestFlow]) -> dict[Key, Counts]:
-    """Return the totals of ALL traffic, of each route and of each backend. Totals are the numbers
-    of ``_TRAFFIC``, then the requests in each latency bucket."""
-    requests = [
-        _request_counts(flow.labels[0], flow.labels[2], flow.outcomes, flow.counts)
-        for flow in flows
-    ]
-    for exited in statistics["flows"]:
-        cumulative = [0, *(count for _, count in exited["seconds"]["buckets"])]
-        counts = [after - before for before, after in pairwise(cumulative)]
-        requests.append(
-            _request_counts(exited["route"], exited["backend"], exited["outcomes"], counts)
-        )
-    backends = {(BACKEND, backend["backend"]): backend for backend in statistics["backends"]}
-    ejections: dict[Key, float] = {}
-    for row in statistics["endpoints"]:
-        owner = BACKEND, row["backend"]
-        ejections[owner] = ejections.get(owner, 0) + row.get("ejections", 0)
-    keys = dict.fromkeys(
-        [(ALL, ""), *(key for each, _ in requests for key in each), *backends, *ejections]
-    )
-    positions = {key: position for position, key in enumerate(keys)}
-    totals = np.zeros((len(positions), len(_TRAFFIC) + _BUCKETS), np.int64)
-    if requests:
-        numbers = np.array([numbers for _, numbers in requests], np.int64)
-        pairs = [(positions[key], row) for row, (each, _) in enumerate(requests) for key in each]
-        subjects, rows = np.array(pairs).T
-        np.add.at(totals, subjects, numbers[rows])
-    for key, backend in backends.items():
-        for column, name in enumerate(("retries", "hedges", "refusals"), _REQUEST_COUNTS):
-            number = int(sum(backend.get(name, {}).values()))
-            totals[[positions[ALL, ""], positions[key]], column] += number
-    for key, times in ejections.items():
-        totals[[positions[ALL, ""], positions[key]], _EJECTIONS] += int(times)
-    return {key: totals[position] for key, position in positions.items()}
-
-
-def _request_counts(
-    route: str, backend: str, outcomes: Mapping[str, float], counts: Sequence[float]
-) -> tuple[list[Key], tuple[float, ...]]:
-    """Return the subjects of a flow and its numbers."""
-    requests, clients = sum(outcomes.values()), client_errors(outcomes)
-    failures = requests - outcomes.get("ok", 0) - clients
-    named = [key for key in ((ROUTE, route), (BACKEND, backend)) if key[1]]
-    return [(ALL, ""), *named], (requests, clients, failures, 0, 0, 0, 0, *counts)
-
-
-def _endpoint_totals(row: Json) -> Counts:
-    requests, checks = row.get("requests", {}), row.get("checks", {})
-    failed = requests.get("failed", 0)
-    numbers = (
-        requests.get("ok", 0) + failed,
-        failed,
-        row.get("ejections", 0),
-        checks.get("failed", 0),
-    )
-    return np.array(numbers, np.int64)
-
-
-def _availability(row: Json) -> str:
+def _availability(available: int, down: int, ejected: int) -> str:
     """Return ``ejected`` if an address is ejected, ``down`` if the checks of all addresses fail,
     and otherwise ``up``."""
-    if row.get("available"):
-        return "ejected" if row.get("ejected") else "up"
-    down, ejected = row.get("down", 0), row.get("ejected", 0)
-    if not down + ejected:
-        return "up"
+    if available or not down + ejected:
+        return "ejected" if ejected else "up"
     return "down" if down >= ejected else "ejected"

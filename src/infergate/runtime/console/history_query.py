@@ -10,7 +10,8 @@ from urllib.parse import parse_qs
 
 from infergate.observe.recent_requests import ProcessSnapshot, RequestSample, newest
 from infergate.runtime.console.explanations import as_json
-from infergate.runtime.console.history import ALL, BACKEND, ENDPOINT, ROUTE, TrafficHistory
+from infergate.runtime.console.history import TrafficHistory
+from infergate.runtime.console.history_totals import ALL, BACKEND, ENDPOINT, ROUTE
 
 Json = dict[str, Any]
 MAX_REQUESTS: Final = 20
@@ -64,6 +65,7 @@ class HistoryQuery(NamedTuple):
             "time": now,
             "minutes": self.minutes,
             "subject": {"kind": self.kind, "name": self.name, "backend": self.backend},
+            "missing": history.missing,
             "events": [event for event in events if self._concerns(event)],
             "failed": [*map(as_json, failed)],
             "slowest": [*map(as_json, [*filter(self._matches, slowest)][:MAX_REQUESTS])],
@@ -71,6 +73,8 @@ class HistoryQuery(NamedTuple):
         }
 
     def _matches(self, pair: tuple[RequestSample, int | None]) -> bool:
+        """Return whether the request is one of this subject. A request does not tell its endpoint,
+        and may have used several, so an endpoint has the requests of its backend."""
         sample, _ = pair
         match self.kind:
             case "route":

@@ -41,8 +41,9 @@ class ConsoleSource(Protocol):
         ...
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
-        """Return the recent requests and counters of each process that responds. An entry without
-        a worker number has data that all processes share."""
+        """Return the recent requests and counters of each process that serves. An entry without a
+        worker number has data that all processes share. Of a worker that does not respond, the
+        entry is empty."""
         ...
 
     async def reload(self, config: Config) -> None:

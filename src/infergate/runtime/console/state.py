@@ -107,6 +107,7 @@ def _flows(flows: Iterable[RequestFlow], families: Families) -> list[Json]:
             row[key]["sum"] += seconds
         row["bytes_in"] += flow.bytes_in
         row["bytes_out"] += flow.bytes_out
+        row["listed_since"] = max(row["listed_since"], flow.listed_since)
     _add_exited_workers(rows, families)
     for row in rows.to_list():
         counts = _with_counters(row)["outcomes"]
@@ -119,7 +120,7 @@ def _with_counters(row: Json) -> Json:
         row["outcomes"] = {}
         row["seconds"] = {"sum": 0.0, "count": 0, "buckets": [[bound, 0] for bound in _BOUNDS]}
         row |= {key: {"sum": 0.0, "count": 0} for key in ("backend_seconds", "gateway_seconds")}
-        row |= {"bytes_in": 0, "bytes_out": 0}
+        row |= {"bytes_in": 0, "bytes_out": 0, "listed_since": 0.0}
     return row
 
 

@@ -158,9 +158,13 @@ class Supervisor:
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
         """Return the recent requests and counters of all workers, and the supervisor's metrics."""
-        snapshots: list[ProcessSnapshot] = await self._request_all(
-            messages.WorkerCommand.GET_RECENT
-        )
+        serving = self._serving()
+        message = messages.WorkerCommand.GET_RECENT
+        responses = await asyncio.gather(*(self._request(each, message) for _, each in serving))
+        snapshots: list[ProcessSnapshot] = [
+            ProcessSnapshot(slot.number, {}, (), (), ()) if response is None else response
+            for (slot, _), response in zip(serving, responses, strict=True)
+        ]
         self._drop_removed_names()
         families = [*self._metrics.console_families(), *self._past_metrics.collect()]
         return [*snapshots, ProcessSnapshot(None, {}, (), (), families)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from infergate.core.duration_histogram import REQUEST_BUCKETS
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.request_record import RequestRecord
 from infergate.core.wire import HttpRequest
+from infergate.observe.family import MetricFamily
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import (
     MAX_FAILURES,
@@ -25,19 +27,23 @@ from infergate.observe.recent_requests import (
     sample_of,
     take_snapshot,
 )
+from infergate.observe.request_counters import RequestFlow
 from infergate.runtime.console import state
 from infergate.runtime.console.history import (
-    ALL,
-    BACKEND,
     COLUMNS,
-    ENDPOINT,
+    HUNG_SECONDS,
     INTERVAL_SECONDS,
     MAX_SUBJECTS,
-    ROUTE,
     TrafficHistory,
 )
 from infergate.runtime.console.history_query import HistoryQuery
 from infergate.runtime.console.history_sampler import HistorySampler
+from infergate.runtime.console.history_totals import (
+    ALL,
+    BACKEND,
+    ENDPOINT,
+    ROUTE,
+)
 from infergate.runtime.console.sources import ConsoleSource, WorkerCounts
 from infergate.runtime.gateway_events import MAX_DIFF_CHARS, MAX_EVENTS, GatewayEvents
 from infergate.runtime.input_shapes import InputShapes
@@ -48,22 +54,52 @@ START = 1_000_000.0
 """The wall-clock time of the first sample, the start of a column."""
 
 
-def flow_of(route: str, backend: str, bucket: int = 5, **outcomes: int) -> dict[str, Any]:
-    clients = outcomes.get("bad_request", 0)
+def flow_of(route: str, backend: str, bucket: int = 5, **outcomes: int) -> RequestFlow:
     total = sum(outcomes.values())
-    cumulative = [0] * bucket + [total] * (len(REQUEST_BUCKETS) + 1 - bucket)
-    return {
-        "route": route, "backend": backend, "outcomes": outcomes, "client_errors": clients,
-        "seconds": {"buckets": [[None, each] for each in cumulative]},
-    }  # fmt: skip
+    buckets = [total if each == bucket else 0 for each in range(len(REQUEST_BUCKETS) + 1)]
+    labels = (route, "v2-rest", backend, "v2-rest", "infer")
+    return RequestFlow(labels, outcomes, tuple(buckets), 0.0, (0, 0.0), (0, 0.0), 0, 0)
 
 
-def statistics_of(
-    *flows: dict[str, Any],
+def counters_of(
+    *flows: RequestFlow,
     endpoints: tuple[dict[str, Any], ...] = (),
     backends: tuple[dict[str, Any], ...] = (),
-) -> dict[str, Any]:
-    return {"flows": list(flows), "endpoints": list(endpoints), "backends": list(backends)}
+    worker: int | None = None,
+    process: int = 1,
+) -> ProcessSnapshot:
+    families = [
+        *(family_of("endpoint_" + name, endpoints, name) for name in ("requests", "checks")),
+        family_of("endpoint_ejections", endpoints, "ejections"),
+        family_of("endpoint_addresses", [{**each, "states": each} for each in endpoints], "states"),
+        family_of("retries", backends, "retries"),
+        family_of("hedges", backends, "hedges"),
+        family_of("queue_refusals", backends, "refusals"),
+    ]
+    return ProcessSnapshot(worker, {}, (), flows, families, (), process)
+
+
+def family_of(name: str, entries: Sequence[dict[str, Any]], key: str) -> MetricFamily:
+    """Return a family with the numbers ``key`` of each entry, by their last label if it has one."""
+    rows: list[tuple[tuple[str, ...], float]] = []
+    for each in entries:
+        labels = tuple(each[name] for name in ("backend", "endpoint") if name in each)
+        value = each.get(key, {})
+        numbers = value.items() if isinstance(value, dict) else [(None, value)]
+        for label, number in numbers:
+            if not isinstance(number, str | dict):
+                rows.append(((*labels, label) if label else labels, number))
+    return MetricFamily("counter", f"infergate_{name}", "", (), rows)
+
+
+def hung(worker: int) -> ProcessSnapshot:
+    """Return the entry of a worker that does not respond."""
+    return counters_of(worker=worker, process=0)
+
+
+def add(history: TrafficHistory, at: float, *counters: ProcessSnapshot) -> None:
+    """Add ``counters`` at ``at``, while both clocks agree."""
+    history.add(counters, at, at)
 
 
 def counts(history: TrafficHistory, kind: str, name: str = "", backend: str = "") -> Any:
@@ -76,16 +112,14 @@ def counts(history: TrafficHistory, kind: str, name: str = "", backend: str = ""
 @pytest.fixture
 def history() -> TrafficHistory:
     found = TrafficHistory(GatewayEvents())
-    found.add(statistics_of(flow_of("m", "b", ok=100)), START)
+    add(found, START, counters_of(flow_of("m", "b", ok=100)))
     return found
 
 
 def test_only_what_happens_after_the_start_is_counted(history: TrafficHistory) -> None:
-    history.add(statistics_of(flow_of("m", "b", ok=107, bad_request=2, connect=3)), START + 5)
-    history.add(
-        statistics_of(flow_of("m", "b", ok=108, bad_request=2, connect=3), flow_of("n", "b", ok=4)),
-        START + 12,
-    )
+    add(history, START + 5, counters_of(flow_of("m", "b", ok=107, bad_request=2, connect=3)))
+    flows = flow_of("m", "b", ok=108, bad_request=2, connect=3), flow_of("n", "b", ok=4)
+    add(history, START + 12, counters_of(*flows))
     for kind, name in ((ALL, ""), (BACKEND, "b")):
         assert counts(history, kind, name)["requests"] == [12, 5]
     route = counts(history, ROUTE, "m")
@@ -95,7 +129,7 @@ def test_only_what_happens_after_the_start_is_counted(history: TrafficHistory) -
 
 
 def test_latencies_are_counted_by_bucket_and_time(history: TrafficHistory) -> None:
-    history.add(statistics_of(flow_of("m", "b", 5, ok=103)), START + INTERVAL_SECONDS)
+    add(history, START + INTERVAL_SECONDS, counters_of(flow_of("m", "b", 5, ok=103)))
     series = history.series(ROUTE, "m", "", 60)
     assert series["start"] + series["interval"] * COLUMNS == START + 2 * INTERVAL_SECONDS
     before, last = series["latencies"][-2:]
@@ -105,45 +139,58 @@ def test_latencies_are_counted_by_bucket_and_time(history: TrafficHistory) -> No
 
 def test_retries_and_hedges_are_those_of_the_backend(history: TrafficHistory) -> None:
     row = {"backend": "b", "retries": {"broken": 2, "timeout": 1}, "hedges": {"won": 4}}
-    history.add(statistics_of(backends=({**row, "refusals": {"full": 5}},)), START + 1)
+    add(history, START + 1, counters_of(backends=({**row, "refusals": {"full": 5}},)))
     shown = counts(history, BACKEND, "b")
     assert (shown["retries"], shown["hedges"], shown["refusals"]) == ([3], [4], [5])
 
 
 def test_a_total_that_falls_counts_as_unchanged(history: TrafficHistory) -> None:
-    history.add(statistics_of(flow_of("m", "b", ok=40)), START + 1)
-    history.add(statistics_of(flow_of("m", "b", ok=43)), START + 2)
+    add(history, START + 1, counters_of(flow_of("m", "b", ok=40)))
+    add(history, START + 2, counters_of(flow_of("m", "b", ok=43)))
     assert counts(history, ROUTE, "m")["requests"] == [3]
 
 
 def test_the_history_covers_one_hour(history: TrafficHistory) -> None:
-    history.add(statistics_of(flow_of("m", "b", ok=101)), START + 1)
-    history.add(statistics_of(flow_of("m", "b", ok=103)), START + INTERVAL_SECONDS * COLUMNS)
+    add(history, START + 1, counters_of(flow_of("m", "b", ok=101)))
+    add(history, START + INTERVAL_SECONDS * COLUMNS, counters_of(flow_of("m", "b", ok=103)))
     requests = counts(history, ROUTE, "m")["requests"]
     assert requests == [0] * (COLUMNS - 1) + [2], "the first column is forgotten"
     assert len(history.series(ROUTE, "m", "", 15)["counts"]["requests"]) == 90
     later = START + INTERVAL_SECONDS * COLUMNS * 3
-    history.add(statistics_of(flow_of("m", "b", ok=103)), later)
+    add(history, later, counters_of(flow_of("m", "b", ok=103)))
     assert sum(counts(history, ROUTE, "m")["requests"]) == 0, "nothing is left after a gap"
 
 
-def test_a_clock_that_is_set_back_does_not_erase_the_history(history: TrafficHistory) -> None:
-    history.add(statistics_of(flow_of("m", "b", ok=101)), START + 100)
-    history.add(statistics_of(flow_of("m", "b", ok=103)), START - 5000)
-    assert sum(counts(history, ROUTE, "m")["requests"]) == 3
+@pytest.mark.parametrize("change", [-5000, 7200])
+def test_a_clock_that_is_set_moves_the_times_and_not_the_columns(
+    history: TrafficHistory, change: int
+) -> None:
+    history.add([counters_of(flow_of("m", "b", ok=101))], START + 10, START + 10)
+    history.add([counters_of(flow_of("m", "b", ok=103))], START + change + 20, START + 20)
+    history.add([counters_of(flow_of("m", "b", ok=107))], START + change + 30.5, START + 30)
+    series = history.series(ROUTE, "m", "", 60)
+    assert series["counts"]["requests"][-4:] == [0, 1, 2, 4]
+    assert series["start"] + COLUMNS * INTERVAL_SECONDS == START + change + 40
+    [event] = history.events.as_json(float("-inf"))
+    assert event["time"] - change == pytest.approx(time.monotonic(), abs=60), "as the columns"
 
 
 def test_200_routes_need_less_than_20_mb() -> None:
     history = TrafficHistory(GatewayEvents())
-    endpoints = tuple({"backend": f"b{i}", "endpoint": f"http://h{i}"} for i in range(100))
+
+    def endpoints(count: int) -> tuple[dict[str, Any], ...]:
+        rows = [{"backend": f"b{i % 50}", "endpoint": f"http://h{i}"} for i in range(count)]
+        return tuple(each | {"requests": {"ok": count}} for each in rows)
+
     flows = [flow_of(f"m{i}", f"b{i % 50}", ok=i) for i in range(200)]
-    history.add(statistics_of(*flows, endpoints=endpoints), START)
+    for at in (START, START + 1):
+        processes = (worker_of(each, *flows, endpoints=endpoints(100)) for each in range(8))
+        add(history, at, *processes)
     assert counts(history, ROUTE, "m199")["requests"] == [0]
     assert history.nbytes < 12 * MIB
     more = [flow_of(f"r{i}", f"c{i}", ok=i) for i in range(3 * MAX_SUBJECTS)]
-    endpoints = tuple({"backend": f"c{i}", "endpoint": "e"} for i in range(3 * MAX_SUBJECTS))
-    history.add(statistics_of(*more, endpoints=endpoints), START + 1)
-    assert history.nbytes < 18 * MIB, "the number of subjects is limited"
+    add(history, START + 2, worker_of(1, *more, endpoints=endpoints(3 * MAX_SUBJECTS)))
+    assert 15 * MIB < history.nbytes < 18 * MIB, "the number of subjects is limited"
 
 
 def test_the_memory_that_is_counted_is_the_memory_that_is_used() -> None:
@@ -153,7 +200,7 @@ def test_the_memory_that_is_counted_is_the_memory_that_is_used() -> None:
         history = TrafficHistory(GatewayEvents())
         for minute in range(60):
             flows = [flow_of(f"m{i}", f"b{i % 50}", ok=i + minute) for i in range(200)]
-            history.add(statistics_of(*flows, endpoints=endpoints), START + 60 * minute)
+            add(history, START + 60 * minute, counters_of(*flows, endpoints=endpoints))
         del flows
         used, _ = tracemalloc.get_traced_memory()
     finally:
@@ -166,16 +213,16 @@ def test_the_memory_that_is_counted_is_the_memory_that_is_used() -> None:
 def test_a_subject_without_traffic_for_an_hour_makes_space() -> None:
     history = TrafficHistory(GatewayEvents())
     old = [flow_of(f"m{i}", "", ok=1) for i in range(MAX_SUBJECTS)]
-    history.add(statistics_of(), START)
-    history.add(statistics_of(*old), START + 1)
+    add(history, START, counters_of())
+    add(history, START + 1, counters_of(*old))
     new = flow_of("new", "", ok=1)
-    history.add(statistics_of(*old, new), START + 2)
+    add(history, START + 2, counters_of(*old, new))
     assert counts(history, ROUTE, "new")["requests"] == [0], "there is no space"
     busy = flow_of("m1", "", ok=2)
-    history.add(statistics_of(*old[2:], busy, new), START + 60)
+    add(history, START + 60, counters_of(*old[2:], busy, new))
     later = START + INTERVAL_SECONDS * (COLUMNS + 3)
-    history.add(statistics_of(*old[2:], busy, flow_of("new", "", ok=4)), later)
-    history.add(statistics_of(*old[2:], busy, flow_of("new", "", ok=9)), later + 1)
+    add(history, later, counters_of(*old[2:], busy, flow_of("new", "", ok=4)))
+    add(history, later + 1, counters_of(*old[2:], busy, flow_of("new", "", ok=9)))
     assert counts(history, ROUTE, "new")["requests"][-1] == 8
     assert sum(counts(history, ROUTE, "m1")["requests"]) == 1, "it had traffic in the last hour"
 
@@ -183,19 +230,19 @@ def test_a_subject_without_traffic_for_an_hour_makes_space() -> None:
 def test_requests_before_a_subject_gets_its_space_are_not_counted_later() -> None:
     history = TrafficHistory(GatewayEvents())
     old = [flow_of(f"m{i}", "", ok=1000) for i in range(MAX_SUBJECTS)]
-    history.add(statistics_of(), START)
-    history.add(statistics_of(*old), START + 1)
+    add(history, START, counters_of())
+    add(history, START + 1, counters_of(*old))
     refused = flow_of("refused", "", ok=500)
-    history.add(statistics_of(*old, refused), START + 2)
+    add(history, START + 2, counters_of(*old, refused))
     later = START + INTERVAL_SECONDS * (COLUMNS + 3)
     new = flow_of("new", "", ok=3)
     for each in (later, later + 1):
-        history.add(statistics_of(*old, refused, new), each)
+        add(history, each, counters_of(*old, refused, new))
     assert counts(history, ROUTE, "new")["requests"][-1] == 3, "it has the space of an idle one"
     for name in ("m3", f"m{MAX_SUBJECTS - 2}", "refused"):
         assert sum(counts(history, ROUTE, name)["requests"]) == 0, name
     active = flow_of("m3", "", ok=7)
-    history.add(statistics_of(*old, active, refused, new), later + 2)
+    add(history, later + 2, counters_of(*old, active, refused, new))
     assert counts(history, ROUTE, "m3")["requests"][-1] == 7, "it is counted again"
 
 
@@ -206,7 +253,7 @@ def endpoint_of(**fields: Any) -> dict[str, Any]:
 def test_events_tell_when_an_endpoint_was_ejected_or_went_down(history: TrafficHistory) -> None:
     def step(at: float, **numbers: float) -> list[str]:
         before = len(history.events.as_json(0))
-        history.add(statistics_of(endpoints=(endpoint_of(**numbers),)), START + at)
+        add(history, START + at, counters_of(endpoints=(endpoint_of(**numbers),)))
         events = history.events.as_json(0)
         return [each["kind"] for each in events[: len(events) - before]]
 
@@ -244,11 +291,103 @@ def test_events_of_many_endpoints_do_not_displace_a_reload() -> None:
     assert found[0]["endpoint"] == f"http://h{2 * MAX_EVENTS - 1}", "the newest first"
 
 
+# ---- several workers
+
+
+def worker_of(worker: int, *flows: RequestFlow, process: int = 0, **more: Any) -> ProcessSnapshot:
+    return counters_of(*flows, worker=worker, process=process or 100 + worker, **more)
+
+
+@pytest.fixture
+def workers() -> TrafficHistory:
+    """The history of two workers that have served 100 and 1000 requests before it began."""
+    found = TrafficHistory(GatewayEvents())
+    flows = (flow_of("m", "b", ok=100), flow_of("m", "b", ok=1000))
+    add(found, START, *(worker_of(number, each) for number, each in enumerate(flows)))
+    return found
+
+
+def kinds(history: TrafficHistory) -> list[str]:
+    return [each["kind"] for each in history.events.as_json(0)]
+
+
+def test_the_others_are_counted_while_a_worker_hangs(workers: TrafficHistory) -> None:
+    for step in range(1, 6):
+        add(workers, START + 10 * step, worker_of(0, flow_of("m", "b", ok=100 + step)), hung(1))
+    assert counts(workers, ROUTE, "m")["requests"] == [0, 1, 1, 1, 1, 1]
+    assert kinds(workers) == ["worker_hung", "start"], "once"
+    shown = HistoryQuery().answer(workers, [], START + 50)
+    assert shown["missing"] == [{"worker": 1, "since": START}]
+
+
+def test_the_counts_of_a_worker_that_responds_again_are_no_spike(workers: TrafficHistory) -> None:
+    for step in range(1, 4):
+        add(workers, START + 10 * step, worker_of(0, flow_of("m", "b", ok=100)), hung(1))
+    found = worker_of(1, flow_of("m", "b", ok=1009, connect=2))
+    add(workers, START + 40, worker_of(0, flow_of("m", "b", ok=100)), found)
+    shown = counts(workers, ROUTE, "m")
+    assert shown["requests"] == [0, 2, 2, 2, 5], "they are distributed over the time"
+    assert shown["failures"] == [0, 0, 0, 0, 2]
+    assert sum(map(sum, workers.series(ROUTE, "m", "", 60)["latencies"])) == 11
+    assert kinds(workers) == ["worker_responds", "worker_hung", "start"]
+    assert workers.missing == []
+
+
+def test_a_late_response_is_no_event(workers: TrafficHistory) -> None:
+    ready = worker_of(0, flow_of("m", "b", ok=100))
+    add(workers, START + HUNG_SECONDS / 2, ready, hung(1))
+    add(workers, START + 2 * HUNG_SECONDS, ready, worker_of(1, flow_of("m", "b", ok=1001)))
+    assert sum(counts(workers, ROUTE, "m")["requests"]) == 1
+    assert kinds(workers) == ["start"]
+
+
+@pytest.mark.parametrize("ended", [(), (hung(1),)], ids=["is not listed", "did not respond"])
+def test_a_worker_that_was_restarted_counts_from_zero(
+    workers: TrafficHistory, ended: tuple[ProcessSnapshot, ...]
+) -> None:
+    ready = worker_of(0, flow_of("m", "b", ok=100))
+    add(workers, START + 1, ready, *ended)
+    add(workers, START + 2, ready, worker_of(1, flow_of("m", "b", ok=2000), process=7))
+    assert counts(workers, ROUTE, "m")["requests"] == [2000]
+
+
+def test_a_worker_that_starts_counts_from_zero_although_it_responds_late(
+    workers: TrafficHistory,
+) -> None:
+    ready = worker_of(0, flow_of("m", "b", ok=100))
+    add(workers, START + 1, ready)
+    add(workers, START + 2, ready, hung(2))
+    add(workers, START + 3, ready, worker_of(2, flow_of("m", "b", ok=5)))
+    assert counts(workers, ROUTE, "m")["requests"] == [5]
+
+
+def test_a_worker_that_hangs_when_the_history_begins_is_counted_from_its_response() -> None:
+    history = TrafficHistory(GatewayEvents())
+    add(history, START, hung(1))
+    add(history, START + 1, worker_of(1, flow_of("m", "b", ok=1000)))
+    add(history, START + 2, worker_of(1, flow_of("m", "b", ok=1003)))
+    assert counts(history, ROUTE, "m")["requests"] == [3]
+
+
+def test_a_hung_worker_does_not_change_the_state_of_endpoints() -> None:
+    history = TrafficHistory(GatewayEvents())
+    sees = [{"endpoints": (endpoint_of(**each),)} for each in ({"available": 1}, {"ejected": 1})]
+    add(history, START, *(worker_of(number, **each) for number, each in enumerate(sees)))
+    add(history, START + 1, worker_of(0, **sees[0]), hung(1))
+    assert kinds(history) == ["start"]
+    seen = {"endpoints": (endpoint_of(available=1, ejections=2),)}
+    add(history, START + 2, worker_of(0, **seen), hung(1))
+    assert kinds(history) == ["ejected", "start"], "the other worker's ejections are events"
+    add(history, START + 3, worker_of(0, **seen))
+    assert kinds(history) == ["up", "ejected", "start"], "the hung worker has ended"
+
+
 # ---- the sampler
 
 
 class Workers:
-    """Two workers, of which the second does not respond if it ``hangs``."""
+    """Two workers, of which the second does not respond if it ``hangs``. A read sets ``began``, and
+    the responses arrive when ``may_respond`` is set."""
 
     config = Config.default()
     addresses: Mapping[str, Address] = {}
@@ -257,13 +396,20 @@ class Workers:
     def __init__(self) -> None:
         self.reads = 0
         self.hangs = False
+        self.began, self.may_respond = asyncio.Event(), asyncio.Event()
+        self.may_respond.set()
         self.metrics, self.requests = Metrics(), RecentRequests()
 
     async def recent(self) -> list[ProcessSnapshot]:
         self.reads += 1
-        await asyncio.sleep(0.01)
-        numbers = (0,) if self.hangs else (0, 1)
-        return [take_snapshot(self.requests, self.metrics, number) for number in numbers]
+        second = ProcessSnapshot(1, {}, (), (), ())
+        if not self.hangs:
+            second = take_snapshot(self.requests, Metrics(), 1)
+        found = [take_snapshot(self.requests, self.metrics, 0), second]
+        self.began.set()
+        await asyncio.sleep(0)
+        await self.may_respond.wait()
+        return found
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -276,7 +422,68 @@ async def test_concurrent_readers_share_a_sample(hangs: bool) -> None:
         results = await asyncio.gather(*(sampler.refresh() for _ in range(9)))
         assert workers.reads == reads
         assert {each[0].failures[0].request_id for each in results} == {"failure"}
-    assert sampler.history.is_empty == hangs, "sums without a worker would fall"
+    assert [each["worker"] for each in sampler.history.missing] == [1] * hangs
+
+
+async def test_a_reader_sees_the_requests_that_finished_before() -> None:
+    workers = Workers()
+    sampler = HistorySampler(cast("ConsoleSource", workers), GatewayEvents())
+    for number in range(1, 4):
+        await sampler.refresh()
+        workers.metrics.record(record_of(), 0.1)
+        await sampler.refresh()
+        requests = sampler.history.series(ALL, "", "", 60)["counts"]["requests"]
+        assert sum(requests) == number, "also just after another reader"
+
+
+async def test_a_reader_does_not_share_a_sample_that_began_before() -> None:
+    workers = Workers()
+    sampler = HistorySampler(cast("ConsoleSource", workers), GatewayEvents())
+    await sampler.refresh()
+    workers.may_respond.clear()
+    workers.began.clear()
+    early = asyncio.create_task(sampler.refresh())
+    await workers.began.wait()
+    workers.metrics.record(record_of(), 0.1)
+    late = [asyncio.create_task(sampler.refresh()) for _ in range(9)]
+    await asyncio.sleep(0)
+    workers.may_respond.set()
+    await asyncio.gather(early, *late)
+    assert sum(sampler.history.series(ALL, "", "", 60)["counts"]["requests"]) == 1
+    assert workers.reads == 3, "they share the next one"
+
+
+async def test_a_reading_that_fails_does_not_end_the_next_one() -> None:
+    workers = Workers()
+    sampler = HistorySampler(cast("ConsoleSource", workers), GatewayEvents())
+    del workers.metrics
+    with pytest.raises(AttributeError):
+        await sampler.refresh()
+    workers.metrics = Metrics()
+    await sampler.refresh()
+    assert workers.reads == 2
+
+
+def test_a_flow_that_is_listed_late_does_not_bring_its_earlier_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 1)
+    metrics, history = Metrics(), TrafficHistory(GatewayEvents())
+
+    def sample(at: float, **requests: int) -> None:
+        for route, count in requests.items():
+            for _ in range(count):
+                metrics.record(record_of(route=route), 0.1)
+        add(history, START + at, take_snapshot(RecentRequests(), metrics))
+
+    sample(1)
+    sample(2, busy=9, late=5)
+    sample(10, late=6, other=1)
+    assert counts(history, ROUTE, "late")["requests"] == [5, 6]
+    assert counts(history, ROUTE, "busy")["requests"] == [9, 0]
+    assert counts(history, BACKEND, "b")["requests"] == [14, 7]
+    assert counts(history, ALL)["requests"] == [14, 7]
+    assert sum(map(sum, history.series(ALL, "", "", 60)["latencies"])) == 21
 
 
 # ---- requests

@@ -88,6 +88,27 @@ def test_a_failing_flow_with_few_requests_is_shown(monkeypatch: pytest.MonkeyPat
     assert [each["route"] for each in statistics_of(metrics)["flows"]] == ["failing", "busy"]
 
 
+def test_a_flow_that_a_process_left_out_before_says_since_when_it_is_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 1)
+    one, other = Metrics(), Metrics()
+
+    def listed(**requests: int) -> dict[str, float]:
+        for route, count in requests.items():
+            for _ in range(count):
+                one.record(record_of(route=route), 0.1)
+        return {each["route"]: each["listed_since"] for each in statistics_of(one, other)["flows"]}
+
+    assert listed(busy=2) == {"busy": 0}
+    assert listed(late=1) == {"busy": 0}
+    other.record(record_of(route="late"), 0.1)
+    assert listed() == {"busy": 0, "late": 0}, "listed by the other process"
+    found = listed(late=2)
+    assert found["late"] > 0, "its counters contain requests that were left out"
+    assert listed(late=1) == found
+
+
 def test_a_flow_has_all_its_counters() -> None:
     metrics = Metrics()
     metrics.record(record_of(bytes_in=10, bytes_out=20, backend_seconds=0.01), 0.02)

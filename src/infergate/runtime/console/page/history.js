@@ -14,7 +14,7 @@ const SUBJECTS = [["route"], ["backend", "endpoint"], ["backend"]];
 const PERIODS = ["5", "15", "60"];
 const EVENTS = {
   start: "Start", reload: "Reload", reload_failed: "Rejected reload", drain: "Drain", worker_ended: "Worker ended",
-  worker_started: "Worker restarted", ejected: "Ejection", down: "Down", up: "Up",
+  worker_started: "Worker restarted", worker_hung: "Worker hangs", worker_responds: "Worker responds", ejected: "Ejection", down: "Down", up: "Up",
 };
 const PHASES = {
   receive: "receiving the request", parse: "parsing and routing", queue: "waiting in the queue",
@@ -173,6 +173,9 @@ function show(subject, minutes) {
   byId("history-plots").replaceChildren(...charts.map((chart) => chart.element));
   showTimes(byId("history-times"), shown);
   showSummary(subject, minutes, client);
+  const silent = ({ worker, since }) => `Worker ${worker} does not respond: what it has counted since ${new Date(since * 1000).toLocaleTimeString()} is missing.`;
+  setText(byId("history-missing"), (shown.missing ?? []).map(silent).join(" "));
+  setText(byId("history-owner"), subject.endpoint ? `These requests are those of all endpoints of ${subject.backend}.` : "");
   setText(byId("history-events-title"), `What changed in the last ${minutes} minutes`);
   list("history-events", shown.events, eventItem, "Nothing changed.");
   list("history-failed", shown.failed, requestItem, "No recent request has failed.");

@@ -18,6 +18,7 @@ export class History {
   }
 
   add(state) {
+    if (this.states.length && state.time < this.last.time) this.clear(); // the clock was set back
     const flows = new Map(state.flows.map((flow) => [keyOf(flow), flow]));
     const endpoints = new Map(state.endpoints.map((endpoint) => [`${endpoint.backend} ${endpoint.endpoint}`, endpoint]));
     this.states.push({ time: state.time, flows, endpoints, state });
@@ -27,16 +28,18 @@ export class History {
 
   clear() {
     this.states = [];
+    this.cache.clear();
   }
 
   get last() {
     return this.states.at(-1);
   }
 
-  /** Return the state of ``seconds`` ago, or the oldest state. */
+  /** Return the state of ``seconds`` ago, or the oldest state. Only states of the same number of
+   * workers are compared if a worker did not respond: its counters would seem to fall or to rise. */
   before(seconds) {
     const from = this.last.time - seconds - 0.5;
-    return this.states.find((state) => state.time >= from);
+    return this.states.find((each) => each.time >= from && comparable(each.state.workers, this.last.state.workers));
   }
 
   /** Return the changes in the last ``seconds``, cached until the next state. */
@@ -46,15 +49,22 @@ export class History {
   }
 }
 
+const isComplete = (workers) => workers.reporting >= workers.serving;
+const comparable = (before, after) =>
+  (isComplete(before) && isComplete(after)) || (before.reporting === after.reporting && before.serving === after.serving);
+
 const EMPTY_FLOW = { outcomes: {}, seconds: { sum: 0, count: 0, buckets: [] }, bytes_in: 0, bytes_out: 0 };
 const increase = (now, before) => Math.max(0, (now ?? 0) - (before ?? 0));
 
-/** Return the increase of each flow's counters between two states, for flows with new requests. A
- * counter that drops, because a worker did not respond in time, counts as unchanged. */
+/** Return the increase of each flow's counters between two states, or since the start if ``from`` is
+ * null, for flows with new requests. A counter that drops, because a worker did not respond in time,
+ * counts as unchanged. So does a flow that a process did not list before: its counters contain all
+ * requests since the start. */
 export function changes(from, to) {
   const found = [];
   for (const [key, flow] of to.flows) {
-    const old = from.flows.get(key) ?? EMPTY_FLOW;
+    const old = from?.flows.get(key) ?? EMPTY_FLOW;
+    if (from && (flow.listed_since ?? 0) !== (old.listed_since ?? 0)) continue;
     const ok = increase(flow.outcomes?.ok, old.outcomes?.ok);
     const requests = Math.max(ok, increase(total(flow.outcomes), total(old.outcomes)));
     if (!requests) continue;

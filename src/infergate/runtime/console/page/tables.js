@@ -4,7 +4,6 @@ import { byId, el, setText } from "./dom.js";
 import { ago, changes, count, recent, rate, seconds, sumOf } from "./statistics.js";
 
 const PIPELINE_TEXTS = { forward: "passed through", translate: "translated" };
-const NO_STATE = { flows: new Map() };
 
 export function translation(plan, history) {
   const { state } = history.last;
@@ -13,7 +12,7 @@ export function translation(plan, history) {
   const columns = [...new Set([...plan.backends.map((each) => each.protocol), ...state.pipelines.map((each) => each.backend_protocol)])].sort();
   const maxCount = Math.max(1, ...state.pipelines.map((each) => each.count));
   const head = el("tr", {}, el("th", { scope: "col" }, "client \\ backend"), columns.map((name) => el("th", { scope: "col" }, tag(name))));
-  const sinceStart = changes(NO_STATE, history.last);
+  const sinceStart = changes(null, history.last);
   const body = rows.map((row) =>
     el("tr", {}, el("th", { scope: "row" }, tag(row)), columns.map((column) => cell(history, sinceStart, row, column, maxCount))));
   byId("matrix").replaceChildren(
