@@ -151,6 +151,11 @@ RedisUrl = Annotated[
     BeforeValidator(_parse_redis),
     PlainSerializer(lambda url: f"{urlsplit(url).scheme}:…"),
     WithJsonSchema({"type": "string", "format": "URL"}),
+    Field(
+        repr=False,
+        description="`redis://user:password@host:6379/0`, `rediss://` for TLS, or "
+        "`unix:///path`. Keep passwords in the environment: `${REDIS_URL}`.",
+    ),
 ]
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
@@ -353,11 +358,7 @@ class RedisConfig(Section):
     Example: `redis: {url: "${REDIS_URL}"}`.
     """
 
-    url: RedisUrl = Field(
-        repr=False,
-        description="`redis://user:password@host:6379/0`, `rediss://` for TLS, or "
-        "`unix:///path`. Keep passwords in the environment: `${REDIS_URL}`.",
-    )
+    url: RedisUrl
     timeout: PositiveDuration = Field(
         default=0.1,
         description="Maximum time that a request waits for Redis, including connecting.",

@@ -48,11 +48,7 @@ class CacheRedisConfig(Section):
     Example: `redis: {url: "${REDIS_URL}"}`.
     """
 
-    url: RedisUrl = Field(
-        repr=False,
-        description="`redis://user:password@host:6379/0`, `rediss://` for TLS, or "
-        "`unix:///path`. Keep passwords in the environment: `${REDIS_URL}`.",
-    )
+    url: RedisUrl
     timeout: PositiveDuration = Field(
         default=0.1,
         description="Maximum time that a request waits for Redis, including connecting. After a "

@@ -13,22 +13,19 @@ from infergate.assembly.engines import load_engine
 from infergate.assembly.transforms import make_transform_layer
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
-from infergate.codecs.base import Codec, TransportKind
-from infergate.codecs.protos import SCHEMA
+from infergate.codecs.base import TransportKind
 from infergate.codecs.registry import by_claim, plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
 from infergate.core.offload import Offload
 from infergate.core.tracing import Tracer
-from infergate.gateway.authorized import AuthorizedGateway, authorized_services
+from infergate.gateway.authorized import AuthorizedGateway
 from infergate.gateway.canonical_frontend import IN_PROCESS, CanonicalFrontend
 from infergate.gateway.dispatch import HttpDispatch, RpcDispatch, assign_request_id
-from infergate.gateway.frontend import Frontend, RequestAuthorizer
+from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import GatewayOptions, RoutingGateway
-from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.server_control import ControlPermissions
-from infergate.gateway.services import GatewayServices, gateway_services
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.steps import UNTRACED, Steps
 from infergate.gateway.traced import TracedSteps
@@ -43,6 +40,7 @@ from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open
+from infergate.runtime.frontends import FrontendFactory, envelope_claims, own_services
 from infergate.runtime.in_process import InProcessListener
 from infergate.runtime.layers import make_layers
 from infergate.runtime.metric_sources import export_state
@@ -313,7 +311,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer, limits)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
     relays = tracer is None  # ``assign_id`` starts a trace, and must run only once
-    factory = _FrontendFactory(
+    factory = FrontendFactory(
         gateway if authorizer is None else AuthorizedGateway(gateway),
         limits,
         helper_pool,
@@ -348,7 +346,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         return factory.make(plugins()[protocol].create(options.get(protocol, {})))
 
     def listen_http(name: str, protocols: Sequence[str]) -> None:
-        claims = {**by_claim(protocols, frontend), **_envelope_claims(config, name, factory)}
+        claims = {**by_claim(protocols, frontend), **envelope_claims(config, name, factory)}
         header_bytes = max(plugins()[each].min_header_bytes for each in protocols)
         listen(
             name,
@@ -361,7 +359,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
 
     def listen_grpc(name: str, protocols: Sequence[str]) -> None:
         claims = by_claim(protocols, frontend)
-        own_rpc = _own_services(claims, gateway, authorizer)
+        own_rpc = own_services(claims, gateway, authorizer)
         rpc = RpcDispatch(claims, own_rpc.unary, own_rpc.streams, record, assign_id, relays=relays)
         fixed = {f"limits.{key}": getattr(limits, key) for key in transports.fixed_grpc_limits}
         if not transports.can_change_grpc_tls:
@@ -392,42 +390,6 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     gate = ConnectionGate()  # admits no connections
     listeners[IN_PROCESS] = ListenerSpec(Address(), in_process, make_in_process, gate, limits)
     return listeners
-
-
-@dataclass(frozen=True, slots=True)
-class _FrontendFactory:
-    gateway: InferenceGateway
-    limits: Limits
-    offload: Offload | None
-    authorizer: RequestAuthorizer | None
-    steps: Steps
-
-    def make(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
-        return Frontend(codec, self.gateway, self.limits, self.offload, self.authorizer, self.steps)
-
-
-def _envelope_claims(
-    config: Config, listener: str, factory: _FrontendFactory
-) -> dict[str, Frontend[Any, Any]]:
-    """Return the frontends of the envelopes that ``listener`` serves, by their claims."""
-    claims: dict[str, Frontend[Any, Any]] = {}
-    for name, options in compiled.envelope_options(config, listener).items():
-        from infergate.codecs.envelopes import ENVELOPES  # noqa: PLC0415 - only if enabled
-
-        codec = ENVELOPES[name](**options)
-        claims |= dict.fromkeys(codec.claims, factory.make(codec))
-    return claims
-
-
-def _own_services(
-    claims: Mapping[str, Frontend[Any, Any]], gateway: RoutingGateway, authorizer: Authorizer | None
-) -> GatewayServices:
-    """Return health and reflection of a listener that serves ``claims``."""
-    services = gateway_services(SCHEMA, tuple(claims), gateway.readiness)
-    if authorizer is None:
-        return services
-    build_error = next(iter(claims.values())).codec.build_error
-    return authorized_services(services, authorizer, build_error)
 
 
 def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection

@@ -137,16 +137,22 @@ function setBusy(isBusy) {
   for (const id of ["send", "send-all", "write-code", "example"]) byId(id).disabled = isBusy;
 }
 
-/** Send the request in each protocol, one after the other. */
-async function sendAll() {
-  let body;
+/** Disable the buttons and return the body to send, or null if the form has a mistake. */
+function beginSending() {
   try {
-    body = readForm();
+    const body = readForm();
+    setBusy(true);
+    return body;
   } catch (error) {
     setText(byId("try-note"), `Not sent: ${error.message}`);
-    return;
+    return null;
   }
-  setBusy(true);
+}
+
+/** Send the request in each protocol, one after the other. */
+async function sendAll() {
+  const body = beginSending();
+  if (!body) return;
   byId("all-protocols").replaceChildren();
   byId("all-outcome").hidden = false;
   for (const protocol of protocols) {
@@ -200,14 +206,8 @@ async function copyCode() {
 }
 
 async function submit(note, path, then) {
-  let body;
-  try {
-    body = readForm();
-  } catch (error) {
-    setText(byId("try-note"), `Not sent: ${error.message}`);
-    return;
-  }
-  setBusy(true);
+  const body = beginSending();
+  if (!body) return;
   setText(byId("try-note"), note);
   const response = await post(path, body);
   setBusy(false);
