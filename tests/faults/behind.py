@@ -92,9 +92,14 @@ class Harness:
         return call(self.channel, infer_message(model))
 
     def good(self, model: str) -> None:
+        """Check that ``model`` is served through both frontends. On a busy machine, any request may
+        take longer than the timeout, and is sent again."""
+        late = grpc.StatusCode.DEADLINE_EXCEEDED
         with self.serves(model, 2):
-            assert self.ask_rest(model).status == 200
-            assert self.ask_grpc(model).code is grpc.StatusCode.OK
+            statuses = (self.ask_rest(model).status for _ in range(10))
+            assert next((each for each in statuses if each != 504), 504) == 200
+            codes = (self.ask_grpc(model).code for _ in range(10))
+            assert next((each for each in codes if each is not late), late) is grpc.StatusCode.OK
 
     def serves(self, model: str, times: int = 1) -> AbstractContextManager[None]:
         """Check that ``model`` is served ``times`` times within the block, according to the

@@ -128,7 +128,12 @@ class Harness:
         return list(self.pool.map(self.clients.send_request, PROTOCOLS, [model] * len(PROTOCOLS)))
 
     def serves(self, model: str) -> None:
-        for protocol, result in zip(PROTOCOLS, self.all(model), strict=True):
+        for _ in range(10):  # on a busy machine, any request may take longer than the timeout
+            late = counted(self.gateway, outcome="timeout")
+            results = self.all(model)
+            if counted(self.gateway, outcome="timeout") == late:
+                break
+        for protocol, result in zip(PROTOCOLS, results, strict=True):
             assert result.code == GOOD[protocol], result
 
 

@@ -1,7 +1,6 @@
 """The memory of long bodies, which are received into one buffer each."""
 
 import asyncio
-import dataclasses
 import weakref
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from infergate.core.limits import MIB, Limits
 from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.http1.client import H1Upstream
 
-LIMITS = Limits(body=64 * MIB, in_flight_bytes=600 * MIB)
+LIMITS = Limits(body=64 * MIB, in_flight_bytes=600 * MIB, connect_time=10)
 POST = HttpRequest("POST", "/x", body=(b"hello",))
 LARGE = bytes(range(256)) * (5 * 4096)  # 5 MiB
 
@@ -127,7 +126,7 @@ async def test_a_truncated_long_response(engine: Engine) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:-1])
         await writer.drain()
 
-    upstream = engine.http_upstream(dataclasses.replace(LIMITS, connect_time=5))
+    upstream = engine.http_upstream(LIMITS)
     async with fake_backend(script) as fake:
         with pytest.raises(GatewayError) as caught:
             await upstream.exchange(POST, fake.endpoint, 30)
