@@ -141,10 +141,9 @@ def _line_formatter(
     ``layout`` takes the time, request id and peer, the labels, four numbers, and the optional
     fields, which follow ``separator``. ``request_layout`` takes a request id and a peer that need
     no quoting. Formatted labels are cached, because formatting them costs most."""
-
-    @functools.lru_cache(maxsize=_CACHED_LABELS)
-    def labels(values: tuple[str, ...]) -> str:
-        return format_fields(dict(zip(_LABELS, values, strict=True)))
+    labels = functools.lru_cache(maxsize=_CACHED_LABELS)(
+        lambda values: format_fields(dict(zip(_LABELS, values, strict=True)))
+    )
 
     def line(entry: LogFields) -> bytes:
         time, request, shared, seconds, backend_seconds, bytes_in, bytes_out = entry[:7]

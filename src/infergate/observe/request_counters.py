@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS, DurationHistogram
 from infergate.core.errors import CLIENT_ERRORS
 from infergate.core.request_record import RequestRecord
@@ -88,6 +89,7 @@ def _urgency(outcomes: dict[str, int]) -> tuple[int, int]:
     return total - outcomes.get("ok", 0) - int(client_errors(outcomes)), total
 
 
+@mypyc_attr(native_class=False)
 class RequestCounters(Collector):
     """The request metrics of a process. The object is not thread-safe. ``names`` returns the
     configured routes and backends, or None if they are unknown. A scrape drops the counters of all
