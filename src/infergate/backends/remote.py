@@ -451,8 +451,7 @@ class RemoteBackend(Generic[Req, Resp]):
     async def describe(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return a model's metadata. It is at most a minute old or, with ``refresh``, a second
-        old."""
+        """Return a model's metadata, at most a minute old or, with ``refresh``, a second old."""
         context.shorten_deadline(time.monotonic() + self._sender.preparation.timeout_for(context))
         try:
             return await self._metadata_cache.get(model, version, context, refresh=refresh)
