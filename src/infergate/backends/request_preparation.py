@@ -1,4 +1,4 @@
-"""What every exchange with a backend begins with: the deadline and the forwarded headers. mypyc
+"""The start of every exchange with a backend: the deadline and the forwarded headers. mypyc
 compiles this module, unlike ``request_sender``."""
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def iso_time(now: float) -> str:
     return f"{_iso_second(micros // 1_000_000)}.{_DIGITS[micros // 1000 % 1000]}+00:00"
 
 
-def _six_places(seconds: float) -> str:
+def _to_microseconds(seconds: float) -> str:
     """Format ``seconds`` with six decimal places."""
     if not 0.0 <= seconds < _ALMOST_A_SECOND:
         return f"{seconds:.6f}"
@@ -163,8 +163,8 @@ def _line_formatter(
             if request_id and peer and _is_plain(request_id + peer)
             else format_fields(dict(zip(_REQUEST, request, strict=True))),
             labels(shared),
-            _six_places(seconds),
-            _six_places(backend_seconds),
+            _to_microseconds(seconds),
+            _to_microseconds(backend_seconds),
             bytes_in,
             bytes_out,
             optional,
