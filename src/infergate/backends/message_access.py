@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
+from infergate.core.records import record
 from infergate.core.wire import HttpRequest, RpcRequest
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MessageAccess(Generic[Req, Resp]):
     """Functions that read and change the messages of one transport. ``unavailable_statuses`` are
     the statuses of an unavailable endpoint: HTTP 502, 503 and 504 (Envoy's gateway failures) or

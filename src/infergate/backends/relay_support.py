@@ -1,14 +1,17 @@
-"""The interface of backends that exchange messages without a task. mypyc cannot compile this
-module, because ``isinstance`` needs the protocol class."""
+"""The interfaces of backends that take wire messages, with and without a task. mypyc cannot compile
+this module, because ``isinstance`` needs the protocol classes."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Protocol, runtime_checkable
 
 from infergate.backends.codec_offload import BackendCodecOffload
 from infergate.backends.request_sender import RequestSender
 from infergate.codecs.base import Codec, Profile
 from infergate.core.messages import ModelMetadata
+from infergate.core.request_context import RequestContext
+from infergate.core.sequences import SequenceKey
 
 
 @runtime_checkable
@@ -35,4 +38,39 @@ class SupportsRelay(Protocol):
 
     def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
         """Return the metadata of a model, or None if the server must be queried."""
+        ...
+
+
+@runtime_checkable
+class SupportsRawMessages(Protocol):
+    """A backend that takes wire messages unchanged."""
+
+    codec: Codec[Any, Any]
+
+    @property
+    def has_several_endpoints(self) -> bool:
+        """Whether the backend has several endpoints, so that a sequence must stay on one
+        endpoint."""
+        ...
+
+    def infer(
+        self, wire: Any, context: RequestContext, sequence: SequenceKey | None = None
+    ) -> Awaitable[Any]:
+        """Send the inference ``wire`` and return the wire response. ``sequence`` contains the
+        backend's name of the model."""
+        ...
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether inferences may wait for others, by their priority."""
+        ...
+
+    @property
+    def fixed_profile(self) -> Profile | None:
+        """The configured profile of the servers, or None if the profile is detected."""
+        ...
+
+    async def request_profile(self, context: RequestContext) -> Profile:
+        """Return the servers' profile for a request. The profile is detected only if the request
+        depends on it."""
         ...

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from infergate.backends.attempts import BegunExchange
 from infergate.backends.base import add_backend_name
 from infergate.backends.endpoints import AttemptOutcome, EndpointHandle
+from infergate.backends.request_preparation import RequestPreparation
 from infergate.backends.request_sender import RequestSender
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
@@ -84,8 +85,9 @@ class RelayedExchange(Generic[Req, Resp]):
         context = self.context
         started = self.started_at = time.monotonic()
         try:
-            deadline = sender.set_deadline(context, started)
-            sender.prepare_request(request, context)
+            preparation: RequestPreparation = sender.preparation
+            deadline = preparation.set_deadline(context, started)
+            preparation.prepare(request, context)
             hash_key = sender.hash_key
             if hash_key is None:
                 handle = sender.endpoints.choose()

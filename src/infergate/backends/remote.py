@@ -37,7 +37,8 @@ from infergate.backends.metadata_cache import (
     add_configuration,
 )
 from infergate.backends.profile_detection import ProfileDetection
-from infergate.backends.request_sender import RequestSender, deadline_error
+from infergate.backends.request_preparation import deadline_error
+from infergate.backends.request_sender import RequestSender
 from infergate.backends.single_flight import STALE_SECONDS
 from infergate.codecs.base import Codec, Profile, SupportsServerVariants, SupportsStreaming
 from infergate.codecs.profiles import GENERIC, detect_profile
@@ -371,8 +372,8 @@ class RemoteBackend(Generic[Req, Resp]):
         """Execute ``operation`` on every endpoint concurrently. Loading or unloading a model drops
         its cached metadata."""
         wire = self.codec.build_request(operation, await self.server_profile(context))
-        self._sender.prepare_request(wire, context)
-        context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
+        self._sender.preparation.prepare(wire, context)
+        context.shorten_deadline(time.monotonic() + self._sender.preparation.timeout_for(context))
         started = time.monotonic()
         try:
             exchanges = (
@@ -426,7 +427,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     async def server_profile(self, context: RequestContext) -> Profile:
         """Return the declared or detected profile. Raises GatewayError."""
-        context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
+        context.shorten_deadline(time.monotonic() + self._sender.preparation.timeout_for(context))
         try:
             return await self._profile_detection.profile(context)
         except TimeoutError:
@@ -450,9 +451,8 @@ class RemoteBackend(Generic[Req, Resp]):
     async def describe(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return a model's metadata. It is at most a minute old or, with ``refresh``, a second
-        old."""
-        context.shorten_deadline(time.monotonic() + self._sender.timeout_for(context))
+        """Return a model's metadata, at most a minute old or, with ``refresh``, a second old."""
+        context.shorten_deadline(time.monotonic() + self._sender.preparation.timeout_for(context))
         try:
             return await self._metadata_cache.get(model, version, context, refresh=refresh)
         except TimeoutError:

@@ -35,6 +35,7 @@ from infergate.backends.endpoints import AttemptOutcome, EndpointHandle
 from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.hedging import run_hedged
 from infergate.backends.message_access import MessageAccess
+from infergate.backends.request_preparation import RequestPreparation, deadline_error
 from infergate.backends.request_queue import RequestQueue
 from infergate.core.connect_time import take_connect_seconds
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -83,8 +84,9 @@ class RequestSender(Generic[Req, Resp]):
         self.endpoints: Final = state.endpoints
         self._upstream: Final = upstream
         self.access: Final = access
-        self.timeout: Final = settings.timeout
-        self.request_filter: Final = settings.request_filter
+        self.preparation: Final = RequestPreparation(
+            settings.backend, settings.timeout, settings.request_filter, access.add_request_headers
+        )
         self._response_filter: Final = settings.response_filter
         self._state: Final = state
         self.retry_budget: Final = state.retry_budget
@@ -103,19 +105,6 @@ class RequestSender(Generic[Req, Resp]):
         vars(copied).update(_upstream=upstream, begin=begin)
         return copied
 
-    def timeout_for(self, context: RequestContext) -> float:
-        """Return the timeout of the route in seconds. If the route has no timeout, return the
-        backend's timeout."""
-        timeout = context.policy.timeout
-        return self.timeout if timeout is None else timeout
-
-    def prepare_request(self, wire: Any, context: RequestContext) -> None:
-        """Add the forwarded client headers to ``wire``, and charge the response to the client's
-        request."""
-        wire.memory = context.memory
-        if forwarded := self.request_filter.select(context.headers):
-            self.access.add_request_headers(wire, forwarded)
-
     async def exchange(
         self,
         wire: Req,
@@ -130,8 +119,8 @@ class RequestSender(Generic[Req, Resp]):
         attempts, budget = None, self.retry_budget
         if begun is None:
             started = time.monotonic()
-            self.set_deadline(context, started)
-            self.prepare_request(wire, context)
+            self.preparation.set_deadline(context, started)
+            self.preparation.prepare(wire, context)
             budget.active_requests += 1
         else:
             started = begun.started_at
@@ -171,17 +160,6 @@ class RequestSender(Generic[Req, Resp]):
             self.collect_headers(response, context)
         return response
 
-    def set_deadline(self, context: RequestContext, now: float) -> float:
-        """Apply the timeout to ``context`` and return its deadline. Raises TIMEOUT if the deadline
-        has passed."""
-        timeout, deadline = context.policy.timeout, context.deadline
-        latest = now + (self.timeout if timeout is None else timeout)
-        if deadline is None or latest < deadline:
-            context.deadline = deadline = latest
-        if deadline <= now:
-            raise deadline_error(self.backend)
-        return deadline
-
     def _make_attempts(self, context: RequestContext, sequence: SequenceKey | None) -> Attempts:
         choose: ChooseEndpoint = self.endpoints.choose
         if sequence is not None:
@@ -213,7 +191,7 @@ class RequestSender(Generic[Req, Resp]):
         hedge: HedgePolicy | None,
     ) -> Resp:
         started = time.monotonic()
-        context.shorten_deadline(started + self.timeout_for(context))
+        context.shorten_deadline(started + self.preparation.timeout_for(context))
         try:
             await queue.enter(context)
         finally:
@@ -271,7 +249,7 @@ class RequestSender(Generic[Req, Resp]):
     async def exchange_with(
         self, handle: EndpointHandle, wire: Req, context: RequestContext
     ) -> Resp:
-        """Send ``wire``, which ``prepare_request`` has prepared, to one endpoint before the
+        """Send ``wire``, which ``preparation`` has prepared, to one endpoint before the
         request's deadline."""
         assert context.deadline is not None
         if context.deadline <= time.monotonic():
@@ -337,10 +315,10 @@ class RequestSender(Generic[Req, Resp]):
         demand. The upstream must support streams."""
         queue = self.queue
         if queue is not None:
-            context.shorten_deadline(time.monotonic() + self.timeout_for(context))
+            context.shorten_deadline(time.monotonic() + self.preparation.timeout_for(context))
             await queue.enter(context)
         try:
-            self.prepare_request(wire, context)
+            self.preparation.prepare(wire, context)
             attempts = self._make_attempts(context, sequence)
             self.retry_budget.active_requests += 1
             try:
@@ -396,7 +374,7 @@ class RequestSender(Generic[Req, Resp]):
     ) -> Resp | None:
         """Return the next message, or None after the last message. ``max_wait`` is in seconds."""
         started = time.monotonic()
-        context.shorten_deadline(started + self.timeout_for(context))
+        context.shorten_deadline(started + self.preparation.timeout_for(context))
         assert context.deadline is not None
         seconds = context.deadline - started
         try:
@@ -450,7 +428,7 @@ class RequestSender(Generic[Req, Resp]):
             )
         if error.kind is Kind.BACKEND_GARBAGE:
             return AttemptOutcome.BROKEN
-        time_allowed = self.timeout_for(context)
+        time_allowed = self.preparation.timeout_for(context)
         if context.policy.retry.per_try_timeout is not None:
             time_allowed = min(time_allowed, context.policy.retry.per_try_timeout)
         used_full_time = error.kind is Kind.TIMEOUT and seconds >= time_allowed - CLOCK_TOLERANCE
@@ -475,8 +453,3 @@ class RequestSender(Generic[Req, Resp]):
             )
         finally:
             del error  # the error's traceback will refer to this frame
-
-
-def deadline_error(backend: str) -> GatewayError:
-    """Return the error for a deadline that passed before ``backend`` was contacted."""
-    return GatewayError(Kind.TIMEOUT, f"backend '{backend}': the deadline has passed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from infergate.core.datatypes import Datatype
@@ -49,42 +48,55 @@ class TraceContext(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class RequestContext:
     """A request in progress. The transport creates it.
 
     ``deadline`` is in seconds on the clock of ``time.monotonic``, or None if the client sets no
-    deadline. ``headers`` are the client's HTTP headers or gRPC metadata, with lower-case names."""
+    deadline. ``headers`` are the client's HTTP headers or gRPC metadata, with lower-case names.
+    ``peer_identity`` are the subjectAltNames of the client certificate verified by TLS: first URIs
+    (SPIFFE), then DNS names, e-mail addresses and IP addresses. It is empty if the client presented
+    no certificate."""
 
-    peer: str
-    deadline: float | None = None
-    stream_deadline: float | None = None
-    """For a request with a stream of responses, the client's deadline for the whole stream.
-    ``deadline`` then applies to the next message."""
-    policy: RoutePolicy = DEFAULT_ROUTE_POLICY
-    """The settings of the request's route. They are set when the route is found."""
-    headers: Mapping[str, str] = NO_HEADERS
-    peer_identity: tuple[str, ...] = ()
-    """The subjectAltNames of the client certificate verified by TLS: first URIs (SPIFFE), then DNS
-    names, e-mail addresses and IP addresses. It is empty if the client presented no certificate."""
-    unsupported_datatypes: frozenset[Datatype] = frozenset()
-    """Datatypes that the client's protocol cannot carry."""
-    permit: Permit | None = None
-    """The authenticated client. It is None if the client is not authenticated."""
-    trace: TraceContext | None = None
-    """The trace of the request. It is None if the request is not traced."""
-    request_id: str = ""
-    priority: int = 0
-    """The priority in the client's message, or 0. It is read only if the backend has a queue."""
-    abort_error: GatewayError | None = None
-    """The error that the client receives if the gateway aborts the request while it is in progress.
-    The gateway sets it and cancels the request."""
-    memory: MemoryAccount = UNLIMITED
-    """The request's share of the memory budget. By default, nothing is charged."""
-    response_headers: Mapping[str, str] = NO_HEADERS
-    """Headers of the backend's response that are returned to the client."""
-    record: RequestRecord = field(default_factory=RequestRecord)
-    """The facts that are logged and counted."""
+    def __init__(  # noqa: PLR0913, PLR0917 - mypyc does not compile a dataclass's own
+        self,
+        peer: str,
+        deadline: float | None = None,
+        stream_deadline: float | None = None,
+        policy: RoutePolicy = DEFAULT_ROUTE_POLICY,
+        headers: Mapping[str, str] = NO_HEADERS,
+        peer_identity: tuple[str, ...] = (),
+        request_id: str = "",
+        memory: MemoryAccount = UNLIMITED,
+        record: RequestRecord | None = None,
+    ) -> None:
+        self.peer = peer
+        self.deadline = deadline
+        self.stream_deadline = stream_deadline
+        """For a request with a stream of responses, the client's deadline for the whole stream.
+        ``deadline`` then applies to the next message."""
+        self.policy = policy
+        """The settings of the request's route. They are set when the route is found."""
+        self.headers = headers
+        self.peer_identity = peer_identity
+        self.unsupported_datatypes: frozenset[Datatype] = frozenset()
+        """Datatypes that the client's protocol cannot carry."""
+        self.permit: Permit | None = None
+        """The authenticated client. It is None if the client is not authenticated."""
+        self.trace: TraceContext | None = None
+        """The trace of the request. It is None if the request is not traced."""
+        self.request_id = request_id
+        self.priority = 0
+        """The priority in the client's message, or 0. It is read only if the backend has a
+        queue."""
+        self.abort_error: GatewayError | None = None
+        """The error that the client receives if the gateway aborts the request while it is in
+        progress. The gateway sets it and cancels the request."""
+        self.memory = memory
+        """The request's share of the memory budget. By default, nothing is charged."""
+        self.response_headers: Mapping[str, str] = NO_HEADERS
+        """Headers of the backend's response that are returned to the client."""
+        self.record = RequestRecord() if record is None else record
+        """The facts that are logged and counted."""
 
     @property
     def identity(self) -> str:
@@ -107,20 +119,20 @@ class RequestContext:
         as the outcome of this request. The child's record starts with the same operation, model and
         route."""
         record = self.record
-        return RequestContext(
+        child = RequestContext(
             self.peer,
             self.deadline,
             self.stream_deadline,
             self.policy,
             self.headers,
             self.peer_identity,
-            self.unsupported_datatypes,
-            self.permit,
-            self.trace,
             self.request_id,
-            memory=self.memory,
-            record=RequestRecord(record.protocol, record.operation, record.model, record.route),
+            self.memory,
+            RequestRecord(record.protocol, record.operation, record.model, record.route),
         )
+        child.unsupported_datatypes = self.unsupported_datatypes
+        child.permit, child.trace = self.permit, self.trace
+        return child
 
     def shorten_deadline(self, deadline: float) -> None:
         """Set the deadline unless the current deadline is earlier."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.records import EMPTY_MAPPING
 from infergate.core.tensor import Buffer
@@ -17,7 +18,8 @@ from infergate.core.tensor import Buffer
 NO_HEADERS: Final[Mapping[str, str]] = EMPTY_MAPPING
 
 
-@dataclass(slots=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(slots=True, init=False)
 class HttpRequest:
     """An HTTP request. ``path`` is percent-encoded, as received, and excludes the query. ``query``
     excludes the ``?``."""
@@ -32,6 +34,20 @@ class HttpRequest:
     codec_state: Any = field(default=None, init=False, repr=False, compare=False)
     """Results that the codec's ``summarize`` keeps for its later steps. Only that codec uses them,
     and they are not pickled."""
+
+    def __init__(  # noqa: PLR0913 - mypyc does not compile a dataclass's own
+        self,
+        method: str,
+        path: str,
+        query: str = "",
+        headers: Mapping[str, str] = NO_HEADERS,
+        body: Sequence[Buffer] = (),
+        *,
+        memory: MemoryAccount = UNLIMITED,
+    ) -> None:
+        self.method, self.path, self.query = method, path, query
+        self.headers, self.body = headers, body
+        self.memory, self.codec_state = memory, None
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = [field.name for field in fields(self) if field.init and not field.kw_only]
@@ -50,7 +66,8 @@ class BodyStream(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(slots=True, init=False)
 class HttpResponse:
     """An HTTP response. ``headers`` contain neither Content-Length nor hop-by-hop fields, which
     the transport writes.
@@ -64,6 +81,20 @@ class HttpResponse:
     body: Sequence[Buffer] = ()
     reason: str = ""
     body_stream: BodyStream | None = None
+
+    def __init__(
+        self,
+        status: int,
+        headers: Mapping[str, str] = NO_HEADERS,
+        body: Sequence[Buffer] = (),
+        reason: str = "",
+        body_stream: BodyStream | None = None,
+    ) -> None:
+        self.status, self.headers, self.body = status, headers, body
+        self.reason, self.body_stream = reason, body_stream
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.headers, self.body, self.reason)
 
 
 class DeferredMessage(Protocol):
@@ -80,7 +111,8 @@ class DeferredMessage(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(slots=True, init=False)
 class RpcRequest:
     """A unary gRPC call. ``method`` is ``/package.Service/Method``."""
 
@@ -94,11 +126,24 @@ class RpcRequest:
     codec_state: Any = field(default=None, init=False, repr=False, compare=False)
     """Results that the codec's ``summarize`` keeps, as in :class:`HttpRequest`."""
 
+    def __init__(
+        self,
+        method: str,
+        message: Sequence[Buffer] = (),
+        metadata: Mapping[str, str] = NO_HEADERS,
+        *,
+        memory: MemoryAccount = UNLIMITED,
+        deferred: DeferredMessage | None = None,
+    ) -> None:
+        self.method, self.message, self.metadata = method, message, metadata
+        self.memory, self.deferred, self.codec_state = memory, deferred, None
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.method, self.message, self.metadata)
 
 
-@dataclass(slots=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(slots=True, init=False)
 class RpcResponse:
     """The end of a unary gRPC call: a message, or a ``code`` other than 0 (OK) with ``details``."""
 
@@ -106,6 +151,19 @@ class RpcResponse:
     code: int = 0
     details: str = ""
     metadata: Mapping[str, str] = NO_HEADERS
+
+    def __init__(
+        self,
+        message: Sequence[Buffer] = (),
+        code: int = 0,
+        details: str = "",
+        metadata: Mapping[str, str] = NO_HEADERS,
+    ) -> None:
+        self.message, self.code = message, code
+        self.details, self.metadata = details, metadata
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.code, self.details, self.metadata)
 
 
 def join_parts(parts: Sequence[Buffer]) -> Buffer:
@@ -117,4 +175,7 @@ def join_parts(parts: Sequence[Buffer]) -> Buffer:
 
 def total_size(parts: Sequence[Buffer]) -> int:
     """Return the total size of ``parts`` in bytes. Every part is a buffer of bytes."""
-    return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+    size = 0
+    for part in parts:  # the functions ``sum`` and ``map`` take longer for a few parts
+        size += len(part)
+    return size

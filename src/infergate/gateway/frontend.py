@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from infergate.backends.base import Backend
+from infergate.backends.relay_support import SupportsRawMessages
 from infergate.codecs.base import (
     Codec,
     ParsedRequest,
@@ -34,7 +35,7 @@ from infergate.gateway.codec_offload import CodecOffload
 from infergate.gateway.deferred_message import PREFIX_BYTES, leading_fields
 from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.internal_error import internal_error
-from infergate.gateway.pass_through import PassThrough, SupportsRawMessages
+from infergate.gateway.pass_through import PassThrough
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.steps import UNTRACED, Steps
 from infergate.gateway.translation import Translation

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.base import attribute_parse_error
-from infergate.backends.relay_support import SupportsRelay
+from infergate.backends.relay_support import SupportsRawMessages, SupportsRelay
 from infergate.codecs.base import (
-    Codec,
     OutputsNeedTranslationError,
     PartialInferRequest,
-    Profile,
     RequestSummary,
     SupportsPassThrough,
     SupportsPriority,
@@ -41,41 +39,6 @@ KnownMetadata = Callable[
     ModelMetadata | None,
 ]
 """The type of ``InferenceGateway.known_metadata``."""
-
-
-@runtime_checkable
-class SupportsRawMessages(Protocol):
-    """A backend that takes wire messages unchanged."""
-
-    codec: Codec[Any, Any]
-
-    @property
-    def has_several_endpoints(self) -> bool:
-        """Whether the backend has several endpoints, so that a sequence must stay on one
-        endpoint."""
-        ...
-
-    def infer(
-        self, wire: Any, context: RequestContext, sequence: SequenceKey | None = None
-    ) -> Awaitable[Any]:
-        """Send the inference ``wire`` and return the wire response. ``sequence`` contains the
-        backend's name of the model."""
-        ...
-
-    @property
-    def has_queue(self) -> bool:
-        """Whether inferences may wait for others, by their priority."""
-        ...
-
-    @property
-    def fixed_profile(self) -> Profile | None:
-        """The configured profile of the servers, or None if the profile is detected."""
-        ...
-
-    async def request_profile(self, context: RequestContext) -> Profile:
-        """Return the servers' profile for a request. The profile is detected only if the request
-        depends on it."""
-        ...
 
 
 class PassThrough(Generic[Req, Resp]):

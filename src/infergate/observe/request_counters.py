@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
 
+from infergate.core.compilation import mypyc_attr
 from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS, DurationHistogram
 from infergate.core.errors import CLIENT_ERRORS
 from infergate.core.request_record import RequestRecord
@@ -129,6 +130,7 @@ def _sums(series: Iterable[tuple[tuple[str, ...], _Series]]) -> list[RequestFlow
     ]
 
 
+@mypyc_attr(native_class=False)
 class RequestCounters(Collector):
     """The request metrics of a process. The object is not thread-safe. ``names`` returns the
     configured routes and backends, or None if they are unknown. A scrape drops the counters of all

@@ -56,7 +56,7 @@ class Event:
     time: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class EventRequest(HttpRequest):
     """A request without its ``event``."""
 

@@ -56,7 +56,7 @@ _ID: Final = 5
 _FIELDS_PER_TENSOR: Final = 4
 
 
-@dataclass(slots=True)
+@dataclass
 class ValidatedRpcRequest(RpcRequest):
     """A validated inference. ``id`` is the client's id, or 0 if the request has no id."""
 

@@ -49,7 +49,7 @@ _MAX_ID: Final = 2**64 - 1
 _MAX_ID_DIGITS: Final = 20
 
 
-@dataclass(slots=True)
+@dataclass
 class ValidatedHttpRequest(HttpRequest):
     """A validated inference. ``id`` is the client's id, or 0 if the request has no id."""
 

@@ -64,7 +64,7 @@ _TAIL_BYTES: Final = 64
 """Number of bytes at the end of a response's JSON that are searched for the last two brackets."""
 
 
-@dataclass(slots=True)
+@dataclass
 class CheckedRequest(HttpRequest):
     """A validated request: its ``features``, the client's ``id``, and the response format."""
 

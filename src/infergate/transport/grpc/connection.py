@@ -13,6 +13,7 @@ import threading
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from infergate.core.limits import KIB, MIB
+from infergate.core.wire import total_size
 from infergate.transport.http2 import events
 from infergate.transport.http2.connection import Http2Connection
 from infergate.transport.http2.events import Data, Headers, Trailers
@@ -191,7 +192,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
                 held = transport.get_write_buffer_size() if is_paused else 0
                 if len(parts) == 1:
                     transport.write(parts[0])
-                elif sum(map(len, parts)) <= _MAX_JOINED:
+                elif total_size(parts) <= _MAX_JOINED:
                     transport.write(b"".join(parts))
                 else:
                     transport.writelines(parts)

@@ -86,7 +86,10 @@ def read_whole(parts: Sequence[Buffer], max_length: int) -> bytes | None:
     if not 0 <= length <= max_length:
         return None
     flag, announced = PREFIX.unpack_from(part)
-    return bytes(part[_PREFIX_SIZE:]) if announced == length and not flag else None
+    if announced != length or flag:
+        return None
+    message = part[_PREFIX_SIZE:]
+    return message if type(message) is bytes else bytes(message)
 
 
 class SingleMessageReader:

@@ -47,6 +47,8 @@ _CONTENT_TYPE_PREFIXES: Final = ("application/grpc+", "application/grpc;")
 _UNESCAPED: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 """Characters that are not percent-encoded in grpc-message."""
 _MAX_DETAILS: Final = 4096
+_ONE_BYTE: Final = [bytes((number,)) for number in range(MAX_PREFIX_LENGTH)]
+"""The encoded lengths of short values."""
 _CACHED_NAMES: Final = 256
 _MAX_CACHED_NAME: Final = 64  # characters of a cached name
 _HTTP_STATUS_TEXT: Final = "Received http2 header with status: "
@@ -244,7 +246,7 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
         block = b""
     elif 1 <= timeout < _MAX_MILLISECOND_TIMEOUT:
         text = b"%dm" % math.ceil(timeout / 1e-3)
-        block = _TIMEOUT_NAME + bytes((len(text),)) + text
+        block = _TIMEOUT_NAME + _ONE_BYTE[len(text)] + text
     else:
         block = encode_timeout(timeout)
     return block + encode_metadata(metadata) if metadata else block
@@ -259,7 +261,7 @@ def encode_metadata(entries: Mapping[str, str]) -> bytes:
             text = value.strip(" ").encode("ascii")
             size = len(text)
             if size < MAX_PREFIX_LENGTH:
-                block += start + bytes((size,)) + text
+                block += start + _ONE_BYTE[size] + text
             else:
                 block += start + header_blocks.encode_value(value.strip(" "))
         else:

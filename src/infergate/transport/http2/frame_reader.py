@@ -163,7 +163,9 @@ class Http2FrameReader:
                     kind = length_and_kind & 0xFF
                     if kind == HEADERS:
                         if flags in _WHOLE_BLOCK_FLAGS and number and length <= self._max_headers:
-                            block = bytes(data[start:stop])
+                            block = data[start:stop]
+                            if type(block) is not bytes:
+                                block = bytes(block)
                             fields = cached_blocks.get(block)
                             try:
                                 if fields is None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
+from infergate.core.wire import total_size
 from infergate.transport.http2.frames import (
     CONTINUATION,
     DATA,
@@ -79,7 +80,7 @@ class OutboundFrames:
     ) -> bool:
         """Send a whole unary message: header block, body and trailers. Return False if part of the
         message waits."""
-        size, block_size, trailers_size = sum(map(len, parts)), len(block), len(trailers)
+        size, block_size, trailers_size = total_size(parts), len(block), len(trailers)
         if (
             block_size + size + trailers_size > self.max_frame_size
             or size > stream.send_window
@@ -108,7 +109,7 @@ class OutboundFrames:
         """Send the body `parts`, then `trailers` (`Stream.trailers`). Return False if part of the
         body waits."""
         if stream.send_queue is None:
-            size = sum(map(len, parts))
+            size = total_size(parts)
             if size <= stream.send_window and size <= self.window and size <= self.max_frame_size:
                 self._send_now(stream, parts, size, trailers)
                 return True
