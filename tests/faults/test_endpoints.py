@@ -121,7 +121,7 @@ async def test_the_slow_endpoint_of_three_gets_fewer_requests(carrier: str, engi
 async def becomes(ready: Callable[[], Awaitable[bool]], expected: bool) -> None:
     """Wait until the cached readiness has expired."""
     async with asyncio.timeout(SECONDS):
-        while await ready() is not expected:
+        while await ready() is not expected:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
