@@ -482,9 +482,7 @@ class Supervisor:
             slot.kill()
         await wait_for_exit(running, None)
         await self._admin_gateway.stop(0)
-        await self._cancel(
-            self._tasks if self._collection is None else {*self._tasks, self._collection}
-        )
+        await self._cancel({*self._tasks, *filter(None, [self._collection])})
         files, self._files = self._files, None
         if files is not None:
             files.close()
