@@ -67,7 +67,7 @@ def parse_file(data: bytes) -> tuple[ApiKey, ...]:
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8 text") from None
+        raise ValueError("not UTF-8 text") from None
     keys: list[ApiKey] = []
     for number, line in enumerate(lines, 1):
         entry = line.partition("#")[0].strip()
@@ -81,7 +81,7 @@ def parse_file(data: bytes) -> tuple[ApiKey, ...]:
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     if len(keys) > _MAX_KEYS:
-        raise ValueError(f"it has over {_MAX_KEYS} keys")
+        raise ValueError(f"expected at most {_MAX_KEYS} keys, found {len(keys)}")
     return tuple(keys)
 
 

@@ -282,7 +282,7 @@ class EndpointSliceWatch:
         on_change(self.slices.addresses())
         if self.slices.has_no_port and not self._has_no_port:
             _log.warning(
-                "backend '%s': no endpoint of %s has the port; its DNS name is used instead",
+                "backend '%s': no endpoint of %s has the backend's port; DNS is used instead",
                 self._backend, self.service, extra=ENDPOINTS_WITHOUT_PORT,
             )  # fmt: skip
         self._has_no_port = self.slices.has_no_port

@@ -49,7 +49,7 @@ def generate_package(kind: str, name: str, directory: Path) -> list[Path]:
     values = {"name": name, "module": _module_name(name), "class": _class_name(name)}
     values |= {"group": group, "object": _fill_in(target, values)}
     if kind == "codec" and name in codec_plugins():
-        raise PackageError(f"the protocol '{name}' exists already")
+        raise PackageError(f"the protocol '{name}' already exists")
     folder = directory / name
     if folder.exists():
         raise PackageError(f"'{folder}' already exists")
@@ -66,14 +66,17 @@ def generate_package(kind: str, name: str, directory: Path) -> list[Path]:
 def _module_name(name: str) -> str:
     if len(name) > _MAX_NAME_CHARS or not _NAME.fullmatch(name):
         raise PackageError(
-            f"'{name[:80]}' is not a name: up to {_MAX_NAME_CHARS} lower-case letters, digits and "
-            "single hyphens"
+            f"'{name[:80]}' is not a valid name; expected a lower-case letter, followed by "
+            f"lower-case letters, digits and single hyphens, up to {_MAX_NAME_CHARS} characters"
         )
     module = name.replace("-", "_")
     if keyword.iskeyword(module) or module in sys.stdlib_module_names | _RESERVED_MODULES:
         raise PackageError(f"'{module}' is already the name of a module of Python or infergate")
     if _class_name(name) in _RESERVED_CLASSES:
-        raise PackageError(f"'{name}' would hide {_class_name(name)} of infergate.plugins")
+        raise PackageError(
+            f"'{name}' would define the class {_class_name(name)}, whose name is already in use; "
+            "choose another name"
+        )
     return module
 
 

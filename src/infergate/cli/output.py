@@ -95,7 +95,7 @@ def _routes(state: Json, plan: Json) -> CommandResult:
     ]  # fmt: skip
     headings = ("#", "MODEL", "BACKEND", "REWRITE", *_NUMBERS)
     table = Table(
-        "routes, failures first; of two that match, the lower number wins",
+        "routes, failures first; if several match, the lowest number wins",
         headings, rows, frozenset({0, *range(4, 9)}),
     )  # fmt: skip
     return CommandResult([table], data)

@@ -47,8 +47,8 @@ KSERVE: Final = Profile(
 )
 # The OpenVINO model server has the binary extension over REST (see its source code) and only the
 # six V2 operations that every server has (docs/model_server_rest_api_kfs.md): no configuration,
-# statistics or repository. This profile was not tested with a real server, and the server's name in
-# metadata is an assumption.
+# statistics or repository. This profile has not been tested with a real server, and the server's
+# name in metadata is an assumption.
 OVMS: Final = Profile("ovms", supports_binary=True, loads_by_name=True)
 # Legacy servers differ from each other only in their start options. They load a model by its name.
 TRTSERVER: Final = Profile("trtserver-1.x", supports_classification=True, loads_by_name=True)
@@ -98,7 +98,7 @@ _KIND_CORRECTIONS: Final = (
         ),
         Kind.NOT_FOUND,
     ),
-    # Another infergate sends FAILED_PRECONDITION, which is a BAD_REQUEST of all other servers.
+    # infergate reports a loop as FAILED_PRECONDITION, which other servers use for bad requests.
     (Kind.BAD_REQUEST, re.compile(re.escape(LOOP_TEXT)), Kind.LOOP_DETECTED),
 )
 """Errors that servers report with an ambiguous or misleading code: (reported kind, message pattern,

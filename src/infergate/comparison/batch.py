@@ -22,7 +22,8 @@ from infergate.core.name_globs import name_matcher
 from infergate.core.tensor import Buffer, Tensor
 
 MAX_SHORT_BYTES: Final = 16 * 1024
-"""Maximum size of the tensors of a pair that is pickled when it is packed, which copies them."""
+"""A pair whose tensors have at most this total size is pickled when it is packed. Pickling copies
+the tensors."""
 _PackedTensor = tuple[str, str, tuple[int, ...], Buffer]
 
 

@@ -47,8 +47,8 @@ _TIME_TICKS: Final = 5
 
 
 def render_html(summary: Summary) -> str:
-    """Return the report on ``summary`` as an HTML document. The first screen has the result for
-    everyone; tables and charts by model and output follow."""
+    """Return the report on ``summary`` as an HTML document. The first screen summarizes
+    the result; tables and charts for each model and output follow."""
     report = build_report(summary)
     style = (files("infergate.comparison") / "report.css").read_text("utf-8")
     parts = [
@@ -127,7 +127,7 @@ def _model(model: ModelReport, number: int, max_charted: int) -> Iterator[str]:
     if summary.known:
         facts.append(f"{summary.known:,} of them have known differences.")
     if summary.causes:
-        facts.append(f"Not equal as a whole: {causes_text(summary.causes)}.")
+        facts.append(f"Different outcomes or numbers of responses: {causes_text(summary.causes)}.")
         facts.append(f"Outcomes, old/new: {causes_text(summary.outcomes)}.")
     yield f"<p>{_verdict(model.verdict)}. {_text(' '.join(facts))}</p>"
     yield f'<div class="charts">{_agreement(summary.timeline)}{_latencies(summary)}</div>'

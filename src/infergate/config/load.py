@@ -21,7 +21,7 @@ from infergate.config.tracked_files import TrackedFiles
 from infergate.config.warnings import warning_findings
 
 _MAPPING: Final = "configuration"
-"""The name of a configuration without a file in error messages."""
+"""The name that error messages use for a configuration that does not come from a file."""
 
 
 def load(
@@ -77,7 +77,7 @@ def from_mapping(data: Mapping[str, Any], folder: Path, *, needs_listener: bool 
 
 
 def check_config(config: Config, *, needs_listener: bool = True) -> None:
-    """Check the conflicts between the entries of ``config``, which pydantic does not find. Raises
+    """Check ``config`` for conflicts between its entries, which pydantic cannot detect. Raises
     ConfigError with all errors."""
     findings = _check(outline_config(config), needs_listener=needs_listener)
     mistakes = [Mistake(_MAPPING, 0, format_path(path), text) for path, text in findings]

@@ -132,8 +132,8 @@ class CachedRoute:
         self._tasks: Final[set[asyncio.Task[_Result]]] = set()
         """All running flights, including those for which no client waits."""
         self._versions: Final = BoundedCache[tuple[str, str], str](_MAX_VERSIONS)
-        """The version in the last response of each model and requested version. If no inference was
-        sent yet, it is the version of the first hit."""
+        """The version in the last response of each model and requested version. If no inference
+        has been sent yet, it is the version of the first hit."""
 
     # ---- RouteInferences
 
@@ -228,7 +228,7 @@ class CachedRoute:
             is_first = flight is None
             if flight is None:
                 flight = self._start(key, flight_key, request, context)
-            elif timeout is not None:  # as if this request had been sent
+            elif timeout is not None:  # the backend's timeout also limits requests that only wait
                 context.shorten_deadline(arrived + timeout)
             status = "fwd=miss" if is_first else "fwd=miss; collapsed"
             try:
@@ -296,7 +296,7 @@ class CachedRoute:
                     size = sum(len(tensor.data) for tensor in request.inputs)
                     flight.outlive(context, size)
         if not flight.task.done():
-            raise GatewayError(Kind.TIMEOUT, "the deadline has passed before the response arrived")
+            raise GatewayError(Kind.TIMEOUT, "the deadline passed before the response arrived")
         if is_first:
             headers = flight.context.response_headers
             context.response_headers = {**context.response_headers, **headers}

@@ -39,7 +39,7 @@ from infergate.gateway.steps import ROUTE, UNTRACED, Steps
 from infergate.gateway.traffic_split import TrafficSplit
 from infergate.routing.table import RouteTable, serving_backends
 
-if TYPE_CHECKING:  # summaries cost each process time and memory
+if TYPE_CHECKING:  # importing summaries costs each process time and memory
     from infergate.comparison.summary import Summary
     from infergate.gateway.comparer import MirrorComparer
 
@@ -205,7 +205,7 @@ class RoutingGateway:
             candidates = self._table.candidates(model)
             if any(candidate.version in ("", version) for candidate in candidates):
                 raise GatewayError(
-                    Kind.NOT_FOUND, f"model '{model}' has no route for requests with such headers"
+                    Kind.NOT_FOUND, f"model '{model}' has no route for requests with these headers"
                 )
             if candidates:
                 raise GatewayError(
@@ -279,8 +279,8 @@ class RoutingGateway:
         return (self._plans.get(binding) or self._keep_plan(binding)).stream(request, context)
 
     def check_inference(self, request: InferRequest, context: RequestContext) -> None:
-        """Run the checks of ``infer`` on ``request`` without running the inference. Raises
-        GatewayError."""
+        """Do nothing, because this gateway accepts every request. ``AuthorizedGateway`` checks the
+        client's permit."""
 
     def can_relay(self, protocol: str) -> bool:
         """Return whether a backend may serve inferences of ``protocol`` without a task."""

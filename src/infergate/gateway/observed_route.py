@@ -23,15 +23,15 @@ class ExchangeObserver(Protocol):
     """Receives exchanges of the routes that it observes."""
 
     def selects(self, request: InferRequest, context: RequestContext) -> bool:
-        """Return whether the exchange of ``request`` is to be observed. The gateway calls this
-        method before it sends the request, so that it keeps no responses of streams that are not
+        """Return whether to observe the exchange of ``request``. The gateway calls this method
+        before it sends the request, so that it keeps responses only of streams that are
         observed."""
         ...
 
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
         """Receive a finished exchange. The method runs on the event loop, must return immediately,
-        and must not raise. ``memory`` is the account of the request: an observer that keeps the
-        exchange charges it with ``detach_optional``."""
+        and must not raise. ``memory`` is the account of the request; an observer that keeps the
+        exchange reserves memory for it with ``memory.detach_optional``."""
         ...
 
     def count_lost(self) -> None:
@@ -92,7 +92,7 @@ class ObservedRoute:
 def _report(
     observation: Observation, observers: Sequence[ExchangeObserver], context: RequestContext
 ) -> None:
-    """Pass the exchange to ``observers``, and release it."""
+    """Pass the exchange to ``observers``, then release ``observation``."""
     if observers:
         exchange = observation.exchange()
         for observer in observers:

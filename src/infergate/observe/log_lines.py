@@ -33,8 +33,8 @@ def _event(record: logging.LogRecord) -> tuple[str, str]:
 
 
 class TextLines(logging.Formatter):
-    """Formats ``TIME LEVEL EVENT: MESSAGE``, followed by the record's advice and traceback.
-    For records without an event, the logger's name replaces EVENT."""
+    """Formats a record as ``TIME LEVEL EVENT: MESSAGE``, followed by its advice and traceback. For
+    records without an event, the logger's name replaces EVENT."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text with control characters escaped, because they could hide or forge
@@ -49,7 +49,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Formats a JSON object per record. A traceback is part of the message."""
+    """Formats a record as a JSON object. A traceback is part of the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return ``time``, ``event`` ("log" if the record has no event), ``level``, ``logger``,

@@ -64,7 +64,7 @@ class Metrics:
         self.tasks: Final = gauge("infergate_tasks", "Tasks of the event loop.")
         self.loop_blocked_seconds: Final = counter(
             "infergate_loop_held_up_seconds",
-            "Total time by which the event loop was blocked for 0.1 s or more, in seconds.",
+            "Total delay of the event loop by callbacks of 0.1 s or more, in seconds.",
             unit="seconds",
         )
         self.in_flight_bytes: Final = gauge(
@@ -102,7 +102,7 @@ class Metrics:
         )
         self.config: Final = Info(
             "infergate_config",
-            "The current configuration: the SHA-256 of its files, and its number since the start.",
+            "The current configuration: the SHA-256 of its files, and its number in this run.",
             registry=registry,
         )
         self.refused_connections: Final = counter(
@@ -117,7 +117,7 @@ class Metrics:
         )
         self.certificate_reloads: Final = counter(
             "infergate_certificate_reloads",
-            "Reloads of certificate files: taken, or failed (the previous files stay in use).",
+            "Reloads of certificate files: taken, or failed, which keeps the previous files.",
             ["listener", "outcome"],
         )
         self.open_descriptors: Final = gauge("infergate_open_descriptors", "Open file descriptors.")

@@ -21,7 +21,7 @@ class RequestHook(Plugin):
         call: PluginCall,
     ) -> InferRequest | InferResponse | None:
         """Return None to leave ``request`` unchanged, another request for the same model to replace
-        it, or a response to send without asking the model."""
+        it, or a response to send without calling the model."""
         del request, call
         return None
 

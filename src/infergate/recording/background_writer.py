@@ -102,8 +102,8 @@ class BackgroundWriter:
         self._queue.put(resume)
 
     def close_file(self) -> asyncio.Future[None]:
-        """Write all jobs in the queue, and complete the current file. The future is done when this
-        has ended, which takes long if the disk does not respond."""
+        """Write all jobs in the queue, and complete the current file. The future is done when the
+        file is complete, which can take a long time if the disk does not respond."""
         done: asyncio.Future[None] = self._loop.create_future()
 
         def finish() -> None:

@@ -174,7 +174,8 @@ class _ReceivedInference:
 
 
 class _Backend(BuiltinBackend):
-    """Serves ``models`` by their streams, and keeps the inferences in ``received``."""
+    """Serves ``models``, and records their inferences in ``received``. Unary inferences are run as
+    streams, too."""
 
     def __init__(
         self,

@@ -394,7 +394,7 @@ async def test_endpoints_without_the_port_are_not_used_and_logged_once(
         api.put(endpoint_slice("a", [endpoint("10.0.0.2")], {"http": 1, "metrics": 2}))
         await until(lambda: len(seen.changes) > 1)
     assert seen.changes == [[], []]
-    logged = [each.message for each in caplog.records if "has the port" in each.message]
+    logged = [each.message for each in caplog.records if "has the backend's port" in each.message]
     assert len(logged) == 1
     assert "models/triton" in logged[0]
 

@@ -58,15 +58,15 @@ def test_the_entry_point_names_an_object_of_the_package(
             "x",
             "'route' is not a kind of plug-in; expected codec, backend, hook, transform",
         ),
-        ("hook", "../x", "is not a name"),
-        ("hook", "x" * 41, "is not a name"),
+        ("hook", "../x", "is not a valid name"),
+        ("hook", "x" * 41, "is not a valid name"),
         ("hook", "class", "already the name of a module"),
         ("hook", "json", "already the name of a module"),
         ("hook", "infergate", "already the name of a module"),
         ("hook", "numpy", "already the name of a module"),
-        ("backend", "tensor-metadata", "would hide TensorMetadata"),
-        ("hook", "options", "would hide Options"),
-        ("codec", "graphpipe", "the protocol 'graphpipe' exists already"),
+        ("backend", "tensor-metadata", "would define the class TensorMetadata"),
+        ("hook", "options", "would define the class Options"),
+        ("codec", "graphpipe", "the protocol 'graphpipe' already exists"),
         ("hook", "taken", "already exists"),
     ],
 )
@@ -80,4 +80,4 @@ def test_wrong_operands_are_reported(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["new", "hook"]) == 2
     assert "expected a kind and a name" in capsys.readouterr().err
     assert main(["new", "hook", "Guard"]) == 2
-    assert "'Guard' is not a name" in capsys.readouterr().err
+    assert "'Guard' is not a valid name" in capsys.readouterr().err

@@ -75,7 +75,7 @@ async def test_a_header_selects_the_route() -> None:
 
 async def test_a_request_without_the_header_may_match_no_route() -> None:
     harness = Harness(Route("m", "own", headers={"x-a": "1"}), Route("n", "own", version="2"))
-    with raises_kind(Kind.NOT_FOUND, match="no route for requests with such headers"):
+    with raises_kind(Kind.NOT_FOUND, match="no route for requests with these headers"):
         await harness.send_request()
     with pytest.raises(GatewayError, match="no route for version '3'"):
         await harness.send_request(InferRequest("n", "3"))

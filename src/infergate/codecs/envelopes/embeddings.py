@@ -137,7 +137,7 @@ class EmbeddingsCodec(ClientCodec):
             )
         if not is_unencoded(wire.headers):
             raise GatewayError(
-                Kind.UNSUPPORTED_ENCODING, "requests for embeddings may not be compressed"
+                Kind.UNSUPPORTED_ENCODING, "requests for embeddings must not be compressed"
             )
         model = _find_model(join_parts(wire.body))
         if model not in self._models:

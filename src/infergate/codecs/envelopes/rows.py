@@ -1,4 +1,4 @@
-"""Inferences as nested JSON lists: the base of MLflow's and of Vertex AI's own bodies.
+"""Inferences as nested JSON lists, which MLflow and Vertex AI's own API use as bodies.
 
 *Rule 1.* Names and datatypes of the inputs come from the model's metadata, so a body is read when
 the metadata is known (``json_tensors.row_reader``). *Rule 2.* The response is ``{"predictions":
@@ -97,12 +97,14 @@ class RowsCodec(ClientCodec, ABC):
         if operation is not None:
             return ParsedRequest(operation)
         if not is_unencoded(wire.headers):
-            raise GatewayError(Kind.UNSUPPORTED_ENCODING, "the body may not be compressed")
+            raise GatewayError(Kind.UNSUPPORTED_ENCODING, "the body must not be compressed")
         read = self.body_reader(wire)
         size = total_size(wire.body)
         if size > limits.json:
             raise GatewayError(
-                Kind.TOO_LARGE, f"{size} bytes exceed the limit of {limits.json}", limit="json"
+                Kind.TOO_LARGE,
+                f"{size} bytes of JSON exceed the limit of {limits.json}",
+                limit="json",
             )
         complete = partial(_complete, self._model, read, join_parts(wire.body), limits)
         return PartialInferRequest(self._model, "", complete, size)

@@ -197,7 +197,7 @@ def _encode_strings(label: ElementLabel, flat: list[Node], rules: DataRules) -> 
         return [value.encode("utf-8", rules.unicode_errors) for value in flat]
     except UnicodeEncodeError as error:
         index = flat.index(error.object)
-        raise _element_error(label, index, flat[index], ", with half a surrogate pair") from None
+        raise _element_error(label, index, flat[index], ", with an unpaired surrogate") from None
 
 
 def _check_types(

@@ -101,7 +101,7 @@ def _parse_slowly(text: bytes) -> Node:
         try:
             json.dumps(document, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise bad_request("the JSON holds half a surrogate pair in a string") from None
+            raise bad_request("the JSON has an unpaired surrogate in a string") from None
     return document
 
 

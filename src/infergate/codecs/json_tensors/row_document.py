@@ -132,7 +132,7 @@ def read_members(value: JsonValue, path: str, wanted: Collection[str]) -> dict[s
     cursor = value.cursor()
     cursor.move()  # over the brace
     members: dict[str, JsonValue] = {}
-    # simdjson looks up the part before NUL.
+    # simdjson compares names only up to a NUL, so it would find the wrong member.
     found = {name for name in names if name in wanted and "\0" not in name}
     for name in names:
         cursor.move()  # over the colon
@@ -147,7 +147,7 @@ def read_members(value: JsonValue, path: str, wanted: Collection[str]) -> dict[s
 
 def _parse_leniently(text: bytes, limits: Limits) -> Node:
     check_nesting(text, limits)
-    # Bytes that are not UTF-8 become lone surrogates (PEP 383).
+    # Bytes that are not UTF-8 become unpaired surrogates (PEP 383).
     decoded = text.decode("utf-8-sig", "surrogateescape")
     if "Inf" in decoded:
         decoded = _INF.sub(
@@ -167,12 +167,12 @@ def _parse_leniently(text: bytes, limits: Limits) -> Node:
 
 
 def _check_surrogates(root: Node, decoded: str) -> None:
-    """Raise BAD_REQUEST for half a surrogate pair, which would be mistaken for a byte."""
+    """Raise BAD_REQUEST for an unpaired surrogate, which would be mistaken for a byte."""
     try:
         json.dumps(root, ensure_ascii=False).encode()
         decoded.encode()
     except UnicodeEncodeError:
-        raise bad_request("the JSON holds half a surrogate pair in a string") from None
+        raise bad_request("the JSON has an unpaired surrogate in a string") from None
 
 
 _WHITE_SPACE: Final = re.compile(r"[ \t\r\n]*")

@@ -27,7 +27,8 @@ _MAX_CACHED_CHARACTERS: Final = 200
 
 @record
 class V1PathMatch:
-    """The operation and the model of a request; ``verb`` is the kind of an inference."""
+    """The operation and the model of a request. ``verb`` is ``predict`` or ``explain`` for an
+    inference, and empty for other operations."""
 
     summary: RequestSummary
     verb: str = ""

@@ -56,9 +56,11 @@ def read_classes(name: str, entries: Any, batch: tuple[int, ...], datatype: Data
     """Return an output's classes in the shape ``(*batch, classes)``. Raises BACKEND_GARBAGE."""
     rows = [row.cls for row in entries]
     counts = {len(row) for row in rows}
-    if len(rows) != (batch[0] if batch else 1) or len(counts) != 1:
+    batch_size = batch[0] if batch else 1
+    if len(rows) != batch_size or len(counts) != 1:
         raise backend_garbage(
-            f"output '{name}' has classes for {len(rows)} batch entries, not the batch size"
+            f"output '{name}' has classes for {len(rows)} batch entries; expected the same number "
+            f"of classes for each of {batch_size}"
         )
     (count,) = counts
     if len(rows) * count > MAX_CLASSES:

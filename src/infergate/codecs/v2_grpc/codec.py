@@ -139,7 +139,8 @@ class V2Grpc:
         )
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
-        """Parse any request. Raises UNSUPPORTED for an unknown method, BAD_REQUEST."""
+        """Parse any request. Raises UNSUPPORTED for an unknown method, BAD_REQUEST, and
+        TOO_LARGE."""
         if _operation(wire) is InferRequest:
             request = self._read_inference(wire, limits)
             return stream_messages.without_stream_parameter(request)
@@ -375,7 +376,7 @@ class V2Grpc:
     def rewrite_response(
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """Replace names and id as needed, and replace typed contents by raw contents."""
+        """Replace names and id as needed, and replace typed contents with raw contents."""
         if wire.code:
             raise_status(wire)
         # The specification says: "If specified, this identifier must be returned". MLServer

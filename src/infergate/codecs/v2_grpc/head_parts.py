@@ -66,7 +66,7 @@ def _names(model: str, version: str) -> bytes:
 
 
 def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
-    """Return the description of an input or output, which has the same encoding in requests and
+    """Return the encoding of an input's or output's description. It is the same in requests and
     responses."""
     message = ModelInferRequest()
     message.inputs.add(name=name, datatype=datatype.value, shape=shape)
@@ -75,7 +75,7 @@ def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes
 
 
 def _request(name: str) -> bytes:
-    """Return a requested output."""
+    """Return the encoding of a requested output."""
     message = ModelInferRequest()
     message.outputs.add(name=name)
     part: bytes = message.SerializeToString()

@@ -100,7 +100,7 @@ def validate_inference(
 
 def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
     """Return the sequence that ``wire`` belongs to. A request that was not validated is parsed only
-    if its text may contain the parameter's name."""
+    if its text may contain the name ``sequence_id``."""
     if isinstance(wire, CheckedRequest):
         return wire.sequence_id
     body = decode_body(wire.headers, wire.body, limits)

@@ -32,8 +32,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _HEADERS: Final = {"content-type": f"{server_sent_events.EVENT_STREAM_TYPE}; charset=utf-8"}
 _NO_STREAM_STATUSES: Final = frozenset({404, 405})
-"""The statuses for an unknown path. Servers use the same statuses for an unknown model, which the
-next request reports."""
+"""The statuses for an unknown path. Servers return the same statuses for an unknown model; the
+gateway then sends a unary request, whose response reports that error."""
 
 # ---- for clients ------------------------------------------------------------------------------
 
@@ -100,7 +100,9 @@ def read_response(
     UNSUPPORTED."""
     if wire.status in _NO_STREAM_STATUSES:
         raise GatewayError(
-            Kind.UNSUPPORTED, "the backend has no streams over REST", origin=Origin.BACKEND
+            Kind.UNSUPPORTED,
+            "the backend does not support streams over REST",
+            origin=Origin.BACKEND,
         )
     content_type = wire.headers.get("content-type", "")
     if model is None or not (

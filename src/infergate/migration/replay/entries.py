@@ -77,8 +77,8 @@ def of_model(entries: Iterator[Entry], model: str | None) -> Iterator[Entry]:
 
 
 def read_entry(file: Path, number: int) -> RecordedExchange:
-    """Return the inference ``number`` of ``file``, from 1, in the order of the file. Damaged parts
-    do not count. Raises RecordingError."""
+    """Return inference ``number`` of ``file``, counted from 1 in file order, without damaged parts.
+    Raises RecordingError."""
     count = 0
     for entry in _read(file):
         if isinstance(entry, RecordedExchange):
@@ -112,7 +112,7 @@ def _first_time(file: Path) -> float:
 
 def _merge(files: Sequence[Path], waiting: list[tuple[float, int]]) -> Iterator[Entry]:
     """Yield the entries of ``files``. ``waiting`` has the first times of the files in descending
-    order. A file is opened when the others have reached its first time."""
+    order. A file is opened only when the merge reaches the time of its first inference."""
     heads: list[tuple[float, int, RecordedExchange]] = []
     sources: dict[int, Iterator[Entry]] = {}
 

@@ -77,7 +77,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
         """Handle the peer's SETTINGS."""
 
     def _on_goaway(self, event: events.Goaway) -> None:
-        """Handle the event that the peer accepts no more streams."""
+        """Handle a GOAWAY frame, after which the peer accepts no new streams."""
 
     def _on_failed(self, event: events.Failed) -> None:
         raise NotImplementedError
@@ -250,7 +250,7 @@ class _NoOwner:
         """Ignore the end of the peer's data."""
 
     def sent(self) -> None:
-        """Ignore the event that the queued data was sent."""
+        """Ignore that the queued data was sent."""
 
     def on_reset(self, *_: object) -> None:
         """Ignore a reset."""

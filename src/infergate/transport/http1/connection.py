@@ -43,7 +43,7 @@ class Http1Connection(HttpServerConnection):
                 self._transport, method, response, keep_alive=keep, is_http10=is_http10
             )
         except ValueError:
-            log.exception("cannot send a response to %s", method, extra=BUG)
+            log.exception("cannot send the response to a %s request", method, extra=BUG)
             if response.body_stream is not None:
                 raise
             self._transport.write(response_writer.FALLBACK_RESPONSE)

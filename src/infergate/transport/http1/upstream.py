@@ -36,7 +36,7 @@ class Http1Upstream(PooledUpstream):
     """An ``HttpUpstream`` over HTTP/1.1."""
 
     stream_connection: type[EventStreamConnection] = EventStreamConnection
-    """The connections of ``stream``."""
+    """The class of the connections that ``stream`` opens."""
 
     def __init__(
         self,
@@ -199,4 +199,4 @@ def _target(wire: HttpRequest, endpoint: Endpoint) -> str:
 
 
 def _cannot_send(error: ValueError) -> GatewayError:
-    return GatewayError(Kind.BAD_REQUEST, f"cannot be sent over HTTP: {error}")
+    return GatewayError(Kind.BAD_REQUEST, f"the request cannot be sent over HTTP: {error}")

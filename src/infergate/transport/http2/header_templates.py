@@ -165,7 +165,7 @@ class _Template:
             start = position
             position += length
             values.append(block[start:position])
-        # A truncated value ends after the block.
+        # If the last value is truncated, `position` is past the end of the block.
         if position + len(self._tail) != len(block):
             return None
         for index in encoded:
@@ -175,7 +175,7 @@ class _Template:
 
 class HeaderTemplates:
     """The templates of a connection, with the most recently used first. A new template replaces the
-    last, so that blocks that occur once do not displace templates in use."""
+    one at the end of the list, so that blocks that occur once do not displace templates in use."""
 
     __slots__ = ("_max_size", "_seen_names", "_templates")
 
@@ -204,8 +204,10 @@ class HeaderTemplates:
         return None
 
     def learn(self, block: bytes, fields: HeaderBlock) -> None:
-        """Use `block`, which has no effect on the dynamic table and fits no template, for a new or
-        an existing template. `fields` are its decoded fields."""
+        """Create a template from `block`, or extend the template with the same skeleton.
+
+        `fields` are the decoded fields of `block`. `block` must not affect the dynamic table, and
+        `read` must have returned None for it."""
         names = tuple([name for name, _ in fields.pairs])
         if fields.is_malformed or len(set(names)) != len(names):
             return

@@ -28,7 +28,7 @@ from infergate.transport.server.connection_gate import ConnectionGate
 from infergate.transport.server.tls_transport import TlsBuffers, TlsTransport
 
 _CLEANUP_SECONDS: Final = 1.0
-"""Seconds in which clients read the final responses and cancelled requests clean up."""
+"""Time in seconds for cancelled requests to clean up and for clients to read the last responses."""
 
 AppT = TypeVar("AppT")
 RelayFunction = Callable[[Any, RequestContext, Any], Cancellable | None]

@@ -202,7 +202,7 @@ def test_base64_spellings(text: str) -> None:
         (b'{"inputs": [{"b64": "QQ=="}]}', "tensor 'x': element 0 is an object"),
         (b'{"inputs": ' + b"[" * 70 + b"]" * 70 + b"}", "tensor 'x': shape has 70 dimensions"),
         (b'{"inputs": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested over 100 levels"),
-        (b'{"inputs": ["\\ud800"]}', "half a surrogate pair"),
+        (b'{"inputs": ["\\ud800"]}', "an unpaired surrogate"),
         (b"[1]", "the body must be an object"),
         (b"", "JSON Parse error: The document is empty. at offset: 0"),
         (b'{"inputs": [1,]}', "JSON Parse error"),

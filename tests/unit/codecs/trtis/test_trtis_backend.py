@@ -407,7 +407,7 @@ def test_classes() -> None:
 )
 def test_invalid_classes(entries: list[Any]) -> None:
     error = error_texts(response_pair([output(batch_classes=entries)], b""), CLASSIFIED, CLASSIFY)
-    assert f"has classes for {len(entries)} batch entries, not the batch size" in error[0]
+    assert f"has classes for {len(entries)} batch entries; expected the same number" in error[0]
 
 
 @pytest.mark.no_cover

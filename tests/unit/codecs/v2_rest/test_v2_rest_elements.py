@@ -249,5 +249,5 @@ def test_packed_uint8_must_be_base64_of_the_shape(data: str) -> None:
 
 
 def test_a_lone_surrogate_in_a_response() -> None:
-    with raises_kind(Kind.BACKEND_GARBAGE, match="element 0 is a string, with half"):
+    with raises_kind(Kind.BACKEND_GARBAGE, match="element 0 is a string, with an unpaired"):
         parsed_output('["\\ud800"]', "BYTES")
