@@ -231,9 +231,9 @@ class PythonModelBackend:
         """Return False: the gateway selects the classes."""
         return False
 
-    def stop_threads(self) -> None:
-        """End the threads of a backend that was never used."""
-        self._runner.stop_threads()
+    def discard(self) -> None:
+        """Close the model of a backend that was never used. Blocks the calling thread."""
+        self._runner.discard()
 
     async def close(self) -> None:
         """Close the model."""

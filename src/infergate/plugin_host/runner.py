@@ -126,6 +126,16 @@ class PluginRunner:
                 self.log_failure(f"while it was closed: {error.public}")
         self.stop_threads()
 
+    def discard(self) -> None:
+        """Close a plug-in that was never used. Blocks the calling thread. Never raises."""
+        if type(self.plugin).close is not Plugin.close:
+            closing = asyncio.run_coroutine_threadsafe(self.plugin.close(), self._loop())
+            try:
+                closing.result(CLOSE_SECONDS)
+            except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
+                self.log_failure(f"{self.label} was closed: {describe_exception(error)}", error)
+        self.stop_threads()
+
     def stop_threads(self) -> None:
         """End the threads that are not blocked."""
         self._threads.stop()

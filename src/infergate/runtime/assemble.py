@@ -116,6 +116,7 @@ def assemble(
         functools.partial(_build_parts, shared),
         metrics.loop_blocked_seconds.inc,
         functools.partial(_prepare_plugins, factory),
+        factory.abandon,
     )
     running.history = None if is_worker else sampler
     export_state(running, metrics)

@@ -91,11 +91,11 @@ class _PreparedPlugins:
     models: dict[str, PythonModelBackend] = field(default_factory=dict)
 
     def discard(self) -> None:
-        """End the threads of the new plug-ins."""
+        """Close the new plug-ins. Blocks the calling thread."""
         for runner in self.created:
-            runner.stop_threads()
+            runner.discard()
         for model in self.models.values():
-            model.stop_threads()
+            model.discard()
 
 
 class PluginFactory:
@@ -105,80 +105,89 @@ class PluginFactory:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics: Final = metrics
         self._lock: Final = threading.Lock()
-        self._latest: Config | None = None
-        """The configuration of the latest ``prepare``."""
+        self._latest: _PreparedPlugins | None = None
+        """The plug-ins of the latest ``prepare``, or None if it was abandoned."""
         self._prepared: _PreparedPlugins | None = None
 
     def prepare(
         self, config: Config, limits: Limits, kept: HostedPlugins, backends: Mapping[str, Backend]
     ) -> None:
         """Create the plug-ins of ``config`` except those in ``kept`` and ``backends``. Blocks the
-        calling thread. Raises PluginError.
-
-        The caller may abandon a call that hangs and begin another one. The abandoned call then has
-        no effect."""
-        with self._lock:
-            self._latest = config
-            unused, self._prepared = self._prepared, None
-        if unused is not None:
-            unused.discard()
+        calling thread. Raises PluginError."""
         prepared = _PreparedPlugins(config)
+        if (unused := self._replace(prepared)) is not None:
+            unused.discard()
         try:
-            prepared.hosted = self._host(config, kept, prepared.created)
+            self._host(prepared, kept)
             for name, backend in config.backends.items():
                 if backend.protocol == protocols.PYTHON and name not in backends:
                     prepared.models[name] = self._make_model(name, backend, limits)
+                    self._check_wanted(prepared)
+            with self._lock:
+                self._check_wanted(prepared)
+                self._prepared = prepared
         except PluginError:
             prepared.discard()
             raise
+
+    def abandon(self) -> None:
+        """Discard what ``prepare`` has created. If it is still running, it ends and discards its
+        plug-ins as soon as the plug-in that it waits for has been created."""
+        if (unused := self._replace(None)) is not None:
+            threading.Thread(target=unused.discard, name="infergate plug-ins", daemon=True).start()
+
+    def _replace(self, latest: _PreparedPlugins | None) -> _PreparedPlugins | None:
         with self._lock:
-            is_wanted = self._latest is config
-            if is_wanted:
-                self._prepared = prepared
-        if not is_wanted:
-            prepared.discard()
+            self._latest = latest
+            unused, self._prepared = self._prepared, None
+        return unused
+
+    def _check_wanted(self, prepared: _PreparedPlugins) -> None:
+        if prepared is not self._latest:
+            raise PluginError("the configuration was abandoned")
 
     def host(self, config: Config, kept: HostedPlugins) -> HostedPlugins:
         """Return the hooks and transforms of ``config``. Raises PluginError."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None and prepared.config is config:
             return prepared.hosted
-        created: list[PluginRunner] = []
+        self._latest = prepared = _PreparedPlugins(config)
         try:
-            return self._host(config, kept, created)
+            self._host(prepared, kept)
         except PluginError:
-            for runner in created:
+            for runner in prepared.created:
                 runner.stop_threads()
             raise
+        return prepared.hosted
 
     def model(self, name: str, config: BackendConfig, limits: Limits) -> Backend:
         """Return the Python model backend ``name``. Raises PluginError."""
         prepared = None if self._prepared is None else self._prepared.models.pop(name, None)
         return prepared or self._make_model(name, config, limits)
 
-    def _host(
-        self, config: Config, kept: HostedPlugins, created: list[PluginRunner]
-    ) -> HostedPlugins:
-        """Return the hooks and transforms of ``config``, and add the new ones to ``created``.
-        Raises PluginError."""
+    def _host(self, prepared: _PreparedPlugins, kept: HostedPlugins) -> None:
+        """Create the hooks and transforms of ``prepared`` except those in ``kept``. Raises
+        PluginError."""
         hooks: dict[str, ConfiguredHook] = {}
         transforms: list[tuple[PluginStepConfig, PluginRunner]] = []
         available = list(kept.transforms)
-        for name, hook in config.hooks.items():
+        for name, hook in prepared.config.hooks.items():
             if (configured := kept.hooks.get(name)) is None:
                 configured = self._make_hook(name, hook)
-                created.append(configured.runner)
+                prepared.created.append(configured.runner)
+                self._check_wanted(prepared)
             hooks[name] = configured
-        for step in _transform_steps(config):
+        for step in _transform_steps(prepared.config):
             match = next((item for item in available if item[0] == step), None)
             if match is None:
                 runner = self._make_transform(step)
-                created.append(runner)
+                prepared.created.append(runner)
+                self._check_wanted(prepared)
             else:
                 available.remove(match)
                 runner = match[1]
             transforms.append((step, runner))
-        return HostedPlugins(hooks, transforms)
+        prepared.hosted = HostedPlugins(hooks, transforms)
 
     def _make_hook(self, name: str, config: HookConfig) -> ConfiguredHook:
         from infergate.assembly.plugins import make_hook  # noqa: PLC0415 - only if configured

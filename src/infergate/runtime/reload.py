@@ -128,10 +128,17 @@ class ConfigReloader:
         attempt, task = self._attempt, self._attempt_task
         if attempt is None or task is None:
             return ""
+
+        def waits_for_plugins() -> bool:
+            return not task.done() and (attempt.is_reading or self._is_creating_plugins())
+
         await asyncio.wait({task}, timeout=attempt.began + SLOW_SECONDS - time.monotonic())
-        if task.done() or not (attempt.is_reading or self._is_creating_plugins()):
+        if not waits_for_plugins():
             return ""
-        if await asyncio.to_thread(attempt.files.have_changed):
+        have_changed = await asyncio.to_thread(attempt.files.have_changed)
+        if not waits_for_plugins():  # the plug-ins were created in the meantime
+            return ""
+        if have_changed:
             attempt.is_abandoned = True
             task.cancel()
             return ""

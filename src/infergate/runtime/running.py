@@ -160,7 +160,8 @@ class RunningGateway:
     """The listeners and the parts behind them. ``build`` creates the parts of a configuration. It
     gets the current parts, or None at first, and may reuse some of them. ``report_lag`` is called
     when the event loop was blocked. ``prepare`` runs in a thread before ``build`` of a later
-    configuration, and creates plug-ins."""
+    configuration, and creates plug-ins. ``abandon`` discards those that ``build`` does not use; it
+    may be called while ``prepare`` is running."""
 
     def __init__(
         self,
@@ -168,9 +169,11 @@ class RunningGateway:
         build: Callable[[Config, GatewayParts | None], GatewayParts],
         report_lag: Callable[[float], object] = lambda _: None,
         prepare: Callable[[Config, GatewayParts], None] = lambda *_: None,
+        abandon: Callable[[], None] = lambda: None,
     ) -> None:
         self._build: Final = build
         self._prepare: Final = prepare
+        self._abandon: Final = abandon
         self.is_creating_plugins = False
         """Whether a reload waits for plug-ins. It may be cancelled then."""
         self._lag_monitor: Final = EventLoopLagMonitor(report_lag)
@@ -318,7 +321,11 @@ class RunningGateway:
             finally:
                 self.is_creating_plugins = False
             parts = self._build(config, self._active)
-        except (OSError, PluginError) as error:  # for example, a certificate cannot be read
+        except BaseException as error:
+            self._abandon()
+            if not isinstance(error, OSError | PluginError):
+                raise
+            # For example, a certificate cannot be read.
             raise ConfigRejectedError(str(error)) from error
         self._being_prepared = parts
         try:

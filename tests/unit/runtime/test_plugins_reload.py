@@ -105,13 +105,13 @@ async def test_an_abandoned_reload_has_no_effect_when_its_constructor_returns(
 
     monkeypatch.setattr(plugin_kit.Double, "__init__", init)
     discarded: list[Any] = []
-    stop_threads = PythonModelBackend.stop_threads
+    discard = PythonModelBackend.discard
 
-    def stop(self: PythonModelBackend) -> None:
-        stop_threads(self)
+    def record(self: PythonModelBackend) -> None:
+        discard(self)
         discarded.append(self)
 
-    monkeypatch.setattr(PythonModelBackend, "stop_threads", stop)
+    monkeypatch.setattr(PythonModelBackend, "discard", record)
     running = assemble(config())
     await running.start()
     try:
@@ -129,10 +129,75 @@ async def test_an_abandoned_reload_has_no_effect_when_its_constructor_returns(
             while not discarded:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         assert discarded[0]._model.options.factor == 3
+        assert discarded[0]._model.closed
         await running.reload(config(model={"options": {"factor": 4}}, readiness="strict"))
         assert parts(running)[1] is backend
     finally:
         release.set()
+        await running.stop(0)
+
+
+async def test_an_abandoned_reload_creates_no_further_plugins_and_keeps_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered, release = threading.Event(), threading.Event()
+    created: list[Any] = []
+    create = plugin_kit.Double.__init__
+
+    def init(self: plugin_kit.Double, options: plugin_kit.DoubleOptions) -> None:
+        create(self, options)
+        created.append(self)
+        if options.factor == 3:
+            entered.set()
+            release.wait(60)
+
+    monkeypatch.setattr(plugin_kit.Double, "__init__", init)
+    running = assemble(config())
+    await running.start()
+    try:
+        model = {"protocol": "python", "model": "plugin_kit:Double"}
+        models = {name: model | {"options": {"factor": 3}} for name in ("py", "further")}
+        route = {"model": "*", "backend": "further"}
+        abandoned = config(backends=models, hooks={}, routes=(route,))
+        reload = asyncio.create_task(running.reload(abandoned))
+        await asyncio.to_thread(entered.wait, 60)
+        reload.cancel()
+        await asyncio.gather(reload, return_exceptions=True)
+        release.set()
+        async with asyncio.timeout(20):
+            while not created[-1].closed:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert len(created) == 2, "the model in use, and the one that was being created"
+    finally:
+        release.set()
+        await running.stop(0)
+
+
+async def test_a_configuration_that_is_rejected_after_its_plugins_were_created_closes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    created: list[Any] = []
+    create = plugin_kit.Double.__init__
+
+    def init(self: plugin_kit.Double, options: plugin_kit.DoubleOptions) -> None:
+        create(self, options)
+        created.append(self)
+
+    def fail(*_: object) -> None:
+        raise OSError("a file is missing")
+
+    monkeypatch.setattr(plugin_kit.Double, "__init__", init)
+    running = assemble(config())
+    await running.start()
+    try:
+        monkeypatch.setattr(running, "_build", fail)
+        with pytest.raises(ConfigRejectedError, match="a file is missing"):
+            await running.reload(config(model={"options": {"factor": 3}}))
+        async with asyncio.timeout(20):
+            while not created[-1].closed:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert [each.options.factor for each in created] == [2, 3]
+    finally:
         await running.stop(0)
 
 

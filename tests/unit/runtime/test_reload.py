@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,27 @@ async def test_a_slow_reload_that_waits_for_something_else_is_not_abandoned(
         assert not (await first).error
         assert not (await second).error
     assert len(harness.applied) == 3
+
+
+async def test_a_reload_whose_plugins_have_just_been_created_is_not_abandoned(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "SLOW_SECONDS", 0.01)
+    first = await hanging_reload(harness)
+    checking, answer = threading.Event(), threading.Event()
+
+    def have_changed(_: TrackedFiles) -> bool:
+        checking.set()
+        return answer.wait(20)
+
+    monkeypatch.setattr(TrackedFiles, "have_changed", have_changed)
+    second = harness.reloader.request("POST /reload")
+    assert await asyncio.to_thread(checking.wait, 20)
+    harness.is_creating_plugins = False  # ``apply`` must not be cancelled from now on
+    answer.set()
+    await asyncio.wait({second}, timeout=0.05)
+    assert not first.done()
+    harness.proceed.set()
+    async with asyncio.timeout(20):
+        assert not (await first).error
+        assert not (await second).error

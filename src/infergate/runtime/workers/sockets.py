@@ -57,6 +57,12 @@ async def bind_listener(
     return ListenerSockets(actual, bound_sockets, WorkerLoads(memory, _READER_SLOT), memory)
 
 
+def socket_key(name: str, address: Address) -> str:
+    """Return the key that identifies a listener's sockets. If the address has any free port, the
+    key includes the listener's name."""
+    return str(address) if address.port or address.unix else f"{name} {address}"
+
+
 def socket_layout(listeners: Iterable[ListenerSockets]) -> tuple[SocketLayout, list[int]]:
     """Return the layout of the sockets in a message, and the descriptors to send with it."""
     entries = [(item.address, item.descriptors) for item in listeners]

@@ -41,6 +41,7 @@ from infergate.runtime.assemble import READINESS_RULES, assemble
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console.sources import WorkerCounts
 from infergate.runtime.memory import freeze_objects
+from infergate.runtime.plugins import plugin_names
 from infergate.runtime.recording_actions import RecordingAction
 from infergate.runtime.running import ConfigRejectedError
 from infergate.runtime.worker_group import ProcessEndedError, WorkerGroup
@@ -50,6 +51,7 @@ from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.sockets import (
     ListenerSockets,
     bind_listener,
+    socket_key,
     socket_layout,
     supervisor_config,
     worker_addresses,
@@ -104,7 +106,9 @@ class Supervisor:
         self._collection: asyncio.Task[None] | None = None
         self._past_names_config: Config | None = None
         """The configuration whose names ``_past_metrics`` was last restricted to."""
+        self._reload_lock: Final = asyncio.Lock()
         self._change_lock: Final = asyncio.Lock()
+        """Is held while a worker starts, so that all workers get the same configuration."""
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._restart_tasks: list[asyncio.Task[None]] = []
         self._recording_action: RecordingAction | None = None
@@ -133,7 +137,7 @@ class Supervisor:
     @property
     def addresses(self) -> Mapping[str, Address]:
         addresses = {
-            name: self._sockets[_socket_key(name, address)].address
+            name: self._sockets[socket_key(name, address)].address
             for name, address in worker_addresses(self._config).items()
         }
         admin = self._admin_gateway.listeners
@@ -211,7 +215,7 @@ class Supervisor:
         sockets. Raises OSError."""
         sockets: dict[str, ListenerSockets] = {}
         bind_grpc = load_engine(config.engine).bind_grpc
-        addresses = {_socket_key(*item): item for item in worker_addresses(config).items()}
+        addresses = {socket_key(*item): item for item in worker_addresses(config).items()}
         released = [
             item.bound_sockets.sockets for key, item in existing.items() if key not in addresses
         ]
@@ -265,7 +269,7 @@ class Supervisor:
     @staticmethod
     def _worker_config(config: Config, sockets: Mapping[str, ListenerSockets]) -> Config:
         addresses = {
-            name: sockets[_socket_key(name, address)].address
+            name: sockets[socket_key(name, address)].address
             for name, address in worker_addresses(config).items()
         }
         return worker_config(config, addresses)
@@ -394,16 +398,15 @@ class Supervisor:
     async def _check_ready(self) -> bool:
         if self._admin_gateway.gateway.readiness.is_draining:
             return False
-        responses = await self._request_all(
-            messages.WorkerCommand.CHECK_READY, _READY_TIMEOUT_SECONDS
-        )
+        command = messages.WorkerCommand.CHECK_READY
+        responses = await self._request_all(command, _READY_TIMEOUT_SECONDS)
         missing = [False] * (len(self._slots) - len(responses))
         return READINESS_RULES[self._config.readiness]([*responses, *missing])
 
     # ---- reload
 
     async def reload(self, config: Config) -> None:
-        async with self._change_lock:
+        async with self._reload_lock, self._change_lock:
             if self._is_stopping:
                 raise ConfigRejectedError(_STOPPING)
             old_sockets = self._sockets  # a concurrent stop clears the attribute
@@ -416,6 +419,7 @@ class Supervisor:
                 try:
                     await self._prepare(config, sockets, old_sockets)
                 except BaseException:
+                    await self._request_all(messages.WorkerCommand.DISCARD_PREPARED)
                     self._close(sockets, old_sockets)
                     raise
             except BaseException:
@@ -435,21 +439,25 @@ class Supervisor:
         sockets: Mapping[str, ListenerSockets],
         old_sockets: Mapping[str, ListenerSockets],
     ) -> None:
-        """Make every worker prepare ``config``. If a worker fails, all workers discard it. Raises
-        ConfigRejectedError."""
-        layout, descriptors = socket_layout(
-            item for key, item in sockets.items() if key not in old_sockets
-        )
+        """Make every worker prepare ``config``, including workers that are restarted in the
+        meantime. Raises ConfigRejectedError if a worker fails."""
+        new = (item for key, item in sockets.items() if key not in old_sockets)
+        layout, descriptors = socket_layout(new)
         message = messages.PrepareConfig(self._worker_config(config, sockets), layout)
-        self.is_creating_plugins = True
-        try:
-            slots = [slot for slot, _ in self._serving()]
-            problem = await prepare_all(slots, message, descriptors)
-        finally:
-            self.is_creating_plugins = False
-        if problem or self._is_stopping:
-            await self._request_all(messages.WorkerCommand.DISCARD_PREPARED)
-            raise ConfigRejectedError(problem or _STOPPING)
+        prepared: set[Worker] = set()
+        while slots := [slot for slot, worker in self._serving() if worker not in prepared]:
+            prepared.update(slot.worker for slot in slots if slot.worker)
+            self._change_lock.release()  # workers that end in the meantime are restarted
+            self.is_creating_plugins = bool(plugin_names(config))
+            try:
+                problem = await prepare_all(slots, message, descriptors)
+            finally:
+                self.is_creating_plugins = False
+                await self._change_lock.acquire()
+            if problem:
+                raise ConfigRejectedError(problem)
+        if self._is_stopping:
+            raise ConfigRejectedError(_STOPPING)
 
     # ---- shutdown
 
@@ -492,9 +500,3 @@ class Supervisor:
         for task in tuple(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _socket_key(name: str, address: Address) -> str:
-    """Return the key that identifies a listener's sockets. If the address has any free port, the
-    key includes the listener's name."""
-    return str(address) if address.port or address.unix else f"{name} {address}"

@@ -10,6 +10,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from infergate.plugin_host.instances import CREATE_SECONDS
+from infergate.plugin_host.runner import CLOSE_SECONDS
 from infergate.runtime.plugins import plugin_names
 from infergate.runtime.workers.channel import ChannelClosedError, RequestFailedError
 from infergate.runtime.workers.messages import PrepareConfig, WorkerCommand
@@ -18,7 +19,8 @@ from infergate.runtime.workers.worker import Worker
 
 _PREPARE_SECONDS: Final = 30.0
 """Seconds within which a worker must prepare a configuration, besides creating plug-ins."""
-_DISCARD_SECONDS: Final = 5.0
+_DISCARD_SECONDS: Final = 2 * CLOSE_SECONDS
+"""Seconds within which a worker must discard a configuration, which closes its plug-ins."""
 
 
 @dataclass(slots=True)
@@ -46,25 +48,11 @@ class WorkerSlot:
         except ChannelClosedError:
             return ""  # a new worker will start with the active configuration
         except TimeoutError:
-            suffix = "" if await self.abandon() else " and was killed"
+            suffix = "" if await _abandon(worker) else " and was killed"
             return f"worker {self.number} took longer than {seconds:g} s{suffix}"
         except (RequestFailedError, OSError) as error:
             return str(error)
         return ""
-
-    async def abandon(self) -> bool:
-        """Make the worker stop preparing a configuration, and return whether it still serves. A
-        worker that does not respond is killed."""
-        worker = self.worker
-        if worker is None:
-            return False
-        try:
-            async with asyncio.timeout(_DISCARD_SECONDS):
-                await worker.channel.request(WorkerCommand.DISCARD_PREPARED)
-        except (ChannelClosedError, RequestFailedError, TimeoutError):
-            worker.kill()
-            return False
-        return True
 
     def kill(self) -> None:
         if self.worker is not None:
@@ -76,12 +64,25 @@ async def prepare_all(
 ) -> str:
     """Make all workers prepare a configuration. Return the first problem, or an empty string. If
     the caller is cancelled, all workers discard the configuration."""
+    workers = [slot.worker for slot in slots if slot.worker is not None]
     try:
         problems = await asyncio.gather(*(slot.prepare(message, descriptors) for slot in slots))
     except asyncio.CancelledError:
-        await asyncio.gather(*(slot.abandon() for slot in slots))
+        await asyncio.gather(*map(_abandon, workers))
         raise
     return next(filter(None, problems), "")
+
+
+async def _abandon(worker: Worker) -> bool:
+    """Make ``worker`` stop preparing a configuration, and return whether it still serves. A worker
+    that does not respond is killed."""
+    try:
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            await worker.channel.request(WorkerCommand.DISCARD_PREPARED)
+    except (ChannelClosedError, RequestFailedError, TimeoutError):
+        worker.kill()
+        return False
+    return True
 
 
 async def wait_for_exit(slots: Iterable[WorkerSlot], seconds: float | None) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,10 +17,11 @@ from infergate.gateway.model_catalogue import QUERY_TIMEOUT_SECONDS
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.running import ConfigRejectedError
 from infergate.runtime.workers.channel import ChannelClosedError
-from infergate.runtime.workers.messages import WorkerCommand
+from infergate.runtime.workers.messages import PrepareConfig, WorkerCommand
 from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.supervisor import Supervisor
 from infergate.runtime.workers.worker import Worker, describe_exit
+from infergate.runtime.workers.worker_slot import WorkerSlot
 
 
 def config(port: int, graphpipe: int = 0) -> Config:
@@ -146,3 +149,60 @@ async def test_sockets_are_not_handed_to_a_worker_that_has_ended(
 
 async def reject_message(message: Any) -> Any:
     raise AssertionError(message)
+
+
+class StandIn:
+    """A worker that records its requests. It prepares a configuration until ``is_prepared`` is
+    set."""
+
+    def __init__(self) -> None:
+        self.channel = self
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.started_at, self.pid, self.is_running = time.monotonic(), 1, False
+        self.requests: list[object] = []
+        self.preparing, self.is_prepared = asyncio.Event(), asyncio.Event()
+
+    async def request(self, message: object) -> None:
+        self.requests.append(message)
+        if isinstance(message, PrepareConfig):
+            self.preparing.set()
+            await self.is_prepared.wait()
+
+    def hand_over_sockets(self, descriptors: Any) -> None:
+        pass
+
+    def kill(self) -> None:
+        raise AssertionError("a worker that responds is killed")
+
+
+async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supervisor = Supervisor(config(0), ConfigHistory())
+    first, second, replacement = workers = [StandIn() for _ in range(3)]
+    for slot, worker in zip(supervisor._slots, workers, strict=False):
+        slot.worker, slot.is_serving = cast("Worker", worker), True
+
+    async def start(slot: WorkerSlot) -> None:
+        slot.worker, slot.is_serving = cast("Worker", replacement), True
+
+    monkeypatch.setattr(supervisor, "_start_worker", start)
+    supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
+    async with asyncio.timeout(20):
+        reload = asyncio.create_task(supervisor.reload(config(0)))
+        await first.preparing.wait()
+        restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
+        second.is_prepared.set()
+        second.exited.set_result(1)
+        while supervisor._slots[1].worker is not replacement:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        first.is_prepared.set()
+        await replacement.preparing.wait()
+        assert WorkerCommand.APPLY_PREPARED not in first.requests
+        replacement.is_prepared.set()
+        await reload
+    assert first.requests[-1] == replacement.requests[-1] == WorkerCommand.APPLY_PREPARED
+    assert [type(each) for each in first.requests].count(PrepareConfig) == 1
+    restarts.cancel()
+    await asyncio.gather(restarts, return_exceptions=True)
+    await supervisor.stop(0)
