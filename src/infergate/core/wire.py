@@ -18,6 +18,11 @@ from infergate.core.tensor import Buffer
 NO_HEADERS: Final[Mapping[str, str]] = EMPTY_MAPPING
 
 
+def _no_state() -> None:
+    """The default of ``codec_state``. The ``__init__`` of a dataclass that extends a message calls
+    it, but ignores a default value, which a slot replaces."""
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(slots=True, init=False)
 class HttpRequest:
@@ -31,7 +36,7 @@ class HttpRequest:
     body: Sequence[Buffer] = ()
     memory: MemoryAccount = field(default=UNLIMITED, kw_only=True, repr=False, compare=False)
     """For a request to a backend, the account charged for the response while it is received."""
-    codec_state: Any = field(default=None, init=False, repr=False, compare=False)
+    codec_state: Any = field(default_factory=_no_state, init=False, repr=False, compare=False)
     """Results that the codec's ``summarize`` keeps for its later steps. Only that codec uses them,
     and they are not pickled."""
 
@@ -123,7 +128,7 @@ class RpcRequest:
     """The account charged for the response, as in :class:`HttpRequest`."""
     deferred: DeferredMessage | None = field(default=None, kw_only=True, repr=False, compare=False)
     """The message if it has not been inflated yet; ``message`` is then empty."""
-    codec_state: Any = field(default=None, init=False, repr=False, compare=False)
+    codec_state: Any = field(default_factory=_no_state, init=False, repr=False, compare=False)
     """Results that the codec's ``summarize`` keeps, as in :class:`HttpRequest`."""
 
     def __init__(

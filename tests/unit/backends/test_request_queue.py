@@ -48,7 +48,10 @@ async def _order_of(harness: Harness, contexts: dict[str, RequestContext]) -> li
 
 
 def waiting_call(**fields: Any) -> RequestContext:
-    return RequestContext("test:1", time.monotonic() + 60, **fields)
+    context = RequestContext("test:1", time.monotonic() + 60)
+    for name, value in fields.items():
+        setattr(context, name, value)
+    return context
 
 
 async def test_the_header_precedes_the_parameter_and_the_route() -> None:

@@ -19,7 +19,10 @@ from infergate.core.wire import RpcRequest, RpcResponse
 
 
 def new_context(**fields: Any) -> RequestContext:
-    return RequestContext("test", **fields)
+    context = RequestContext("test")
+    for name, value in fields.items():
+        setattr(context, name, value)
+    return context
 
 
 class LineCodec:
