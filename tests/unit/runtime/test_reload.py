@@ -202,7 +202,7 @@ async def test_a_slow_reload_that_waits_for_something_else_is_not_abandoned(
     assert len(harness.applied) == 3
 
 
-async def test_a_reload_whose_plugins_have_just_been_created_is_not_abandoned(
+async def test_a_reload_is_not_abandoned_after_its_plugins_were_created(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reload, "SLOW_SECONDS", 0.01)
