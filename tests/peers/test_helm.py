@@ -303,6 +303,11 @@ def test_releases_of_one_namespace_do_not_mix(kubernetes_tools: Installed) -> No
             assert chosen["app.kubernetes.io/instance"] == "other"
 
 
+def test_labels_of_the_pods_may_be_empty(kubernetes_tools: Installed) -> None:
+    done = run_helm(kubernetes_tools, "template", "x", str(CHART), "--set", "podLabels=null")
+    assert done.returncode == 0, done.stderr
+
+
 BAD_VALUES = (
     ("replica=3", "replica"),
     ("ports.http=0", "ports.http"),

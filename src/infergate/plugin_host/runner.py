@@ -128,12 +128,20 @@ class PluginRunner:
 
     def discard(self) -> None:
         """Close a plug-in that was never used. Blocks the calling thread. Never raises."""
+
+        async def close() -> None:
+            closing: Any = self.plugin.close()
+            if inspect.isawaitable(closing):  # as in ``run``, the method may be a plain one
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await closing
+
         if type(self.plugin).close is not Plugin.close:
-            closing = asyncio.run_coroutine_threadsafe(self.plugin.close(), self._loop())
+            closing = asyncio.run_coroutine_threadsafe(close(), self._loop())
             try:
-                closing.result(CLOSE_SECONDS)
-            except Exception as error:  # noqa: BLE001 - a plug-in may raise anything
-                self.log_failure(f"{self.label} was closed: {describe_exception(error)}", error)
+                closing.result(2 * CLOSE_SECONDS)  # the plug-in may block its event loop
+            except BaseException as error:  # noqa: BLE001 - a plug-in may raise anything
+                text = f"{self.label} failed while it was closed: {describe_exception(error)}"
+                self.log_failure(text, error)
         self.stop_threads()
 
     def stop_threads(self) -> None:

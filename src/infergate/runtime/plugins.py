@@ -19,6 +19,7 @@ from infergate.gateway.hooked_route import ConfiguredHook, HookedRoute
 from infergate.gateway.route_layers import RouteInferences, RouteLayer
 from infergate.observe.metrics import Metrics
 from infergate.observe.plugin_metrics import HOOK, MODEL, TRANSFORM, PluginKey
+from infergate.plugin_host.instances import CREATE_SECONDS
 from infergate.plugin_host.loading import PluginError
 from infergate.plugin_host.runner import PluginRunner
 from infergate.runtime.layers import LayerFactory
@@ -217,6 +218,11 @@ def plugin_names(config: Config) -> set[PluginKey]:
         *((MODEL, name) for name in models),
         *((TRANSFORM, step.transform) for step in _transform_steps(config)),
     }
+
+
+def plugin_seconds(config: Config) -> float:
+    """Return the seconds that the plug-ins of ``config`` may take to be created."""
+    return CREATE_SECONDS if plugin_names(config) else 0.0
 
 
 def _transform_steps(config: Config) -> list[PluginStepConfig]:

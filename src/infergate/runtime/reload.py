@@ -83,8 +83,13 @@ class ConfigReloader:
         if self._pending is None:
             self._pending = asyncio.create_task(self._reload(trigger))
             self._tasks.add(self._pending)
-            self._pending.add_done_callback(self._tasks.discard)
+            self._pending.add_done_callback(self._forget)
         return self._pending
+
+    def _forget(self, task: asyncio.Task[ReloadResult]) -> None:
+        self._tasks.discard(task)
+        if self._pending is task:  # it failed early, for example because no thread could be started
+            self._pending = None
 
     async def reload(self, trigger: str) -> ReloadResult:
         """Reload for the reason ``trigger``, log the result and return it. Nothing is raised. The

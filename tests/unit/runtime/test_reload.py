@@ -202,7 +202,7 @@ async def test_a_slow_reload_that_waits_for_something_else_is_not_abandoned(
     assert len(harness.applied) == 3
 
 
-async def test_a_reload_is_not_abandoned_once_its_plugins_are_created(
+async def test_a_reload_is_not_abandoned_after_its_plugins_were_created(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reload, "SLOW_SECONDS", 0.01)
@@ -224,3 +224,21 @@ async def test_a_reload_is_not_abandoned_once_its_plugins_are_created(
     async with asyncio.timeout(20):
         assert not (await first).error
         assert not (await second).error
+
+
+async def test_a_reload_that_cannot_check_the_files_does_not_block_later_reloads(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: TrackedFiles) -> bool:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reload, "SLOW_SECONDS", 0.01)
+        patched.setattr(TrackedFiles, "have_changed", fail)
+        first = await hanging_reload(harness)
+        with pytest.raises(RuntimeError, match="thread"):
+            await harness.reloader.reload("SIGHUP")
+    harness.proceed.set()
+    async with asyncio.timeout(20):
+        assert not (await first).error
+        assert not (await harness.reloader.reload("SIGHUP")).error

@@ -41,7 +41,7 @@ from infergate.runtime.assemble import READINESS_RULES, assemble
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console.sources import WorkerCounts
 from infergate.runtime.memory import freeze_objects
-from infergate.runtime.plugins import plugin_names
+from infergate.runtime.plugins import plugin_seconds
 from infergate.runtime.recording_actions import RecordingAction
 from infergate.runtime.running import ConfigRejectedError
 from infergate.runtime.worker_group import ProcessEndedError, WorkerGroup
@@ -64,7 +64,8 @@ from infergate.transport.net.bind import bind_sockets
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
-"""Seconds after the start of its process within which a worker must accept connections."""
+"""Seconds after the start of its process within which a worker must accept connections, besides
+creating plug-ins."""
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
 """Timeout of a status request in seconds."""
 _COLLECT_TIMEOUT_SECONDS: Final = 5.0
@@ -107,8 +108,6 @@ class Supervisor:
         self._past_names_config: Config | None = None
         """The configuration whose names ``_past_metrics`` was last restricted to."""
         self._reload_lock: Final = asyncio.Lock()
-        self._change_lock: Final = asyncio.Lock()
-        """Is held while a worker starts, so that all workers get the same configuration."""
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._restart_tasks: list[asyncio.Task[None]] = []
         self._recording_action: RecordingAction | None = None
@@ -243,7 +242,8 @@ class Supervisor:
         layout, descriptors = socket_layout(self._sockets.values())
         try:
             worker.hand_over_sockets(descriptors)
-            async with asyncio.timeout(_START_TIMEOUT_SECONDS):
+            seconds = _START_TIMEOUT_SECONDS + plugin_seconds(self._config)
+            async with asyncio.timeout(seconds):
                 config = self._worker_config(self._config, self._sockets)
                 await worker.channel.request(
                     messages.ServeConfig(config, layout, self._recording_action)
@@ -259,7 +259,7 @@ class Supervisor:
         except TimeoutError:
             worker.kill()
             raise ProcessEndedError(
-                f"worker {slot.number} did not start within {_START_TIMEOUT_SECONDS:g} s", 1
+                f"worker {slot.number} did not start within {seconds:g} s", 1
             ) from None
         except BaseException:
             worker.kill()
@@ -292,18 +292,17 @@ class Supervisor:
             self._events.add("worker_ended", f"worker {slot.number} ended: {describe_exit(code)}")
             await asyncio.sleep(wait)
             self._restarts.inc()
-            async with self._change_lock:
-                try:
-                    await self._start_worker(slot)
-                except (ProcessEndedError, OSError) as error:
-                    _log.error("worker %d: %s", slot.number, error, extra=WORKER_FAILED)
-                except Exception:  # noqa: BLE001 - a bug must not end the restarts
-                    _log.exception("bug while starting worker %d", slot.number, extra=BUG)
-                else:
-                    assert slot.worker is not None
-                    pid = slot.worker.pid
-                    _log.info("worker %d is serving, pid %d", slot.number, pid, extra=WORKER_SERVES)
-                    self._events.add("worker_started", f"worker {slot.number} serves again")
+            try:
+                await self._start_worker(slot)
+            except (ProcessEndedError, OSError) as error:
+                _log.error("worker %d: %s", slot.number, error, extra=WORKER_FAILED)
+            except Exception:  # noqa: BLE001 - a bug must not end the restarts
+                _log.exception("bug while starting worker %d", slot.number, extra=BUG)
+            else:
+                assert slot.worker is not None
+                pid = slot.worker.pid
+                _log.info("worker %d is serving, pid %d", slot.number, pid, extra=WORKER_SERVES)
+                self._events.add("worker_started", f"worker {slot.number} serves again")
 
     def _clear_slot(self, slot: WorkerSlot) -> None:
         """Add the ended worker's metrics to the totals, and clear its load."""
@@ -406,7 +405,7 @@ class Supervisor:
     # ---- reload
 
     async def reload(self, config: Config) -> None:
-        async with self._reload_lock, self._change_lock:
+        async with self._reload_lock:
             if self._is_stopping:
                 raise ConfigRejectedError(_STOPPING)
             old_sockets = self._sockets  # a concurrent stop clears the attribute
@@ -429,6 +428,8 @@ class Supervisor:
             if config.recording != self._config.recording:
                 self._recording_action = None
             self._config = config
+            for slot in self._slots:
+                slot.end_start()
             own_change.apply()
             await self._request_all(messages.WorkerCommand.APPLY_PREPARED)
             self._close(old_sockets, sockets)
@@ -447,13 +448,11 @@ class Supervisor:
         prepared: set[Worker] = set()
         while slots := [slot for slot, worker in self._serving() if worker not in prepared]:
             prepared.update(slot.worker for slot in slots if slot.worker)
-            self._change_lock.release()  # workers that end in the meantime are restarted
-            self.is_creating_plugins = bool(plugin_names(config))
+            self.is_creating_plugins = plugin_seconds(config) > 0
             try:
                 problem = await prepare_all(slots, message, descriptors)
             finally:
                 self.is_creating_plugins = False
-                await self._change_lock.acquire()
             if problem:
                 raise ConfigRejectedError(problem)
         if self._is_stopping:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client.core import Metric
 
-from infergate.plugin_host.instances import CREATE_SECONDS
 from infergate.plugin_host.runner import CLOSE_SECONDS
-from infergate.runtime.plugins import plugin_names
+from infergate.runtime.plugins import plugin_seconds
 from infergate.runtime.workers.channel import ChannelClosedError, RequestFailedError
 from infergate.runtime.workers.messages import PrepareConfig, WorkerCommand
 from infergate.runtime.workers.restart_backoff import RestartBackoff
 from infergate.runtime.workers.worker import Worker
 
+_log = logging.getLogger("infergate")
 _PREPARE_SECONDS: Final = 30.0
 """Seconds within which a worker must prepare a configuration, besides creating plug-ins."""
 _DISCARD_SECONDS: Final = 2 * CLOSE_SECONDS
@@ -38,9 +39,7 @@ class WorkerSlot:
         worker = self.worker
         if worker is None:
             return ""
-        seconds = _PREPARE_SECONDS
-        if plugin_names(message.config):
-            seconds += CREATE_SECONDS
+        seconds = _PREPARE_SECONDS + plugin_seconds(message.config)
         try:
             worker.hand_over_sockets(descriptors)
             async with asyncio.timeout(seconds):
@@ -53,6 +52,13 @@ class WorkerSlot:
         except (RequestFailedError, OSError) as error:
             return str(error)
         return ""
+
+    def end_start(self) -> None:
+        """If a worker is starting, with a configuration that has been replaced, end it. It is
+        restarted."""
+        if self.worker is not None and self.worker.is_running and not self.is_serving:
+            _log.info("worker %d is restarted with the new configuration", self.number)
+            self.worker.kill()
 
     def kill(self) -> None:
         if self.worker is not None:

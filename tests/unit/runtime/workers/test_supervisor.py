@@ -161,6 +161,7 @@ class StandIn:
         self.started_at, self.pid, self.is_running = time.monotonic(), 1, False
         self.requests: list[object] = []
         self.preparing, self.is_prepared = asyncio.Event(), asyncio.Event()
+        self.kills = 0
 
     async def request(self, message: object) -> None:
         self.requests.append(message)
@@ -172,7 +173,7 @@ class StandIn:
         pass
 
     def kill(self) -> None:
-        raise AssertionError("a worker that responds is killed")
+        self.kills += 1
 
 
 async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_too(
@@ -203,6 +204,36 @@ async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_t
         await reload
     assert first.requests[-1] == replacement.requests[-1] == WorkerCommand.APPLY_PREPARED
     assert [type(each) for each in first.requests].count(PrepareConfig) == 1
+    assert not first.kills + replacement.kills
+    restarts.cancel()
+    await asyncio.gather(restarts, return_exceptions=True)
+    await supervisor.stop(0)
+
+
+async def test_a_reload_does_not_wait_for_a_worker_that_is_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supervisor = Supervisor(config(0), ConfigHistory())
+    serving, ended, starting = workers = [StandIn() for _ in range(3)]
+    for slot, worker in zip(supervisor._slots, workers, strict=False):
+        slot.worker, slot.is_serving = cast("Worker", worker), True
+
+    async def start(slot: WorkerSlot) -> None:
+        starting.is_running = True
+        slot.worker = cast("Worker", starting)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(supervisor, "_start_worker", start)
+    supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
+    serving.is_prepared.set()
+    async with asyncio.timeout(20):
+        restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
+        ended.exited.set_result(1)
+        while not starting.is_running:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await supervisor.reload(config(0))
+    assert (serving.kills, starting.kills) == (0, 1), "it would serve the previous configuration"
+    starting.is_running = False
     restarts.cancel()
     await asyncio.gather(restarts, return_exceptions=True)
     await supervisor.stop(0)

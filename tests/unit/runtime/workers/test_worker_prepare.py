@@ -12,6 +12,7 @@ import pytest
 
 import plugin_kit
 from infergate.config.schema import Config
+from infergate.runtime import plugins
 from infergate.runtime.assemble import assemble
 from infergate.runtime.workers import worker_slot
 from infergate.runtime.workers.channel import RequestFailedError
@@ -104,7 +105,7 @@ async def test_a_worker_with_a_plugin_that_hangs_is_not_killed(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_slot, "_PREPARE_SECONDS", 0.02)
-    monkeypatch.setattr(worker_slot, "CREATE_SECONDS", 0.03)
+    monkeypatch.setattr(plugins, "CREATE_SECONDS", 0.03)
     assert await harness.prepare(factor=3) == "worker 0 took longer than 0.05 s"
     assert harness.worker.kills == 0
     monkeypatch.undo()
@@ -117,7 +118,7 @@ async def test_a_worker_that_does_not_respond_is_killed(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_slot, "_PREPARE_SECONDS", 0.01)
-    monkeypatch.setattr(worker_slot, "CREATE_SECONDS", 0.0)
+    monkeypatch.setattr(plugins, "CREATE_SECONDS", 0.0)
     monkeypatch.setattr(worker_slot, "_DISCARD_SECONDS", 0.01)
     harness.worker.is_silent = True
     assert await harness.prepare() == "worker 0 took longer than 0.01 s and was killed"
