@@ -64,8 +64,7 @@ from infergate.transport.net.bind import bind_sockets
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
-"""Seconds after the start of its process within which a worker must accept connections, besides
-creating plug-ins."""
+"""Seconds from a worker's start until it must accept connections, without creating plug-ins."""
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
 """Timeout of a status request in seconds."""
 _COLLECT_TIMEOUT_SECONDS: Final = 5.0
