@@ -244,6 +244,7 @@ def _build_parts(
         if recorder is not None and (previous is None or recorder is not previous.recorder):
             recorder.close()  # stops the recorder's thread
         raise
+    shared.plugins.keep()
     return GatewayParts(
         config,
         limits,

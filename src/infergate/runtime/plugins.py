@@ -137,6 +137,10 @@ class PluginFactory:
         if (unused := self._replace(None)) is not None:
             threading.Thread(target=unused.discard, name="infergate plug-ins", daemon=True).start()
 
+    def keep(self) -> None:
+        """Leave the plug-ins to the configuration, which is complete now."""
+        self._prepared = None
+
     def _replace(self, latest: _PreparedPlugins | None) -> _PreparedPlugins | None:
         with self._lock:
             self._latest = latest
@@ -149,7 +153,7 @@ class PluginFactory:
 
     def host(self, config: Config, kept: HostedPlugins) -> HostedPlugins:
         """Return the hooks and transforms of ``config``. Raises PluginError."""
-        prepared, self._prepared = self._prepared, None
+        prepared = self._prepared
         if prepared is not None and prepared.config is config:
             return prepared.hosted
         self._latest = prepared = _PreparedPlugins(config)
@@ -163,7 +167,7 @@ class PluginFactory:
 
     def model(self, name: str, config: BackendConfig, limits: Limits) -> Backend:
         """Return the Python model backend ``name``. Raises PluginError."""
-        prepared = None if self._prepared is None else self._prepared.models.pop(name, None)
+        prepared = None if self._prepared is None else self._prepared.models.get(name)
         return prepared or self._make_model(name, config, limits)
 
     def _host(self, prepared: _PreparedPlugins, kept: HostedPlugins) -> None:

@@ -11,6 +11,7 @@ import pytest
 import plugin_kit
 from infergate.backends.python_model import PythonModelBackend
 from infergate.config.schema import Config
+from infergate.runtime import assemble as assemble_module
 from infergate.runtime.assemble import assemble
 from infergate.runtime.running import ConfigRejectedError, RunningGateway
 
@@ -183,14 +184,14 @@ async def test_a_configuration_that_is_rejected_after_its_plugins_were_created_c
         create(self, options)
         created.append(self)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("a file is missing")
 
     monkeypatch.setattr(plugin_kit.Double, "__init__", init)
     running = assemble(config())
     await running.start()
     try:
-        monkeypatch.setattr(running, "_build", fail)
+        monkeypatch.setattr(assemble_module, "make_recorder", fail)
         with pytest.raises(ConfigRejectedError, match="a file is missing"):
             await running.reload(config(model={"options": {"factor": 3}}))
         async with asyncio.timeout(20):

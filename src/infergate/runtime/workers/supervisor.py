@@ -242,16 +242,14 @@ class Supervisor:
         try:
             worker.hand_over_sockets(descriptors)
             seconds = _START_TIMEOUT_SECONDS + plugin_seconds(self._config)
+            config = self._worker_config(self._config, self._sockets)
+            serve = messages.ServeConfig(config, layout, self._recording_action)
             async with asyncio.timeout(seconds):
-                config = self._worker_config(self._config, self._sockets)
-                await worker.channel.request(
-                    messages.ServeConfig(config, layout, self._recording_action)
-                )
+                await worker.channel.request(serve)
         except ChannelClosedError:
             code = await asyncio.shield(worker.exited)
-            raise ProcessEndedError(
-                f"worker {slot.number} ended: {describe_exit(code)}", code
-            ) from None
+            text = f"worker {slot.number} ended: {describe_exit(code)}"
+            raise ProcessEndedError(text, code) from None
         except RequestFailedError as error:
             worker.kill()
             raise OSError(str(error)) from None
