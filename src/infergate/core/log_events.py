@@ -63,6 +63,7 @@ UNWATCHED: Final = _event(
     "no action is needed; raise fs.inotify.max_user_watches to detect changes sooner",
 )
 WORKER_SERVES: Final = _event("worker_serves")
+WORKER_OUTDATED: Final = _event("worker_outdated")
 WORKER_ENDED: Final = _event(
     "worker_ended",
     "find out what ended the worker; SIGKILL often comes from the kernel's out-of-memory killer",

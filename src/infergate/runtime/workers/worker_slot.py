@@ -10,6 +10,7 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
+from infergate.core.log_events import WORKER_OUTDATED
 from infergate.plugin_host.runner import CLOSE_SECONDS
 from infergate.runtime.plugins import plugin_seconds
 from infergate.runtime.workers.channel import ChannelClosedError, RequestFailedError
@@ -57,7 +58,11 @@ class WorkerSlot:
         """If a worker is starting, with a configuration that has been replaced, end it. It is
         restarted."""
         if self.worker is not None and self.worker.is_running and not self.is_serving:
-            _log.info("worker %d is restarted with the new configuration", self.number)
+            _log.info(
+                "worker %d is starting with a replaced configuration and is restarted",
+                self.number,
+                extra=WORKER_OUTDATED,
+            )
             self.worker.kill()
 
     def kill(self) -> None:
