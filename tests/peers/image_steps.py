@@ -175,7 +175,7 @@ def run_image(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
         return done.returncode == 0
 
     deadline = time.monotonic() + _SECONDS
-    while not healthy():
+    while not (healthy() and "serves" in log.read_text()):  # workers serve before it is printed
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)

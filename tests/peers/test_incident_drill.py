@@ -101,11 +101,13 @@ def test_failed_requests_have_timelines_and_inputs(drill: Drill) -> None:
     for sample in failed + timed_out:
         phases = {each["phase"]: each["seconds"] for each in sample["phases"]}
         assert sum(phases.values()) == pytest.approx(sample["seconds"], abs=0.02)
-        assert phases["connect"] + phases["backend"] > 0
+        if sample in failed or "backend" in phases:  # a late request may time out before it is sent
+            assert phases["connect"] + phases["backend"] > 0
         assert sample["advice"]
     shapes = {tuple(map(str, each.values())) for sample in failed for each in sample["inputs"]}
     assert ("pixels", "FP32", "[2, 2]") in shapes
-    assert {each["phase"] for each in timed_out[0]["phases"]} >= {"parse", "queue", "backend"}
+    timelines = [{each["phase"] for each in sample["phases"]} for sample in timed_out]
+    assert any(phases >= {"parse", "queue", "backend"} for phases in timelines)
 
 
 def test_the_slowest_request_waited_for_the_backend(drill: Drill) -> None:

@@ -194,7 +194,8 @@ class Supervisor:
             self._sockets = await self._bind_all(self._config, {})
             await self._admin_gateway.start()
             try:
-                async with asyncio.TaskGroup() as tasks:
+                # a reload waits for all workers: it would end those that are still starting
+                async with self._reload_lock, asyncio.TaskGroup() as tasks:
                     for slot in self._slots:
                         tasks.create_task(self._start_worker(slot))
             except ExceptionGroup as group:

@@ -210,6 +210,40 @@ async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_t
     await supervisor.stop(0)
 
 
+async def test_a_reload_waits_until_the_gateway_has_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supervisor = Supervisor(config(0), ConfigHistory())
+    workers: list[StandIn] = []
+    may_serve = asyncio.Event()
+
+    async def start(slot: WorkerSlot) -> None:
+        worker = StandIn()
+        worker.is_running = True
+        worker.is_prepared.set()
+        workers.append(worker)
+        slot.worker = cast("Worker", worker)
+        await may_serve.wait()
+        slot.is_serving = True
+
+    monkeypatch.setattr(supervisor, "_start_worker", start)
+    async with asyncio.timeout(20):
+        starting = asyncio.create_task(supervisor.start())
+        while len(workers) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        reload = asyncio.create_task(supervisor.reload(config(0)))
+        done, _ = await asyncio.wait({reload}, timeout=0.2)
+        assert not done
+        may_serve.set()
+        await starting
+        await reload
+    assert not sum(each.kills for each in workers)
+    assert {each.requests[-1] for each in workers} == {WorkerCommand.APPLY_PREPARED}
+    for each in workers:
+        each.is_running = False
+    await supervisor.stop(0)
+
+
 async def test_a_reload_does_not_wait_for_a_worker_that_is_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
