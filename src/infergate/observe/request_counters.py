@@ -25,7 +25,8 @@ _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation
 CLIENT_OUTCOMES: Final = frozenset(kind.value for kind in CLIENT_ERRORS)
 MAX_FLOWS: Final = 2000
 """Maximum number of flows that ``flows`` lists one by one."""
-_BUCKETS: Final = len(REQUEST_BUCKETS) + 1
+BUCKETS: Final = len(REQUEST_BUCKETS) + 1
+"""Number of latency buckets of a flow."""
 
 
 class RequestFlow(NamedTuple):
@@ -119,7 +120,7 @@ def _sums(series: Iterable[tuple[tuple[str, ...], _Series]]) -> list[RequestFlow
     for (route, _, backend, *_), counters in series:
         found = sums.get((route, backend))
         if found is None:
-            found = sums[route, backend] = {}, [0] * _BUCKETS
+            found = sums[route, backend] = {}, [0] * BUCKETS
         outcomes, counts = found
         for outcome, count in counters.outcomes.items():
             outcomes[outcome] = outcomes.get(outcome, 0) + count

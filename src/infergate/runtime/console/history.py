@@ -15,9 +15,9 @@ import numpy as np
 
 from infergate.core.duration_histogram import REQUEST_BUCKETS
 from infergate.observe.recent_requests import ProcessSnapshot
+from infergate.observe.request_counters import BUCKETS
 from infergate.runtime.console.history_totals import (
     ALL,
-    BUCKETS,
     ENDPOINT,
     ENDPOINT_COUNTERS,
     ENDPOINT_GAUGES,

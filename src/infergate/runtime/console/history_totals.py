@@ -10,10 +10,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from infergate.core.duration_histogram import REQUEST_BUCKETS
 from infergate.observe.family import HistogramValue, Labels, MetricFamily
 from infergate.observe.recent_requests import ProcessSnapshot
-from infergate.observe.request_counters import RequestFlow, client_errors
+from infergate.observe.request_counters import BUCKETS, RequestFlow, client_errors
 
 Key = tuple[str, str]
 Counts = npt.NDArray[np.int64]
@@ -23,7 +22,6 @@ TRAFFIC: Final = (
     "ok", "client_errors", "failures", "retries", "hedges", "refusals", "ejections",
 )  # fmt: skip
 """The counters of all traffic, of a route and of a backend. The latency buckets follow them."""
-BUCKETS: Final = len(REQUEST_BUCKETS) + 1
 ENDPOINT_COUNTERS: Final = ("ok", "failures", "ejections", "failed_checks")
 ENDPOINT_GAUGES: Final = ("available", "down", "ejected")
 """Numbers of addresses. They follow the counters of an endpoint."""
