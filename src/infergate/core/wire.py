@@ -99,7 +99,8 @@ class HttpResponse:
         self.reason, self.body_stream = reason, body_stream
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.status, self.headers, self.body, self.reason)
+        parts = self.status, self.headers, self.body, self.reason, self.body_stream
+        return type(self), parts
 
 
 class DeferredMessage(Protocol):
