@@ -89,6 +89,16 @@ def is_unencoded(headers: Mapping[str, str]) -> bool:
     return encoding is None or encoding.strip().lower() in {"identity", ""}
 
 
+def check_unencoded(headers: Mapping[str, str], protocol: str) -> None:
+    """Raise UNSUPPORTED_ENCODING if the body of a request of ``protocol`` is encoded."""
+    if not is_unencoded(headers):
+        encoding = headers[CONTENT_ENCODING].strip().lower()
+        raise GatewayError(
+            Kind.UNSUPPORTED_ENCODING,
+            f"content-encoding '{encoding[:40]}' is not supported by {protocol}",
+        )
+
+
 def _too_large(limits: Limits) -> GatewayError:
     return GatewayError(
         Kind.TOO_LARGE, f"the body is over the limit of {limits.body} bytes", limit="body"

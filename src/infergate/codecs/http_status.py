@@ -1,11 +1,14 @@
-"""The HTTP status for each kind of error, and the kind of error for a backend's HTTP status."""
+"""The HTTP statuses of errors for clients, and the errors for the HTTP statuses of backends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from infergate.core.errors import Kind
+from infergate.core.errors import GatewayError, Kind
+
+MAX_MESSAGE_CHARACTERS: Final = 2000
+"""Maximum number of characters of an error message for a client."""
 
 STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     Kind.BAD_REQUEST: 400,
@@ -55,3 +58,16 @@ def kind_of_status(status: int) -> Kind:
     if 400 <= status < 500:
         return Kind.BAD_REQUEST
     return Kind.BACKEND_ERROR if 500 <= status < 600 else Kind.BACKEND_GARBAGE
+
+
+def client_message(text: str) -> str:
+    """Return ``text`` as an error message for a client, which is short and valid Unicode. Names may
+    be as long as a body, and paths may contain lone surrogates."""
+    return text[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
+
+
+def method_not_allowed(method: str, allowed: str) -> GatewayError:
+    """Return the error for a request whose path has only the methods ``allowed``."""
+    return GatewayError(
+        Kind.METHOD_NOT_ALLOWED, f"method {method[:20]} is not allowed here, only {allowed}"
+    )

@@ -2,7 +2,7 @@
 inferences.
 
 An envelope is a codec for clients only. ``sagemaker`` and ``vertex`` carry V2 REST bodies and
-inherit from ``v2_envelope.V2Envelope``, which hands a request to the V2 REST codec under another
+inherit from ``v2_envelope.V2Envelope``, which passes a request to the V2 REST codec under another
 path. The bodies of ``mlflow`` and Vertex AI's own bodies hold nested lists and tables (``rows``,
 ``frames``). The bodies of ``embeddings`` hold texts. A listener serves the envelopes that its
 configuration enables.
@@ -26,7 +26,7 @@ class EnvelopeCodec(Codec[HttpRequest, HttpResponse], Protocol):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Whole paths, which begin with ``/``, and first path segments."""
+        """Complete paths, which begin with ``/``, and first path segments."""
 
 
 ENVELOPES: Final[Mapping[str, Callable[..., EnvelopeCodec]]] = {
@@ -35,5 +35,5 @@ ENVELOPES: Final[Mapping[str, Callable[..., EnvelopeCodec]]] = {
     "mlflow": MlflowCodec,
     "embeddings": EmbeddingsCodec,
 }
-"""The codec of each envelope. Its arguments are the options in the listener's configuration and
-``v2``, the options of the V2 REST codec."""
+"""The functions that create the codecs. Their arguments are the options in the listener's
+configuration, and ``v2``, the options of the V2 REST codec."""

@@ -1,4 +1,4 @@
-"""The base class of codecs for envelopes with their own JSON bodies."""
+"""The base class of envelopes with their own JSON bodies."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from infergate.core.wire import HttpRequest
 
 
 class ClientCodec(NestedListEstimates):
-    """The base class of codecs that no backend speaks, with JSON bodies that are not compressed."""
+    """The base class of codecs for protocols that no backend speaks. Bodies are uncompressed
+    JSON."""
 
     needs_profile: bool = False
     needs_metadata: bool = True
     streaming_methods: frozenset[str] = frozenset()
 
     def build_request(self, *_: Any) -> HttpRequest:
-        """Raise UNSUPPORTED."""
         raise GatewayError(Kind.UNSUPPORTED, "backends do not speak this protocol")
 
     def parse_response(self, *_: Any) -> Response:
-        """Raise UNSUPPORTED."""
         raise GatewayError(Kind.UNSUPPORTED, "backends do not speak this protocol")

@@ -6,7 +6,7 @@ vector for each text or token list.
 model's vectors is fixed. *Rule 2.* The configured input contains texts as BYTES, or tokens as
 integers, with one row for each text or token list. The model's metadata decides the datatype and
 whether the shape of texts is [N] or [N, 1]. *Rule 3.* The configured output has one row for each
-text or token list. It is returned as FP32.
+text or token list. The response contains it as FP32.
 
 Source: OpenAI's API reference. Errors have the form that OpenAI's clients expect.
 """
@@ -32,11 +32,12 @@ from infergate.codecs.base import (
 )
 from infergate.codecs.encodings import is_unencoded
 from infergate.codecs.envelopes.client_codec import ClientCodec
-from infergate.codecs.http_status import STATUS_BY_KIND
+from infergate.codecs.http_status import STATUS_BY_KIND, client_message, method_not_allowed
 from infergate.codecs.json_tensors.json_data import REQUEST_RULES, read_data
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
+    check_json_size,
     is_array,
     json_kind,
     parse_json,
@@ -44,8 +45,7 @@ from infergate.codecs.json_tensors.json_document import (
     read_items,
     read_string,
 )
-from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS
-from infergate.codecs.v2_rest.tensors import check_json_size
+from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.core.datatypes import (
     DATATYPES_BY_NAME,
     FLOATS,
@@ -85,8 +85,8 @@ _ERROR_TYPES: Final = {
 
 @record
 class EmbeddingModel:
-    """The tensors of an embedding model: its ``input``, its ``output`` and, if it has one, the
-    output with the number of tokens of each text."""
+    """The names of the tensors of an embedding model. ``tokens`` is the output with the number of
+    tokens of each text, or empty if the model has no such output."""
 
     input: str
     output: str
@@ -132,9 +132,7 @@ class EmbeddingsCodec(ClientCodec):
     def summarize(self, wire: HttpRequest) -> RequestSummary:
         """Find the model's name without parsing the body."""
         if wire.method != "POST":
-            raise GatewayError(
-                Kind.METHOD_NOT_ALLOWED, f"method {wire.method[:20]} is not allowed here, only POST"
-            )
+            raise method_not_allowed(wire.method, "POST")
         if not is_unencoded(wire.headers):
             raise GatewayError(
                 Kind.UNSUPPORTED_ENCODING, "requests for embeddings must not be compressed"
@@ -149,7 +147,7 @@ class EmbeddingsCodec(ClientCodec):
     ) -> PartialInferRequest[ParsedRequest]:
         summary = self.summarize(wire)
         body = join_parts(wire.body)
-        check_json_size(len(body), limits)
+        check_json_size(len(body), limits.json)
         members = read_all_members(
             parse_json(body if isinstance(body, bytes) else bytes(body), limits), "the body"
         )
@@ -208,7 +206,6 @@ class EmbeddingsCodec(ClientCodec):
         return HttpResponse(200, {"content-type": JSON_TYPE}, [body])
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Return the response for ``error``, with OpenAI's error object."""
         del wire
         status = STATUS_BY_KIND[error.kind]
         if error.kind is Kind.UNSUPPORTED:
@@ -216,7 +213,7 @@ class EmbeddingsCodec(ClientCodec):
         error_type = _ERROR_TYPES.get(
             status, "server_error" if status >= 500 else "invalid_request_error"
         )
-        message = error.public[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
+        message = client_message(error.public)
         code = "model_not_found" if error.kind is Kind.NOT_FOUND else None
         headers = {"content-type": JSON_TYPE, **error_headers(error)}
         if error.kind is Kind.METHOD_NOT_ALLOWED:
@@ -335,7 +332,7 @@ def _check_shape(shape: tuple[int, ...], metadata: TensorMetadata) -> None:
 def _read_vectors(
     outputs: Mapping[str, Tensor], options: EmbeddingFormat
 ) -> npt.NDArray[np.float32]:
-    """Return one vector for each text (Rule 3). Raises BACKEND_GARBAGE."""
+    """Return one vector for each text or token list (Rule 3). Raises BACKEND_GARBAGE."""
     name, count = options.tensors.output, options.count
     tensor = outputs.get(name)
     if tensor is None or tensor.datatype not in FLOATS:

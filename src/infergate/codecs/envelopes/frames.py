@@ -4,8 +4,8 @@
 name, with an element or a list for each row. *Rule 2.* Otherwise, if the model has a single input,
 the table's columns become the input's columns, in the same order: N rows of K columns become a
 matrix of shape [N, K]. *Rule 3.* A column of scalars has the shape [N], or [N, 1] if the input has
-two dimensions. *Rule 4.* Cells of CSV are read as the datatype of their input. An empty cell is NaN
-for floats and an empty string for BYTES."""
+two dimensions. *Rule 4.* Cells of CSV are values of the input's datatype. An empty cell is NaN for
+floats and an empty string for BYTES."""
 
 from __future__ import annotations
 
@@ -94,24 +94,17 @@ def _read_cells(column: str, datatype: Datatype, cells: Sequence[str]) -> list[A
     """Return ``cells`` of CSV as values of ``datatype`` (Rule 4). Raises BAD_REQUEST."""
     if datatype is Datatype.BYTES:
         return list(cells)
-    is_float = datatype in FLOATS
-    read: Callable[[str], Any] = _read_boolean
-    if datatype is not Datatype.BOOL:
-        read = float if is_float else int
-        text = "".join(cells)
-        if "_" in text or not text.isascii():  # Python accepts both in numbers
-            read = _read_strictly
-    texts = [cell or "nan" for cell in cells] if is_float else cells
-    try:
-        values = list(map(read, texts))
-        if is_float and not all(map(math.isfinite, values)):
-            read = _read_non_finite
-            values = list(map(read, texts))
-    except (ValueError, KeyError):
-        wrong = next(cell for cell, text in zip(cells, texts, strict=True) if _fails(read, text))
-        raise bad_request(
-            f"column '{abbreviated(column)}': '{abbreviated(wrong)}' is not {datatype.value}"
-        ) from None
+    read: Callable[[str], Any] = _read_float if datatype in FLOATS else _read_integer
+    if datatype is Datatype.BOOL:
+        read = _read_boolean
+    values: list[Any] = []
+    for cell in cells:
+        try:
+            values.append(read(cell))
+        except (ValueError, KeyError):
+            raise bad_request(
+                f"column '{abbreviated(column)}': '{abbreviated(cell)}' is not {datatype.value}"
+            ) from None
     return values
 
 
@@ -119,38 +112,35 @@ def _read_boolean(cell: str) -> bool:
     return _BOOLEANS[cell.strip().lower()]
 
 
-def _read_strictly(cell: str) -> float:
-    """Read a number without underscores, in ASCII."""
-    if "_" in cell or not cell.isascii():
-        raise ValueError
-    return float(cell)
+def _read_integer(cell: str) -> int:
+    _check_number(cell)
+    return int(cell)
 
 
-def _fails(read: Callable[[str], Any], text: str) -> bool:
-    try:
-        read(text)
-    except (ValueError, KeyError):
-        return True
-    return False
-
-
-def _read_non_finite(text: str) -> Any:
-    """Read a float like the JSON parser, which accepts words for NaN and infinities. Raises
-    ValueError for a finite number that is too large."""
-    number = float(text)
+def _read_float(cell: str) -> Any:
+    """Return a float, or the JSON parser's word for NaN or an infinity. Raises ValueError for a
+    number that is too large."""
+    _check_number(cell)
+    number = float(cell or "nan")
     if math.isfinite(number):
         return number
-    if math.isinf(number) and "inf" not in text.lower():
+    if math.isinf(number) and "inf" not in cell.lower():
         raise ValueError
     return LITERALS["NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"]
 
 
+def _check_number(cell: str) -> None:
+    """Raise ValueError for characters that only Python accepts in numbers."""
+    if "_" in cell or not cell.isascii():
+        raise ValueError
+
+
 class _Columns:
-    """The columns of a table: their ``names``, their ``types``, and the input that consists of all
-    columns (Rule 2), or None if each column is an input."""
+    """The columns of a table: their ``names`` and ``types``, and ``matrix``, the input that
+    consists of all columns (Rule 2), or None if each column is an input."""
 
     def __init__(self, names: Sequence[str], metadata: ModelMetadata, key: str) -> None:
-        """Raises BAD_REQUEST, TOO_LARGE and UNSUPPORTED."""
+        """Match the columns to the inputs. Raises BAD_REQUEST, TOO_LARGE and UNSUPPORTED."""
         if not 0 < len(names) <= MAX_COLUMNS:
             raise GatewayError(
                 Kind.TOO_LARGE if names else Kind.BAD_REQUEST,

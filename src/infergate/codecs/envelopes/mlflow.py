@@ -17,9 +17,8 @@ from infergate.codecs.envelopes.rows import (
     TEXT_HEADERS,
     BodyReader,
     RowsCodec,
-    plain_parameters,
+    read_parameters,
 )
-from infergate.codecs.json_tensors.json_document import read_plain_object
 from infergate.codecs.json_tensors.row_document import JsonValue, parse_document
 from infergate.codecs.json_tensors.row_reader import RowReader, input_types
 from infergate.core.errors import GatewayError, Kind, bad_request
@@ -105,9 +104,7 @@ def _read_json(
     if len(forms) != 1:
         found = " and ".join(forms) or "none"
         raise bad_request(f"the body must have exactly one of {', '.join(_FORMS)}; it has {found}")
-    parameters: Parameters = NO_PARAMETERS
-    if _PARAMS in members and members[_PARAMS].node is not None:
-        parameters = plain_parameters(read_plain_object(members[_PARAMS].node, _PARAMS), _PARAMS)
+    parameters = read_parameters(members, _PARAMS)
     return _read_form(forms[0], members[forms[0]], metadata, limits), parameters
 
 

@@ -1,9 +1,10 @@
 """Inferences as nested JSON lists, which MLflow and Vertex AI's own API use as bodies.
 
-*Rule 1.* Names and datatypes of the inputs come from the model's metadata, so a body is read when
-the metadata is known (``json_tensors.row_reader``). *Rule 2.* The response is ``{"predictions":
-…}``. If all outputs have the same number of rows, it holds a list with an element for each row.
-Otherwise it holds a single element. If the model has several outputs, an element is an object."""
+*Rule 1.* The model's metadata supplies the names and the datatypes of the inputs, so a body is read
+when the metadata is known (``json_tensors.row_reader``). *Rule 2.* The response is
+``{"predictions": …}``. If all outputs have the same number of rows, ``predictions`` is a list with
+an element for each row. Otherwise it is a single element. If the model has several outputs, an
+element is an object."""
 
 from __future__ import annotations
 
@@ -22,14 +23,12 @@ from infergate.codecs.base import (
 )
 from infergate.codecs.encodings import is_unencoded
 from infergate.codecs.envelopes.client_codec import ClientCodec
-from infergate.codecs.http_status import STATUS_BY_KIND
-from infergate.codecs.json_tensors.row_writer import (
-    check_rows,
-    write_columns,
-    write_rows,
-)
+from infergate.codecs.http_status import STATUS_BY_KIND, client_message, method_not_allowed
+from infergate.codecs.json_tensors.json_document import check_json_size, read_plain_object
+from infergate.codecs.json_tensors.row_document import JsonValue
+from infergate.codecs.json_tensors.row_writer import have_rows, write_columns, write_rows
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind, error_headers
+from infergate.core.errors import GatewayError, Kind, bad_request, error_headers
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     HealthStatus,
@@ -45,15 +44,14 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_siz
 
 JSON_HEADERS: Final = {"content-type": "application/json"}
 TEXT_HEADERS: Final = {"content-type": "text/plain"}
-MAX_MESSAGE_CHARACTERS: Final = 2000
 
 BodyReader = Callable[[bytes, ModelMetadata, Limits], tuple[tuple[Tensor, ...], Parameters]]
 """Returns the tensors and the parameters in a body. Raises BAD_REQUEST and TOO_LARGE."""
 
 
 class RowsCodec(ClientCodec, ABC):
-    """Serves inferences of ``model`` at ``predict_path``, and ``operations`` by the paths of their
-    GET requests."""
+    """Serves inferences of ``model`` at ``predict_path``, and each of ``operations`` as a GET at
+    its path."""
 
     name: str
     capabilities: Capabilities = Capabilities(
@@ -75,13 +73,10 @@ class RowsCodec(ClientCodec, ABC):
         return {"error": message}
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        operation = self._operations.get(wire.path)
         allowed = self._allowed_method(wire.path)
         if wire.method != allowed:
-            raise GatewayError(
-                Kind.METHOD_NOT_ALLOWED,
-                f"method {wire.method[:20]} is not allowed here, only {allowed}",
-            )
+            raise method_not_allowed(wire.method, allowed)
+        operation = self._operations.get(wire.path)
         if operation is not None:
             return RequestSummary(type(operation))
         return RequestSummary(InferRequest, self._model)
@@ -100,12 +95,7 @@ class RowsCodec(ClientCodec, ABC):
             raise GatewayError(Kind.UNSUPPORTED_ENCODING, "the body must not be compressed")
         read = self.body_reader(wire)
         size = total_size(wire.body)
-        if size > limits.json:
-            raise GatewayError(
-                Kind.TOO_LARGE,
-                f"{size} bytes of JSON exceed the limit of {limits.json}",
-                limit="json",
-            )
+        check_json_size(size, limits.json)
         complete = partial(_complete, self._model, read, join_parts(wire.body), limits)
         return PartialInferRequest(self._model, "", complete, size)
 
@@ -122,7 +112,7 @@ class RowsCodec(ClientCodec, ABC):
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         status = STATUS_BY_KIND[error.kind]
-        message = error.public[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
+        message = client_message(error.public)
         headers = {**JSON_HEADERS, **error_headers(error)}
         if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
             headers["allow"] = self._allowed_method(wire.path)
@@ -132,25 +122,23 @@ class RowsCodec(ClientCodec, ABC):
 def _complete(
     model: str, read: BodyReader, body: Buffer, limits: Limits, metadata: ModelMetadata
 ) -> ParsedRequest:
-    # A helper process receives long bytes as a view.
+    # A helper process receives a long body as a memoryview.
     tensors, parameters = read(body if isinstance(body, bytes) else bytes(body), metadata, limits)
     return ParsedRequest(InferRequest(model, parameters=parameters, inputs=tensors))
 
 
 def _predictions(outputs: tuple[Tensor, ...]) -> bytes:
     """Return the ``predictions`` of a response (Rule 2)."""
-    try:
-        check_rows(outputs)
-    except GatewayError:
-        return write_columns(outputs)
-    return write_rows(outputs)
+    return write_rows(outputs) if have_rows(outputs) or not outputs else write_columns(outputs)
 
 
-def plain_parameters(values: Mapping[str, Any], key: str) -> Parameters:
-    """Return the members of ``key`` as parameters. Raises BAD_REQUEST for lists and objects."""
+def read_parameters(members: Mapping[str, JsonValue], key: str) -> Parameters:
+    """Return the parameters in the member ``key`` of a body, which may be absent or null. Raises
+    BAD_REQUEST and TOO_LARGE."""
+    if key not in members or members[key].node is None:
+        return NO_PARAMETERS
+    values = read_plain_object(members[key].node, key)
     for name, value in values.items():
         if isinstance(value, list | dict):
-            raise GatewayError(
-                Kind.BAD_REQUEST, f"{key}.{name[:40]} must be a string, a number or a boolean"
-            )
+            raise bad_request(f"{key}.{name[:40]} must be a string, a number or a boolean")
     return {name: value for name, value in values.items() if value is not None} or NO_PARAMETERS

@@ -16,6 +16,7 @@ import orjson
 from infergate.codecs.base import ParsedRequest, PartialInferRequest
 from infergate.codecs.encodings import is_unencoded
 from infergate.codecs.envelopes.v2_envelope import V2Envelope
+from infergate.codecs.http_status import method_not_allowed
 from infergate.codecs.json_tensors.json_document import parse_json, read_members, read_string
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import INDEX_PATH, model_path, repository_path
@@ -121,7 +122,7 @@ class SageMakerCodec(V2Envelope):
 
 
 def _target_model(wire: HttpRequest, segment: str) -> str:
-    """Return the model's name, from SageMaker's header or, without this header, from the path."""
+    """Return the model's name from SageMaker's header or, without the header, from the path."""
     return wire.headers.get(_TARGET_MODEL_HEADER) or decode_segment(segment, "model name")
 
 
@@ -132,7 +133,7 @@ def _rewrite_list_path(wire: HttpRequest) -> None:
     elif wire.method == "POST":
         wire.path, wire.body = repository_path("", _read_load(wire), "load"), ()
     else:
-        raise _wrong_method(wire, _METHODS)
+        raise method_not_allowed(wire.method, _METHODS)
 
 
 def _rewrite_model_path(wire: HttpRequest, segment: str) -> None:
@@ -143,18 +144,12 @@ def _rewrite_model_path(wire: HttpRequest, segment: str) -> None:
         wire.path = repository_path("", _target_model(wire, segment), "unload")
         wire.method, wire.body = "POST", [b'{"parameters":{"unload_dependents":true}}']
     else:
-        raise _wrong_method(wire, _METHODS_OF_MODEL)
-
-
-def _wrong_method(wire: HttpRequest, allowed: str) -> GatewayError:
-    return GatewayError(
-        Kind.METHOD_NOT_ALLOWED, f"method {wire.method[:20]} is not allowed here, only {allowed}"
-    )
+        raise method_not_allowed(wire.method, _METHODS_OF_MODEL)
 
 
 def _read_load(wire: HttpRequest) -> str:
-    """Return the name of the model to load. The ``url`` is only checked, as in Triton, because the
-    backend loads the model from its own repository."""
+    """Return the name of the model to load. As in Triton, the ``url`` is checked but not used,
+    because the backend loads the model from its own repository."""
     size = total_size(wire.body)
     if size > MAX_LOAD_BYTES:
         raise GatewayError(Kind.TOO_LARGE, f"{size} bytes exceed the limit of {MAX_LOAD_BYTES}")

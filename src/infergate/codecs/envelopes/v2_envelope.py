@@ -24,9 +24,9 @@ _UNENCODED: Final = ("", "identity")
 class V2Envelope(V2RestCodec, ABC):
     """The V2 REST codec for requests that arrive under other paths.
 
-    A request is copied to a V2 REST request. The copy gets another path and method, and the V2 REST
+    A request is copied to a V2 REST request. The copy has another path and method, and the V2 REST
     header with the length of the JSON. The client sends this length in the content type
-    (``binary_type;json-header-size=N``), because the platform does not pass on other headers.
+    (``binary_type;json-header-size=N``), because the platform does not forward other headers.
     Responses have the same content type.
 
     The name remains ``v2-rest``, so that inferences pass through to servers of V2 REST.
@@ -48,8 +48,8 @@ class V2Envelope(V2RestCodec, ABC):
         a method of V2 REST. Raises GatewayError."""
 
     def _v2(self, wire: HttpRequest) -> HttpRequest:
-        """Return the request of V2 REST. Raises GatewayError."""
-        if wire.path == "/v2" or wire.path.startswith("/v2/"):  # the result of ``validate``
+        """Return ``wire`` as a request of V2 REST. Raises GatewayError."""
+        if wire.path == "/v2" or wire.path.startswith("/v2/"):  # ``validate`` returned ``wire``
             return wire
         copy: HttpRequest | None = wire.codec_state
         if copy is None:
@@ -61,8 +61,8 @@ class V2Envelope(V2RestCodec, ABC):
         return copy
 
     def _v2_headers(self, wire: HttpRequest) -> Mapping[str, str]:
-        """Return the client's headers for V2 REST, with the length of the JSON as a header. The
-        client sends this length only in the content type. Raises BAD_REQUEST."""
+        """Return the client's headers for V2 REST, with the length of the JSON as a header instead
+        of in the content type. Raises BAD_REQUEST."""
         headers = {name: text for name, text in wire.headers.items() if name != JSON_LENGTH_HEADER}
         content_type = headers.get("content-type", "")
         position = content_type.lower().find(self.binary_type)
@@ -93,7 +93,7 @@ class V2Envelope(V2RestCodec, ABC):
     def open_request(self, wire: HttpRequest) -> None:
         if "content-encoding" in wire.headers:
             super().open_request(wire)
-            wire.codec_state = None  # the state has the encoded body
+            wire.codec_state = None  # the stored copy has the encoded body
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
         return super().request_text_bytes(self._v2(wire))

@@ -10,20 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from infergate.codecs.envelopes.rows import (
-    BodyReader,
-    RowsCodec,
-    plain_parameters,
-)
+from infergate.codecs.envelopes.rows import BodyReader, RowsCodec, read_parameters
 from infergate.codecs.envelopes.v2_envelope import V2Envelope
-from infergate.codecs.json_tensors.json_document import read_plain_object
 from infergate.codecs.json_tensors.row_document import parse_document
 from infergate.codecs.json_tensors.row_reader import RowReader, input_types
 from infergate.codecs.v2_rest.paths import match_path, model_path
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
-from infergate.core.tensor import NO_PARAMETERS, Parameters, Tensor
+from infergate.core.tensor import Parameters, Tensor
 from infergate.core.wire import HttpRequest
 
 _REDIRECT_HEADER: Final = "x-vertex-ai-triton-redirect"
@@ -41,7 +36,7 @@ _ALLOWED_OPERATIONS: Final = frozenset(
         messages.SharedMemoryStatusRequest,
     }
 )
-"""The operations to which a request may be redirected. None of them changes the server."""
+"""The operations to which a request may be redirected, which do not change the server."""
 
 
 def create(
@@ -69,10 +64,7 @@ def _read_instances(
     members = parse_document(body, ("instances", "parameters"), limits)
     if "instances" not in members:
         raise bad_request("instances is missing")
-    parameters: Parameters = NO_PARAMETERS
-    if "parameters" in members and members["parameters"].node is not None:
-        values = read_plain_object(members["parameters"].node, "parameters")
-        parameters = plain_parameters(values, "parameters")
+    parameters = read_parameters(members, "parameters")
     reader = RowReader(input_types(metadata.inputs), limits)
     return reader.read_instances(members["instances"]), parameters
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from infergate.codecs.base import CodecPlugin, TransportKind
-from infergate.codecs.graphpipe import codec
+from infergate.codecs.graphpipe.codec import GraphPipeCodec
+from infergate.codecs.graphpipe.options import read_options
 from infergate.codecs.graphpipe.paths import PATH_PREFIX
 
 PLUGIN: Final = CodecPlugin(
-    "graphpipe", TransportKind.HTTP, (PATH_PREFIX,), codec.create, supports_framing=True
+    "graphpipe",
+    TransportKind.HTTP,
+    (PATH_PREFIX,),
+    lambda options: GraphPipeCodec(read_options(options)),
+    supports_framing=True,
 )

@@ -1,8 +1,8 @@
 """Builds requests to GraphPipe servers and parses their responses.
 
 Each server has one model and one address. Every operation except an inference becomes a
-MetadataRequest. Some servers return metadata only in response to a GET. The example
-servers of graphpipe-py have no metadata and drop the connection when it is requested.
+MetadataRequest. Some servers return metadata only in response to a GET. The example servers of
+graphpipe-py have no metadata, and drop the connection of a client that requests it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from infergate.core.messages import InferRequest, ModelMetadata, Operation, Resp
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _JSON: Final = "application/json"
-_REFUSAL_STATUSES: Final = frozenset({401, 403, 404})
-"""Statuses that a proxy returns if there is no server at this address, or if the proxy denies
-access to the server."""
-
+_PROXY_STATUSES: Final = frozenset({401, 403, 404})
+"""Statuses with which a proxy reports that there is no server, or denies access."""
 _GET_NOT_IMPLEMENTED: Final = 501
 """The status that graphpipe-py's servers return for a GET. It shows that the server is alive."""
 
@@ -63,11 +61,6 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
     raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe has no request for {type(operation).__name__}")
 
 
-def metadata_get_request() -> HttpRequest:
-    """Return a GET request, to which graphpipe-go's servers respond with metadata as JSON."""
-    return HttpRequest("GET", "")
-
-
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
@@ -76,7 +69,7 @@ def parse_response(
         operation,
         messages.ServerLiveRequest | messages.ServerReadyRequest | messages.ModelReadyRequest,
     ):
-        if wire.status in _REFUSAL_STATUSES:
+        if wire.status in _PROXY_STATUSES:
             raise _backend_error(wire)
         return messages.HealthStatus(ok=wire.status < 500 or wire.status == _GET_NOT_IMPLEMENTED)
     if wire.status != 200:

@@ -1,7 +1,7 @@
-"""The GraphPipe codec converts between HTTP messages and canonical operations and responses.
+"""The GraphPipe codec, which converts between HTTP messages and canonical operations.
 
 The path names the model, and the body, a flatbuffer, names the operation. Raw sockets carry the
-same bodies, which their transport wraps as HttpRequests.
+same bodies, which the transport passes to the codec as HttpRequests.
 
 The sources are GraphPipe's specification and the observed messages of servers and clients
 (docs/fidelity-graphpipe.md)."""
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from infergate.codecs.base import (
@@ -21,6 +21,7 @@ from infergate.codecs.base import (
     RequestSummary,
 )
 from infergate.codecs.binary_estimates import BinaryEstimates
+from infergate.codecs.encodings import check_unencoded
 from infergate.codecs.graphpipe import backend, message_fields
 from infergate.codecs.graphpipe.config_text import PROTOCOL
 from infergate.codecs.graphpipe.datatypes import TYPE_NUMBERS
@@ -35,7 +36,7 @@ from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferMessage, Flat
 from infergate.codecs.graphpipe.infer_request import read_request
 from infergate.codecs.graphpipe.infer_response import write_response
 from infergate.codecs.graphpipe.metadata import write_json, write_metadata
-from infergate.codecs.graphpipe.options import ErrorStyle, Options, read_options
+from infergate.codecs.graphpipe.options import ErrorStyle, Options
 from infergate.codecs.graphpipe.paths import GraphPipePathMatch, match_path
 from infergate.core import messages
 from infergate.core.datatypes import Datatype
@@ -46,10 +47,10 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _STRING_COST_BYTES: Final = 4
-"""The cost of writing a string, as the number of bytes of JSON that take as long."""
+"""The cost of writing a string, as the number of bytes of JSON that take the same time."""
 _TENSOR_METADATA_COST_BYTES: Final = 512
-"""The cost of an input or output in metadata (30 µs), as the number of bytes of JSON that take as
-long."""
+"""The cost of an input or output in metadata (30 µs), as the number of bytes of JSON that take the
+same time."""
 _JSON_HEADERS: Final = {"content-type": "application/json"}
 
 
@@ -86,7 +87,6 @@ class GraphPipeCodec(BinaryEstimates):
     # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Read the operation and the model. Raises NOT_FOUND and BAD_REQUEST."""
         match = match_path(wire.path, self._options.model)
         if match.operation is not None:
             return RequestSummary(type(match.operation), getattr(match.operation, "model", ""))
@@ -129,8 +129,8 @@ class GraphPipeCodec(BinaryEstimates):
         raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe cannot express {type(response).__name__}")
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Write the error as text. If the option ``errors`` selects an InferResponse and the
-        request can be parsed, write the error as an InferResponse."""
+        """Write the error as text, or as an InferResponse if the option ``errors`` selects this
+        form. The response to a GET or to a control path is always text."""
         if self._options.errors is ErrorStyle.STATUS or wire is None or wire.method in ("", "GET"):
             return status_error_response(error)
         try:
@@ -146,17 +146,14 @@ class GraphPipeCodec(BinaryEstimates):
         return _string_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
-        """Return 0 and the size of the strings. Strings are copied, but numeric data is not
-        copied."""
+        """Return 0 and the maximum size of the strings. Other data is not copied."""
         return 0, _max_string_bytes(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the cost of writing strings."""
         del profile
         return _string_cost(operation.inputs)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the size of the strings."""
         del profile
         return _max_string_bytes(operation.inputs)
 
@@ -173,8 +170,9 @@ class GraphPipeCodec(BinaryEstimates):
         operation: Operation,
         error_kind: Kind,  # noqa: ARG002
     ) -> HttpRequest | None:
-        """Return a GET for every operation except an inference."""
-        return None if isinstance(operation, InferRequest) else backend.metadata_get_request()
+        """Return a GET for every operation except an inference. graphpipe-go's servers respond
+        with metadata as JSON."""
+        return None if isinstance(operation, InferRequest) else HttpRequest("GET", "")
 
     def parse_response(
         self,
@@ -190,12 +188,7 @@ def _read_envelope(wire: HttpRequest) -> tuple[int, FlatbufferTable]:
     """Return the type and the table of the Request in the body. Raises UNSUPPORTED_ENCODING, and
     BAD_REQUEST for an unknown type. (graphpipe-go returns its metadata for an unknown type,
     contrary to the specification.)"""
-    encoding = wire.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise GatewayError(
-            Kind.UNSUPPORTED_ENCODING,
-            f"content-encoding '{encoding[:40]}' is not supported by GraphPipe",
-        )
+    check_unencoded(wire.headers, "GraphPipe")
     if wire.codec_state is None:
         wire.codec_state = join_parts(wire.body)
     request = FlatbufferMessage(wire.codec_state).root("Request")
@@ -224,8 +217,3 @@ def _health_response(ok: bool, operation: Operation) -> HttpResponse:  # noqa: F
         return HttpResponse(200, TEXT_HEADERS, [b"ok\n"])
     word = b"alive" if isinstance(operation, messages.ServerLiveRequest) else b"ready"
     return HttpResponse(503, TEXT_HEADERS, [b"not " + word + b"\n"])
-
-
-def create(options: Mapping[str, Any]) -> GraphPipeCodec:
-    """Create the codec from the options ``model`` and ``errors``. Raises ValueError."""
-    return GraphPipeCodec(read_options(options))

@@ -5,7 +5,7 @@
 *Rule 2.* For other protocols, a config that is a JSON object becomes the parameters; any other text
 becomes the single parameter ``graphpipe_config``.
 
-*Rule 3.* In the other direction, a request without parameters gets an empty config. If the only
+*Rule 3.* In the other direction, a request without parameters has an empty config. If the only
 parameter is ``graphpipe_config`` and its text is not a JSON object, the config is this text. All
 other parameters become a JSON object.
 """
@@ -23,7 +23,7 @@ from infergate.core.tensor import NO_PARAMETERS, OpaqueParameters, Parameters
 PROTOCOL: Final = "graphpipe"
 PARAMETER: Final = "graphpipe_config"
 MAX_CONFIG_BYTES: Final = 64 * 1024
-"""Maximum size of a config in bytes. It is low because configs are parsed on the event loop."""
+"""Maximum size of a config in bytes, which is low because the event loop parses configs."""
 MAX_DEPTH: Final = 100
 """Maximum nesting depth, as in V2 REST."""
 _INTEGERS: Final = range(-(2**63), 2**64)
@@ -35,7 +35,7 @@ _MAX_INTEGER_CHARACTERS: Final = 20
 def read_config(config: memoryview) -> Parameters:
     """Return the parameters in ``config``.
 
-    Other protocols reject a config that is not UTF-8 or that is JSON with values that they cannot
+    Codecs of other protocols reject a config that is not UTF-8 or has values that they cannot
     express (BAD_REQUEST), and a config of more than :data:`MAX_CONFIG_BYTES` (TOO_LARGE).
     """
     text = bytes(config)
@@ -82,7 +82,7 @@ def write_config(parameters: Parameters) -> bytes:
 
 
 def _plain_text(parameters: Parameters) -> str | None:
-    """Return the plain text that parses as ``parameters``, or None if no text does."""
+    """Return the plain text that parses as ``parameters``, or None if there is no such text."""
     text = parameters.get(PARAMETER)
     if not isinstance(text, str):
         return None

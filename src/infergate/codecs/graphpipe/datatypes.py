@@ -23,7 +23,7 @@ TYPE_NUMBERS: Final[dict[Datatype, int]] = {
 }
 """The numbers of the datatypes. GraphPipe has no number for BOOL and BF16."""
 BY_NUMBER: Final = {number: datatype for datatype, number in TYPE_NUMBERS.items()}
-_NULL_TYPE: Final = 0
+NULL_TYPE: Final = 0
 """The type number of an unknown datatype."""
 
 
@@ -38,10 +38,10 @@ def type_number(name: str, datatype: Datatype) -> int:
 
 
 def metadata_type_number(datatype: str) -> int:
-    """Return the type number for a datatype in metadata, or Null's number if GraphPipe lacks the
-    datatype."""
+    """Return the type number for a datatype in metadata, or ``NULL_TYPE`` if GraphPipe does not
+    have the datatype."""
     supported = DATATYPES_BY_NAME.get(datatype)
-    return _NULL_TYPE if supported is None else TYPE_NUMBERS.get(supported, _NULL_TYPE)
+    return NULL_TYPE if supported is None else TYPE_NUMBERS.get(supported, NULL_TYPE)
 
 
 def metadata_datatype(number: int) -> str:

@@ -56,8 +56,8 @@ def _public_text(error: GatewayError) -> bytes:
 
 
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """Return the error in a response. Its text is the response's text unless that is an HTML
-    page."""
+    """Return the error in a response. Its text is the first line of ``body``, or names only the
+    status if ``body`` is empty, binary or an HTML page."""
     text = body[: 4 * MAX_MESSAGE_CHARACTERS].decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")
@@ -80,7 +80,7 @@ def _error_text(error: FlatbufferTable) -> str:
 
 def error_of_response(errors: Sequence[FlatbufferTable]) -> GatewayError:
     """Return an error with the messages of all ``errors`` in a response. The code of the first
-    error determines the kind; servers set it to an HTTP status or omit it. Raises BAD_REQUEST."""
+    error, an HTTP status or 0, determines the kind. Raises BAD_REQUEST."""
     code = errors[0].int64(CODE)
     messages = ""
     for error in errors:

@@ -9,8 +9,8 @@ The flatbuffers library has no verifier for Python.
 vtables after their tables, shared vtables, strings without NUL, absent vectors (read as empty), and
 bytes after the last object.
 
-*Rule 3.* Several offsets may point to the same object, so a message can refer to far more bytes
-than it has. The reader reads at most ``MAX_EXPANSION`` times as many bytes as the message has.
+*Rule 3.* Several offsets may point to the same object, so the objects of a message may have far
+more bytes than the message. The reader reads at most ``MAX_EXPANSION`` times the message's size.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.tensor import Buffer
 
 MAX_EXPANSION: Final = 4
-"""Maximum ratio of bytes read to bytes of the message. It is above 1 because a writer may store
-equal strings once; no known writer does."""
+"""Maximum ratio of bytes read to bytes of the message. The ratio may exceed 1, because a writer may
+store equal strings only once. No known writer does this."""
 _U8: Final = struct.Struct("<B").unpack_from
 _U16: Final = struct.Struct("<H").unpack_from
 _U32: Final = struct.Struct("<I").unpack_from
@@ -37,11 +37,11 @@ _OFFSET_BYTES: Final = 4
 MIN_BATCH_STRINGS: Final = 64
 """Minimum number of strings to copy with numpy. A loop takes a microsecond per string."""
 LONG_STRING_BYTES: Final = 128
-"""Minimum size in bytes of a string that is copied separately, which is then faster than in a
-batch."""
+"""Minimum average size in bytes of strings that are copied one by one, which is then faster than
+copying them in batches."""
 _MAX_BATCH_STRINGS: Final = 1 << 13
 _MAX_BATCH_BYTES: Final = 1 << 14
-"""Limits on a batch, which bound the temporary memory of numpy: several times 8 bytes per string or
+"""Limits on a batch. numpy temporarily needs several times 8 bytes for each string and for each
 byte."""
 
 
@@ -144,8 +144,8 @@ class FlatbufferTable:
     def _elements(
         self, field: TableField, max_elements: int, *, truncate: bool = False
     ) -> list[tuple[int, str]]:
-        """Return the position and label of each element. Elements beyond ``max_elements`` are
-        truncated or rejected."""
+        """Return the position and label of each element. If there are more than ``max_elements``,
+        raise BAD_REQUEST or, if ``truncate`` is true, drop the rest."""
         start, length = self._vector(field, _OFFSET_BYTES)
         if length > max_elements:
             if not truncate:
@@ -203,12 +203,13 @@ class FlatbufferTable:
         return _decode(bytes(self.data(field)), f"{self.label}.{field.name}")
 
     def texts(self, field: TableField, max_texts: int, *, truncate: bool = False) -> list[str]:
-        """Return up to ``max_texts`` UTF-8 strings. Further strings are truncated or rejected."""
+        """Return up to ``max_texts`` UTF-8 strings. If there are more, raise BAD_REQUEST or, if
+        ``truncate`` is true, drop the rest."""
         items = self._elements(field, max_texts, truncate=truncate)
         return [_decode(self._string(*item), item[1]) for item in items]
 
     def data(self, field: TableField) -> memoryview:
-        """Return a vector of bytes, or a string of any bytes, without copying."""
+        """Return a vector of bytes, or a string that need not be UTF-8, without copying."""
         start, length = self._vector(field, 1)
         return self._message.data[start : start + length]
 
@@ -242,11 +243,8 @@ class FlatbufferTable:
         _gather(packed, data, starts, sizes)
 
     def _packed_singly(self, field: TableField, begin: int, length: int) -> bytearray:
-        data, message_end, remaining_bytes = (
-            self._message.data,
-            self._message.end,
-            self._message.remaining_bytes,
-        )
+        data, message_end = self._message.data, self._message.end
+        remaining_bytes = self._message.remaining_bytes
         packed = bytearray()
         for (offset,) in struct.iter_unpack("<I", data[begin : begin + _OFFSET_BYTES * length]):
             position = begin + offset

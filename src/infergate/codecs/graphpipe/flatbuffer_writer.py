@@ -31,7 +31,7 @@ from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import total_size
 
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
-"""Maximum size of a flatbuffer in bytes (the format's own limit)."""
+"""Maximum size of a flatbuffer in bytes, by its specification."""
 _U32: Final = struct.Struct("<I")
 _STRING_PADDING: Final = (b"\0\0\0\0", b"\0\0\0", b"\0\0", b"\0")
 """The NUL and the padding to 4 bytes after a string, indexed by the string's length modulo 4."""
@@ -192,7 +192,7 @@ def _pack_strings(tensor: Tensor) -> tuple[Buffer, Buffer]:
 
 
 def _pack_many_strings(data: Buffer, count: int) -> tuple[Buffer, Buffer]:
-    """Return the same as ``_pack_strings``, with numpy, which is faster for many strings."""
+    """Do the same as ``_pack_strings`` with numpy, which is faster for many strings."""
     sizes = 4 + _string_lengths(data, count)
     ends = np.cumsum(sizes + 4 - (sizes & 3))
     strings = np.zeros(ends[-1], np.uint8)

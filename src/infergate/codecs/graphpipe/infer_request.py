@@ -1,11 +1,11 @@
 """Converts between InferRequest messages and canonical inference requests.
 
 *Rule 1.* A request to a backend lists outputs in the order of the backend's metadata, because
-graphpipe-go's Serve ignores their names and returns all outputs in that order.
+graphpipe-go's Serve ignores output names and returns all outputs in that order.
 
-*Rule 2.* If the client names no outputs, the request lists the outputs in the metadata. If the
-metadata uses a name for both an input and an output, it describes the nodes of a graph
-(graphpipe-tf); the request then lists no outputs, and the backend chooses its defaults.
+*Rule 2.* If the client names no outputs, the request lists the outputs in the metadata. Metadata
+with the same name for an input and an output describes the nodes of a graph (graphpipe-tf). A
+request to such a backend lists no outputs, and the backend chooses its defaults.
 
 *Rule 3.* A request lists an output that is not in the metadata only if the backend has a graph,
 which can return any of its nodes. A server that ignores names would return a different output.
@@ -33,8 +33,8 @@ from infergate.core.tensor import Buffer, Parameters, Tensor
 
 @record
 class OutputSelection:
-    """The requested outputs, in order. If ``is_explicit`` is false, they are all outputs of the
-    model."""
+    """The requested outputs, in order. If ``is_explicit`` is false, the client named no outputs,
+    and ``outputs`` are the outputs in the metadata."""
 
     outputs: tuple[str, ...]
     is_explicit: bool
@@ -46,7 +46,8 @@ class OutputSelection:
 def read_request(
     table: FlatbufferTable, model: str, version: str, limits: Limits
 ) -> PartialInferRequest[ParsedRequest]:
-    """Parse an inference. Raises BAD_REQUEST, as ``complete`` does, and TOO_LARGE."""
+    """Parse an inference. Raises BAD_REQUEST and TOO_LARGE. The ``complete`` of the result raises
+    BAD_REQUEST."""
     parameters = read_config(table.data(CONFIG))
     tables = table.tables(INPUT_TENSORS, limits.tensors)
     inputs = table.texts(INPUT_NAMES, len(tables), truncate=True)
@@ -91,7 +92,8 @@ def _complete(  # noqa: PLR0913, PLR0917
 
 
 def backend_outputs(request: InferRequest, model: ModelMetadata) -> list[str]:
-    """Return the names of the outputs to request. The list is empty if the backend chooses."""
+    """Return the names of the outputs to request. The list is empty if the backend chooses the
+    outputs."""
     model_names = [tensor.name for tensor in model.outputs]
     if request.outputs:
         positions = {name: position for position, name in enumerate(model_names)}

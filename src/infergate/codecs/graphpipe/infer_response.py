@@ -1,20 +1,20 @@
 """Converts between InferResponse messages and canonical inference responses. The messages contain
 no names; the order of the tensors identifies the outputs.
 
-*Rule 1.* A client receives the outputs that it named, in the same order, and repeated if it named
-them repeatedly. A client that names no outputs receives first the outputs in the metadata, in the
-metadata's order, and then all other outputs.
+*Rule 1.* A client that names outputs receives these outputs in the same order, with the same
+repetitions. A client that names no outputs receives the outputs in the metadata, in the metadata's
+order, and then all other outputs.
 
-*Rule 2.* If the number of tensors in a response equals the number of requested outputs, the tensors
-are the requested outputs. If it equals the number of the model's outputs, the tensors are the
-model's outputs (graphpipe-go's Serve). If it equals both numbers but the requested outputs are not
-the model's, the tensors are the model's outputs, because the message does not distinguish the two
-cases. If it equals neither and the client named no outputs, the outputs are called ``output0``,
-``output1``, …, as in graphpipe-go.
+*Rule 2.* If a response has as many tensors as the request has outputs, the tensors are the
+requested outputs. If it has as many tensors as the model has outputs, the tensors are the model's
+outputs (graphpipe-go's Serve). If all three numbers are equal but the requested outputs are not the
+model's outputs, the tensors are the model's outputs, because the message does not distinguish the
+two cases. For any other number of tensors, if the client named no outputs, the outputs are called
+``output0``, ``output1``, …, as in graphpipe-go.
 
-*Rule 3.* Errors are reported even if the response has outputs, as in the Python client. If it has
-outputs, invalid errors are ignored, because graphpipe-py with newer versions of flatbuffers writes
-a vector of errors without elements.
+*Rule 3.* As in the Python client, a response with both errors and outputs is an error. If a
+response has outputs, invalid errors are ignored, because graphpipe-py with newer versions of
+flatbuffers writes a vector of errors without elements.
 """
 
 from __future__ import annotations

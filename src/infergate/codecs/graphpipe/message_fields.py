@@ -1,6 +1,5 @@
-"""Lists the fields of GraphPipe messages for the console, with the names of fbs/graphpipe.fbs.
-
-*Rule.* Only the first elements of each list are read, because a message may be long."""
+"""Lists the fields of GraphPipe messages for the console, with the names of fbs/graphpipe.fbs. Only
+the first elements of each list are read, because a message may be long."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _MAX_RANK: Final = 16
 
 
 def describe_request(data: Buffer) -> Json | None:
-    """Return the fields of a request, or None if it is invalid."""
+    """Return the fields of a request, or None if ``data`` is not a valid request."""
     try:
         root = FlatbufferMessage(data).root("Request")
         kind, table = root.uint8(fields.REQ_TYPE), root.table(fields.REQ)
@@ -47,7 +46,7 @@ def describe_request(data: Buffer) -> Json | None:
 
 
 def describe_response(data: Buffer) -> Json | None:
-    """Return the fields of the response to an inference, or None if it is invalid."""
+    """Return the fields of the response to an inference, or None if ``data`` is invalid."""
     try:
         root = FlatbufferMessage(data).root("InferResponse")
         errors = root.tables(fields.ERRORS, _MAX_TENSORS)

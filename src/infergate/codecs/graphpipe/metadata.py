@@ -44,7 +44,7 @@ MAX_BYTES_ON_LOOP: Final = 1 * MIB
 read several times count each time."""
 MAX_JSON_ON_LOOP: Final = 64 * KIB
 MAX_JSON_BYTES: Final = 4 * MIB
-"""Maximum size of metadata as JSON. It is low because each value becomes a Python object."""
+"""Maximum size of metadata as JSON, which is low because each value becomes a Python object."""
 
 # ---- for clients
 
@@ -117,8 +117,8 @@ def _server_info(metadata: ModelMetadata) -> tuple[str, str, str]:
 
 
 def read_metadata(table: FlatbufferTable, model: str, limits: Limits) -> ModelMetadata:
-    """Read a MetadataResponse as the metadata of ``model``, although the server may use another
-    name, or of the server's name if ``model`` is empty. Raises BAD_REQUEST and, on the event loop,
+    """Read a MetadataResponse as the metadata of ``model``, whatever name the server uses. If
+    ``model`` is empty, keep the server's name. Raises BAD_REQUEST and, on the event loop,
     NeedsOffloadError."""
     check_loop_cost(limits, table.length(INPUTS) + table.length(OUTPUTS), MAX_TENSORS_ON_LOOP)
     return ModelMetadata(

@@ -5,23 +5,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from infergate.codecs.option_checks import check_option_names, read_choice
 
 
 class ErrorStyle(enum.Enum):
-    """How a listener reports the errors of inferences and metadata requests."""
+    """The form of the errors of inferences and metadata requests."""
 
     STATUS = "status"
-    """An HTTP status and the message as text. Every client except the Java client detects this
+    """An HTTP status, with the message as text. All clients except the Java client detect this
     form."""
     RESPONSE = "response"
     """An InferResponse with errors and status 200. The specification describes this form, and raw
     sockets can carry no other form. Of the known clients, only the Python client detects it."""
-
-
-_OPTION_NAMES: Final = ("model", "errors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class Options:
 
 def read_options(options: Mapping[str, Any]) -> Options:
     """Return the codec's options. Raises ValueError for an unknown or invalid option."""
-    check_option_names(options, _OPTION_NAMES)
+    check_option_names(options, ("model", "errors"))
     model = options.get("model", "")
     if not isinstance(model, str):
         raise ValueError(f"model is {model!r}, not text")  # noqa: TRY004

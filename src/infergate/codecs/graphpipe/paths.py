@@ -1,8 +1,7 @@
 """Matches GraphPipe request paths to models and operations.
 
-On a shared port a path names a model: ``/graphpipe/<model>[/versions/<version>]``. On a listener
-for one model, every path refers to that model, except two of graphpipe-go's control paths, which
-report health.
+On a shared port, a path names a model: ``/graphpipe/<model>[/versions/<version>]``. On a listener
+for one model, every path refers to this model, except graphpipe-go's control paths.
 """
 
 from __future__ import annotations
@@ -19,15 +18,12 @@ from infergate.core.records import record
 PATH_PREFIX: Final = "graphpipe"
 _MODEL_PATH: Final = re.compile(rf"/{PATH_PREFIX}/([^/]+)(?:/versions/([^/]+))?")
 _CONTROL_PREFIX: Final = "/control/"
-_READY: Final = "is_ready"
-_ALIVE: Final = "is_alive"
-_UNSUPPORTED_CONTROLS: Final = ("client_count", "shutdown")
 _MAX_SHOWN_CHARACTERS: Final = 200
 
 
 @record
 class GraphPipePathMatch:
-    """The ``operation`` that the path names or, if it is None, the model."""
+    """The ``operation`` that a control path names, or the model that any other path names."""
 
     model: str = ""
     version: str = ""
@@ -37,11 +33,8 @@ class GraphPipePathMatch:
 def match_path(path: str, model: str) -> GraphPipePathMatch:
     """Match ``path``. On a shared port, ``model`` is empty. Raises NOT_FOUND and BAD_REQUEST."""
     if model:
-        return (
-            _match_control(path.removeprefix(_CONTROL_PREFIX), model)
-            if path.startswith(_CONTROL_PREFIX)
-            else (GraphPipePathMatch(model))
-        )
+        is_control = path.startswith(_CONTROL_PREFIX)
+        return _match_control(path, model) if is_control else GraphPipePathMatch(model)
     return _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
 
 
@@ -61,13 +54,14 @@ _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
 paths."""
 
 
-def _match_control(control_path: str, model: str) -> GraphPipePathMatch:
-    if control_path == _READY:
-        return GraphPipePathMatch(operation=ModelReadyRequest(model))
-    if control_path == _ALIVE:
-        return GraphPipePathMatch(operation=ServerLiveRequest())
-    if control_path in _UNSUPPORTED_CONTROLS:
-        raise _no_such_path(_CONTROL_PREFIX + control_path)
+def _match_control(path: str, model: str) -> GraphPipePathMatch:
+    match path.removeprefix(_CONTROL_PREFIX):
+        case "is_ready":
+            return GraphPipePathMatch(operation=ModelReadyRequest(model))
+        case "is_alive":
+            return GraphPipePathMatch(operation=ServerLiveRequest())
+        case "client_count" | "shutdown":  # infergate does not support these control paths
+            raise _no_such_path(path)
     return GraphPipePathMatch(model)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Final
 
-from infergate.codecs.graphpipe.datatypes import BY_NUMBER
+from infergate.codecs.graphpipe.datatypes import BY_NUMBER, NULL_TYPE
 from infergate.codecs.graphpipe.fields import DATA, SHAPE, STRING_VAL, TYPE
 from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable
 from infergate.core.datatypes import Datatype
@@ -18,8 +17,7 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 def read_tensors(
     tables: Iterable[tuple[str, FlatbufferTable]], limits: Limits
 ) -> tuple[Tensor, ...]:
-    """Return a tensor for each pair of a name and a table. Strings are copied, but no other data is
-    copied.
+    """Return a tensor for each pair of a name and a table. Only strings are copied.
 
     The tensor's type selects the field, ``data`` or ``string_val``, as in all servers. Raises
     BAD_REQUEST and TOO_LARGE."""
@@ -48,12 +46,9 @@ def _read_strings(name: str, shape: tuple[int, ...], table: FlatbufferTable) -> 
     return table.packed_strings(STRING_VAL)
 
 
-_NULL_TYPE: Final = 0
-
-
 def _read_datatype(name: str, number: int) -> Datatype:
     datatype = BY_NUMBER.get(number)
     if datatype is None:
-        problem = "Null, which has no elements" if number == _NULL_TYPE else "not a GraphPipe type"
+        problem = "Null, which has no elements" if number == NULL_TYPE else "not a GraphPipe type"
         raise bad_request(f"tensor '{name}': type {number} is {problem}")
     return datatype

@@ -168,6 +168,14 @@ def _is_shallow(text: bytes, bracket: bytes) -> bool:
     return False
 
 
+def check_json_size(size: int, max_size: int) -> None:
+    """Raise TOO_LARGE if ``size`` bytes of JSON exceed ``max_size``."""
+    if size > max_size:
+        raise GatewayError(
+            Kind.TOO_LARGE, f"{size} bytes of JSON exceed the limit of {max_size}", limit="json"
+        )
+
+
 def read_members(node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
     """Return the members like :func:`read_nullable_members`, but omit members that are null."""
     return drop_nulls(read_nullable_members(node, path, names))

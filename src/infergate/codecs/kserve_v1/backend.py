@@ -1,6 +1,7 @@
-"""Requests to servers, and their responses. Explanations are forwarded unchanged.
+"""Builds requests to servers and parses their responses. Explanations are forwarded unchanged.
 
-V1 has no versions, so a version is dropped. V1 has no metadata, so ``models`` must declare it.
+V1 has no versions, so the codec drops the version of a request. V1 has no metadata, so the
+configuration must declare it under ``models``.
 """
 
 from __future__ import annotations
@@ -9,24 +10,15 @@ from typing import Any, Final
 
 from infergate.codecs.json_tensors.json_document import (
     MAX_SLOW_BYTES_ON_LOOP,
+    check_json_size,
     parse_backend_json,
     read_items,
     read_members,
     read_string,
 )
-from infergate.codecs.kserve_v1.errors import JSON_TYPE, backend_error
-from infergate.codecs.kserve_v1.paths import (
-    EXPLAIN,
-    MODELS_PATH,
-    PREDICT,
-    PROTOCOL,
-    model_path,
-)
-from infergate.codecs.kserve_v1.predict import (
-    check_json_size,
-    read_predictions,
-    write_instances,
-)
+from infergate.codecs.kserve_v1.errors import JSON_HEADERS, backend_error
+from infergate.codecs.kserve_v1.paths import EXPLAIN, MODELS_PATH, PREDICT, PROTOCOL, model_path
+from infergate.codecs.kserve_v1.predict import read_predictions, write_instances
 from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, as_backend_error, backend_garbage
@@ -35,7 +27,6 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, 
 from infergate.core.tensor import OpaqueParameters, Tensor, pack_bytes, unpack_bytes
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-_HEADERS: Final = {"content-type": JSON_TYPE}
 _EXPLANATION: Final = "explanation"
 _NO_EXPLAINER: Final = (
     "Could not find explainer_host. The backend of the model must speak KServe's V1 protocol"
@@ -47,7 +38,7 @@ _NOT_READY: Final = 503
 
 
 def explanation_request(model: str, body: bytes) -> InferRequest:
-    """Return the request for an explanation, which only servers of this protocol understand."""
+    """Return the request for an explanation, which only servers of this protocol can serve."""
     parameters = OpaqueParameters({}, (PROTOCOL,), body, (Kind.UNSUPPORTED, _NO_EXPLAINER))
     return InferRequest(model, parameters=parameters)
 
@@ -76,7 +67,7 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
             if body is None:
                 assert model is not None
                 body, verb = write_instances(operation, model), PREDICT
-            return HttpRequest("POST", model_path(operation.model, verb), "", _HEADERS, [body])
+            return HttpRequest("POST", model_path(operation.model, verb), "", JSON_HEADERS, [body])
         case messages.ServerLiveRequest() | messages.ServerReadyRequest():
             return HttpRequest("GET", "/")
         case messages.ModelIndexRequest(_, ""):
@@ -93,8 +84,7 @@ def parse_response(
 ) -> Response:
     """Parse a response. Raises the server's error, BACKEND_GARBAGE and NeedsOffloadError."""
     if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
-        # Servers other than KServe's own have no liveness path. A working server without this path
-        # returns an error.
+        # Only KServe's own servers have the liveness path. Other working servers return an error.
         if wire.status in {401, 403}:
             raise backend_error(wire)
         return messages.HealthStatus(ok=wire.status < 500)

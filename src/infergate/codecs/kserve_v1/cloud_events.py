@@ -1,15 +1,15 @@
 """CloudEvents around requests and responses, in binary mode (``ce-`` headers) and structured mode
-(one JSON object). Infergate removes the events from requests and adds events to responses. Servers
+(one JSON object). Infergate removes events from requests and adds events to responses, so servers
 receive plain requests.
 
-*Rule 1.* A request in binary mode has the four required headers and any content type, and gets a
-response in binary mode. A request in structured mode has the content type
-``application/cloudevents+json`` and gets a response in structured mode. Any other JSON with all of
-KServe's attributes is also a structured event, and gets a response without an event.
+*Rule 1.* A request in binary mode has the four required headers and any content type. Its response
+is in binary mode. A request in structured mode has the content type
+``application/cloudevents+json``. Its response is in structured mode. Any other JSON with all of
+KServe's attributes is also a structured event, but its response has no event.
 
-*Rule 2.* The event of a response has KServe's source and type. Its id depends only on the request's
-source and id, so that it is the same for a repeated request. Its time is the request's time,
-because codecs have no clock."""
+*Rule 2.* The event of a response has KServe's source and type. The event's id depends only on the
+request's source and id, so a repeated request has the same response. The event's time is the
+request's time, because codecs have no clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from infergate.codecs.json_tensors.json_document import (
     member_names,
     parse_with_stdlib,
 )
-from infergate.codecs.kserve_v1.errors import JSON_TYPE
+from infergate.codecs.kserve_v1.errors import JSON_HEADERS
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.records import record
@@ -41,7 +41,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 EVENT_TYPE: Final = "application/cloudevents+json"
 _ATTRIBUTES: Final = ("specversion", "id", "source", "type")
 _KSERVE_ATTRIBUTES: Final = (*_ATTRIBUTES, "time", "data")
-"""The attributes by which KServe recognizes an event in any JSON."""
+"""The members by which KServe recognizes a JSON object as an event."""
 _VERSIONS: Final = frozenset({"1.0", "0.3"})
 _MAX_CHARACTERS: Final = 8192
 _PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "").replace('"', "")
@@ -58,7 +58,7 @@ class Event:
 
 @dataclass
 class EventRequest(HttpRequest):
-    """A request without its ``event``."""
+    """A request whose ``event`` was removed."""
 
     event: Event | None = None
 
@@ -104,9 +104,9 @@ def read_structured_event(
 def _check_names(document: Any, text: bytes) -> None:
     """Raise BAD_REQUEST if the event ``document``, parsed from ``text``, repeats a name."""
     if isinstance(document, simdjson.Object):
-        member_names(document, "the event")  # the data is checked when it is parsed
+        member_names(document, "the event")  # the parser of the data checks the names in it
         return
-    members = parse_with_stdlib(text)  # keeps repeated names, unlike orjson
+    members = parse_with_stdlib(text)  # unlike orjson, the standard library keeps repeated names
     member_names(members, "the event")
     data = dict(members).get("data")
     if isinstance(data, ObjectMembers):
@@ -114,8 +114,8 @@ def _check_names(document: Any, text: bytes) -> None:
 
 
 def parse_as_kserve(text: bytes, limits: Limits) -> Any:
-    """Parse JSON that simdjson rejects. This uses the same parser as KServe, which has the same
-    error texts and converts long integers. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
+    """Parse JSON that simdjson rejects. The parser is KServe's, so the error texts are the same and
+    integers over 64 bits become floats. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
     check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
     try:
         check_nesting(text, limits)
@@ -160,7 +160,7 @@ def _event_data(document: Any) -> bytes:
 def wrap_response(body: list[Buffer], model: str, event: Event | None) -> HttpResponse:
     """Return the response ``body``, which is JSON, in an event that responds to ``event``."""
     if event is None:
-        return HttpResponse(200, {"content-type": JSON_TYPE}, body)
+        return HttpResponse(200, JSON_HEADERS, body)
     attributes = {
         "specversion": "1.0",
         "id": event.id,
@@ -173,4 +173,4 @@ def wrap_response(body: list[Buffer], model: str, event: Event | None) -> HttpRe
         head = orjson.dumps(attributes)[:-1] + b',"data":'
         return HttpResponse(200, {"content-type": EVENT_TYPE}, [head, *body, b"}"])
     headers = {f"ce-{name}": value for name, value in attributes.items()}
-    return HttpResponse(200, {"content-type": JSON_TYPE, **headers}, body)
+    return HttpResponse(200, {**JSON_HEADERS, **headers}, body)

@@ -1,5 +1,4 @@
-"""The codec of KServe's V1 protocol. It converts between HTTP messages and canonical operations and
-responses.
+"""The codec of KServe's V1 protocol, which converts between HTTP messages and canonical operations.
 
 The sources are kserve 0.21 and messages captured from its server (docs/fidelity-kserve-v1.md).
 """
@@ -8,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
 
 from infergate.codecs.base import (
     Capabilities,
@@ -20,7 +18,7 @@ from infergate.codecs.base import (
 from infergate.codecs.json_tensors.estimates import NestedListEstimates
 from infergate.codecs.kserve_v1 import backend, errors, readiness
 from infergate.codecs.kserve_v1.cloud_events import Event, EventRequest, wrap_response
-from infergate.codecs.kserve_v1.errors import JSON_TYPE, backend_error
+from infergate.codecs.kserve_v1.errors import JSON_HEADERS, backend_error
 from infergate.codecs.kserve_v1.paths import (
     EXPLAIN,
     PREDICT,
@@ -45,12 +43,10 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 
-_HEADERS: Final = {"content-type": JSON_TYPE}
-
 
 @record
 class V1ResponseOptions:
-    """The verb of an inference, the model's name and the event of the request."""
+    """The ``verb`` and the ``event`` of an inference, and the name of its ``model``."""
 
     verb: str = PREDICT
     model: str = ""
@@ -72,7 +68,6 @@ class KServeV1Codec(NestedListEstimates):
     # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Read the operation and the model from the path."""
         return _match_of(wire).summary
 
     def parse_request(
@@ -118,7 +113,6 @@ class KServeV1Codec(NestedListEstimates):
         return errors.build_error(error, wire)
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the minimum and maximum size of the outputs as nested lists."""
         if getattr(parsed.response_options, "verb", PREDICT) == EXPLAIN:
             size = sum(len(tensor.data) for tensor in response.outputs)
             return size - 4, size
@@ -141,17 +135,16 @@ class KServeV1Codec(NestedListEstimates):
     ) -> Response:
         return backend.parse_response(wire, operation, limits, model)
 
-    # ---- KServe V1 on both sides
+    # ---- pass-through
 
     def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
-        """Check everything in the request except the values in its rows, and remove the request's
-        event."""
+        """Check everything in the request except the values in the rows, and remove the event."""
         if _match_of(wire).summary.operation is not InferRequest:
             self.parse_request(wire, limits)
             return wire
         text, event = read_payload(wire, limits)
         check_body(text, limits)
-        return EventRequest(wire.method, wire.path, "", _HEADERS, [text], event=event)
+        return EventRequest(wire.method, wire.path, "", JSON_HEADERS, [text], event=event)
 
     def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
         """Return None, because V1 has no sequences."""
@@ -161,29 +154,30 @@ class KServeV1Codec(NestedListEstimates):
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` for another model, or None if it must have a version."""
+        """Return ``wire`` for another model, or None if ``version`` is not empty."""
         del profile
         if version:
             return None
-        headers = _HEADERS if isinstance(wire, EventRequest) else _event_headers(wire.headers)
+        headers = JSON_HEADERS if isinstance(wire, EventRequest) else _event_headers(wire.headers)
         path = model_path(model, _match_of(wire).verb)
         return HttpRequest("POST", path, "", headers, wire.body)
 
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Return the body in the event that the client expects. V1 responses name no model."""
+        """Return the body in the event that the client expects. V1 responses do not contain the
+        model's name."""
         del version, limits
         if wire.status != 200:
             raise backend_error(wire)
-        if not isinstance(request, EventRequest):  # the request still has its event
+        if not isinstance(request, EventRequest):  # its event was not removed
             return HttpResponse(200, _event_headers(wire.headers), wire.body)
         model = model or _match_of(request).summary.model
         return wrap_response(list(wire.body), model, request.event)
 
 
 def _match_of(wire: HttpRequest) -> V1PathMatch:
-    """Return the match that ``summarize`` stored. Without a stored match, match the path."""
+    """Return the match that ``summarize`` stored in ``wire``, or match the path."""
     match: V1PathMatch | None = wire.codec_state
     if match is None:
         match = wire.codec_state = match_request(wire.method, wire.path)
@@ -202,6 +196,6 @@ def _event_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def _complete(
     text: Buffer, options: V1ResponseOptions, limits: Limits, metadata: ModelMetadata
 ) -> ParsedRequest:
-    # A text that a helper has read is a view of the memory that the helper wrote.
+    # A helper process receives a long body as a memoryview.
     inputs = read_inputs(text if isinstance(text, bytes) else bytes(text), metadata, limits)
     return ParsedRequest(InferRequest(options.model, inputs=inputs), options)

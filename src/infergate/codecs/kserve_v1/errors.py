@@ -8,13 +8,17 @@ from typing import Final
 
 import orjson
 
-from infergate.codecs.http_status import STATUS_BY_KIND, kind_of_status
+from infergate.codecs.http_status import (
+    MAX_MESSAGE_CHARACTERS,
+    STATUS_BY_KIND,
+    client_message,
+    kind_of_status,
+)
 from infergate.codecs.kserve_v1.paths import METHOD_NOT_ALLOWED, NOT_FOUND, match_request
 from infergate.core.errors import GatewayError, Kind, Origin, error_headers, parse_retry_after
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-JSON_TYPE: Final = "application/json"
-MAX_MESSAGE_CHARACTERS: Final = 2000
+JSON_HEADERS: Final = {"content-type": "application/json"}
 _MAX_TEXT_BYTES: Final = 16 * 1024
 _FRAMEWORK_TEXTS: Final = frozenset({NOT_FOUND, METHOD_NOT_ALLOWED})
 
@@ -22,13 +26,12 @@ _FRAMEWORK_TEXTS: Final = frozenset({NOT_FOUND, METHOD_NOT_ALLOWED})
 def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
     """Return the response for ``error``: ``{"error": …}``, or FastAPI's ``{"detail": …}`` for an
     unknown path or method. Never raises."""
-    headers = {"content-type": JSON_TYPE, **error_headers(error)}
+    headers = {**JSON_HEADERS, **error_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED:
         headers["allow"] = "GET"
     key = "detail" if error.public in _FRAMEWORK_TEXTS else "error"
-    # Names may be as long as a body, and paths may contain lone surrogates.
-    text = _text(error, wire)[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
-    return HttpResponse(STATUS_BY_KIND[error.kind], headers, [orjson.dumps({key: text})])
+    body = orjson.dumps({key: client_message(_text(error, wire))})
+    return HttpResponse(STATUS_BY_KIND[error.kind], headers, [body])
 
 
 def _text(error: GatewayError, wire: HttpRequest | None) -> str:
@@ -40,8 +43,8 @@ def _text(error: GatewayError, wire: HttpRequest | None) -> str:
 
 
 def backend_error(wire: HttpResponse) -> GatewayError:
-    """Return the error in a server's response. Its text is ``error`` or ``detail`` of a JSON
-    object, or otherwise the first line of the body."""
+    """Return the error in a server's response. The error's text is ``error`` or ``detail`` of a
+    JSON object, or the first line of any other body."""
     body = bytes(join_parts(wire.body))[:_MAX_TEXT_BYTES]
     text = body.decode("utf-8", "replace").strip()
     message = text.partition("\n")[0]

@@ -1,7 +1,7 @@
 """Paths of KServe's V1 protocol: the operation that a path names, and the path of an operation.
 
-KServe matches paths exactly, case-sensitively and without their query. KServe redirects a path with
-a trailing slash; infergate serves it."""
+KServe matches the path without the query, and with regard to case. KServe redirects a path with a
+trailing slash; infergate serves the path."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def match_request(method: str, path: str) -> V1PathMatch:
     """Match a request. Raises NOT_FOUND, METHOD_NOT_ALLOWED, and BAD_REQUEST for an invalid
     percent-escape."""
     match = _cached_match if len(path) <= _MAX_CACHED_CHARACTERS else _match
-    return match((method in {"GET", "POST"} and method) or "", path)
+    return match(method if method in {"GET", "POST"} else "", path)
 
 
 def _match(method: str, path: str) -> V1PathMatch:
@@ -58,8 +58,7 @@ def _match(method: str, path: str) -> V1PathMatch:
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match)
-"""Caches matches, because clients use few paths. The entries take less than 1 MB, even for the
-longest paths."""
+"""Caches matches, because clients use few paths. The entries take less than 1 MB."""
 
 
 def _check_get(method: str) -> None:

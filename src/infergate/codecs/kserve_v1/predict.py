@@ -1,9 +1,9 @@
 """Bodies of predictions. A request has rows under ``instances`` or ``inputs``, and the response has
-them under ``predictions``.
+rows under ``predictions``.
 
-*Rule 1.* A body names no datatypes, and it names tensors only if the rows are objects. The model's
-metadata has the missing names and datatypes. A request that passes through to a server of this
-protocol does not need the metadata.
+*Rule 1.* A body has no datatypes, and has names of tensors only if the rows are objects. The
+model's metadata supplies the missing names and datatypes. A request that passes through to a server
+of this protocol does not need the metadata.
 
 *Rule 2.* JSON is as strict as KServe's: NaN, Infinity, a byte order mark and text after the object
 are errors, with KServe's texts. Integers over 64 bits become floats.
@@ -19,10 +19,12 @@ from typing import Any, Final
 import numpy as np
 import simdjson
 
+from infergate.codecs.encodings import check_unencoded
 from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS, number_array
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
+    check_json_size,
     is_array,
     json_kind,
     parse_with_stdlib,
@@ -41,7 +43,7 @@ from infergate.codecs.kserve_v1.cloud_events import (
     read_binary_event,
     read_structured_event,
 )
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.datatypes import DATATYPES_BY_NAME, FLOATS
 from infergate.core.errors import GatewayError, Kind, as_backend_error, bad_request
 from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
@@ -52,14 +54,13 @@ INSTANCES: Final = "instances"
 INPUTS: Final = "inputs"
 PREDICTIONS: Final = "predictions"
 _KEYS: Final = (INPUTS, INSTANCES)
-"""The keys of the rows. KServe prefers the first key."""
+"""The keys of the rows. If a body has both keys, KServe reads the first."""
 _JSON_TYPES: Final = frozenset(
     {"", "application/json", EVENT_TYPE, "application/ld+json", "application/octet-stream"}
 )
 _NULL: Final = NON_FINITE_SPELLINGS["null"]
 _RESPONSE_RULES: Final = replace(RULES, allows_non_finite_text=True)
 """KServe writes null for NaN and infinity."""
-_FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
 
 
 # ---- requests of clients ------------------------------------------------------------------------
@@ -68,12 +69,7 @@ _FLOATS: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatyp
 def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None]:
     """Return the JSON text of a request, and its event or None. Raises BAD_REQUEST, TOO_LARGE,
     UNSUPPORTED_ENCODING and NeedsOffloadError."""
-    encoding = wire.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in {"", "identity"}:
-        raise GatewayError(
-            Kind.UNSUPPORTED_ENCODING,
-            f"content-encoding '{encoding[:40]}' is not supported by KServe's V1 protocol",
-        )
+    check_unencoded(wire.headers, "KServe's V1 protocol")
     text = bytes(join_parts(wire.body))
     check_json_size(len(text), limits.json)
     if isinstance(wire, EventRequest):
@@ -86,22 +82,13 @@ def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None
     return read_structured_event(text, wire.headers, limits) or (text, None)
 
 
-def check_json_size(size: int, max_size: int) -> None:
-    """Raise TOO_LARGE if ``size`` exceeds ``max_size``."""
-    if size > max_size:
-        raise GatewayError(
-            Kind.TOO_LARGE, f"{size} bytes of JSON exceed the limit of {max_size}", limit="json"
-        )
-
-
 def check_body(text: bytes, limits: Limits) -> None:
-    """Raise BAD_REQUEST unless ``text`` is a valid request. The values in its rows are not
-    checked. Also raises TOO_LARGE and NeedsOffloadError."""
+    """Check everything in the request ``text`` except the values in the rows. Raises BAD_REQUEST,
+    TOO_LARGE and NeedsOffloadError."""
     root = _parse_fast(text)
     if root is None:
         root = _parse_slowly(text, limits)
-    if not is_object(root):
-        raise _wrong_payload(root)
+    _check_object(root)
     _select_rows(read_nullable_members(root, "the body", _KEYS))
 
 
@@ -109,8 +96,7 @@ def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[T
     """Return the tensors in the rows of ``text``. Raises BAD_REQUEST, which names the row, key or
     tensor, TOO_LARGE and NeedsOffloadError."""
     document = _parse(text, limits)
-    if not is_object(document.node):
-        raise _wrong_payload(document.node)
+    _check_object(document.node)
     members = read_members(document, "the body", _KEYS)
     key = _select_rows({name: value.node for name, value in members.items()})
     if not len(members[key].node):
@@ -129,10 +115,11 @@ def _select_rows(members: dict[str, Node]) -> str:
     raise bad_request(f"the body has neither '{INSTANCES}' nor '{INPUTS}'")
 
 
-def _wrong_payload(root: Node) -> GatewayError:
-    return bad_request(
-        f"unsupported payload type: the body is {json_kind(root)}, but KServe expects an object"
-    )
+def _check_object(root: Node) -> None:
+    if not is_object(root):
+        raise bad_request(
+            f"unsupported payload type: the body is {json_kind(root)}, but KServe expects an object"
+        )
 
 
 def _parse(text: bytes, limits: Limits) -> JsonValue:
@@ -159,7 +146,6 @@ def _parse_fast(text: bytes) -> Any:
 
 
 def _empty_tensors(tensors: Sequence[TensorMetadata]) -> tuple[Tensor, ...]:
-    """Return tensors without rows."""
     datatypes = input_types(tensors)
     return tuple(
         Tensor(each.name, datatypes[each.name], (0, *(max(d, 0) for d in each.shape[1:])), b"")
@@ -193,7 +179,7 @@ def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
             f"{shapes}",
         )
     for tensor in request.inputs:
-        if tensor.datatype in _FLOATS and not np.isfinite(number_array(tensor)).all():
+        if tensor.datatype in FLOATS and not np.isfinite(number_array(tensor)).all():
             raise GatewayError(
                 Kind.UNSUPPORTED,
                 f"input '{tensor.name}' has NaN or infinity, which KServe's V1 protocol cannot "
@@ -204,8 +190,8 @@ def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
 
 
 def _check_inputs(request: InferRequest, model: ModelMetadata) -> None:
-    """Raise BAD_REQUEST unless the inputs have the names, datatypes and ranks of ``model``, if it
-    declares them. Rows have no datatypes and often no names, so the server cannot check them."""
+    """Raise BAD_REQUEST if the inputs contradict the names, datatypes and ranks that ``model``
+    declares. Rows have no datatypes and often no names, so the server cannot check them."""
     declared = {tensor.name: tensor for tensor in model.inputs}
     names = {tensor.name for tensor in request.inputs}
     if declared and names != declared.keys():

@@ -1,7 +1,7 @@
 """Liveness, readiness and the list of models, for clients.
 
 ``GET /v1/models/m`` is also a path of TensorFlow Serving. The response has the members of both
-protocols, so that the clients of both accept it.
+protocols, so that clients of both protocols accept it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from typing import Any, Final
 
 import orjson
 
-from infergate.codecs.kserve_v1.errors import JSON_TYPE
+from infergate.codecs.kserve_v1.errors import JSON_HEADERS
+from infergate.core.decimals import parse_decimal
 from infergate.core.messages import ModelIndexEntry
 from infergate.core.wire import HttpResponse
 
 READY: Final = "READY"
 _DEFAULT_VERSION: Final = "1"
-"""The version that is reported for a model without numeric versions."""
+"""The version in the response for a model without numeric versions."""
+_MAX_VERSION: Final = 2**63 - 1
 _STATES: Final = {READY: "AVAILABLE", "UNAVAILABLE": "END"}
-"""TensorFlow Serving's states of models, by the names in an index."""
+"""TensorFlow Serving's name of each state."""
 
 
 def write_liveness(*, ok: bool) -> HttpResponse:
@@ -33,11 +35,13 @@ def write_list(entries: Sequence[ModelIndexEntry]) -> HttpResponse:
 
 
 def write_readiness(model: str, entries: Sequence[ModelIndexEntry]) -> HttpResponse:
-    """Return the response with the state of each version in ``entries``, and whether any version is
-    ready. If no version is ready, the status is 503."""
+    """Return the response with the state of each version in ``entries``. If no version is ready,
+    the status is 503."""
     if not any(entry.state == READY for entry in entries):
         return _response(503, {"error": f"Model with name {model} is not ready."})
-    numbered = [entry for entry in entries if entry.version.isdecimal()]
+    numbered = [
+        entry for entry in entries if parse_decimal(entry.version, _MAX_VERSION) is not None
+    ]
     statuses = [
         {
             "version": entry.version if numbered else _DEFAULT_VERSION,
@@ -50,4 +54,4 @@ def write_readiness(model: str, entries: Sequence[ModelIndexEntry]) -> HttpRespo
 
 
 def _response(status: int, document: Mapping[str, Any]) -> HttpResponse:
-    return HttpResponse(status, {"content-type": JSON_TYPE}, [orjson.dumps(document)])
+    return HttpResponse(status, JSON_HEADERS, [orjson.dumps(document)])

@@ -12,10 +12,20 @@ from __future__ import annotations
 from typing import Final
 
 from infergate.codecs.base import CodecPlugin, TransportKind
-from infergate.codecs.tfs import codec, rest_codec
+from infergate.codecs.tfs.codec import TfsGrpcCodec
 from infergate.codecs.tfs.messages import MODEL_SERVICE, PREDICTION_SERVICE
+from infergate.codecs.tfs.options import GRPC_OPTIONS, REST_OPTIONS, read_options
+from infergate.codecs.tfs.rest_codec import TfsRestCodec
 
 GRPC: Final = CodecPlugin(
-    "tfs-grpc", TransportKind.GRPC, (PREDICTION_SERVICE, MODEL_SERVICE), codec.create
+    "tfs-grpc",
+    TransportKind.GRPC,
+    (PREDICTION_SERVICE, MODEL_SERVICE),
+    lambda options: TfsGrpcCodec(read_options(GRPC_OPTIONS, options)),
 )
-REST: Final = CodecPlugin("tfs-rest", TransportKind.HTTP, ("v1", "V1"), rest_codec.create)
+REST: Final = CodecPlugin(
+    "tfs-rest",
+    TransportKind.HTTP,
+    ("v1", "V1"),
+    lambda options: TfsRestCodec(read_options(REST_OPTIONS, options)),
+)

@@ -1,6 +1,6 @@
-"""Requests to servers that implement TensorFlow Serving's gRPC API, and the servers' responses.
+"""Builds requests to servers of TensorFlow Serving's gRPC API and parses their responses.
 
-The API has no health check. The gateway sends a GetModelStatus request without a model instead,
+The API has no health check. Instead, the gateway sends a GetModelStatus request without a model,
 which a working server rejects with an error about the request.
 """
 
@@ -12,6 +12,7 @@ from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.tfs import forwarded_calls, metadata, predict
 from infergate.codecs.tfs import messages as pb
 from infergate.codecs.tfs.model_spec import (
+    GRPC_PROTOCOL,
     REQUEST_SPEC,
     RESPONSE_SPEC,
     find_spec,
@@ -24,12 +25,7 @@ from infergate.codecs.tfs.options import TfsOptions
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, as_backend_error, bad_request
 from infergate.core.limits import Limits
-from infergate.core.messages import (
-    InferRequest,
-    InferResponse,
-    Operation,
-    Response,
-)
+from infergate.core.messages import InferRequest, InferResponse, Operation, Response
 from infergate.core.tensor import Tensor
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
@@ -75,7 +71,7 @@ def _spec(model: str, version: str) -> bytes:
 def _inference(request: InferRequest) -> RpcRequest:
     if not request.model:
         raise bad_request("the name of the model is missing")
-    call = forwarded_calls.call_of(request)
+    call = forwarded_calls.call_of(request, GRPC_PROTOCOL)
     if call is not None:
         method, message = call
         parts = forwarded_calls.rewrite_request(
@@ -111,8 +107,8 @@ def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> R
 
 
 def status_without_model(*, is_ready: bool) -> RpcResponse:
-    """Return the response to a GetModelStatus request without a model. It is TensorFlow Serving's
-    error if the server is ready, and otherwise UNAVAILABLE."""
+    """Return the response to a GetModelStatus request without a model: TensorFlow Serving's error
+    if the server is ready, or UNAVAILABLE."""
     if is_ready:
         return RpcResponse(code=_INVALID_ARGUMENT, details="Missing ModelSpec")
     return RpcResponse(code=_UNAVAILABLE, details="the server is not ready")
@@ -123,7 +119,7 @@ def _read_inference(
 ) -> InferResponse:
     spec = parse_spec(find_spec(data, RESPONSE_SPEC) or b"")
     version = "" if spec.version is None else str(spec.version)
-    call = forwarded_calls.call_of(request)
+    call = forwarded_calls.call_of(request, GRPC_PROTOCOL)
     if call is not None:
         return forwarded_calls.read_response(data, request, version)
     try:

@@ -1,5 +1,5 @@
-"""The codec of TensorFlow Serving's gRPC API. It converts between gRPC messages and canonical
-operations and responses.
+"""The codec of TensorFlow Serving's gRPC API, which converts between gRPC messages and canonical
+operations.
 
 The sources are tensorflow/serving, tensorflow/tensorflow, and messages captured from their clients
 (docs/fidelity-tfs.md).
@@ -7,7 +7,7 @@ The sources are tensorflow/serving, tensorflow/tensorflow, and messages captured
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from infergate.codecs.tfs.model_spec import (
     numeric_version,
     write_spec,
 )
-from infergate.codecs.tfs.options import TfsOptions, read_options
+from infergate.codecs.tfs.options import TfsOptions
 from infergate.codecs.tfs.tensor_writer import writing_cost, written_bytes
 from infergate.core import messages
 from infergate.core.datatypes import Datatype
@@ -80,12 +80,9 @@ class TfsGrpcCodec(BinaryEstimates):
 
     def __init__(self, options: TfsOptions) -> None:
         self._options: Final = options
-        # Responses pass through only with "auto", because a tensor that passes through keeps the
-        # form that the server chose.
+        # A tensor that passes through keeps the form that the server chose, so responses pass
+        # through only with "auto".
         self.can_pass_through: bool = options.contents == "auto"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options,)
 
     # ---- for clients
 
@@ -115,7 +112,6 @@ class TfsGrpcCodec(BinaryEstimates):
         return requested
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
-        """Parse a request. Raises UNSUPPORTED for an unknown method, and client errors."""
         if wire.method == pb.RELOAD:
             return ParsedRequest(self._read_reload(wire))
         if _is_health_check(wire):
@@ -151,7 +147,7 @@ class TfsGrpcCodec(BinaryEstimates):
 
     def _read_reload(self, wire: RpcRequest) -> messages.ModelLoadRequest:
         """Return the operation for a list of one model. Raises UNSUPPORTED for any other list,
-        because such a list would replace other clients' models."""
+        which would replace the models of other clients."""
         config = _parse_other(wire, pb.ReloadConfigRequest).config
         models = config.model_config_list.config
         if len(models) != 1:
@@ -165,14 +161,13 @@ class TfsGrpcCodec(BinaryEstimates):
         return messages.ModelLoadRequest(models[0].name)
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> RpcResponse:
-        """Build the response to ``parsed``. Raises UNSUPPORTED."""
         if isinstance(response, messages.HealthStatus):
             return backend.status_without_model(is_ready=response.ok)
         options = parsed.response_options
         try:
             if options is None and not isinstance(response, messages.Acknowledgement):
-                # Another codec parsed the request. The names are read from the request that this
-                # codec would send to a backend.
+                # Another codec parsed the request. Take the names from the request that this codec
+                # would send to a backend.
                 wire = backend.build_request(parsed.operation)
                 options = _ResponseOptions(wire.method, self._requested(wire))
             if isinstance(response, InferResponse):
@@ -199,7 +194,6 @@ class TfsGrpcCodec(BinaryEstimates):
         return predict.response_parts(spec, response.outputs, self._options.contents)
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """Build the status for ``error``, with TensorFlow Serving's texts."""
         if wire is None:
             return errors.build_error(error, "", None)
         requested = None
@@ -230,7 +224,6 @@ class TfsGrpcCodec(BinaryEstimates):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        """Build the request to a server. Raises UNSUPPORTED and BAD_REQUEST."""
         del profile, model
         try:
             return backend.build_request(operation)
@@ -244,7 +237,6 @@ class TfsGrpcCodec(BinaryEstimates):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Parse a server's response. Raises the server's error, or BACKEND_GARBAGE."""
         del model
         try:
             return backend.parse_response(wire, operation, limits)
@@ -256,7 +248,6 @@ class TfsGrpcCodec(BinaryEstimates):
     # ---- pass-through
 
     def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
-        """Check all that ``parse_request`` checks."""
         self.parse_request(wire, limits)
         return wire
 
@@ -303,8 +294,8 @@ def _is_health_check(wire: RpcRequest) -> bool:
 
 
 def _client_model(requested: RequestedModel, model: str) -> str:
-    """Return the model name for a response. If the options mapped the client's signature to another
-    model, it is the name that the client sent. Otherwise it is ``model``."""
+    """Return the model's name for a response: the client's own name if the options mapped the
+    signature to a model, or ``model``."""
     return requested.spec.name if requested.is_mapped else model
 
 
@@ -348,8 +339,3 @@ def _unreadable(wire: RpcRequest, error: MalformedMessageError) -> GatewayError:
     return bad_request(
         f"the message to {wire.method} cannot be read: {error}", limit=error.limit_name
     )
-
-
-def create(options: Mapping[str, Any]) -> TfsGrpcCodec:
-    """Create the codec. Raises ValueError."""
-    return TfsGrpcCodec(read_options(options))

@@ -78,7 +78,7 @@ def type_name(number: int) -> str:
 
 
 def metadata_datatype(number: int) -> str:
-    """Return the datatype name that a model's metadata reports. It is the canonical name, or
-    TensorFlow's name if there is no canonical datatype."""
+    """Return the datatype that a model's metadata reports: the canonical name, or TensorFlow's name
+    if there is no canonical datatype."""
     datatype = DATATYPES.get(number)
     return type_name(number) if datatype is None else datatype.value

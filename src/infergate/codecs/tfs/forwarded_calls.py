@@ -1,9 +1,9 @@
-"""Classify, Regress and MultiInference. Only TensorFlow Serving can serve them, because the model's
-graph parses the examples in the request.
+"""Classify, Regress and MultiInference. Only TensorFlow Serving can serve these calls, because the
+model's graph parses the examples in the request.
 
 In canonical form, such a call is an inference without tensors, whose parameters hold the client's
 message. Backends of other protocols reject it. The response is one BYTES tensor that holds the
-server's message. Only the ModelSpecs of both messages are read and replaced."""
+server's message. Of gRPC messages, only the ModelSpecs are read and replaced."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from infergate.codecs.protos.wire_scanner import (
 from infergate.codecs.tfs.messages import CLASSIFY, MULTI_INFERENCE, REGRESS
 from infergate.codecs.tfs.model_spec import (
     GRPC_PROTOCOL,
+    LABEL,
     MAX_TOP_LEVEL_FIELDS,
     REQUEST_SPEC,
     RESPONSE_SPEC,
@@ -46,11 +47,11 @@ _OUTPUT: Final = "response"
 _MAX_TASKS: Final = 1024
 
 RewriteSpec = Callable[[ModelSpec], bytes]
-"""Returns the ModelSpec that replaces the given one."""
+"""Returns the serialized ModelSpec that replaces its argument."""
 
 
 def requested_by(message: Buffer, method: str, options: TfsOptions) -> RequestedModel:
-    """Return the model that a request names. ``message`` may belong to any method. Raises
+    """Return the model that ``message``, a request of any ``method``, names. Raises
     MalformedMessageError and BAD_REQUEST."""
     if method != MULTI_INFERENCE:
         return requested_model(find_spec(message, REQUEST_SPEC), options)
@@ -71,24 +72,34 @@ def _task_specs(message: Buffer) -> Iterator[bytes]:
 def read_call(
     message: Buffer, method: str, requested: RequestedModel, options: TfsOptions
 ) -> InferRequest:
-    """Return the call as an inference. Raises MalformedMessageError."""
-    name = method.rpartition("/")[2]
+    """Return a gRPC call as an inference. Raises MalformedMessageError."""
     rewritten = b"".join(rewrite_request(message, method, "", "", options))
+    return as_inference(requested, GRPC_PROTOCOL, method, rewritten)
+
+
+def as_inference(
+    requested: RequestedModel, protocol: str, method: str, message: bytes, label: str = ""
+) -> InferRequest:
+    """Return a call as an inference, which only servers of ``protocol`` can serve."""
+    name, api = method.rpartition("/")[2], "gRPC" if protocol == GRPC_PROTOCOL else "REST"
     parameters = OpaqueParameters(
-        {},
-        (GRPC_PROTOCOL,),
-        method.encode() + b"\0" + rewritten,
-        (Kind.UNSUPPORTED, f"{name} needs a backend that speaks TensorFlow Serving's gRPC API"),
+        {LABEL: label} if label else {},
+        (protocol,),
+        method.encode() + b"\0" + message,
+        (Kind.UNSUPPORTED, f"{name} needs a backend that speaks TensorFlow Serving's {api} API"),
     )
     return InferRequest(requested.model, requested.version, parameters=parameters)
 
 
-def call_of(request: InferRequest) -> tuple[str, bytes] | None:
-    """Return the method and the message of a forwarded call, or None for other inferences."""
+def call_of(request: InferRequest, protocol: str) -> tuple[str, bytes] | None:
+    """Return the method and the message of a call for servers of ``protocol``, or None for other
+    inferences."""
     parameters = request.parameters
-    if not isinstance(parameters, OpaqueParameters) or GRPC_PROTOCOL not in parameters.protocols:
-        return None
-    if not parameters.text:
+    if (
+        not isinstance(parameters, OpaqueParameters)
+        or protocol not in parameters.protocols
+        or not parameters.text
+    ):
         return None
     method, _, message = parameters.text.partition(b"\0")
     return method.decode(), message
@@ -97,8 +108,8 @@ def call_of(request: InferRequest) -> tuple[str, bytes] | None:
 def rewrite_request(
     message: Buffer, method: str, model: str, version: str, options: TfsOptions
 ) -> list[Buffer]:
-    """Return ``message`` with ``model`` and ``version`` in each ModelSpec. If either name is empty,
-    the client's value stays, after ``options`` are applied. Labels and signatures stay unless the
+    """Return ``message`` with ``model`` and ``version`` in each ModelSpec. An empty argument keeps
+    the client's value, to which ``options`` are applied. Labels and signatures remain unless the
     options map them."""
 
     def rewrite(spec: ModelSpec) -> bytes:
@@ -123,8 +134,8 @@ def rewrite_response(message: Buffer, method: str, rewrite: RewriteSpec) -> list
 
 
 def rewrite_spec(message: Buffer, number: int, rewrite: RewriteSpec) -> list[Buffer]:
-    """Return ``message`` with its ModelSpec, in field ``number``, rewritten. The rest of the
-    message is not copied."""
+    """Return ``message`` with the ModelSpec in field ``number`` rewritten. The rest of the message
+    is not copied."""
     view = memoryview(message)
     before: list[Buffer] = []
     after: list[Buffer] = []

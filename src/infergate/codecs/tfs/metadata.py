@@ -1,7 +1,7 @@
-"""Converts between the signatures and version states of a model and canonical metadata and status.
+"""Converts between a model's signatures and version states and canonical metadata and indexes.
 
-A signature of TensorFlow has inputs, outputs and a method. The canonical metadata describes the
-default signature. The other signatures are kept for clients of TensorFlow Serving."""
+A TensorFlow signature has inputs, outputs and a method. The canonical metadata describes the
+default signature, and keeps the other signatures for clients of TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _READY: Final = "READY"
 STATES: Final = pb.STATES | {_READY: pb.STATES["AVAILABLE"], "UNAVAILABLE": pb.STATES["END"]}
 """The number of each state of TensorFlow Serving and of the Open Inference Protocol."""
 _STATE_NAMES: Final = {number: name for name, number in STATES.items()}
-"""The canonical name of each state. It is the Open Inference Protocol's name if the protocol has
-the state, and otherwise TensorFlow Serving's name."""
+"""The canonical name of each state: the Open Inference Protocol's name or, if the protocol does not
+have the state, TensorFlow Serving's name."""
 _UNAVAILABLE_CODE: Final = 14
 _DEFAULT_VERSION: Final = 1
-"""The version that is reported for a model on a server without versions."""
+"""The version in the response for a model without numeric versions."""
 
 
 def check_fields(fields: Sequence[str]) -> None:
-    """Raise BAD_REQUEST unless ``fields`` are the metadata fields of TensorFlow Serving."""
+    """Raise BAD_REQUEST if ``fields`` is empty or has an unknown metadata field."""
     if not fields:
         raise bad_request("GetModelMetadataRequest must specify at least one metadata_field")
     for field in fields:
@@ -188,8 +188,8 @@ def _read_tensors(
 
 
 def _read_tensor(alias: str, info: Any) -> TensorMetadata:
-    """Return a tensor's metadata. A tensor of unknown rank gets one variable dimension, because the
-    canonical form has no unknown rank."""
+    """Return a tensor's metadata. The canonical form has no unknown rank, so a tensor of unknown
+    rank has one variable dimension."""
     shape = info.tensor_shape
     dims = (-1,) if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
     return TensorMetadata(alias, metadata_datatype(info.dtype), dims)
@@ -220,5 +220,5 @@ def state_name(state: int) -> str:
 
 
 def is_available(index: ModelIndex) -> bool:
-    """Return whether any version in ``index`` is available."""
+    """Return whether ``index`` has an available version."""
     return any(entry.state == _READY for entry in index.models)

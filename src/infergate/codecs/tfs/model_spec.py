@@ -4,8 +4,8 @@ A message may contain several ModelSpecs, which protobuf merges. They are read b
 check, without the rest of the message.
 
 *Rule 1.* Labels and signatures that the options map are replaced by versions and models before the
-access check. Other labels and signatures are sent to TensorFlow Serving servers as parameters. For
-backends of other protocols, which have neither labels nor signatures, the request is rejected with
+access check. Other labels and signatures become parameters for TensorFlow Serving servers. Backends
+of other protocols have no labels and signatures, so a request for such a backend is rejected with
 TensorFlow Serving's error text.
 """
 
@@ -28,6 +28,7 @@ from infergate.codecs.protos.wire_scanner import (
     varint_field,
 )
 from infergate.codecs.tfs.options import TfsOptions
+from infergate.core.decimals import parse_decimal
 from infergate.core.errors import Kind, bad_request
 from infergate.core.records import record
 from infergate.core.tensor import NO_PARAMETERS, Buffer, OpaqueParameters, Parameters
@@ -130,22 +131,22 @@ def _parse(data: bytes) -> ModelSpec:
         value = data[field.value_start : field.end]
         match field.number:
             case 1:
-                name = _text(value)
+                name = _read_name(value)
             case 2:  # version and label are a oneof: the last value applies
                 version, label = _parse_version(value, version or 0), ""
             case 3:
-                signature = _text(value)
+                signature = _read_name(value)
             case 4:
-                version, label = None, _text(value)
+                version, label = None, _read_name(value)
     return ModelSpec(name, version, label, signature)
 
 
 _parse_cached: Final = functools.lru_cache(_MAX_CACHED_SPECS)(_parse)
-"""Parsed ModelSpecs are cached, because requests and responses repeat the same few ModelSpecs."""
+"""Parsed ModelSpecs are cached, because requests and responses repeat a few ModelSpecs."""
 
 
 def _parse_version(value: bytes, default: int) -> int:
-    """Return the value of an Int64Value, which is 0 if the field is absent."""
+    """Return the value of an Int64Value, or ``default`` if the field is absent."""
     number = default
     for field in scan_fields(value, _MAX_SPEC_FIELDS):
         if field.number == 1 and field.wire_type == VARINT:
@@ -153,15 +154,18 @@ def _parse_version(value: bytes, default: int) -> int:
     return number - 2**64 if number > _MAX_VERSION else number
 
 
-def _text(value: bytes) -> str:
-    if len(value) > MAX_NAME_BYTES:
-        raise MalformedMessageError(
-            f"a name in its ModelSpec has over {MAX_NAME_BYTES} bytes (the limit)"
-        )
+def decode_name(label: str, max_bytes: int, value: Buffer) -> str:
+    """Return the text of ``value``, a name that error messages call ``label``. Raises
+    MalformedMessageError."""
+    if len(value) > max_bytes:
+        raise MalformedMessageError(f"{label} has over {max_bytes} bytes (the limit)")
     try:
-        return value.decode()
+        return str(value, "utf-8")
     except UnicodeDecodeError:
-        raise MalformedMessageError("a name in its ModelSpec is not UTF-8 text") from None
+        raise MalformedMessageError(f"{label} is not UTF-8 text") from None
+
+
+_read_name: Final = functools.partial(decode_name, "a name in its ModelSpec", MAX_NAME_BYTES)
 
 
 def requested_model(data: bytes | None, options: TfsOptions) -> RequestedModel:
@@ -206,10 +210,7 @@ def write_spec(model: str, version: str = "", label: str = "", signature: str = 
 
 def numeric_version(version: str) -> int | None:
     """Return ``version`` as a non-negative int64, or None if it cannot be converted."""
-    if not (version.isascii() and version.isdigit() and len(version) <= len(str(_MAX_VERSION))):
-        return None
-    number = int(version)
-    return number if number <= _MAX_VERSION else None
+    return parse_decimal(version, _MAX_VERSION)
 
 
 def spec_field(number: int, spec: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,7 +10,8 @@ from infergate.codecs.option_checks import check_option_names, read_choice
 
 CONTENTS: Final = ("auto", "raw", "typed")
 VERSION_ZERO: Final = ("default", "literal")
-_OPTION_NAMES: Final = ("contents", "version_zero", "labels", "signatures")
+REST_OPTIONS: Final = ("version_zero", "labels", "signatures")
+GRPC_OPTIONS: Final = ("contents", *REST_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,8 @@ class TfsOptions:
     """The options of TensorFlow Serving's codec.
 
     - ``contents``: the form of tensors in responses. With ``raw``, the elements are in
-      tensor_content; with ``typed``, they are in the field of their type. ``auto`` is like
-      ``typed`` unless writing that form is slow (``tensor_writer``).
+      tensor_content; with ``typed``, they are in the field of their type. ``auto`` selects
+      ``typed``, or ``raw`` if writing typed elements would be slow (``tensor_writer``).
     - ``version_zero``: with ``default``, a requested version 0 selects the default version; with
       ``literal``, it selects version 0.
     - ``labels``: for each model, a mapping from labels to versions.
@@ -32,9 +33,9 @@ class TfsOptions:
     signatures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def read_options(options: Mapping[str, Any]) -> TfsOptions:
-    """Check and return the options. Raises ValueError."""
-    check_option_names(options, _OPTION_NAMES)
+def read_options(names: Sequence[str], options: Mapping[str, Any]) -> TfsOptions:
+    """Check and return the options, which may have only ``names``. Raises ValueError."""
+    check_option_names(options, names)
     return TfsOptions(
         read_choice(options, "contents", CONTENTS),
         read_choice(options, "version_zero", VERSION_ZERO),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from infergate.codecs.protos.wire_scanner import (
     DELIMITED,
     FieldBudget,
-    MalformedMessageError,
     budgeted_fields,
     field_budget,
     field_prefix,
@@ -20,6 +20,7 @@ from infergate.codecs.tfs.model_spec import (
     MAX_TOP_LEVEL_FIELDS,
     REQUEST_SPEC,
     RESPONSE_SPEC,
+    decode_name,
     spec_field,
 )
 from infergate.codecs.tfs.tensor_reader import TensorProtoReader
@@ -40,6 +41,7 @@ _KEY, _VALUE = 1, 2
 _KEY_TAG: Final = _KEY << 3 | DELIMITED
 _VALUE_TAG: Final = _VALUE << 3 | DELIMITED
 _SHORT_LENGTH: Final = 0x80
+_read_name: Final = partial(decode_name, "the name of a tensor", MAX_TENSOR_NAME_BYTES)
 
 
 def max_fields(limits: Limits) -> int:
@@ -70,8 +72,7 @@ def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tup
 
 
 def _parsing_error(name: str, error: GatewayError) -> GatewayError:
-    """Return ``error``, which concerns an input, with the same prefix as TensorFlow Serving's own
-    text."""
+    """Return ``error``, which concerns an input, with the prefix of TensorFlow Serving's texts."""
     reason = error.public.removeprefix(f"tensor '{name}': ")
     return error.reworded(f"tensor parsing error: {name}: {reason}")
 
@@ -85,7 +86,7 @@ def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]
         if key_end < size and entry[key_end] == _VALUE_TAG:
             _, _, _, start, end = read_field(entry, key_end)
             if end == size:
-                return _name(entry[2:key_end]), entry[start:]
+                return _read_name(entry[2:key_end]), entry[start:]
     name = ""
     protos: list[memoryview] = []
     for field in budgeted_fields(entry, budget):
@@ -93,7 +94,7 @@ def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]
             continue
         value = entry[field.value_start : field.end]
         if field.number == _KEY:
-            name = _name(value)
+            name = _read_name(value)
         elif field.number == _VALUE:
             protos.append(value)
     return name, protos[0] if len(protos) == 1 else memoryview(b"".join(protos))
@@ -121,23 +122,12 @@ def read_output_filter(message: Buffer, limits: Limits) -> tuple[RequestedOutput
     BAD_REQUEST for a repeated output."""
     names: dict[str, None] = {}
     for value in _values(message, OUTPUT_FILTER, "output", limits):
-        name = _name(value)
+        name = _read_name(value)
         _check_name(name, "output", len(names))
         if name in names:
             raise bad_request(f"duplicate output tensor alias: {name}")
         names[name] = None
     return tuple(map(RequestedOutput, names))
-
-
-def _name(value: memoryview) -> str:
-    if len(value) > MAX_TENSOR_NAME_BYTES:
-        raise MalformedMessageError(
-            f"the name of a tensor has over {MAX_TENSOR_NAME_BYTES} bytes (the limit)"
-        )
-    try:
-        return str(value, "utf-8")
-    except UnicodeDecodeError:
-        raise MalformedMessageError("the name of a tensor is not UTF-8 text") from None
 
 
 def _check_name(name: str, kind: str, index: int) -> None:

@@ -1,5 +1,5 @@
-"""The codec of TensorFlow Serving's REST API. It converts between HTTP messages and canonical
-operations and responses.
+"""The codec of TensorFlow Serving's REST API, which converts between HTTP messages and canonical
+operations.
 
 The sources are tensorflow/serving, and messages captured from its code and clients
 (docs/fidelity-tfs.md).
@@ -30,8 +30,7 @@ from infergate.codecs.json_tensors.estimates import NestedListEstimates
 from infergate.codecs.json_tensors.json_document import is_array
 from infergate.codecs.json_tensors.row_document import parse_document
 from infergate.codecs.json_tensors.row_writer import nesting_cost
-from infergate.codecs.option_checks import check_option_names
-from infergate.codecs.tfs import rest_messages, rest_paths, rest_predict
+from infergate.codecs.tfs import forwarded_calls, rest_messages, rest_paths, rest_predict
 from infergate.codecs.tfs.errors import unknown_model_text
 from infergate.codecs.tfs.metadata import is_available
 from infergate.codecs.tfs.model_spec import (
@@ -42,7 +41,7 @@ from infergate.codecs.tfs.model_spec import (
     apply_options,
     spec_parameters,
 )
-from infergate.codecs.tfs.options import TfsOptions, read_options
+from infergate.codecs.tfs.options import TfsOptions
 from infergate.codecs.tfs.rest_messages import JSON_HEADERS
 from infergate.codecs.tfs.rest_paths import CLASSIFY, PREDICT, REGRESS, RestPathMatch, match_path
 from infergate.codecs.tfs.rest_predict import PredictFormat
@@ -59,10 +58,8 @@ from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.records import record
 from infergate.core.sequences import SequenceId
-from infergate.core.tensor import OpaqueParameters, Tensor, pack_bytes, unpack_bytes
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-_OPTION_NAMES: Final = ("version_zero", "labels", "signatures")
 _OPERATIONS: Final[Mapping[str, type[Operation]]] = {
     PREDICT: InferRequest,
     CLASSIFY: InferRequest,
@@ -76,12 +73,11 @@ _WITH_SIGNATURE: Final = (PREDICT, CLASSIFY, REGRESS)
 _WITHOUT_MODEL: Final = (rest_paths.SERVER, rest_paths.OPTIONS)
 _NO_MODEL: Final = "Missing model name in request."
 _EXAMPLES: Final = "examples"
-_RESPONSE: Final = "response"
 
 
 @record
 class _Target:
-    """The action of a request and its model. ``requested`` is None if the request names no
+    """The action and the model of a request. ``requested`` is None if the request names no
     model."""
 
     action: str
@@ -102,9 +98,6 @@ class TfsRestCodec(NestedListEstimates):
 
     def __init__(self, options: TfsOptions) -> None:
         self._options: Final = options
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._options,)
 
     # ---- for clients
 
@@ -141,7 +134,6 @@ class TfsRestCodec(NestedListEstimates):
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse a request. Raises client errors."""
         target = self._target(wire)
         requested = target.requested
         if requested is None:
@@ -174,7 +166,6 @@ class TfsRestCodec(NestedListEstimates):
         )
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Build the response to ``parsed``. Raises UNSUPPORTED and BAD_REQUEST."""
         options = parsed.response_options
         if options is None:  # another codec parsed the request
             options = _target_of(parsed.operation)
@@ -183,7 +174,8 @@ class TfsRestCodec(NestedListEstimates):
                 body = rest_predict.response_body(response, options)
                 return HttpResponse(200, JSON_HEADERS, body)
             case InferResponse():
-                return HttpResponse(200, JSON_HEADERS, [_forwarded_response(response)])
+                body = [forwarded_calls.response_message(response)]
+                return HttpResponse(200, JSON_HEADERS, body)
             case messages.HealthStatus(ok):
                 return _health_response(options.action, is_ok=ok)
             case ModelMetadata():
@@ -196,7 +188,6 @@ class TfsRestCodec(NestedListEstimates):
         )
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Build the response for ``error``. Never raises."""
         text = error.public
         if error.kind is Kind.NOT_FOUND and wire is not None:
             try:
@@ -211,7 +202,6 @@ class TfsRestCodec(NestedListEstimates):
     # ---- costs
 
     def open_request(self, wire: HttpRequest) -> None:
-        """Inflate a short compressed body."""
         if CONTENT_ENCODING in wire.headers:
             inflate_small(wire)
 
@@ -224,17 +214,16 @@ class TfsRestCodec(NestedListEstimates):
         return max_decoded_bytes(wire.headers, wire.body)
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-        """Return the size of the body after inflation."""
         return min(max_decoded_bytes(wire.headers, wire.body), max_bytes)
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the size of the outputs and the cost of their lists, and of names in rows."""
+        """Return the size of the outputs, plus the cost of their lists and of the names in rows."""
         if getattr(parsed.response_options, "has_rows", False):
             return super().response_text_bytes(response, parsed)
         return nesting_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the size of the inputs and the cost of their lists."""
+        """Return the size of the inputs, plus the cost of their lists."""
         del profile
         return nesting_cost(operation.inputs)
 
@@ -243,12 +232,11 @@ class TfsRestCodec(NestedListEstimates):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Build the request to a server. Raises UNSUPPORTED and BAD_REQUEST."""
         del profile
         match operation:
             case InferRequest(name, version):
                 signature, label = spec_parameters(operation.parameters)
-                call = _forwarded_call(operation)
+                call = forwarded_calls.call_of(operation, REST_PROTOCOL)
                 if call is not None:
                     action, body = call
                     path = rest_paths.model_path(name, version, label, f":{action}")
@@ -278,17 +266,14 @@ class TfsRestCodec(NestedListEstimates):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Parse a server's response. Raises the server's error, or BACKEND_GARBAGE."""
         if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
             if wire.status >= 500 and wire.status not in (501, 503):
                 raise _server_error(wire)
             return messages.HealthStatus(ok=wire.status != 503)
         body = _success_body(wire, limits)
         if isinstance(operation, InferRequest):
-            call = _forwarded_call(operation)
-            if call is not None:
-                tensor = Tensor(_RESPONSE, Datatype.BYTES, (1,), pack_bytes((body,)))
-                return InferResponse(operation.model, operation.version, outputs=(tensor,))
+            if forwarded_calls.call_of(operation, REST_PROTOCOL) is not None:
+                return forwarded_calls.read_response(body, operation, operation.version)
             assert model is not None  # needs_metadata
             signature, _ = spec_parameters(operation.parameters)
             return rest_predict.read_response(body, operation, model, signature, limits)
@@ -299,7 +284,6 @@ class TfsRestCodec(NestedListEstimates):
     def validate(
         self, wire: HttpRequest, limits: Limits
     ) -> HttpRequest | PartialInferRequest[HttpRequest]:
-        """Check all that ``parse_request`` checks, and undo the content encoding."""
         parsed = self.parse_request(wire, limits)
         if isinstance(parsed, PartialInferRequest):
             complete = partial(_validated, wire, parsed.complete, limits)
@@ -314,8 +298,8 @@ class TfsRestCodec(NestedListEstimates):
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` addressed to another model, or None if its body has a signature that the
-        options map."""
+        """Return ``wire`` for another model, or None if its body has a signature that the options
+        map."""
         del profile
         target = self._target(wire)
         requested = target.requested
@@ -367,17 +351,14 @@ def _target_of(operation: Operation) -> Any:
 
 
 def _health_response(action: str, *, is_ok: bool) -> HttpResponse:
-    """Return the response to a request without a model, or to OPTIONS. A request without a model
-    gets an error even from a ready server."""
+    """Return the response to a request without a model, or to OPTIONS. Even a ready server returns
+    an error for a request without a model."""
     if not is_ok:
         error = GatewayError(Kind.NO_BACKEND, "the server is not ready")
         return rest_messages.build_error(error, error.public)
     if action == rest_paths.OPTIONS:
         return HttpResponse(200)
     return rest_messages.build_error(bad_request(_NO_MODEL), _NO_MODEL)
-
-
-# ---- Classify and Regress, which only servers of the same API can answer
 
 
 def _read_forwarded(
@@ -388,7 +369,7 @@ def _read_forwarded(
     *,
     maps_signatures: bool,
 ) -> InferRequest:
-    """Return the call as an inference whose parameters hold the body. Raises BAD_REQUEST."""
+    """Return Classify or Regress as an inference. Raises BAD_REQUEST."""
     body = rest_predict.decoded_json(wire.headers, wire.body, limits)
     members = parse_document(body, (_EXAMPLES, SIGNATURE), limits)
     signature = rest_predict.read_signature(members)
@@ -403,41 +384,14 @@ def _read_forwarded(
     examples = members[_EXAMPLES].node
     if not is_array(examples) or not len(examples):
         raise bad_request(f"'{_EXAMPLES}' value must be an array that is not empty")
-    label = {"version_label": requested.label} if requested.label else {}
-    parameters = OpaqueParameters(
-        label,
-        (REST_PROTOCOL,),
-        action.encode() + b"\0" + body,
-        (Kind.UNSUPPORTED, f"{action} needs a backend that speaks TensorFlow Serving's REST API"),
-    )
-    return InferRequest(requested.model, requested.version, parameters=parameters)
-
-
-def _forwarded_call(request: InferRequest) -> tuple[str, bytes] | None:
-    """Return the action and the body of a forwarded call, or None for other inferences."""
-    parameters = request.parameters
-    if (
-        not isinstance(parameters, OpaqueParameters)
-        or REST_PROTOCOL not in parameters.protocols
-        or not parameters.text
-    ):
-        return None
-    action, _, body = parameters.text.partition(b"\0")
-    return action.decode(), body
-
-
-def _forwarded_response(response: InferResponse) -> bytes:
-    for tensor in response.outputs:
-        for body in unpack_bytes(tensor.data):
-            return body
-    raise backend_garbage("the backend's response has no body")
+    return forwarded_calls.as_inference(requested, REST_PROTOCOL, action, body, requested.label)
 
 
 # ---- responses of servers
 
 
 def _success_body(wire: HttpResponse, limits: Limits) -> bytes:
-    """Return the body of a response. Raises the server's error, BACKEND_GARBAGE."""
+    """Return the body of a response. Raises the server's error, or BACKEND_GARBAGE."""
     if wire.status != 200:
         raise _server_error(wire)
     try:
@@ -468,9 +422,3 @@ def _read_description(body: bytes, operation: Operation, limits: Limits) -> Resp
     if isinstance(operation, messages.ModelIndexRequest):
         return index
     return messages.HealthStatus(ok=is_available(index))
-
-
-def create(options: Mapping[str, Any]) -> TfsRestCodec:
-    """Create the codec. Raises ValueError."""
-    check_option_names(options, _OPTION_NAMES)
-    return TfsRestCodec(read_options(options))

@@ -1,7 +1,8 @@
 """Converts between JSON and canonical metadata, status and errors.
 
-Servers write ``model_spec`` and ``tensor_shape``. OpenVINO's model server writes ``modelSpec`` and
-``tensorShape``. This module reads both forms, and writes ``model_spec`` and ``tensor_shape``.
+TensorFlow Serving writes ``model_spec`` and ``tensor_shape``. OpenVINO's model server writes
+``modelSpec`` and ``tensorShape``. This module reads both forms, and writes the form of TensorFlow
+Serving.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from typing import Any, Final
 
 import orjson
 
-from infergate.codecs import http_status
+from infergate.codecs.http_status import (
+    MAX_MESSAGE_CHARACTERS,
+    STATUS_BY_KIND,
+    client_message,
+    kind_of_status,
+)
 from infergate.codecs.json_tensors.json_document import parse_backend_json, read_plain_object
 from infergate.codecs.tfs import messages as pb
 from infergate.codecs.tfs.datatypes import metadata_datatype, type_name
@@ -46,7 +52,6 @@ from infergate.core.messages import (
 from infergate.core.wire import HttpResponse
 
 JSON_HEADERS: Final = {"content-type": "application/json"}
-MAX_TEXT: Final = 2000
 _MAX_INT64: Final = 2**63 - 1
 _MAX_ERROR_BYTES: Final = 16 * 1024
 _STATE_NAMES: Final = {number: name for name, number in pb.STATES.items()}
@@ -63,10 +68,9 @@ _CODE_NAMES: Final = (
 
 def build_error(error: GatewayError, text: str) -> HttpResponse:
     """Return ``error`` with ``text``, in the layout of TensorFlow Serving."""
-    public = text[:MAX_TEXT].encode("utf-8", "replace").decode()
-    body = b'{\n    "error": %b\n}' % orjson.dumps(public)
+    body = b'{\n    "error": %b\n}' % orjson.dumps(client_message(text))
     return HttpResponse(
-        http_status.STATUS_BY_KIND[error.kind], {**JSON_HEADERS, **error_headers(error)}, [body]
+        STATUS_BY_KIND[error.kind], {**JSON_HEADERS, **error_headers(error)}, [body]
     )
 
 
@@ -76,8 +80,8 @@ def _document(members: Mapping[str, Any]) -> HttpResponse:
 
 
 def write_status(response: ModelIndex, requested: RequestedModel) -> HttpResponse:
-    """Return the states of the versions, newest first. ``name`` and ``ready`` are added for clients
-    of KServe's V1 protocol, which has the same path."""
+    """Return the states of the versions, newest first, with ``name`` and ``ready`` for clients of
+    KServe's V1 protocol, which has the same path."""
     versions = [
         {
             "version": str(number),
@@ -152,10 +156,10 @@ def backend_error(wire: HttpResponse, body: bytes) -> GatewayError:
     if not isinstance(message, str) or not message:
         message = f"the backend answered HTTP {wire.status}"
     return GatewayError(
-        http_status.kind_of_status(wire.status),
-        message[:MAX_TEXT],
+        kind_of_status(wire.status),
+        message[:MAX_MESSAGE_CHARACTERS],
         origin=Origin.BACKEND,
-        detail=f"HTTP {wire.status}: {body[:MAX_TEXT].decode('utf-8', 'replace')}",
+        detail=f"HTTP {wire.status}: {body[:MAX_MESSAGE_CHARACTERS].decode('utf-8', 'replace')}",
         retry_after=parse_retry_after(wire.headers),
     )
 
@@ -169,7 +173,7 @@ def read_document(body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def read_status(document: Mapping[str, Any], model: str) -> ModelIndex:
-    """Return the versions of ``model``. Raises LookupError, TypeError, ValueError."""
+    """Return the versions of ``model``. Raises LookupError, TypeError and ValueError."""
     entries = []
     for item in _list(document["model_version_status"]):
         entry = _object(item)
@@ -187,7 +191,7 @@ def read_status(document: Mapping[str, Any], model: str) -> ModelIndex:
 
 
 def read_metadata(document: Mapping[str, Any], model: str) -> ModelMetadata:
-    """Return the metadata of ``model``. Raises LookupError, TypeError, ValueError."""
+    """Return the metadata of ``model``. Raises LookupError, TypeError and ValueError."""
     spec = _member(document, "model_spec", "modelSpec")
     outer = _member(_object(document["metadata"]), "signature_def", "signatureDef")
     found = {

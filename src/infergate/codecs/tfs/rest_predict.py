@@ -17,15 +17,11 @@ import orjson
 
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.encodings import CONTENT_ENCODING, decode_body, is_unencoded
-from infergate.codecs.json_tensors.json_document import STRING, json_kind
+from infergate.codecs.json_tensors.json_document import STRING, check_json_size, json_kind
 from infergate.codecs.json_tensors.row_document import JsonValue, parse_document
 from infergate.codecs.json_tensors.row_reader import RowReader, input_types
 from infergate.codecs.json_tensors.row_writer import write_columns, write_rows
-from infergate.codecs.tfs.model_spec import (
-    DEFAULT_SIGNATURE,
-    SIGNATURE,
-    RequestedModel,
-)
+from infergate.codecs.tfs.model_spec import DEFAULT_SIGNATURE, SIGNATURE, RequestedModel
 from infergate.core.errors import GatewayError, Kind, as_backend_error, bad_request
 from infergate.core.limits import KIB, Limits, check_loop_cost
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
@@ -39,7 +35,7 @@ _PREDICTIONS: Final = "predictions"
 _OUTPUTS: Final = "outputs"
 _WANTED: Final = (SIGNATURE, INSTANCES, INPUTS)
 _SEARCHED_BYTES: Final = 64 * KIB
-"""Number of bytes at the beginning of a body, and at its end, that are searched for a signature."""
+"""Number of bytes at the beginning and at the end of a body that are searched for a signature."""
 _SIGNATURE_MEMBER: Final = re.compile(
     rb'"signature_name"[ \t\r\n]*+:[ \t\r\n]*+("(?:[^"\\]++|\\.)*+")', re.DOTALL
 )
@@ -138,8 +134,8 @@ def read_signature(members: Mapping[str, JsonValue]) -> str:
 
 
 def check_signature(signature: str, requested: RequestedModel) -> None:
-    """Raise BAD_REQUEST unless ``find_signature`` found ``signature``, so that the access check has
-    seen the model that the options map it to."""
+    """Raise BAD_REQUEST if ``find_signature`` did not find ``signature``, because the access check
+    then did not see the model to which the options map the signature."""
     if signature != requested.spec.signature:
         raise bad_request(
             f"'{SIGNATURE}' must be in the first or last {_SEARCHED_BYTES // KIB} KiB of the "
@@ -166,12 +162,7 @@ def without_signature(body: bytes) -> bytes:
 def decoded_json(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> bytes:
     """Return a body without its content encoding. Raises client errors and TOO_LARGE."""
     data = decode_body(headers, body, limits) if CONTENT_ENCODING in headers else join_parts(body)
-    if len(data) > limits.json:
-        raise GatewayError(
-            Kind.TOO_LARGE,
-            f"{len(data)} bytes of JSON exceed the limit of {limits.json}",
-            limit="json",
-        )
+    check_json_size(len(data), limits.json)
     return data if isinstance(data, bytes) else bytes(data)
 
 
@@ -227,7 +218,7 @@ def check_outputs(request: InferRequest, metadata: ModelMetadata, signature: str
 
 
 def request_body(request: InferRequest, signature: str) -> list[Buffer]:
-    """Return the body of a request in columns. Unlike rows, columns may have different batch sizes.
+    """Return the body of a request in columns, which unlike rows may have different batch sizes.
     Raises UNSUPPORTED for a shape that JSON cannot express."""
     for tensor in request.inputs:
         if 0 in tensor.shape[:-1]:

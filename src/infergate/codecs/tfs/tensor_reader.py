@@ -74,11 +74,10 @@ _SHORT_LENGTH: Final = 0x80
 _WIRE_TYPES: Final = {0: VARINT, 4: FIXED32, 8: FIXED64}
 """The wire type of a value, by its size in bytes. Size 0 stands for a varint."""
 VARINTS_ON_LOOP: Final = MIB
-"""Maximum size in bytes of varints that are read on the event loop, where reading this much takes
-12 ms."""
+"""Maximum size in bytes of varints that are read on the event loop. Reading 1 MiB takes 12 ms."""
 REPEATED_ON_LOOP: Final = 8 * MIB
-"""Maximum size in bytes of repeated values that are written on the event loop, where writing this
-much takes 4 ms."""
+"""Maximum size in bytes of repeated values that are written on the event loop. Writing 8 MiB takes
+4 ms."""
 _MAX_PARTS: Final = 4096
 """Maximum number of strings that are collected before they are joined."""
 _LAST_SHIFT: Final = 28
@@ -103,7 +102,7 @@ class _Parts(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """The beginning of a TensorProto: dtype and shape. The elements take ``size`` bytes. They are
+    """The beginning of a TensorProto: dtype and shape. The elements take ``size`` bytes, and are
     used in place if they are in a field with one of ``tags``."""
 
     datatype: Datatype
@@ -116,7 +115,7 @@ _heads: Final[BoundedCache[bytes, _Head]] = BoundedCache(_MAX_CACHED_HEADS)
 
 
 class TensorProtoReader:
-    """Reads the tensors of one message. The limits apply to all of them together."""
+    """Reads the tensors of one message. The limits apply to the total of these tensors."""
 
     def __init__(self, limits: Limits, budget: FieldBudget) -> None:
         self._limits: Final = limits
@@ -130,7 +129,7 @@ class TensorProtoReader:
     def read(self, name: str, proto: memoryview) -> Tensor:
         """Return the tensor ``name`` in ``proto``, a TensorProto. Raises MalformedMessageError,
         NeedsOffloadError, and BAD_REQUEST or TOO_LARGE, which names the tensor."""
-        # The dtype and the shape each take a tag and a value or length of one byte.
+        # The dtype takes two bytes, and the shape has a tag and a length of one byte each.
         head_end = 4 + proto[3] if len(proto) > 4 and proto[0] == _DTYPE_TAG else 0
         is_cacheable = head_end < min(_MAX_CACHED_HEAD, len(proto)) and proto[2:3] == _SHAPE_TAG
         if is_cacheable and (head := _heads.get(bytes(proto[:head_end]))) is not None:
@@ -232,8 +231,8 @@ class TensorProtoReader:
             raise _too_many_values(name)
 
     def _count_single_read(self) -> None:
-        """Count an unpacked value, or the first string of a run. Reading it takes over 1 µs, like
-        reading any nested field. Reading another string of a run takes a fifth of that time."""
+        """Count an unpacked value, or the first string of a run. Like any nested field, it takes
+        over 1 µs to read. A further string of a run takes a fifth of that time."""
         if self._limits.is_on_event_loop:
             self._budget.spend()
 
@@ -328,8 +327,8 @@ class TensorProtoReader:
 
 
 def _elements(head: _Head, proto: memoryview, head_end: int) -> memoryview | None:
-    """Return the elements of ``proto`` if ``head`` is followed by a single field that holds exactly
-    the elements, and otherwise None."""
+    """Return the elements of ``proto`` if only a field with ``head.size`` bytes follows the head,
+    or None."""
     if proto[head_end] not in head.tags:
         return None
     length = shift = 0

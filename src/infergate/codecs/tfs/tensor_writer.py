@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -31,17 +31,16 @@ MAX_TYPED_ELEMENTS: Final = 1 << 16
 takes 0.1 µs."""
 _COST_OF_STRING: Final = 8
 _COST_OF_INTEGER: Final = 4
-"""The cost of writing a string and an integer, as the number of bytes of JSON that take as long to
-write."""
+"""The cost of writing a string and an integer, as the number of bytes of JSON that take the same
+time."""
 _VARINT_BYTES: Final = 10
 _STRING_BYTES: Final = 6
 _MAX_COPIED: Final = 1024
-"""Maximum length of a string that is copied. Copying a short string is faster than sending it
-separately."""
+"""Maximum size in bytes of a string that is copied. Copying a short string is faster than sending
+it as a separate part."""
 _LENGTH_BYTES: Final = 4
 _SHORT_PREFIXES: Final = tuple(field_prefix(_STRINGS, length) for length in range(128))
-"""The tag and the length that precede a string_val, if they take two bytes, by the string's
-length."""
+"""The tag and the length that precede a short string_val, by the length."""
 _unpack_length: Final = struct.Struct("<I").unpack_from
 
 
@@ -119,33 +118,26 @@ def _string_parts(head: bytes, data: Buffer) -> list[Buffer]:
     return parts
 
 
-def writing_cost(tensors: Iterable[Tensor], contents: str) -> int:
-    """Return the cost of writing ``tensors``, in bytes of JSON that take as long to write."""
-    cost = 0
+def writing_cost(tensors: Sequence[Tensor], contents: str) -> int:
+    """Return the cost of writing ``tensors``, as the number of bytes of JSON that take the same
+    time."""
+    return _total(tensors, contents, _COST_OF_STRING, _COST_OF_INTEGER)
+
+
+def written_bytes(tensors: Sequence[Tensor], contents: str) -> int:
+    """Return the maximum number of bytes that are allocated to write ``tensors``."""
+    texts = sum(len(tensor.data) for tensor in tensors if tensor.datatype is Datatype.BYTES)
+    return texts + _total(tensors, contents, _STRING_BYTES, _VARINT_BYTES)
+
+
+def _total(tensors: Sequence[Tensor], contents: str, per_string: int, per_integer: int) -> int:
+    total = 0
     for tensor in tensors:
         count = math.prod(tensor.shape)
         if tensor.datatype is Datatype.BYTES:
-            cost += _COST_OF_STRING * count
-        elif _is_converted(tensor, contents, count):
-            cost += _COST_OF_INTEGER * count
-    return cost
-
-
-def written_bytes(tensors: Iterable[Tensor], contents: str) -> int:
-    """Return the maximum memory that is allocated to write ``tensors``."""
-    size = 0
-    for tensor in tensors:
-        count = math.prod(tensor.shape)
-        if tensor.datatype is Datatype.BYTES:
-            size += len(tensor.data) + _STRING_BYTES * count
-        elif _is_converted(tensor, contents, count):
-            size += _VARINT_BYTES * count
-    return size
-
-
-def _is_converted(tensor: Tensor, contents: str, count: int) -> bool:
-    return (
-        contents != "raw"
-        and tensor.datatype not in _UNCHANGED
-        and (contents == "typed" or count <= MAX_TYPED_ELEMENTS)
-    )
+            total += per_string * count
+        elif tensor.datatype not in _UNCHANGED and (
+            contents == "typed" or (contents == "auto" and count <= MAX_TYPED_ELEMENTS)
+        ):
+            total += per_integer * count
+    return total

@@ -2,8 +2,8 @@
 backends.
 
 An inference consists of a header (a protobuf message: text over HTTP, binary over gRPC) and raw
-data. Read ``http_codec``, ``http_frontend`` and ``http_backend``, ``infer_request`` and
-``infer_response`` (headers, data and canonical tensors), ``header_checks``, then
+data. Read ``http_codec``, ``http_frontend`` and ``http_backend``. Next, read ``infer_request`` and
+``infer_response`` (headers, data and canonical tensors), ``header_checks``, and
 ``http_pass_through`` with ``validated_headers``. The gRPC modules have the same structure.
 """
 
@@ -12,19 +12,26 @@ from __future__ import annotations
 from typing import Final
 
 from infergate.codecs.base import CodecPlugin, TransportKind
-from infergate.codecs.trtis import grpc_codec, http_codec, http_frontend
+from infergate.codecs.trtis.grpc_codec import TrtisGrpcCodec
+from infergate.codecs.trtis.http_codec import TrtisHttpCodec
+from infergate.codecs.trtis.http_frontend import MAX_RESPONSE_HEADER
 from infergate.codecs.trtis.messages import SERVICE
+from infergate.codecs.trtis.options import read_options
 from infergate.core.limits import KIB
 
 HTTP: Final = CodecPlugin(
     "trtis-http",
     TransportKind.HTTP,
     ("api",),
-    http_codec.create,
+    lambda options: TrtisHttpCodec(read_options(options)),
     supports_shared_memory=True,
-    min_header_bytes=64 * KIB,  # the header NV-InferRequest describes every tensor
-    max_response_header_bytes=http_frontend.MAX_RESPONSE_HEADER,
+    min_header_bytes=64 * KIB,  # NV-InferRequest describes every tensor
+    max_response_header_bytes=MAX_RESPONSE_HEADER,
 )
 GRPC: Final = CodecPlugin(
-    "trtis-grpc", TransportKind.GRPC, (SERVICE,), grpc_codec.create, supports_shared_memory=True
+    "trtis-grpc",
+    TransportKind.GRPC,
+    (SERVICE,),
+    lambda options: TrtisGrpcCodec(read_options(options)),
+    supports_shared_memory=True,
 )

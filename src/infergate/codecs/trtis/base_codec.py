@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from infergate.codecs.base import Capabilities, Profile
+from infergate.codecs.base import Capabilities, ParsedRequest, Profile
 from infergate.codecs.binary_estimates import BinaryEstimates
 from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS
 from infergate.codecs.trtis.infer_response import header_cost
 from infergate.codecs.trtis.options import TrtisOptions
 from infergate.codecs.trtis.request_status import RequestStatusFactory
 from infergate.codecs.trtis.validated_headers import ValidatedHeaderCache
-from infergate.core.messages import InferRequest
+from infergate.core.messages import InferRequest, InferResponse, Response
 
 
 class TrtisCodec(BinaryEstimates):
@@ -30,11 +30,17 @@ class TrtisCodec(BinaryEstimates):
         self._options: Final = options
         self._status_factory: Final = RequestStatusFactory(options)
         self._header_cache: Final = ValidatedHeaderCache()
-        # Only translation adds datatypes to outputs, because legacy servers do not report them.
+        # Legacy servers do not report the datatypes of outputs, so only translation can add them.
         self.can_pass_through: bool = not options.data_type
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options,)  # the header cache is not pickled
+
+    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
+        """Return the cost of writing classes and shapes."""
+        if not isinstance(response, InferResponse):
+            return 0
+        return header_cost(response.outputs, parsed.response_options.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the cost of writing shapes."""

@@ -1,6 +1,6 @@
 """Converts between an output's ``batch_classes`` and a BYTES tensor of ``value:index[:label]``.
 
-The value of a class is a 32-bit float in the message, for all datatypes.
+In a message, the value of a class is a 32-bit float, whatever the datatype of the output.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ def _write_row(classes: Any, name: str, elements: Sequence[bytes]) -> None:
             ) from None
         if not 0 <= class_index <= _MAX_INDEX:
             raise backend_garbage(f"output '{name}' has a class whose index is out of range")
-        # Servers omit the value of a class if it is zero, of either sign.
+        # Servers omit a value of 0 or -0.
         classes.add(idx=class_index, value=score or 0.0, label=label[0] if label else "")
 
 
 def read_classes(name: str, entries: Any, batch: tuple[int, ...], datatype: Datatype) -> Tensor:
-    """Return an output's classes in the shape ``(*batch, classes)``. Raises BACKEND_GARBAGE."""
+    """Return an output's classes as a tensor of shape ``(*batch, classes)``. Raises
+    BACKEND_GARBAGE."""
     rows = [row.cls for row in entries]
     counts = {len(row) for row in rows}
     batch_size = batch[0] if batch else 1

@@ -35,8 +35,8 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 MAX_FIELDS: Final = 4096
-"""Maximum number of fields of a response that contains little more than a status. A status has
-about ten fields."""
+"""Maximum number of fields of a response without an inference or a server status. Such a response
+has about ten fields."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
@@ -155,7 +155,7 @@ def parse_response(
 
 
 def _parse_successful(message_class: Any, wire: RpcResponse) -> Any:
-    """Parse ``wire`` as a ``message_class``. Raises the error that the message reports, if any."""
+    """Parse ``wire`` as a ``message_class``. Raises the backend's error, or BACKEND_GARBAGE."""
     try:
         message = parse(message_class, join_parts(wire.message), MAX_FIELDS, MAX_BYTES)
     except MalformedMessageError as error:

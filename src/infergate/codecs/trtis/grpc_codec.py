@@ -1,12 +1,11 @@
-"""The legacy gRPC codec converts between gRPC messages and canonical operations and responses.
+"""The legacy gRPC codec, which converts between gRPC messages and canonical operations.
 
-The field ``request_status`` of the response reports errors, and the gRPC status is OK. Only an
+The field ``request_status`` of a response reports errors, and the gRPC status is OK. Only an
 unknown method and an unreadable message are reported as a gRPC status. The sources are the API's
 protobuf files, and messages captured from its servers and clients (docs/fidelity-trtis.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -19,8 +18,7 @@ from infergate.codecs.trtis.base_codec import TrtisCodec
 from infergate.codecs.trtis.grpc_methods import INFER, METHODS, STREAM_INFER, TrtisMethod
 from infergate.codecs.trtis.grpc_pass_through import RequestState
 from infergate.codecs.trtis.infer_request import read_request
-from infergate.codecs.trtis.infer_response import header_cost, write_response
-from infergate.codecs.trtis.options import read_options
+from infergate.codecs.trtis.infer_response import write_response
 from infergate.codecs.trtis.server_status import not_ready_if_unknown
 from infergate.codecs.trtis.split_inference import REQUEST, split_inference
 from infergate.core.bounded_cache import BoundedCache
@@ -37,8 +35,8 @@ _MAX_OTHER_BYTES: Final = 64 * KIB
 """Maximum size in bytes of a request that is not an inference. Such requests contain only names."""
 _MAX_CACHED_NAME: Final = 256
 _requested: Final = BoundedCache[tuple[bytes, int], tuple[InferRequest, RequestSummary]](1024)
-"""The results for recently requested names, keyed by the name's bytes and the version. Clients
-choose the names, so the number and the length of cached names are limited."""
+"""The models that recent requests named, by the bytes of the name and the version. Clients choose
+the names, so the number and the length of the cached names are limited."""
 _new_tuple: Final = tuple.__new__
 """Creates a named tuple at a third of the cost of calling the class."""
 _INTERNAL: Final = 13
@@ -73,8 +71,6 @@ class TrtisGrpcCodec(TrtisCodec):
     def parse_request(
         self, wire: RpcRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse a request. Raises the client's errors, for example UNSUPPORTED for an unknown
-        method."""
         if wire.method not in _INFERENCES:
             return ParsedRequest(*_parse_other(wire))
         try:
@@ -87,7 +83,6 @@ class TrtisGrpcCodec(TrtisCodec):
         )
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> RpcResponse:
-        """Build a response whose ``request_status`` is SUCCESS."""
         if isinstance(response, InferResponse):
             assert isinstance(parsed.operation, InferRequest)
             header, raw = write_response(
@@ -110,8 +105,8 @@ class TrtisGrpcCodec(TrtisCodec):
         return RpcResponse((message.SerializeToString(deterministic=True),))
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """Build the response for ``error``. It reports an unknown method or an unreadable message
-        as a gRPC status, and all other errors in ``request_status``."""
+        """Build the response for ``error``: a gRPC status for an unknown method or an unreadable
+        message, and a ``request_status`` for any other error."""
         if isinstance(error, _UnreadableMessageError):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:
@@ -132,7 +127,7 @@ class TrtisGrpcCodec(TrtisCodec):
         return RpcResponse((message,), metadata=retry_after_headers(error))
 
     def _infer_error(self, error: GatewayError, wire: RpcRequest) -> Any:
-        """Return an InferResponse with the names and the id in ``wire``, if they can be parsed."""
+        """Return an InferResponse for ``error``, with the id in ``wire`` if it can be read."""
         try:
             model, version = grpc_infer.read_names(wire.message)
             number = grpc_infer.read_id(wire.message)
@@ -146,25 +141,18 @@ class TrtisGrpcCodec(TrtisCodec):
 
     def number_response(self, wire: RpcResponse) -> RpcResponse:
         """Append a status with the next request number to ``wire``. Protobuf merges the two
-        statuses."""
+        statuses of the message."""
         status = pb.InferResponse()
         status.request_status.request_id = self._status_factory.next_number()
         return RpcResponse(
             (*wire.message, status.SerializeToString()), wire.code, wire.details, wire.metadata
         )
 
-    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the cost of writing classes and shapes."""
-        if not isinstance(response, InferResponse):
-            return 0
-        return header_cost(response.outputs, parsed.response_options.outputs)
-
     # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        """Build the request to a backend. Raises UNSUPPORTED."""
         del profile
         return grpc_backend.build_request(operation, model)
 
@@ -175,7 +163,6 @@ class TrtisGrpcCodec(TrtisCodec):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> Response:
-        """Parse a backend's response. Raises the backend's error, or BACKEND_GARBAGE."""
         try:
             return grpc_backend.parse_response(wire, operation, limits, model)
         except GatewayError as error:
@@ -186,19 +173,17 @@ class TrtisGrpcCodec(TrtisCodec):
     def validate(
         self, wire: RpcRequest, limits: Limits
     ) -> RpcRequest | PartialInferRequest[RpcRequest]:
-        """Validate an inference, or parse any other request."""
         if wire.method not in _INFERENCES:
             self.parse_request(wire, limits)
             return wire
         try:
             return grpc_pass_through.validate(
-                wire, _read_state(wire).target, self._header_cache, self._options.level, limits
+                wire, _read_state(wire), self._header_cache, self._options.level, limits
             )
         except MalformedMessageError as error:
             raise _UnreadableMessageError(str(error)) from None
 
     def sequence_of(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
-        """Return the correlation id."""
         try:
             return grpc_pass_through.sequence_of(wire, limits)
         except MalformedMessageError as error:
@@ -207,8 +192,8 @@ class TrtisGrpcCodec(TrtisCodec):
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """Return the request for the backend, or None if not all releases of the server interpret
-        it alike."""
+        """Return the request for the backend, or None if server releases interpret it
+        differently."""
         del profile
         try:
             return grpc_pass_through.rewrite_request(wire, model, version)
@@ -218,15 +203,14 @@ class TrtisGrpcCodec(TrtisCodec):
     def rewrite_response(
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """Return the response for the client. Raises the backend's error, or BACKEND_GARBAGE."""
         return grpc_pass_through.rewrite_response(
             wire, request, model, version, limits, self._status_factory
         )
 
 
 def _read_state(wire: RpcRequest) -> RequestState:
-    """Return the requested model and version, and the split message. The result is stored in
-    ``wire``. Raises MalformedMessageError, BAD_REQUEST and NOT_FOUND."""
+    """Return the state of ``wire``, and store it in ``wire``. Raises MalformedMessageError,
+    BAD_REQUEST and NOT_FOUND."""
     state: RequestState | None = wire.codec_state
     if type(state) is RequestState and state.message is wire.message:
         return state
@@ -273,8 +257,3 @@ def _parse_other(wire: RpcRequest) -> tuple[Operation, TrtisMethod]:
         return method.read(method.request_class.FromString(join_parts(wire.message))), method
     except DecodeError as error:
         raise _UnreadableMessageError(str(error)) from None
-
-
-def create(options: Mapping[str, Any]) -> TrtisGrpcCodec:
-    """Create the codec from ``level``, ``server_id`` and ``data_type``. Raises ValueError."""
-    return TrtisGrpcCodec(read_options(options))

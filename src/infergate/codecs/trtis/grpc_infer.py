@@ -1,7 +1,7 @@
 """Reads and writes the gRPC messages InferRequest and InferResponse without copying raw data.
 
-The tensors of a received message are memoryviews of the message (``protos.wire_scanner``). A
-message to send consists of parts, and each tensor is a part."""
+The tensors of a received message are memoryviews of that message. A message to send is a
+list of parts, and each tensor is a part."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RAW_OUTPUT: Final = 3
 MAX_HEAD_BYTES: Final = 4 * MIB
 """Maximum size in bytes of a message without its raw data. Parsing takes about 6 ms per MiB."""
 MAX_REQUEST_FIELDS: Final = 24 * KIB
-"""Maximum number of fields of a request. Scanning them takes up to 50 ms."""
+"""Maximum number of fields of a request. Scanning a request takes up to 50 ms."""
 MAX_RESPONSE_FIELDS: Final = MAX_REQUEST_FIELDS + 4 * MAX_CLASSES
 """Maximum number of fields of a response. A class takes four fields."""
 _OTHER_FIELDS: Final = 16
@@ -86,7 +86,8 @@ def _uint64(data: Buffer, position: int) -> int:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """Parse an InferRequest. Return it and its raw data. Raises MalformedMessageError."""
+    """Parse an InferRequest. Return the message without its raw data, and the raw data. Raises
+    MalformedMessageError."""
     head, raw = split_raw(message, RAW_INPUT, limits)
     return parse_head(head), raw
 
@@ -97,34 +98,24 @@ def parse_head(head: Buffer) -> Any:
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
-    """Parse an InferResponse. Return it and its raw data. Raises MalformedMessageError."""
+    """Parse an InferResponse. Return the message without its raw data, and the raw data. Raises
+    MalformedMessageError and NeedsOffloadError."""
     head, raw = split_raw(message, RAW_OUTPUT, limits)
-    return parse_response_head(head, limits), raw
-
-
-def parse_response_head(head: Buffer, limits: Limits) -> Any:
-    """Parse an InferResponse without raw data. Raises MalformedMessageError and
-    NeedsOffloadError."""
-    return parse(
-        InferResponse, head, MAX_RESPONSE_FIELDS, MAX_HEAD_BYTES, max_fields_on_loop(limits)
-    )
+    max_on_loop = max_fields_on_loop(limits)
+    return parse(InferResponse, head, MAX_RESPONSE_FIELDS, MAX_HEAD_BYTES, max_on_loop), raw
 
 
 def split_raw(
     message: Sequence[Buffer], raw_number: int, limits: Limits
 ) -> tuple[Buffer, list[memoryview]]:
     """Return ``message`` without its raw data, and the raw data. Raises MalformedMessageError."""
-    rest, entries = split_raw_fields(join_parts(message), raw_number, _max_fields(limits))
+    max_fields = 2 * limits.tensors + _OTHER_FIELDS
+    rest, entries = split_raw_fields(join_parts(message), raw_number, max_fields)
     if len(rest) > MAX_HEAD_BYTES:
         raise MalformedMessageError(
             f"it has {len(rest)} bytes besides raw data; the limit is {MAX_HEAD_BYTES}"
         )
     return rest, entries
-
-
-def _max_fields(limits: Limits) -> int:
-    """Return the maximum number of a message's fields."""
-    return 2 * limits.tensors + _OTHER_FIELDS
 
 
 def may_have_entries(count: int, limits: Limits) -> bool:
@@ -133,7 +124,7 @@ def may_have_entries(count: int, limits: Limits) -> bool:
 
 
 def message_parts(head: Any, raw_number: int, raw: Iterable[Buffer]) -> list[Buffer]:
-    """Return ``head`` and a field ``raw_number`` for each entry of ``raw``, which is not copied."""
+    """Return ``head`` and a field ``raw_number`` for each entry of ``raw``. No entry is copied."""
     return add_raw([head.SerializeToString(deterministic=True)], raw_number, raw)
 
 
@@ -147,8 +138,8 @@ def add_raw(parts: list[Buffer], raw_number: int, raw: Iterable[Buffer]) -> list
 
 
 def input_splitter(raw: Sequence[Buffer]) -> InputSplitter:
-    """Return a function that assigns an entry to each input that is not in shared memory. It
-    ignores excess entries, as legacy servers do."""
+    """Return a function that assigns an entry to each input that is not in shared memory. Like
+    legacy servers, the function ignores surplus entries."""
     return partial(_split_inputs, raw)
 
 
@@ -172,8 +163,8 @@ def _split_inputs(
 
 
 def output_splitter(raw: Sequence[Buffer]) -> infer_response.OutputSplitter:
-    """Return a function that assigns an entry to each output. The entry of an output with classes
-    is empty."""
+    """Return a function that assigns an entry to each output. An output with classes has an empty
+    entry."""
 
     def entries(sizes: Sequence[int | None]) -> Sequence[Buffer]:
         if len(raw) != len(sizes):

@@ -1,4 +1,4 @@
-"""All methods of the gRPC service except inferences, for clients.
+"""The methods of the gRPC service that are not inferences, for clients.
 
 Every response contains ``request_status``, which the caller sets.
 """
@@ -21,13 +21,14 @@ STATUS: Final = f"/{pb.SERVICE}/Status"
 HEALTH: Final = f"/{pb.SERVICE}/Health"
 MODEL_CONTROL: Final = f"/{pb.SERVICE}/ModelControl"
 SHARED_MEMORY: Final = f"/{pb.SERVICE}/SharedMemoryControl"
-_UNLOAD: Final = 0
 LOAD: Final = 1
+"""The value of ModelControlRequest.type that loads a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrtisMethod:
-    """A method. ``write(message, response, server_id)`` fills a response message."""
+    """A method. ``read`` returns the operation of a request message, and ``write(message, response,
+    server_id)`` fills a response message."""
 
     request_class: Any
     response_class: Any

@@ -12,15 +12,10 @@ from google.protobuf.message import DecodeError
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, RequestSummary
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.protos.wire_scanner import (
-    DELIMITED,
     MAX_NAME_BYTES,
-    MAX_VARINT_BYTES,
-    VARINT,
     MalformedMessageError,
     field_prefix,
-    read_varint,
     remove_fields,
-    scan_fields,
     varint_field,
 )
 from infergate.codecs.trtis import grpc_infer
@@ -32,10 +27,9 @@ from infergate.codecs.trtis.options import CompatibilityLevel
 from infergate.codecs.trtis.request_status import RequestStatusFactory, check_status
 from infergate.codecs.trtis.split_inference import RESPONSE, SplitInference, split_inference
 from infergate.codecs.trtis.validated_headers import (
-    MAX_KEY_LENGTH,
+    HeaderKey,
     ValidatedHeader,
     ValidatedHeaderCache,
-    ValidatedResponse,
     validate_response,
 )
 from infergate.core.errors import backend_garbage, bad_request
@@ -45,15 +39,13 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
-# The fields are model_name, model_version and meta_data of InferRequest, and request_status and
-# meta_data of InferResponse.
-_MODEL: Final = 1
-_VERSION: Final = 2
+_NAMES: Final = frozenset({1, 2})
+"""The field numbers of InferRequest.model_name and model_version."""
 _STATUS: Final = 1
-_REQUEST_HEADER: Final = 3
-_RESPONSE_HEADER: Final = 2
+_HEADER: Final = 2
+"""The field numbers of InferResponse.request_status and meta_data."""
 _ID: Final = 5
-_FIELDS_PER_TENSOR: Final = 4
+"""The field number of InferResponseHeader.id."""
 
 
 @dataclass
@@ -66,20 +58,13 @@ class ValidatedRpcRequest(RpcRequest):
     id: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (
-            self.method,
-            self.message,
-            self.metadata,
-            self.header,
-            self.model_and_version,
-            self.parse,
-        )
-        return ValidatedRpcRequest, (*arguments, self.id)  # `codec_state` is not pickled
+        create, arguments = super().__reduce__()
+        return create, (*arguments, self.header, self.model_and_version, self.parse, self.id)
 
 
 class RequestState(NamedTuple):
-    """The state of a request: its ``message``, the ``target`` and ``summary`` read from the
-    message, and the split message or None."""
+    """The state of a request: its ``message``, the ``target`` and ``summary`` that the message
+    names, and the split message, or None if the message has an unusual form."""
 
     message: Sequence[Buffer]
     target: InferRequest
@@ -101,27 +86,22 @@ def read_names(split: SplitInference) -> tuple[str, int] | None:
 
 def validate(
     wire: RpcRequest,
-    target: InferRequest,
+    state: RequestState,
     header_cache: ValidatedHeaderCache,
     level: CompatibilityLevel,
     limits: Limits,
 ) -> PartialInferRequest[RpcRequest]:
     """Return ``wire`` as a partial request, whose validation needs the model's metadata. Raises
     MalformedMessageError and BAD_REQUEST."""
-    state = wire.codec_state
-    split = state.split if type(state) is RequestState else None
+    split, target = state.split, state.target
     parse = partial(_parse_request, wire.message, target, level, limits)
-    parsed_request = None
+    key: HeaderKey | None = None
+    number, raw = 0, list[memoryview]()
     if split is not None and grpc_infer.may_have_entries(len(split.raw), limits):
-        header_bytes: bytes | None = split.header
+        key = (split.header, target.model, target.version)
         number, raw = split.id, split.entries()
-    else:
-        head, raw = grpc_infer.split_raw(wire.message, grpc_infer.RAW_INPUT, limits)
-        header_bytes, number = _split_id(_single_field(head, _REQUEST_HEADER, _MODEL)[0], limits)
-    key = None if header_bytes is None else (header_bytes, target.model, target.version)
     entry = header_cache.find(key)
-    if entry is None:
-        parsed_request = parse()
+    parsed_request = parse() if entry is None else None
 
     def complete(metadata: ModelMetadata) -> RpcRequest:
         validated, id_ = entry, number
@@ -160,39 +140,6 @@ def _parse_request(
     return header, read_request(header, target, grpc_infer.input_splitter(raw), level, limits)
 
 
-def _split_id(header: memoryview | None, limits: Limits) -> tuple[bytes | None, int]:
-    """Return ``header`` without its id, and the id. If the header is too long for the cache, return
-    None and 0."""
-    if header is None or len(header) > MAX_KEY_LENGTH:
-        return None, 0
-    kept_fields: list[memoryview] = []
-    id_ = 0
-    for field in scan_fields(header, _FIELDS_PER_TENSOR * limits.tensors):
-        if field.number == _ID and field.wire_type == VARINT:
-            id_ = read_varint(header, field.value_start, MAX_VARINT_BYTES)[0] % 2**64
-        else:
-            kept_fields.append(header[field.start : field.end])
-    return b"".join(kept_fields), id_
-
-
-def _single_field(
-    head: Buffer, number: int, merged_number: int
-) -> tuple[memoryview | None, memoryview]:
-    """Return the field ``number`` of ``head``, or None if it does not occur exactly once. Also
-    return all fields ``merged_number``, merged as in protobuf. Raises MalformedMessageError."""
-    view = memoryview(head)
-    matches: list[memoryview] = []
-    merged: list[memoryview] = []
-    for field in scan_fields(view, grpc_infer.MAX_REQUEST_FIELDS):
-        if field.wire_type == DELIMITED:
-            if field.number == number:
-                matches.append(view[field.value_start : field.end])
-            elif field.number == merged_number:
-                merged.append(view[field.value_start : field.end])
-    contents = merged[0] if len(merged) == 1 else memoryview(b"".join(merged))
-    return matches[0] if len(matches) == 1 else None, contents
-
-
 def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
     """Return the sequence that ``wire`` belongs to. Raises MalformedMessageError."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
@@ -202,8 +149,8 @@ def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
-    """Return ``wire`` for another model and version, or None if it must be translated. Raises
-    MalformedMessageError and BAD_REQUEST."""
+    """Return ``wire`` for another model and version, or None if the gateway must translate it.
+    Raises MalformedMessageError and BAD_REQUEST."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         if not wire.header.can_pass_through:
             return None
@@ -218,9 +165,7 @@ def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | 
         return RpcRequest(INFER, wire.message)
     number = version_number(model, version)
     names = pb.InferRequest(model_name=model, model_version=number).SerializeToString()
-    rest = remove_fields(
-        join_parts(wire.message), frozenset({_MODEL, _VERSION}), grpc_infer.MAX_REQUEST_FIELDS
-    )
+    rest = remove_fields(join_parts(wire.message), _NAMES, grpc_infer.MAX_REQUEST_FIELDS)
     return RpcRequest(INFER, [names, *rest])
 
 
@@ -258,21 +203,33 @@ def _rewrite_validated(
     entry = request.header
     assert entry is not None
     split = split_inference(join_parts(wire.message), RESPONSE)
+    key: tuple[bytes, str, str] | None = None
     validated = None
     if split is not None and grpc_infer.may_have_entries(len(split.raw), limits):
-        validated = entry.responses.get((split.header, *names))
+        key = (split.header, *names)
+        validated = entry.responses.get(key)
     if split is not None and validated is not None and split.has_sizes(validated.sizes):
         check_status(pb.RequestStatus.FromString(split.first), wire.metadata)
         raw: Sequence[Buffer] = split.entries()
     else:
-        validated, raw = _validate_response(wire, request, entry, names, limits)
+        head, entries = grpc_infer.read_response(wire.message, limits)
+        check_status(head.request_status, wire.metadata)
+        assert request.parse is not None
+        parsed = request.parse()[1].complete(entry.metadata)
+        validated, raw, is_cacheable = validate_response(
+            head.meta_data, grpc_infer.output_splitter(entries), parsed, entry, names
+        )
+        header = validated.header.SerializeToString(deterministic=True)
+        validated = replace(validated, header=header)
+        if is_cacheable and key is not None:
+            entry.cache_response(key, validated)
     return _response(validated.header, request.id, validated.select_outputs(raw), statuses)
 
 
 def _response(
     header: bytes, id_: int, raw: Sequence[Buffer], statuses: RequestStatusFactory
 ) -> RpcResponse:
-    """Return a response with ``header`` and ``id_``, which is appended to the header."""
+    """Return a response with ``header``, to which ``id_`` is appended."""
     status = statuses.success_bytes()
     if id_:
         header += varint_field(_ID, id_)
@@ -280,40 +237,11 @@ def _response(
         (
             field_prefix(_STATUS, len(status)),
             status,
-            field_prefix(_RESPONSE_HEADER, len(header)),
+            field_prefix(_HEADER, len(header)),
             header,
         )
     )
     return RpcResponse(grpc_infer.add_raw([head], grpc_infer.RAW_OUTPUT, raw))
-
-
-def _validate_response(
-    wire: RpcResponse,
-    request: ValidatedRpcRequest,
-    entry: ValidatedHeader,
-    names: tuple[str, str],
-    limits: Limits,
-) -> tuple[ValidatedResponse, Sequence[Buffer]]:
-    assert request.parse is not None
-    rest, entries = grpc_infer.split_raw(wire.message, grpc_infer.RAW_OUTPUT, limits)
-    header, code = _single_field(rest, _RESPONSE_HEADER, _STATUS)
-    header_bytes, _ = _split_id(header, limits)
-    validated = None if header_bytes is None else entry.responses.get((header_bytes, *names))
-    if validated is not None and tuple(map(len, entries)) == validated.sizes:
-        check_status(pb.RequestStatus.FromString(code), wire.metadata)
-        return validated, entries
-    head = grpc_infer.parse_response_head(rest, limits)
-    check_status(head.request_status, wire.metadata)
-    parsed = request.parse()[1].complete(entry.metadata)
-    split_outputs = grpc_infer.output_splitter(entries)
-    validated, raw, is_cacheable = validate_response(
-        head.meta_data, split_outputs, parsed, entry, names
-    )
-    written = validated.header.SerializeToString(deterministic=True)
-    validated = replace(validated, header=written)
-    if is_cacheable and header_bytes is not None:
-        entry.cache_response((header_bytes, *names), validated)
-    return validated, raw
 
 
 def _relay(

@@ -1,8 +1,8 @@
 """Validates an inference header as legacy servers do, in the same order and with their messages.
 
-A header names tensors and may omit shapes; datatypes come from the model's metadata. Requests that
-break servers (dimensions below 0, duplicate inputs, contents that contradict the shape) are also
-rejected, with similar messages.
+A header names tensors and may omit shapes; the model's metadata supplies the datatypes. The codec
+also rejects requests that break servers (dimensions below 0, duplicate inputs, contents that
+contradict the shape), with similar messages.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MAX_SHOWN: Final = 80
 
 @record
 class CheckedInput:
-    """A validated input. ``size`` is the number of bytes of the whole batch in the message.
-    ``dims`` is the shape without the batch."""
+    """A validated input. ``dims`` is its shape without the batch dimension, and ``size`` is the
+    size in bytes of its data in the message."""
 
     name: str
     datatype: Datatype
@@ -39,8 +39,8 @@ class CheckedInput:
 
 @record
 class CheckedOutput:
-    """A requested output. ``classes`` is the number of requested classes, or 0 if the values are
-    requested."""
+    """A requested output. ``classes`` is the number of requested classes, or 0 if the client
+    requests the values."""
 
     name: str
     datatype: Datatype
@@ -164,8 +164,8 @@ def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[Che
 
 
 def _input_dims(tensor: Any, expected: Sequence[int], model: ModelMetadata) -> Sequence[int]:
-    """Return the dimensions of an input. If the header has none, the dimensions come from the
-    model's metadata."""
+    """Return the dimensions of an input. If the header has no dimensions, return the dimensions in
+    the model's metadata."""
     if not tensor.dims:
         if any(dimension < 0 for dimension in expected):
             raise bad_request(
@@ -185,7 +185,7 @@ def _input_dims(tensor: Any, expected: Sequence[int], model: ModelMetadata) -> S
 
 
 def check_classes(outputs: Iterable[CheckedOutput]) -> None:
-    """Raise BAD_REQUEST if classes are requested of an output that servers cannot classify."""
+    """Raise BAD_REQUEST if ``outputs`` has classes of a datatype that servers cannot classify."""
     for output in outputs:
         if output.classes and output.datatype not in CLASSIFIABLE:
             raise bad_request(
@@ -195,7 +195,6 @@ def check_classes(outputs: Iterable[CheckedOutput]) -> None:
 
 
 def _region_ref(tensor: Any) -> RegionRef | None:
-    """Return the shared memory that an input or output in a header refers to, or None."""
     if not tensor.HasField("shared_memory"):
         return None
     region = tensor.shared_memory

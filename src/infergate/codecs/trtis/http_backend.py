@@ -3,9 +3,9 @@
 *Rule 1.* NV-Status determines whether a request succeeded, except for health requests.
 
 *Rule 2.* NV-InferResponse determines how the body is split. Servers repeat this header after the
-raw data. Like legacy clients, the codec requests the copy in binary. It reads classes from the copy
-if NV-InferResponse omits them (v1.0 to 1.4). It also reads the copy instead of a long
-NV-InferResponse, because the copy is parsed faster.
+raw data. Like legacy clients, the codec requests this copy in binary. The codec reads the classes
+from the copy if NV-InferResponse omits them (v1.0 to v1.4). If NV-InferResponse is long, the codec
+parses the copy instead, which is faster.
 
 *Rule 3.* Servers close the connection without a response if a header has more than 8190 bytes, so
 the codec rejects such a request.
@@ -26,13 +26,17 @@ from infergate.codecs.trtis.http_frontend import (
     REQUEST_HEADER,
     RESPONSE_HEADER,
     STATUS_HEADER,
-    BodyFormat,
 )
 from infergate.codecs.trtis.http_paths import LIVE, READY, memory_path, model_path
 from infergate.codecs.trtis.http_paths import STATUS as STATUS_PATH
 from infergate.codecs.trtis.infer_request import version_number, write_request
 from infergate.codecs.trtis.infer_response import OutputSplitter, read_response
-from infergate.codecs.trtis.messages import InferResponseHeader, RequestStatus, ServerStatus
+from infergate.codecs.trtis.messages import (
+    BodyFormat,
+    InferResponseHeader,
+    RequestStatus,
+    ServerStatus,
+)
 from infergate.codecs.trtis.request_status import check_status
 from infergate.codecs.trtis.server_status import parse_status, response_from_status
 from infergate.core import messages
@@ -52,8 +56,8 @@ _MAX_SHOWN: Final = 200
 _STATUS_KEY: Final = STATUS_HEADER.lower()
 _RESPONSE_KEY: Final = RESPONSE_HEADER.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
-"""Matches an NV-Status that reports success. Parsing it would be slow, because the text is never in
-the cache: the request number always differs."""
+"""Matches an NV-Status that reports success. Each response has another request number, so the text
+is never in the cache of parsed texts, and parsing would be slow."""
 _KIND_BY_STATUS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -90,12 +94,10 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
             | messages.ServerStatusRequest()
         ):
             return HttpRequest("GET", model_path(STATUS_PATH, operation.model), BINARY_QUERY)
-        case messages.ModelLoadRequest():
+        case messages.ModelLoadRequest() | messages.ModelUnloadRequest():
             name = require_name_only(operation).model
-            return HttpRequest("POST", model_path("/api/modelcontrol/load", name))
-        case messages.ModelUnloadRequest():
-            name = require_name_only(operation).model
-            return HttpRequest("POST", model_path("/api/modelcontrol/unload", name))
+            action = "load" if isinstance(operation, messages.ModelLoadRequest) else "unload"
+            return HttpRequest("POST", model_path(f"/api/modelcontrol/{action}", name))
         case messages.SharedMemoryRegisterRequest() | messages.SharedMemoryUnregisterRequest():
             return HttpRequest(
                 "POST", memory_path(operation), body=[getattr(operation, "handle", b"")]
@@ -219,11 +221,10 @@ def _parse_text(message_class: Any, name: str, value: str) -> Any:
 def parse_infer_header(
     header_text: str, body: Sequence[Buffer], body_format: BodyFormat, limits: Limits
 ) -> tuple[Any, int]:
-    """Return the header and the size of the tensors in ``body``. The caller must not modify the
-    header.
+    """Return the header, which the caller must not modify, and the size of the tensors in ``body``.
 
-    Classes that NV-InferResponse omits are read from its copy, which has the format
-    ``body_format``. Raises BACKEND_GARBAGE and, on the event loop, NeedsOffloadError.
+    ``body_format`` is the format of the copy of NV-InferResponse in ``body``. Raises
+    BACKEND_GARBAGE and, on the event loop, NeedsOffloadError.
     """
     if body_format is BodyFormat.BINARY and len(header_text) > text_format.MAX_CACHED:
         parsed = _parse_binary_copy(header_text, memoryview(join_parts(body)), limits)
@@ -240,8 +241,8 @@ def parse_infer_header(
 def _parse_binary_copy(
     header_text: str, body: memoryview, limits: Limits
 ) -> tuple[Any, int] | None:
-    """Return the result of ``parse_infer_header``, read from the binary copy of ``header_text`` in
-    a thousandth of the time. Return None if ``body`` contains no such copy."""
+    """Return the result of ``parse_infer_header`` from the binary copy of ``header_text``, which
+    takes a thousandth of the time. Return None if ``body`` has no such copy."""
     length = sum(int(number) for number in _BYTE_SIZES.findall(header_text) if number)
     try:
         header = _parse(body[length:], limits)
@@ -252,7 +253,7 @@ def _parse_binary_copy(
 
 
 def _parse_trailer(data: memoryview, header: Any, body_format: BodyFormat, limits: Limits) -> Any:
-    """Return the header that follows the tensors, or ``header`` if no valid header follows."""
+    """Return the copy of ``header`` after the tensors, or ``header`` if there is no valid copy."""
     if not len(data):
         return header
     try:

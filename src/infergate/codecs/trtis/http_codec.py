@@ -1,13 +1,11 @@
-"""The legacy HTTP codec converts between HTTP messages and canonical operations and responses.
+"""The legacy HTTP codec, which converts between HTTP messages and canonical operations.
 
 The sources are the API's protobuf files, and messages captured from its servers and clients
 (docs/fidelity-trtis.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, RequestSummary
@@ -19,18 +17,15 @@ from infergate.codecs.trtis import (
     response_messages,
 )
 from infergate.codecs.trtis.base_codec import TrtisCodec
-from infergate.codecs.trtis.http_frontend import BodyFormat
 from infergate.codecs.trtis.http_paths import match_path, parse_path
-from infergate.codecs.trtis.infer_request import read_request
-from infergate.codecs.trtis.infer_response import header_cost, write_response
+from infergate.codecs.trtis.infer_request import TrtisResponseOptions, read_request
+from infergate.codecs.trtis.infer_response import write_response
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
-from infergate.codecs.trtis.options import read_options
 from infergate.codecs.trtis.server_status import not_ready_if_unknown
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, error_headers
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
-from infergate.core.records import record
 from infergate.core.sequences import SequenceId
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
@@ -52,8 +47,8 @@ class TrtisHttpCodec(TrtisCodec):
     # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Return the operation, model and version, which are all in the path. The header is not
-        parsed. An invalid header takes precedence over other errors in ``build_error``."""
+        """Return the operation, the model and the version, which are all in the path. The header is
+        not parsed. ``build_error`` reports an invalid header rather than any other error."""
         match = match_path(wire.method, wire.path)
         wire.codec_state = match.operation
         return match.summary
@@ -64,15 +59,14 @@ class TrtisHttpCodec(TrtisCodec):
         operation = _operation_of(wire)
         match operation:
             case InferRequest():
-                header = http_frontend.parse_header(wire, limits)
-                partial_request = read_request(
-                    header,
+                return read_request(
+                    http_frontend.parse_header(wire, limits),
                     operation,
                     http_frontend.input_splitter(wire.body),
                     self._options.level,
                     limits,
+                    http_frontend.body_format_of(wire),
                 )
-                return _with_format(partial_request, http_frontend.body_format_of(wire))
             case messages.ServerStatusRequest():
                 return ParsedRequest(
                     operation, http_frontend.status_format_of(wire, self._options.level)
@@ -82,17 +76,13 @@ class TrtisHttpCodec(TrtisCodec):
         return ParsedRequest(operation, http_frontend.body_format_of(wire))
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
-        """Build a response in the requested format."""
         status = self._status_factory.success
         match response:
             case InferResponse():
-                options: _HttpResponseOptions = parsed.response_options
+                options: TrtisResponseOptions = parsed.response_options
                 assert isinstance(parsed.operation, InferRequest)
                 header, raw = write_response(
-                    response,
-                    parsed.operation,
-                    options.infer_options,
-                    data_type=self._options.data_type,
+                    response, parsed.operation, options, data_type=self._options.data_type
                 )
                 return http_frontend.infer_response(
                     header, raw, options.body_format, self._status_factory.success_line()
@@ -116,8 +106,8 @@ class TrtisHttpCodec(TrtisCodec):
         return http_frontend.message_response(message, parsed.response_options, status())
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Build the response for ``error``. It contains NV-Status, or is a bare 400 or 405 if a
-        legacy server has no handler for the request."""
+        """Build the response for ``error``. If legacy servers have no handler for the request, the
+        response has only the HTTP status 400 or 405; otherwise it has NV-Status."""
         error_response = self._error_response(error, wire)
         return replace(error_response, headers={**error_response.headers, **error_headers(error)})
 
@@ -136,20 +126,13 @@ class TrtisHttpCodec(TrtisCodec):
         return http_frontend.status_response(self._status_factory.error(error, operation), ok=False)
 
     def number_response(self, wire: HttpResponse) -> HttpResponse:
-        """Return ``wire`` with the next request number."""
         return http_frontend.with_number(wire, self._status_factory.next_number())
-
-    def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        if not isinstance(response, InferResponse):
-            return 0
-        return header_cost(response.outputs, parsed.response_options.infer_options.outputs)
 
     # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Build the request to a backend. Raises UNSUPPORTED and TOO_LARGE."""
         del profile
         return http_backend.build_request(operation, model)
 
@@ -194,38 +177,7 @@ class TrtisHttpCodec(TrtisCodec):
         )
 
 
-@record
-class _HttpResponseOptions:
-    """The response options of an inference, and the format of the header after the data."""
-
-    infer_options: Any
-    body_format: BodyFormat
-
-
-def _with_format(
-    partial_request: PartialInferRequest[ParsedRequest], body_format: BodyFormat
-) -> PartialInferRequest[ParsedRequest]:
-    complete = partial(_complete, partial_request.complete, body_format)
-    return PartialInferRequest(partial_request.model, partial_request.version, complete)
-
-
-def _complete(
-    complete: Callable[[ModelMetadata], ParsedRequest],
-    body_format: BodyFormat,
-    metadata: ModelMetadata,
-) -> ParsedRequest:
-    parsed = complete(metadata)
-    return ParsedRequest(
-        parsed.operation, _HttpResponseOptions(parsed.response_options, body_format)
-    )
-
-
 def _operation_of(wire: HttpRequest) -> Operation:
     """Return the operation that ``summarize`` stored in ``wire``, or parse the path."""
     operation: Operation | None = wire.codec_state
     return parse_path(wire.method, wire.path) if operation is None else operation
-
-
-def create(options: Mapping[str, Any]) -> TrtisHttpCodec:
-    """Create the codec from ``level``, ``server_id`` and ``data_type``. Raises ValueError."""
-    return TrtisHttpCodec(read_options(options))

@@ -1,14 +1,13 @@
 """Parses requests of HTTP clients and builds the responses.
 
-If a legacy server has a handler for the request, the response has the header NV-Status, and the
-response to an inference also has NV-InferResponse, which contains only the id if there is an error.
-All other requests get a bare response. The HTTP status is always 200, 400 or 405. Headers have the
-same spelling and order as in responses of legacy servers.
+If a legacy server has a handler for the request, the response has the header NV-Status. The
+response to an inference also has NV-InferResponse, which contains only the id if the inference
+failed. The response to any other request has neither header. The HTTP status is always 200, 400 or
+405. Headers have the spelling and the order of legacy servers.
 """
 
 from __future__ import annotations
 
-import enum
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.header_checks import CheckedInput
 from infergate.codecs.trtis.http_paths import query_value
 from infergate.codecs.trtis.infer_request import InputSplitter
-from infergate.codecs.trtis.messages import InferRequestHeader, InferResponseHeader
+from infergate.codecs.trtis.messages import BodyFormat, InferRequestHeader, InferResponseHeader
 from infergate.codecs.trtis.options import CompatibilityLevel
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits, check_loop_cost
@@ -44,19 +43,11 @@ _ID: Final = re.compile(r"(?<!\w)id\s*:\s*([0-9]{1,20})(?!\w)")
 MAX_RESPONSE_HEADER: Final = 100 * 1024
 """Maximum size of a header line in libcurl, which the legacy clients use."""
 _LINE_OVERHEAD: Final = 64
-"""Maximum size of the header name, the id (which is appended later) and the line end."""
+"""Maximum size of the header's name, the id and the line end. The id is appended later."""
 _TYPE: Final = "Content-Type"
 _BINARY_TYPE: Final = "application/octet-stream"
 _TEXT_TYPE: Final = "text/plain"
 _JSON_TYPE: Final = "application/json"
-
-
-class BodyFormat(enum.Enum):
-    """The format in which a client wants a message."""
-
-    TEXT = "text"
-    BINARY = "binary"
-    JSON = "json"
 
 
 def body_format_of(wire: HttpRequest) -> BodyFormat:
@@ -67,7 +58,7 @@ def body_format_of(wire: HttpRequest) -> BodyFormat:
 
 
 def status_format_of(wire: HttpRequest, level: CompatibilityLevel) -> BodyFormat:
-    """Return the format for a status response, which some releases can also write as JSON."""
+    """Return the requested format of a server status, which may be JSON in some releases."""
     requested = query_value(wire.query, "format")
     wants_json = requested == "json" or (not requested and wire.headers.get("accept") == _JSON_TYPE)
     return BodyFormat.JSON if wants_json and level.has_json_status else body_format_of(wire)
@@ -122,7 +113,7 @@ def _split_inputs(
 
 
 def _status_line(status: Any) -> str:
-    """Print ``status`` as NV-Status. The text is cached without the request number at its end."""
+    """Print ``status`` as NV-Status. The cached text excludes the request number at its end."""
     number = status.request_id
     status.ClearField("request_id")
     return f"{text_format.to_line(status)}{_REQUEST_ID}{number}"
@@ -137,19 +128,15 @@ def with_number(wire: HttpResponse, number: int) -> HttpResponse:
 def infer_response(
     header: Any, raw: Sequence[Buffer], body_format: BodyFormat, status_line: str
 ) -> HttpResponse:
-    """Return a response whose body is the raw data, followed by the whole header. ``status_line``
-    is the value of NV-Status. Raises UNSUPPORTED."""
+    """Return a response whose body is the raw data, followed by the header. ``status_line`` is the
+    value of NV-Status. Raises UNSUPPORTED."""
     header_text, trailer = render_header(header, body_format)
-    headers = {
-        RESPONSE_HEADER: header_text,
-        STATUS_HEADER: status_line,
-        _TYPE: _BINARY_TYPE,
-    }
-    return HttpResponse(200, headers, [*(part for part in raw if len(part)), trailer])
+    body = [*(part for part in raw if len(part)), trailer]
+    return relayed_response(header_text, body, status_line)
 
 
 def render_header(header: Any, body_format: BodyFormat) -> tuple[str, bytes]:
-    """Return ``header`` in two forms: the value of NV-InferResponse and the trailer after the data.
+    """Return ``header`` as the value of NV-InferResponse, and as the trailer that follows the data.
     Raises UNSUPPORTED for more classes than clients accept."""
     if header.ByteSize() > MAX_RESPONSE_HEADER:  # the text is longer than the message
         raise _too_many_classes(header.ByteSize())
@@ -175,8 +162,8 @@ def rendered_response(  # noqa: PLR0913, PLR0917 - a parameter per part of a res
     data: Sequence[Buffer],
     status_line: str,
 ) -> HttpResponse:
-    """Return a response with the results of ``render_header``. The id is appended to the header and
-    to the trailer."""
+    """Return a response with the results of ``render_header``. The id is appended to both
+    results."""
     if id_:
         header = f"{header} id: {id_}"
         trailer += (
@@ -188,17 +175,19 @@ def rendered_response(  # noqa: PLR0913, PLR0917 - a parameter per part of a res
     return HttpResponse(200, headers, [*data, trailer])
 
 
-def relayed_response(header: str, body: Sequence[Buffer], status_line: str) -> HttpResponse:
-    """Return a response with a server's own ``header`` and ``body``."""
+def relayed_response(
+    header: str, body: Sequence[Buffer], status_line: str, status: int = 200
+) -> HttpResponse:
+    """Return a response with the text ``header`` as NV-InferResponse, and with ``body``."""
     headers = {RESPONSE_HEADER: header, STATUS_HEADER: status_line, _TYPE: _BINARY_TYPE}
-    return HttpResponse(200, headers, body)
+    return HttpResponse(status, headers, body)
 
 
 def infer_error(
     wire: HttpRequest, error: GatewayError, create_status: Callable[[], Any]
 ) -> HttpResponse:
-    """Return the response for ``error``. The response has no status if the request's header cannot
-    be parsed."""
+    """Return the response for ``error``. If the request's header cannot be parsed, the response has
+    no NV-Status."""
     if REQUEST_HEADER not in wire.headers:
         return HttpResponse(400, {_TYPE: _TEXT_TYPE}, [MISSING_HEADER.encode()])
     if isinstance(error, UnreadableHeaderError):
@@ -208,19 +197,12 @@ def infer_error(
     except ValueError:
         return bare_response(400)
     header_text = text_format.to_line(InferResponseHeader(id=id_))
-    return HttpResponse(
-        400,
-        {
-            RESPONSE_HEADER: header_text,
-            STATUS_HEADER: _status_line(create_status()),
-            _TYPE: _BINARY_TYPE,
-        },
-    )
+    return relayed_response(header_text, (), _status_line(create_status()), 400)
 
 
 def _request_id(header_text: str) -> int:
-    """Return the id in a header. A short header is parsed; a long header is only searched. Raises
-    ValueError if a short header cannot be parsed."""
+    """Return the id in a header. A long header is searched instead of parsed. Raises ValueError if
+    a short header cannot be parsed."""
     if len(header_text) <= text_format.MAX_ON_LOOP:
         return int(text_format.parse(InferRequestHeader, header_text).id)
     ids = _ID.findall(_STRING.sub("", header_text))
@@ -268,5 +250,5 @@ def status_response(status: Any, *, ok: bool) -> HttpResponse:
 
 
 def bare_response(status: int) -> HttpResponse:
-    """Return the response to a request without a handler."""
+    """Return the response to a request for which legacy servers have no handler."""
     return HttpResponse(status, {_TYPE: _TEXT_TYPE}, reason="Not Allowed" if status == 405 else "")

@@ -1,29 +1,29 @@
 """Pass-through between legacy HTTP clients and servers, with the tensors unchanged.
 
-*Rule 1.* A request is valid if the parser accepts it or the cache (``validated_headers``) has its
-header. Validation needs the model's metadata.
+*Rule 1.* A request is valid if the parser accepts it, or if ``validated_headers`` has its header.
+Validation needs the model's metadata.
 
-*Rule 2.* The client gets the same response as from a translation: the outputs in the requested
+*Rule 2.* The client receives the same response as from a translation: the outputs in the requested
 order, the client's id, and the gateway's NV-Status.
 
-*Rule 3.* If a request was not validated, the server's response is relayed unchanged, except for the
+*Rule 3.* The response to a request that was not validated is relayed unchanged, except for the
 names and NV-Status."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest
 from infergate.codecs.trtis import http_backend, http_frontend
-from infergate.codecs.trtis.http_frontend import REQUEST_HEADER, BodyFormat
-from infergate.codecs.trtis.http_paths import model_path, parse_path
+from infergate.codecs.trtis.http_frontend import REQUEST_HEADER
+from infergate.codecs.trtis.http_paths import model_path
 from infergate.codecs.trtis.infer_request import read_request, version_number
 from infergate.codecs.trtis.infer_response import model_version
-from infergate.codecs.trtis.messages import InferResponseHeader
+from infergate.codecs.trtis.messages import BodyFormat, InferResponseHeader
 from infergate.codecs.trtis.options import CompatibilityLevel
 from infergate.codecs.trtis.request_status import RequestStatusFactory
 from infergate.codecs.trtis.validated_headers import (
@@ -40,7 +40,7 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
 
 _NEEDS_TRANSLATION: Final = re.compile(r"shared_memory|priority|timeout_microseconds")
-"""Matches fields that make a header need translation if the header was not parsed."""
+"""Matches the fields that require translation of a header that was not validated."""
 _RESPONSE_START: Final = re.compile(
     r'model_name: "(?:[^"\\]|\\.)++" (?:model_version: \d++ )?+batch_size: \d'
 )
@@ -54,12 +54,12 @@ class ValidatedHttpRequest(HttpRequest):
     """A validated inference. ``id`` is the client's id, or 0 if the request has no id."""
 
     header: ValidatedHeader | None = None
-    level: CompatibilityLevel | None = None
+    parse: Callable[[], PartialInferRequest[ParsedRequest]] | None = None
     id: int = 0
 
 
 def split_id(header_text: str) -> tuple[str, int]:
-    """Return ``header_text`` without its id, and the id. C++ prints the id at the end. If the id is
+    """Return ``header_text`` without its id, and the id, which C++ prints at the end. If the id is
     absent or ambiguous, return the unchanged text and 0."""
     head, separator, digits = header_text.rpartition(" id: ")
     if (
@@ -104,7 +104,7 @@ def validate(
             header = http_frontend.parse_header(wire, limits)
             validated, id_ = header_cache.add(key, header, parsed, metadata, limits), header.id
         return ValidatedHttpRequest(
-            wire.method, wire.path, wire.query, wire.headers, wire.body, validated, level, id_
+            wire.method, wire.path, wire.query, wire.headers, wire.body, validated, parse, id_
         )
 
     return PartialInferRequest(target.model, target.version, complete)
@@ -135,8 +135,8 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
-    """Return ``wire`` for another model and version, or None if it must be translated. Raises
-    UNSUPPORTED for a name that a path cannot contain."""
+    """Return ``wire`` for another model and version, or None if the gateway must translate it.
+    Raises UNSUPPORTED for a name that a path cannot contain."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(http_frontend.MISSING_HEADER)
@@ -149,7 +149,7 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
         query = http_frontend.BINARY_QUERY
     elif _NEEDS_TRANSLATION.search(header_text) is not None:
         return None
-    else:  # a relayed response has the format that the client requested
+    else:  # the server responds in the format that the client requested
         query = (
             http_frontend.BINARY_QUERY
             if http_frontend.body_format_of(wire) is BodyFormat.BINARY
@@ -162,7 +162,7 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
 
 @functools.lru_cache(maxsize=256)
 def _infer_path(model: str, version: str) -> str:
-    """Return the path for an inference, which has at most a few kilobytes. Raises GatewayError."""
+    """Return the path of an inference, of at most a few kilobytes. Raises GatewayError."""
     return model_path("/api/infer", model, version_number(model, version))
 
 
@@ -209,12 +209,10 @@ def _validate_response(
     key: tuple[str, bool, str, str],
 ) -> tuple[ValidatedResponse, list[Buffer]]:
     body_format = BodyFormat.BINARY if key[1] else BodyFormat.TEXT
-    entry, level = request.header, request.level
+    entry = request.header
     assert entry is not None
-    assert level is not None
-    operation = parse_path(request.method, request.path)
-    assert isinstance(operation, InferRequest)
-    parsed = _parse_request(request, operation, level, entry.limits).complete(entry.metadata)
+    assert request.parse is not None
+    parsed = request.parse().complete(entry.metadata)
     header, _ = http_backend.parse_infer_header(
         header_text, wire.body, BodyFormat.BINARY, entry.limits
     )

@@ -1,6 +1,6 @@
 """Converts between HTTP paths and operations.
 
-Paths are matched without decoding, as in legacy servers: ``sim%70le`` is not ``simple``.
+Like legacy servers, the codec matches paths without decoding them: ``sim%70le`` is not ``simple``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _MEMORY_PATH: Final = "/api/sharedmemorycontrol"
 
 @record
 class TrtisPathMatch:
-    """The method that a path requires, the operation that the path describes, and the operation's
-    summary."""
+    """The operation that a path names, its summary, and the method that the path requires."""
 
     method: str
     operation: Operation
@@ -89,7 +88,8 @@ _cached_match: Final = functools.lru_cache(maxsize=1024)(_match_path)
 
 
 def match_path(method: str, path: str) -> TrtisPathMatch:
-    """Match ``path``. Raises NOT_FOUND, or METHOD_NOT_ALLOWED if it requires another method."""
+    """Match ``path``. Raises NOT_FOUND, or METHOD_NOT_ALLOWED if the path requires another
+    method."""
     match = _cached_match(path) if len(path) <= _MAX_SHOWN else _match_path(path)
     if method != match.method:
         raise GatewayError(
@@ -99,7 +99,7 @@ def match_path(method: str, path: str) -> TrtisPathMatch:
 
 
 def parse_path(method: str, path: str) -> Operation:
-    """Return the operation that ``path`` describes. Raises NOT_FOUND and METHOD_NOT_ALLOWED."""
+    """Return the operation that ``path`` names. Raises NOT_FOUND and METHOD_NOT_ALLOWED."""
     return match_path(method, path).operation
 
 
@@ -113,10 +113,10 @@ def query_value(query: str, name: str) -> str:
 
 
 def model_path(prefix: str, model: str, version: int = -1) -> str:
-    """Append ``model`` and ``version`` to ``prefix`` without encoding, because servers decode no
-    paths.
+    """Append ``model`` and ``version`` to ``prefix`` without encoding them, because servers do not
+    decode paths.
 
-    Raises NOT_FOUND for a name that no model can have (model names are names of directories), and
+    Raises NOT_FOUND for a name that no model can have (model names are directory names), and
     UNSUPPORTED for a name that a path cannot contain.
     """
     if not model or "/" in model:

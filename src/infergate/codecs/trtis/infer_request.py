@@ -1,9 +1,9 @@
 """Converts between InferRequestHeader with raw data, and InferRequest.
 
-Datatypes and shapes come from the model's metadata. A client that requests no outputs gets no
-outputs. A request to a backend names every output. Its tensor names and datatypes are checked
-against the backend's metadata, because the header contains no datatypes and a server would read
-FP32 as INT32."""
+The model's metadata supplies datatypes and shapes. A client that requests no outputs receives no
+outputs. A request to a backend names every output. The codec compares the names and datatypes of
+the tensors with the backend's metadata, because the header has no datatypes, and a server would
+read FP32 data as INT32."""
 
 from __future__ import annotations
 
@@ -23,18 +23,25 @@ from infergate.codecs.trtis.header_checks import (
     datatype_of,
     is_batched,
 )
-from infergate.codecs.trtis.messages import InferRequestHeader, PicklableMessage
+from infergate.codecs.trtis.messages import BodyFormat, InferRequestHeader, PicklableMessage
 from infergate.codecs.trtis.options import CompatibilityLevel
 from infergate.codecs.trtis.parameters import read_id, read_parameters, write_parameters
 from infergate.codecs.trtis.request_status import TrtisStatusError
 from infergate.core.classification import CLASSIFICATION, class_count
 from infergate.core.datatypes import Datatype
+from infergate.core.decimals import parse_decimal
 from infergate.core.errors import GatewayError, Kind, Origin, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
 from infergate.core.records import record
 from infergate.core.region_ref import RegionRef
-from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
+from infergate.core.tensor import (
+    NO_PARAMETERS,
+    Buffer,
+    Tensor,
+    add_bytes_elements,
+    check_data,
+)
 
 InputSplitter = Callable[[Sequence[CheckedInput], str], Sequence[Buffer]]
 """Assigns raw data to inputs. The second argument is the model's name. Raises BAD_REQUEST."""
@@ -42,29 +49,33 @@ InputSplitter = Callable[[Sequence[CheckedInput], str], Sequence[Buffer]]
 
 @record
 class TrtisResponseOptions:
-    """The form of the response. ``batch`` is the batch dimension of every shape, or empty without a
-    batch."""
+    """The form of the response. ``batch`` is the batch dimension of every shape, or empty if the
+    model has no batch dimension. ``body_format`` is the format of the header in an HTTP body."""
 
     id: int
     batch_size: int
     batch: tuple[int, ...]
     outputs: tuple[CheckedOutput, ...]
+    body_format: BodyFormat
 
 
 # ---- from clients
 
 
-def read_request(
+def read_request(  # noqa: PLR0913, PLR0917 - a parameter per part of a request
     header: Any,
     target: InferRequest,
     split_inputs: InputSplitter,
     level: CompatibilityLevel,
     limits: Limits,
+    body_format: BodyFormat = BodyFormat.BINARY,
 ) -> PartialInferRequest[ParsedRequest]:
-    """Return the inference in ``header``, whose validation needs the model's metadata. The function
-    and the ``complete`` of its result raise BAD_REQUEST."""
+    """Return the inference in ``header``, whose validation needs the model's metadata. This
+    function and the ``complete`` of its result raise BAD_REQUEST."""
     check_counts(header, limits)
-    complete = partial(_complete, PicklableMessage(header), target, split_inputs, level, limits)
+    complete = partial(
+        _complete, PicklableMessage(header), target, split_inputs, level, limits, body_format
+    )
     return PartialInferRequest(target.model, target.version, complete)
 
 
@@ -74,6 +85,7 @@ def _complete(  # noqa: PLR0913, PLR0917 - a parameter per part of a request
     split_inputs: InputSplitter,
     level: CompatibilityLevel,
     limits: Limits,
+    body_format: BodyFormat,
     metadata: ModelMetadata,
 ) -> ParsedRequest:
     if metadata.unavailable:
@@ -94,9 +106,8 @@ def _complete(  # noqa: PLR0913, PLR0917 - a parameter per part of a request
         tensors,
         tuple([_requested_output(output) for output in dict.fromkeys(outputs)]),
     )
-    return ParsedRequest(
-        request, TrtisResponseOptions(header.id, header.batch_size, batch, outputs)
-    )
+    options = TrtisResponseOptions(header.id, header.batch_size, batch, outputs, body_format)
+    return ParsedRequest(request, options)
 
 
 def _tensors(
@@ -120,27 +131,25 @@ def _tensors(
 
 
 def _requested_output(output: CheckedOutput) -> RequestedOutput:
-    if not output.classes:
-        return RequestedOutput(output.name, shared_memory=output.shared_memory)
-    return RequestedOutput(output.name, {CLASSIFICATION: output.classes}, output.shared_memory)
+    parameters = {CLASSIFICATION: output.classes} if output.classes else NO_PARAMETERS
+    return RequestedOutput(output.name, parameters, output.shared_memory)
 
 
 # ---- to backends
 
 _LATEST_VERSION: Final = -1
 MAX_UINT32: Final = 2**32 - 1
-_MAX_VERSION: Final = 2**63 - 1
+MAX_VERSION: Final = 2**63 - 1
 
 
 def version_number(model: str, version: str) -> int:
-    """Return the number of ``version``. An empty version becomes -1, the latest. Raises
+    """Return ``version`` as a number, or -1 (the latest version) if ``version`` is empty. Raises
     BAD_REQUEST."""
     if not version:
         return _LATEST_VERSION
-    if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
-        number = int(version)
-        if number <= _MAX_VERSION:
-            return number
+    number = parse_decimal(version, MAX_VERSION)
+    if number is not None:
+        return number
     raise bad_request(
         f"version '{version}' of model '{model}' is not found; the backend's versions are integers"
     )
@@ -149,7 +158,7 @@ def version_number(model: str, version: str) -> int:
 def requested_outputs(
     operation: InferRequest, model: ModelMetadata
 ) -> list[tuple[RequestedOutput, Datatype]]:
-    """Return each output to request and its datatype. Raises BAD_REQUEST."""
+    """Return the outputs that ``operation`` requests, with their datatypes. Raises BAD_REQUEST."""
     metadata_by_name = {metadata.name: metadata for metadata in model.outputs}
     outputs = operation.outputs or tuple(RequestedOutput(name) for name in metadata_by_name)
     for output in outputs:
@@ -161,8 +170,8 @@ def requested_outputs(
 
 
 def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: bool) -> Any:
-    """Return the header of ``operation``. Priority and timeout are written only if ``schedules`` is
-    true.
+    """Return the header of ``operation``. If ``schedules`` is false, omit the priority and the
+    timeout.
 
     Raises NO_BACKEND for a model that is not ready, and BAD_REQUEST for values that the header
     cannot hold or that contradict ``model``.
@@ -206,7 +215,7 @@ def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: b
 
 
 def _unavailable_text(model: str, version: str) -> str:
-    """Return the error text of later server releases for a model that is not ready."""
+    """Return a server's error text for a model that is not ready."""
     if version:
         return f"Request for unknown model: '{model}' version {version} is not at ready state"
     return f"Request for unknown model: '{model}' has no available versions"

@@ -1,8 +1,8 @@
 """Converts between InferResponseHeader with raw data, and InferResponse.
 
-Clients get the outputs in the order of the request. Classes are in the header, and values are in
-the raw data. Backends return outputs in the order of the response header. Since v1.12, this may be
-any order."""
+Classes are in the header, and values are in the raw data. Clients receive the outputs in the order
+of the request. Backends return the outputs in the order of the response header. Since v1.12, this
+may be any order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from typing import Any, Final
 from infergate.codecs.trtis.batch_classes import read_classes, write_classes
 from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS
 from infergate.codecs.trtis.header_checks import CheckedOutput, is_batched
-from infergate.codecs.trtis.infer_request import TrtisResponseOptions, batch_size, requested_outputs
+from infergate.codecs.trtis.infer_request import (
+    MAX_VERSION,
+    TrtisResponseOptions,
+    batch_size,
+    requested_outputs,
+)
 from infergate.codecs.trtis.messages import InferResponseHeader
 from infergate.core.classification import class_count
 from infergate.core.datatypes import Datatype
+from infergate.core.decimals import parse_decimal
 from infergate.core.errors import GatewayError, as_backend_error, backend_garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
@@ -33,8 +39,9 @@ def write_response(
     *,
     data_type: bool,
 ) -> tuple[Any, Sequence[Buffer]]:
-    """Return the header and the raw data of each output. The data is empty for classes and shared
-    memory. Raises BACKEND_GARBAGE if the response does not match the request."""
+    """Return the header, and the raw data of each output. Outputs with classes and outputs in
+    shared memory have empty data. Raises BACKEND_GARBAGE if the response does not match the
+    request."""
     header = InferResponseHeader(
         model_name=request.model,
         model_version=model_version(response.version),
@@ -75,7 +82,8 @@ def write_response(
 
 def header_cost(tensors: Sequence[Tensor], outputs: Sequence[CheckedOutput]) -> int:
     """Return the cost of writing the header of ``tensors``, as the number of bytes of JSON that
-    take as long: some microseconds per dimension, and nearly a microsecond per byte of a class."""
+    take the same time: some microseconds per dimension, and nearly a microsecond per byte of a
+    class."""
     cost = 0
     for tensor in tensors:
         cost += _DIMENSION_COST * len(tensor.shape)
@@ -92,17 +100,16 @@ _CLASS_BYTE_COST: Final = 8
 
 
 def model_version(version: str) -> int:
-    """Return ``version`` as a number, or 0, the value of an unset field, if it is not a number."""
-    if version.isascii() and version.isdecimal() and len(version) < len(str(2**63)):
-        return int(version)
-    return 0
+    """Return ``version`` as a number, or 0 (the value of an unset field) if ``version`` is not an
+    int64."""
+    return parse_decimal(version, MAX_VERSION) or 0
 
 
 # ---- from backends
 
 OutputSplitter = Callable[[Sequence[int | None]], Sequence[Buffer]]
-"""Splits the raw data into outputs of the given sizes. The size of an empty output is None. Raises
-BACKEND_GARBAGE."""
+"""Splits the raw data into outputs of the given sizes. The size of an output without raw data is
+None. Raises BACKEND_GARBAGE."""
 
 
 def read_response(

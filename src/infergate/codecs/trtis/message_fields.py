@@ -1,5 +1,4 @@
-"""Lists the fields of messages of the legacy HTTP API for the console. The header describes the
-tensors; the body has only their data."""
+"""Lists the fields of messages of the legacy HTTP API for the console."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _MAX_HEADER_CHARACTERS: Final = 16 * 1024
 
 
 def describe_request(wire: HttpRequest) -> dict[str, Any] | None:
-    """Return the fields of an inference, or None if its header is missing, invalid or long."""
+    """Return the fields of an inference, or None if NV-InferRequest is missing, invalid or long."""
     return _describe(InferRequestHeader, REQUEST_HEADER, wire.headers, wire.body)
 
 

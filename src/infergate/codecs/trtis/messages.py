@@ -1,10 +1,9 @@
-"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool.
-
-Each class has its name in ``proto/legacy_inference_server.proto``: ``messages.InferRequestHeader``.
-"""
+"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool, by their names
+in ``proto/legacy_inference_server.proto``: ``messages.InferRequestHeader``."""
 
 from __future__ import annotations
 
+import enum
 from typing import Any, Final
 
 from infergate.codecs.protos import SCHEMA
@@ -20,6 +19,14 @@ _STATUS: Final = SCHEMA.message_class("nvidia.inferenceserver.RequestStatus")
 _CODE: Final = _STATUS.DESCRIPTOR.fields_by_name["code"].enum_type
 CODES: Final[dict[str, int]] = {name: value.number for name, value in _CODE.values_by_name.items()}
 """The numbers of the enum RequestStatusCode, by name."""
+
+
+class BodyFormat(enum.Enum):
+    """The format in which an HTTP client wants a message."""
+
+    TEXT = "text"
+    BINARY = "binary"
+    JSON = "json"
 
 
 class PicklableMessage:

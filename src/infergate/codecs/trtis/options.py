@@ -1,7 +1,6 @@
 """The options of a listener for legacy clients.
 
-``level`` selects the server release to imitate. Only the releases 1.9 and 1.15 were examined. The
-releases between them are treated like 1.9."""
+``level`` selects the server release that the listener imitates, 1.9 or 1.15."""
 
 from __future__ import annotations
 
@@ -19,19 +18,19 @@ class CompatibilityLevel:
     has_json_status: bool
     """Whether the query or the Accept header can request a status as JSON (since 1.10)."""
     allows_repeated_outputs: bool
-    """Whether a client may request an output twice. The response then contains it twice."""
+    """Whether a client may request an output twice. The response then contains the output twice."""
     names_unknown_versions: bool
     """Whether the error for an unknown model version contains the version."""
 
     def unknown_model_text(self, model: str, version: str) -> str:
-        """Return the error text for an inference with an unknown model."""
+        """Return the error text for an inference that names an unknown model."""
         if not self.names_unknown_versions:
             return f"Inference request for unknown model '{model}'"
         version_text = f" version {version}" if version else ""
         return f"Request for unknown model: '{model}'{version_text} is not found"
 
     def unavailable_model_text(self, model: str, version: str) -> str:
-        """Return the error text for an inference with a model that is not ready."""
+        """Return the error text for an inference that names a model that is not ready."""
         if version or not self.names_unknown_versions:
             return self.unknown_model_text(model, version)
         return f"Request for unknown model: '{model}' has no available versions"
@@ -45,7 +44,6 @@ LEVELS: Final = {
         has_json_status=True, allows_repeated_outputs=False, names_unknown_versions=True
     ),
 }
-_OPTION_NAMES: Final = ("level", "server_id", "data_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class TrtisOptions:
 
 def read_options(options: Mapping[str, Any]) -> TrtisOptions:
     """Check and return the options. Raises ValueError."""
-    check_option_names(options, _OPTION_NAMES)
+    check_option_names(options, ("level", "server_id", "data_type"))
     level = read_choice(options, "level", LEVELS)
     server_id = options.get("server_id", "inference:0")
     if not isinstance(server_id, str) or not server_id.isprintable():

@@ -1,23 +1,23 @@
-"""Converts between the fields of a request header that do not describe tensors, and the canonical
-id and parameters.
+"""Converts between the fields of a request header and the id and parameters of a canonical request.
 
 | header | canonical |
 |---|---|
-| ``id``, 0 if absent | ``id`` in decimal; ids that are not numbers are not sent |
+| ``id``, 0 if absent | ``id`` in decimal; an id that is not a number is not sent |
 | ``correlation_id``, 0 if absent | ``sequence_id`` |
 | ``flags`` 1, 2 | ``sequence_start``, ``sequence_end`` |
 | ``priority``, 0 if absent | ``priority`` |
 | ``timeout_microseconds``, 0 if absent | ``timeout`` |
 
-Servers before release 1.12 reject a text header with ``priority`` or ``timeout_microseconds``.
+Releases before 1.12 reject a text header with ``priority`` or ``timeout_microseconds``.
 
-The codec drops all other parameters, because V2 servers ignore unknown parameters as well.
+The codec drops all other parameters, as V2 servers ignore unknown parameters.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from infergate.core.decimals import parse_decimal
 from infergate.core.errors import bad_request
 from infergate.core.tensor import NO_PARAMETERS, Parameters
 
@@ -32,8 +32,8 @@ _NUMERIC_FIELDS: Final = {
     "timeout": ("timeout_microseconds", 64),
 }
 _SCHEDULING: Final = frozenset({"priority", "timeout"})
-_MAX_DIGITS: Final = 20
-"""The number of digits of the largest uint64."""
+_MAX_NUMBER: Final = 10**20 - 1
+"""The largest number with as many digits as the largest uint64."""
 
 
 def read_id(header: Any) -> str:
@@ -54,10 +54,10 @@ def read_parameters(header: Any) -> Parameters:
 
 
 def write_parameters(header: Any, id_: str, parameters: Parameters, *, schedules: bool) -> None:
-    """Write the id and parameters to ``header``. Priority and timeout are written only if
-    ``schedules`` is true. Raises BAD_REQUEST for values that the fields cannot hold."""
-    number = _parse_number(id_)
-    if number is not None and number < 2**64:
+    """Write the id and the parameters to ``header``. If ``schedules`` is false, omit the priority
+    and the timeout. Raises BAD_REQUEST for values that the fields cannot hold."""
+    number = parse_decimal(id_, 2**64 - 1)
+    if number is not None:
         header.id = number
     for name, (field, bits) in _NUMERIC_FIELDS.items():
         if name in parameters:
@@ -74,7 +74,7 @@ def write_parameters(header: Any, id_: str, parameters: Parameters, *, schedules
 def _checked_number(name: str, value: Any, bits: int) -> int:
     number = value
     if name == _SEQUENCE and isinstance(value, str):  # V2 allows strings as sequence ids
-        number = _parse_number(value)
+        number = parse_decimal(value, _MAX_NUMBER)
         if number is None:
             raise bad_request(
                 f"parameter '{name}' is {value[:40]!r}: the backend only supports numbers"
@@ -82,9 +82,3 @@ def _checked_number(name: str, value: Any, bits: int) -> int:
     if type(number) is not int or not 0 <= number < 2**bits:
         raise bad_request(f"parameter '{name}' must be an integer from 0 to 2^{bits}-1")
     return number
-
-
-def _parse_number(text: str) -> int | None:
-    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
-        return int(text)
-    return None

@@ -1,8 +1,7 @@
-"""The RequestStatus of every response. This module reports errors to clients and reads errors
-from backends.
+"""The RequestStatus of every response: reports errors to clients, and reads errors from backends.
 
-Clients get the same texts as from legacy servers. Each codec numbers its responses, as legacy
-servers do. A response from a helper process gets its number afterwards
+Clients receive the error texts of legacy servers. Each codec numbers its responses, as legacy
+servers do. The gateway's own process numbers the responses that helper processes build
 (``SupportsResponseNumbering``).
 """
 
@@ -76,17 +75,17 @@ _NAME_BY_CODE: Final = {number: name for name, number in CODES.items()}
 _UNKNOWN_MODEL: Final = re.compile(
     "(Inference request for|Request for|no status available for) unknown model"
 )
-"""Matches the servers' text for an unknown model. Servers send this text with the code UNAVAILABLE
-for an inference, and with INVALID_ARG for other operations."""
+"""Matches a server's text for an unknown model. Servers send the text with the code UNAVAILABLE for
+an inference, and with INVALID_ARG for other operations."""
 _SEQUENCE_ERROR: Final = re.compile(
     r"^(?:\[request id: [^\]]*\] )?"
     r"(inference request to model '.*' must specify a )non-zero or non-empty correlation ID"
 )
-"""Matches the text with which later servers reject a missing correlation id. The text mentions
-non-empty ids, because later servers also accept strings."""
+"""Matches the text with which Triton rejects a missing correlation id. The text mentions non-empty
+ids, because Triton also accepts strings as ids."""
 _MAX_MESSAGE_BYTES: Final = 1500
-"""Maximum size of a message in bytes. A byte may take four characters in a header, whose limit is
-8 KiB."""
+"""Maximum size of an error text in bytes. In NV-Status, whose limit is 8 KiB, a byte may take four
+characters."""
 
 
 class TrtisStatusError(GatewayError):
@@ -98,7 +97,7 @@ class TrtisStatusError(GatewayError):
 
 
 class RequestStatusFactory:
-    """Creates the RequestStatus of each response, which contains the request number."""
+    """Creates the RequestStatus of each response, and numbers the responses."""
 
     def __init__(self, options: TrtisOptions) -> None:
         self._options: Final = options
@@ -120,8 +119,8 @@ class RequestStatusFactory:
         return f"{self._success_line} request_id: {next(self._numbers)}"
 
     def error(self, error: GatewayError, operation: Operation | None) -> Any:
-        """Return the status for ``error`` in a response to ``operation``. ``operation`` is None if
-        it is unknown."""
+        """Return the status for ``error`` in the response to ``operation``, or to an unknown
+        operation if ``operation`` is None."""
         code, text = self._code_and_text(error, operation)
         text = text.encode("utf-8", "replace")[:_MAX_MESSAGE_BYTES].decode("utf-8", "ignore")
         return self._status(code, text)
@@ -146,7 +145,7 @@ class RequestStatusFactory:
         match error.kind, operation:
             case Kind.NOT_FOUND, InferRequest(model, version):
                 return "UNAVAILABLE", self._options.level.unknown_model_text(model, version)
-            # An invalid name is an unknown model, because legacy servers do not check names.
+            # Legacy servers do not check names, so for them an invalid name is an unknown model.
             case Kind.NOT_FOUND | Kind.BAD_REQUEST, ServerStatusRequest(model):
                 return "INVALID_ARG", f"no status available for unknown model '{model}'"
             case Kind.ALREADY_EXISTS, SharedMemoryRegisterRequest(name):
@@ -168,7 +167,7 @@ class RequestStatusFactory:
 
 def check_status(status: Any, headers: Mapping[str, str]) -> None:
     """Raise the error in a backend's ``status`` unless the status is SUCCESS. ``headers`` are the
-    response's headers or metadata, which may state when to retry."""
+    headers or the metadata of the response, which may include Retry-After."""
     code = _NAME_BY_CODE.get(status.code, str(status.code))
     if code == SUCCESS:
         return

@@ -11,7 +11,8 @@ from infergate.core.messages import ModelIndex, ServerStatus, SharedMemoryStatus
 
 
 def status_message(response: ServerStatus, server_id: str) -> Any:
-    """Return a ServerStatus message. Raises UNSUPPORTED for values that it cannot represent."""
+    """Return a ServerStatus message. Raises UNSUPPORTED for values that the message cannot
+    represent."""
     try:
         return write_status(response, server_id)
     except ValueError as error:
@@ -19,7 +20,7 @@ def status_message(response: ServerStatus, server_id: str) -> Any:
 
 
 def index_message(response: ModelIndex) -> Any:
-    """Return a ModelRepositoryIndex message, which lists each model name once and in order."""
+    """Return a ModelRepositoryIndex message, which lists each model's name once and sorted."""
     message = ModelRepositoryIndex()
     for name in sorted({entry.name for entry in response.models}):
         message.models.add(name=name)

@@ -3,11 +3,11 @@ canonical responses.
 
 *Rule 1.* A status contains the fields that clients use: ``max_batch_size``, ``input``, ``output``,
 the presence of ``sequence_batching``, and the states of the server and of its models' versions. It
-contains other parts of the configuration if they fit the API.
+also contains the parts of a model's configuration that the API can express.
 
 *Rule 2.* A status lists statistics by the batch size of requests. V2 backends do not report batch
-sizes, so their statistics are listed under size 1. Statistics without a version are listed only for
-the highest version.
+sizes, so their statistics are listed under batch size 1. Statistics without a version are listed
+for the highest version.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from infergate.codecs.trtis.messages import ServerStatus as Message
 from infergate.codecs.trtis.statistics import read_statistics, write_statistics
 from infergate.core import messages
 from infergate.core.datatypes import DATATYPES_BY_NAME
+from infergate.core.decimals import parse_decimal
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
 from infergate.core.limits import MIB, Limits
 from infergate.core.messages import ModelStatus, Operation, Response, ServerStatus
@@ -40,6 +41,7 @@ _ONLY_VERSION: Final = 1
 _RELEASE: Final = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
 _FIRST_SCHEDULING_RELEASE: Final = (1, 12)
 _MAX_VERSION: Final = 2**63 - 1
+_MAX_DECIMAL: Final = 10**19 - 1
 
 # ---- to clients
 
@@ -60,7 +62,7 @@ def write_status(status: ServerStatus, server_id: str) -> Any:
 def _write_model(message: Any, status: ModelStatus) -> None:
     model = status.metadata
     config = message.config
-    with suppress(ValueError):  # the configuration of a V2 server may not fit the message
+    with suppress(ValueError):  # the message cannot express every configuration of a V2 server
         config.CopyFrom(plain_values.from_plain(type(config), status.config))
     config.name = model.name
     config.platform = model.platform or config.platform
@@ -93,8 +95,8 @@ def _write_model(message: Any, status: ModelStatus) -> None:
 
 
 def _write_sequence_batching(message: Any, settings: Parameters) -> None:
-    """Set ``sequence_batching``, because clients check for its presence. Write the settings if they
-    fit the message."""
+    """Set ``sequence_batching``, because clients check for its presence. Write the settings if the
+    message can express them."""
     message.SetInParent()
     with suppress(ValueError):
         message.CopyFrom(plain_values.from_plain(type(message), settings))
@@ -106,19 +108,18 @@ def _datatype_number(datatype: str) -> int:
 
 
 def _version_number(version: str) -> int | None:
-    """Return ``version`` as a number. An empty version becomes 1; a version that is not a number
-    becomes None."""
+    """Return ``version`` as a number of at most 2^63-1. An empty version becomes 1; a version that
+    is not a number becomes None."""
     if not version:
         return _ONLY_VERSION
-    if version.isascii() and version.isdecimal() and len(version) <= len(str(_MAX_VERSION)):
-        return min(int(version), _MAX_VERSION)
-    return None
+    number = parse_decimal(version, _MAX_DECIMAL)
+    return None if number is None else min(number, _MAX_VERSION)
 
 
 # ---- from backends
 
 MAX_BYTES: Final = 8 * MIB
-"""Maximum size of a status in bytes. A model with all its statistics takes 1 to 4 KiB."""
+"""Maximum size of a status in bytes. A model with its statistics takes 1 to 4 KiB."""
 MAX_FIELDS: Final = 262144
 """Maximum number of fields of a status. A model has about 60 fields, and 20 more for each batch
 size with statistics."""
@@ -165,7 +166,7 @@ def _read_model(name: str, message: Any) -> ModelStatus:
             message.version_status[number].ready_state_reason.message,
         )
         for number in sorted(message.version_status)
-        if number > 0  # version -1 has the statistics of requests for the latest version
+        if number > 0  # servers list the requests for the latest version under version -1
     )
     config = message.config
     batch = (-1,) if config.max_batch_size > 0 else ()
@@ -198,8 +199,8 @@ def _read_tensors(
 
 
 def response_from_status(message: Any, operation: Operation) -> Response:
-    """Return the response to ``operation``, taken from the status in ``message``. Raises NOT_FOUND
-    for a version that the model does not have, and BACKEND_GARBAGE."""
+    """Return the response to ``operation`` from the status in ``message``. Raises NOT_FOUND for a
+    version that the model does not have, and BACKEND_GARBAGE."""
     status = read_status(message)
     match operation:
         case messages.ServerMetadataRequest():
@@ -247,8 +248,8 @@ def not_ready_if_unknown(error: GatewayError, operation: Operation) -> messages.
 
 
 def _supports_scheduling(version: str) -> bool:
-    """Return whether a server of ``version``, which may be empty, supports priorities and timeouts.
-    Other servers reject a header with a priority or a timeout."""
+    """Return whether a server of ``version`` supports priorities and timeouts. ``version`` may be
+    empty. Other servers reject a header with a priority or a timeout."""
     numbers = _RELEASE.match(version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _FIRST_SCHEDULING_RELEASE
 

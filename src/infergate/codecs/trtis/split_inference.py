@@ -1,8 +1,8 @@
 """Splits the usual form of a gRPC InferRequest or InferResponse in one pass.
 
-The parts are the name, the header without its ``id`` (the key of a validated header) and the
-positions of the raw data. Messages in an unusual form are not split. Slower functions, which scan a
-message several times, read these messages. Only those functions report errors.
+The parts are the first field (the model's name or the status), the header without its ``id`` (the
+key of a validated header) and the positions of the raw data. A message in an unusual form is not
+split but parsed, which takes longer. Only the parser reports errors.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from infergate.codecs.trtis.validated_headers import MAX_KEY_LENGTH
 from infergate.core.tensor import Buffer
 
 REQUEST: Final = (3, 4)
-"""The field numbers of InferRequest.meta_data and raw_input. ``first`` is model_name, and
-``version`` is model_version."""
+"""The field numbers of InferRequest.meta_data and raw_input. The first field is model_name."""
 RESPONSE: Final = (2, 3)
-"""The field numbers of InferResponse.meta_data and raw_output. ``first`` is request_status."""
+"""The field numbers of InferResponse.meta_data and raw_output. The first field is
+request_status."""
 _FIRST_TAG: Final = 1 << 3 | 2
 _VERSION_TAG: Final = 2 << 3
 _ID_TAG: Final = 5 << 3
 _STEPS: Final = range(4096)
-"""The steps of a split, one per field. Messages with more fields are left to the slower
-functions."""
+"""The steps of a split, one per field. A message with more fields has an unusual form."""
 
 
 class SplitInference(NamedTuple):
-    """A split message: its first field, its ``version`` (0 if it has no version), its header
-    without the ``id``, and the start and end of each raw entry in ``data``."""
+    """A split message: its ``first`` field, its ``version``, its ``header`` without the id, the
+    ``id``, and the start and end of each ``raw`` entry in ``data``. An absent number is 0."""
 
     data: Buffer
     first: Buffer
@@ -43,7 +42,7 @@ class SplitInference(NamedTuple):
     raw: Sequence[tuple[int, int]]
 
     def entries(self) -> list[memoryview]:
-        """Return the raw entries. They are not copied."""
+        """Return views of the raw entries."""
         view = memoryview(self.data)
         return [view[start:end] for start, end in self.raw]
 

@@ -18,15 +18,15 @@ _DURATIONS: Final = {
     "compute_infer": "compute_infer",
     "compute_output": "compute_output",
 }
-"""The durations in ``inference_stats``: the names in V2 and in the legacy API."""
+"""The durations in ``inference_stats``: the V2 name, and the name in the legacy API."""
 _COMPUTE: Final = ("compute_input", "compute_infer", "compute_output")
 """Since v1.13, these durations replace ``compute``, which is their sum."""
 _BATCH_SIZE: Final = "batch_size"
 
 
 def write_statistics(version: Any, statistics: Parameters) -> None:
-    """Fill a ModelVersionStatus with ``statistics`` in the form of Triton's extension. A value that
-    is not a valid count becomes 0, because the statistics come from a server."""
+    """Fill a ModelVersionStatus with ``statistics`` in the form of Triton's extension. The
+    statistics come from a backend, so a value that is not a valid count becomes 0."""
     version.model_execution_count = _as_uint64(statistics.get("execution_count"))
     version.model_inference_count = _as_uint64(statistics.get("inference_count"))
     version.last_inference_timestamp_milliseconds = _as_uint64(statistics.get("last_inference"))

@@ -1,16 +1,15 @@
 """The protobuf text format, as the C++ servers print and parse it.
 
-Parsing with protobuf's ``text_format`` takes about 1 µs per byte. Clients send the same header
-again and again, so short messages and short printed responses are cached. This module does not use
-protobuf to print, because protobuf prints floats in another form than C++ (``8.0`` instead of
-``8``). Printed text is ASCII without control characters."""
+Parsing with protobuf's ``text_format`` takes about 1 µs per byte, and clients repeat their headers,
+so this module caches short texts. This module does not use protobuf to print, because protobuf for
+Python prints ``8.0`` where C++ prints ``8``. Printed text is ASCII without control characters."""
 
 from __future__ import annotations
 
 import functools
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from google.protobuf import text_format
@@ -27,14 +26,14 @@ MAX_ON_LOOP: Final = 8192
 CACHE_SIZE: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _RECENT_SIZE: Final = 8
-"""Cache size for longer texts. Longer texts are cached because a request's header is parsed
-repeatedly."""
+"""Maximum number of longer texts in the cache. Longer texts are cached because the header of a
+single request is parsed several times."""
 _VALID_ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
 )
-"""Matches text with only the escape sequences of C++. Protobuf also accepts Python's escape
-sequences, with a warning."""
+"""Matches text whose escape sequences all belong to C++. Protobuf for Python also accepts Python's
+escape sequences, with a warning."""
 
 
 def parse(message_class: Any, text: str) -> Any:
@@ -70,7 +69,7 @@ _printed_cache: Final = BoundedCache[Any, str](CACHE_SIZE)
 
 
 def _print_cached(printer: Callable[[Any], str], message: Any) -> str:
-    """Print ``message``. If its bytes and the text are short, the text is cached."""
+    """Print ``message``, and cache the text if the text and the serialized message are short."""
     data = message.SerializeToString(deterministic=True)
     if len(data) > MAX_CACHED:
         return printer(message)
@@ -84,47 +83,33 @@ def _print_cached(printer: Callable[[Any], str], message: Any) -> str:
 
 
 def _print_line(message: Any) -> str:
-    return " ".join([text for _, text in _lines(message)])
+    return " ".join([text for _, text in _lines(message.ListFields(), 0)])
 
 
 def _print_lines(message: Any) -> str:
-    return "".join([f"{'  ' * depth}{text}\n" for depth, text in _lines(message)])
+    lines = _lines(message.ListFields(), 0)
+    return "".join([f"{'  ' * depth}{text}\n" for depth, text in lines])
 
 
-_Lines = list[tuple[int, str]]
-
-
-def _lines(message: Any) -> _Lines:
-    lines: _Lines = []
-    _add_fields(lines, message, 0)
-    return lines
-
-
-def _add_fields(printed_lines: _Lines, message: Any, depth: int) -> None:
-    for field, value in message.ListFields():  # in the order of field numbers
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            _add_entries(printed_lines, field, value, depth)
-        else:
+def _lines(fields: Iterable[tuple[Any, Any]], depth: int) -> Iterator[tuple[int, str]]:
+    """Yield the indentation and the text of each line of ``fields`` and their values."""
+    for field, value in fields:  # in the order of field numbers
+        if field.message_type is None:
             for item in value if field.is_repeated else (value,):
-                _add_field(printed_lines, field, item, depth)
+                yield depth, f"{field.name}: {_scalar(field, item)}"
+            continue
+        for nested_fields in _nested_fields(field, value):
+            yield depth, f"{field.name} {{"
+            yield from _lines(nested_fields, depth + 1)
+            yield depth, "}"
 
 
-def _add_entries(printed_lines: _Lines, field: Any, entries: Any, depth: int) -> None:
-    key, value = field.message_type.fields
-    for entry in sorted(entries):
-        printed_lines.append((depth, f"{field.name} {{"))
-        _add_field(printed_lines, key, entry, depth + 1)
-        _add_field(printed_lines, value, entries[entry], depth + 1)
-        printed_lines.append((depth, "}"))
-
-
-def _add_field(printed_lines: _Lines, field: Any, value: Any, depth: int) -> None:
-    if field.message_type is None:
-        printed_lines.append((depth, f"{field.name}: {_scalar(field, value)}"))
-    else:
-        printed_lines.append((depth, f"{field.name} {{"))
-        _add_fields(printed_lines, value, depth + 1)
-        printed_lines.append((depth, "}"))
+def _nested_fields(field: Any, value: Any) -> list[Iterable[tuple[Any, Any]]]:
+    """Return the fields of each message, or of each map entry, in ``value``."""
+    if field.message_type.GetOptions().map_entry:
+        key_field, value_field = field.message_type.fields
+        return [((key_field, key), (value_field, value[key])) for key in sorted(value)]
+    return [message.ListFields() for message in (value if field.is_repeated else (value,))]
 
 
 def _scalar(field: Any, value: Any) -> str:
@@ -142,7 +127,7 @@ def _scalar(field: Any, value: Any) -> str:
 
 
 def format_float(value: float) -> str:
-    """Format a 32-bit float like C++ ``SimpleFtoa``, with six digits if they suffice, and otherwise
-    with nine digits."""
+    """Format a 32-bit float like C++ ``SimpleFtoa``: with six digits, or with nine digits if six
+    digits do not identify the float."""
     short = f"{value:.6g}"
     return short if _FLOAT.unpack(_FLOAT.pack(float(short)))[0] == value else f"{value:.9g}"

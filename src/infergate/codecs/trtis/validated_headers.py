@@ -1,11 +1,11 @@
 """A cache of headers that passed validation, so that a repeated header is not parsed again.
 
-Clients send the same header again and again, and servers respond with the same header. Only the
-``id`` differs. The key of an entry is a header without its id. The entry of a request header holds
-all data to check another body. The entry of a response header holds the header for the client.
+Clients and servers repeat their headers. Only the ``id`` differs, so the key of an entry is a
+header without its id. The entry of a request header has the data for checking another
+body. The entry of a response header has the header for the client.
 
-A request's entry holds the entries of its responses, and is valid only for the metadata and limits
-that the request was validated against. The cache holds only requests that pass through.
+The entry of a request contains the entries of its responses. It is valid only for the metadata and
+the limits that were used for validation. The cache contains only requests that pass through.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class ValidatedResponse:
 
     ``sizes`` are the sizes in bytes of the outputs that the server returned, and ``output_order``
     has the indices of the requested outputs in this list. ``header`` is the header for the client,
-    without the id. If ``is_unchanged`` is true, the client gets all outputs unchecked, in the order
-    of the server."""
+    without the id. If ``is_unchanged`` is true, the client receives all outputs in the order of the
+    server, and their data needs no check."""
 
     sizes: tuple[int, ...]
     output_order: tuple[int, ...]
@@ -75,9 +75,9 @@ class ValidatedResponse:
 
 @record
 class ValidatedHeader:
-    """A request header that passed validation against ``metadata``. ``sizes`` are the sizes of the
-    inputs in bytes. ``can_pass_through`` is true if every server release accepts the header
-    unchanged."""
+    """A request header that passed validation against ``metadata`` and ``limits``. ``sizes`` are
+    the sizes of the inputs in bytes. ``can_pass_through`` is true if all server releases interpret
+    the header alike."""
 
     metadata: ModelMetadata
     limits: Limits
@@ -89,7 +89,7 @@ class ValidatedHeader:
     responses: BoundedCache[Any, ValidatedResponse]
 
     def is_valid_for(self, metadata: ModelMetadata, limits: Limits) -> bool:
-        """Return whether the entry holds for ``metadata`` and ``limits``."""
+        """Return whether the entry is valid for ``metadata`` and ``limits``."""
         return limits is self.limits and (metadata is self.metadata or metadata == self.metadata)
 
     def check_bytes_data(self, raw: Sequence[Buffer]) -> None:
@@ -142,10 +142,10 @@ class ValidatedHeaderCache:
 
 
 def _can_pass_through(header: Any) -> bool:
-    """Return whether ``header`` may be sent to a server unchanged. It may not if server releases
-    interpret it differently (repeated outputs, no outputs, 0 classes), if some releases do not
-    support one of its fields, or if it refers to shared memory, which may be registered only with
-    the gateway."""
+    """Return whether ``header`` may be sent to a server unchanged. It must be translated if server
+    releases interpret it differently (repeated outputs, no outputs, 0 classes), if some releases do
+    not support one of its fields, or if it refers to shared memory, which may be registered only
+    with the gateway."""
     names = {output.name for output in header.output}
     return (
         len(names) == len(header.output) > 0
@@ -170,7 +170,7 @@ def validate_response(
 
     Non-empty names in ``names`` (model and version) replace the server's names. Returns the
     ``ValidatedResponse``, whose header is a message, the data of the server's outputs, and whether
-    the response may be cached. A response with classes may not be cached. Raises BACKEND_GARBAGE
+    the response may be cached, which is false for a response with classes. Raises BACKEND_GARBAGE
     and TOO_LARGE."""
     model, version = names
     request = parsed.operation

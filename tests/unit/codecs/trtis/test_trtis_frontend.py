@@ -431,9 +431,7 @@ def test_classes_are_grouped_by_batch_row() -> None:
         HTTP.create({}).build_response(classes(b"1:0", b"1:1", b"1:2"), two_rows)
     for parsed in (two_rows, parse_request(CLASSIFY)):
         headers = HTTP.create({}).build_response(classes(), parsed).headers["NV-InferResponse"]
-        assert (
-            headers.count("batch_classes { }") == parsed.response_options.infer_options.batch_size
-        )
+        assert headers.count("batch_classes { }") == parsed.response_options.batch_size
 
 
 def test_class_values_are_float32() -> None:

@@ -1,4 +1,4 @@
-"""A message that is split in one pass gives the results of the functions that scan it."""
+"""A message that is split in one pass has the parts that a scan of its fields finds."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infergate.codecs.protos.wire_scanner import MalformedMessageError, field_prefix, varint_field
+from infergate.codecs.protos.wire_scanner import (
+    MAX_VARINT_BYTES,
+    VARINT,
+    MalformedMessageError,
+    field_prefix,
+    read_varint,
+    scan_fields,
+    varint_field,
+)
 from infergate.codecs.trtis import grpc_infer, grpc_pass_through
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.split_inference import (
@@ -19,6 +27,7 @@ from infergate.codecs.trtis.split_inference import (
 from infergate.codecs.trtis.validated_headers import MAX_KEY_LENGTH
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
+from infergate.core.tensor import Buffer
 from infergate.core.wire import join_parts
 from infergate.testing.strategies import corrupted_bytes
 from infergate.testing.vectors import load
@@ -31,20 +40,35 @@ MESSAGES = [
 ]
 
 
+def scanned_field(message: Buffer, number: int) -> bytes:
+    """Return the contents of the only field ``number`` of ``message``."""
+    (field,) = [field for field in scan_fields(message, 10_000) if field.number == number]
+    return bytes(message[field.value_start : field.end])
+
+
+def scanned_header(header: bytes) -> tuple[bytes, int]:
+    """Return ``header`` without its id, and the id."""
+    kept, id_ = b"", 0
+    for field in scan_fields(header, 10_000):
+        if field.number == 5 and field.wire_type == VARINT:
+            id_ = read_varint(header, field.value_start, MAX_VARINT_BYTES)[0] % 2**64
+        else:
+            kept += header[field.start : field.end]
+    return kept, id_
+
+
 def scanned_request(message: bytes) -> Any:
-    """Return names, header without id, id, and raw data as the scanning functions read them."""
+    """Return names, header without id, id, and raw data as a scan of the fields finds them."""
     names = grpc_infer.read_names((message,))
     head, raw = grpc_infer.split_raw((message,), grpc_infer.RAW_INPUT, DEFAULT_LIMITS)
-    header, _ = grpc_pass_through._single_field(head, 3, 1)
-    return names, *grpc_pass_through._split_id(header, DEFAULT_LIMITS), [*map(bytes, raw)]
+    return names, *scanned_header(scanned_field(head, 3)), [*map(bytes, raw)]
 
 
 def scanned_response(message: bytes) -> Any:
     head, raw = grpc_infer.split_raw((message,), grpc_infer.RAW_OUTPUT, DEFAULT_LIMITS)
-    header, status = grpc_pass_through._single_field(head, 2, 1)
     return (
-        bytes(status),
-        *grpc_pass_through._split_id(header, DEFAULT_LIMITS),
+        scanned_field(head, 1),
+        *scanned_header(scanned_field(head, 2)),
         [*map(bytes, raw)],
     )
 
