@@ -27,14 +27,13 @@ from infergate.codecs.tfs.model_spec import (
     apply_options,
     find_spec,
     parse_spec,
-    requested_model,
     single_spec,
     spec_field,
     write_spec,
 )
 from infergate.codecs.tfs.options import TfsOptions
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import Kind, backend_garbage
+from infergate.core.errors import Kind, backend_garbage, bad_request
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import Buffer, OpaqueParameters, Tensor, pack_bytes, unpack_bytes
 
@@ -53,9 +52,12 @@ RewriteSpec = Callable[[ModelSpec], bytes]
 def requested_by(message: Buffer, method: str, options: TfsOptions) -> RequestedModel:
     """Return the model that ``message``, a request of any ``method``, names. Raises
     MalformedMessageError and BAD_REQUEST."""
-    if method != MULTI_INFERENCE:
-        return requested_model(find_spec(message, REQUEST_SPEC), options)
-    return apply_options(single_spec(map(parse_spec, _task_specs(message))), options)
+    if method == MULTI_INFERENCE:
+        return apply_options(single_spec(map(parse_spec, _task_specs(message))), options)
+    spec = find_spec(message, REQUEST_SPEC)
+    if spec is None:
+        raise bad_request("Missing ModelSpec")
+    return apply_options(parse_spec(spec), options)
 
 
 def _task_specs(message: Buffer) -> Iterator[bytes]:

@@ -168,14 +168,6 @@ def decode_name(label: str, max_bytes: int, value: Buffer) -> str:
 _read_name: Final = functools.partial(decode_name, "a name in its ModelSpec", MAX_NAME_BYTES)
 
 
-def requested_model(data: bytes | None, options: TfsOptions) -> RequestedModel:
-    """Return the model that the ModelSpec in ``data`` requests. Raises MalformedMessageError, and
-    BAD_REQUEST with the texts of TensorFlow Serving."""
-    if data is None:
-        raise bad_request("Missing ModelSpec")
-    return apply_options(parse_spec(data), options)
-
-
 def apply_options(spec: ModelSpec, options: TfsOptions) -> RequestedModel:
     """Return the model that ``spec`` requests. Raises BAD_REQUEST for an empty name."""
     if not spec.name:

@@ -138,15 +138,13 @@ class TfsRestCodec(NestedListEstimates):
         requested = target.requested
         if requested is None:
             return ParsedRequest(_OPERATIONS[target.action](), target)  # type: ignore[call-arg]  # without fields
+        maps_signatures = self._maps_signatures(requested.spec.name)
         if target.action == PREDICT:
-            return PartialInferRequest(
-                requested.model,
-                requested.version,
-                self._read_predict(wire, requested, limits),
-                max_decoded_bytes(wire.headers, wire.body),
-            )
+            read, encoding = rest_predict.read_request, _encoding_headers(wire)
+            complete = partial(read, encoding, wire.body, requested, maps_signatures, limits)
+            size = max_decoded_bytes(wire.headers, wire.body)
+            return PartialInferRequest(requested.model, requested.version, complete, size)
         if target.action in (CLASSIFY, REGRESS):
-            maps_signatures = self._maps_signatures(requested.spec.name)
             call = _read_forwarded(
                 wire, target.action, requested, limits, maps_signatures=maps_signatures
             )
@@ -156,14 +154,6 @@ class TfsRestCodec(NestedListEstimates):
         else:
             operation = messages.ModelIndexRequest(model=requested.model, version=requested.version)
         return ParsedRequest(operation, target)
-
-    def _read_predict(self, wire: HttpRequest, requested: RequestedModel, limits: Limits) -> Any:
-        """Return the function that completes a request with the model's metadata."""
-        maps_signatures = self._maps_signatures(requested.spec.name)
-        encoding = {k: v for k, v in wire.headers.items() if k == CONTENT_ENCODING}
-        return partial(
-            rest_predict.read_request, encoding, wire.body, requested, maps_signatures, limits
-        )
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> HttpResponse:
         options = parsed.response_options
@@ -311,8 +301,8 @@ class TfsRestCodec(NestedListEstimates):
             model, version or requested.version, requested.label, f":{target.action}"
         )
         # The body is still encoded if the route does not validate requests.
-        encoding = {k: v for k, v in wire.headers.items() if k == CONTENT_ENCODING}
-        return HttpRequest("POST", path, "", {**JSON_HEADERS, **encoding}, wire.body)
+        headers = {**JSON_HEADERS, **_encoding_headers(wire)}
+        return HttpRequest("POST", path, "", headers, wire.body)
 
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
@@ -322,6 +312,10 @@ class TfsRestCodec(NestedListEstimates):
         if wire.status != 200:
             raise _server_error(wire)
         return HttpResponse(200, JSON_HEADERS, wire.body)
+
+
+def _encoding_headers(wire: HttpRequest) -> dict[str, str]:
+    return {name: value for name, value in wire.headers.items() if name == CONTENT_ENCODING}
 
 
 def _plain_request(wire: HttpRequest, limits: Limits) -> HttpRequest:

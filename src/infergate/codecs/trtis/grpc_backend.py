@@ -7,6 +7,7 @@ succeeded.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.protos.bounded_parser import parse
@@ -139,7 +140,7 @@ def parse_response(
                 ) from None
             check_status(head.request_status, wire.metadata)
             assert model is not None
-            split_outputs = grpc_infer.output_splitter(raw)
+            split_outputs = partial(grpc_infer.split_outputs, raw)
             return read_response(head.meta_data, split_outputs, operation, model, limits)
         case messages.ServerLiveRequest() | messages.ServerReadyRequest():
             return messages.HealthStatus(ok=_parse_successful(pb.HealthResponse, wire).health)

@@ -6,6 +6,7 @@ protobuf files, and messages captured from its servers and clients (docs/fidelit
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -78,9 +79,8 @@ class TrtisGrpcCodec(TrtisCodec):
         except MalformedMessageError as error:
             raise _UnreadableMessageError(str(error)) from None
         target = _requested_model(head.model_name, head.model_version)
-        return read_request(
-            head.meta_data, target, grpc_infer.input_splitter(raw), self._options.level, limits
-        )
+        split_inputs = partial(grpc_infer.split_inputs, raw)
+        return read_request(head.meta_data, target, split_inputs, self._options.level, limits)
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> RpcResponse:
         if isinstance(response, InferResponse):

@@ -6,7 +6,6 @@ list of parts, and each tensor is a part."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
@@ -23,9 +22,7 @@ from infergate.codecs.protos.wire_scanner import (
     scan_fields,
     split_raw_fields,
 )
-from infergate.codecs.trtis import infer_response
 from infergate.codecs.trtis.header_checks import CheckedInput
-from infergate.codecs.trtis.infer_request import InputSplitter
 from infergate.codecs.trtis.messages import InferRequest, InferResponse
 from infergate.core.classification import MAX_CLASSES
 from infergate.core.errors import backend_garbage, bad_request
@@ -137,15 +134,11 @@ def add_raw(parts: list[Buffer], raw_number: int, raw: Iterable[Buffer]) -> list
     return parts
 
 
-def input_splitter(raw: Sequence[Buffer]) -> InputSplitter:
-    """Return a function that assigns an entry to each input that is not in shared memory. Like
-    legacy servers, the function ignores surplus entries."""
-    return partial(_split_inputs, raw)
-
-
-def _split_inputs(
+def split_inputs(
     raw: Sequence[Buffer], inputs: Sequence[CheckedInput], model: str
 ) -> Sequence[Buffer]:
+    """Assign an entry to each input that is not in shared memory. Like legacy servers, ignore
+    surplus entries. Raises BAD_REQUEST."""
     in_message = [tensor for tensor in inputs if tensor.shared_memory is None]
     for index, tensor in enumerate(in_message):
         if index >= len(raw):
@@ -162,13 +155,9 @@ def _split_inputs(
     return [next(entries) if tensor.shared_memory is None else b"" for tensor in inputs]
 
 
-def output_splitter(raw: Sequence[Buffer]) -> infer_response.OutputSplitter:
-    """Return a function that assigns an entry to each output. An output with classes has an empty
-    entry."""
-
-    def entries(sizes: Sequence[int | None]) -> Sequence[Buffer]:
-        if len(raw) != len(sizes):
-            raise backend_garbage(f"{len(raw)} raw_output for {len(sizes)} outputs")
-        return raw
-
-    return entries
+def split_outputs(raw: Sequence[Buffer], sizes: Sequence[int | None]) -> Sequence[Buffer]:
+    """Assign an entry to each output. An output with classes has an empty entry. Raises
+    BACKEND_GARBAGE."""
+    if len(raw) != len(sizes):
+        raise backend_garbage(f"{len(raw)} raw_output for {len(sizes)} outputs")
+    return raw

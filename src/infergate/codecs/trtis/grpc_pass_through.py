@@ -137,7 +137,8 @@ def _parse_request(
 ) -> tuple[Any, PartialInferRequest[ParsedRequest]]:
     head, raw = grpc_infer.read_request(message, limits)
     header = head.meta_data
-    return header, read_request(header, target, grpc_infer.input_splitter(raw), level, limits)
+    split_inputs = partial(grpc_infer.split_inputs, raw)
+    return header, read_request(header, target, split_inputs, level, limits)
 
 
 def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
@@ -216,8 +217,9 @@ def _rewrite_validated(
         check_status(head.request_status, wire.metadata)
         assert request.parse is not None
         parsed = request.parse()[1].complete(entry.metadata)
+        split_outputs = partial(grpc_infer.split_outputs, entries)
         validated, raw, is_cacheable = validate_response(
-            head.meta_data, grpc_infer.output_splitter(entries), parsed, entry, names
+            head.meta_data, split_outputs, parsed, entry, names
         )
         header = validated.header.SerializeToString(deterministic=True)
         validated = replace(validated, header=header)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
@@ -30,7 +31,7 @@ from infergate.codecs.trtis.http_frontend import (
 from infergate.codecs.trtis.http_paths import LIVE, READY, memory_path, model_path
 from infergate.codecs.trtis.http_paths import STATUS as STATUS_PATH
 from infergate.codecs.trtis.infer_request import version_number, write_request
-from infergate.codecs.trtis.infer_response import OutputSplitter, read_response
+from infergate.codecs.trtis.infer_response import read_response
 from infergate.codecs.trtis.messages import (
     BodyFormat,
     InferResponseHeader,
@@ -137,8 +138,7 @@ def parse_response(
         header_text = infer_header_text(wire)
         assert model is not None
         header, _ = parse_infer_header(header_text, wire.body, BodyFormat.BINARY, limits)
-        split_outputs = output_splitter(memoryview(join_parts(wire.body)))
-        return read_response(header, split_outputs, operation, model, limits)
+        return read_response(header, partial(split_outputs, wire.body), operation, model, limits)
     headers = {name.lower(): value for name, value in wire.headers.items()}
     if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
         return _parse_health(wire, headers)
@@ -271,21 +271,17 @@ def _parse(data: memoryview, limits: Limits) -> Any:
     )
 
 
-def output_splitter(body: memoryview) -> OutputSplitter:
-    """Return a function that splits ``body`` into consecutive slices, one per output."""
-
-    def slices(sizes: Sequence[int | None]) -> Sequence[Buffer]:
-        outputs: list[Buffer] = []
-        position = 0
-        for size in sizes:
-            end = position + (size or 0)
-            if end > len(body):
-                raise backend_garbage(
-                    f"{RESPONSE_HEADER} describes at least {end} bytes, "
-                    f"but the body has {len(body)}"
-                )
-            outputs.append(body[position:end])
-            position = end
-        return outputs
-
-    return slices
+def split_outputs(body: Sequence[Buffer], sizes: Sequence[int | None]) -> Sequence[Buffer]:
+    """Split ``body`` into consecutive slices, one per output. Raises BACKEND_GARBAGE."""
+    data = memoryview(join_parts(body))
+    outputs: list[Buffer] = []
+    position = 0
+    for size in sizes:
+        end = position + (size or 0)
+        if end > len(data):
+            raise backend_garbage(
+                f"{RESPONSE_HEADER} describes at least {end} bytes, but the body has {len(data)}"
+            )
+        outputs.append(data[position:end])
+        position = end
+    return outputs

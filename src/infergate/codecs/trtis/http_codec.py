@@ -6,6 +6,7 @@ The sources are the API's protobuf files, and messages captured from its servers
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, RequestSummary
@@ -17,7 +18,7 @@ from infergate.codecs.trtis import (
     response_messages,
 )
 from infergate.codecs.trtis.base_codec import TrtisCodec
-from infergate.codecs.trtis.http_paths import match_path, parse_path
+from infergate.codecs.trtis.http_paths import match_path
 from infergate.codecs.trtis.infer_request import TrtisResponseOptions, read_request
 from infergate.codecs.trtis.infer_response import write_response
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
@@ -62,7 +63,7 @@ class TrtisHttpCodec(TrtisCodec):
                 return read_request(
                     http_frontend.parse_header(wire, limits),
                     operation,
-                    http_frontend.input_splitter(wire.body),
+                    partial(http_frontend.split_inputs, wire.body),
                     self._options.level,
                     limits,
                     http_frontend.body_format_of(wire),
@@ -115,7 +116,7 @@ class TrtisHttpCodec(TrtisCodec):
         operation: Operation | None = None
         if wire is not None:
             try:
-                operation = parse_path(wire.method, wire.path)
+                operation = match_path(wire.method, wire.path).operation
             except GatewayError as path_error:
                 not_allowed = path_error.kind is Kind.METHOD_NOT_ALLOWED
                 return http_frontend.bare_response(405 if not_allowed else 400)
@@ -180,4 +181,4 @@ class TrtisHttpCodec(TrtisCodec):
 def _operation_of(wire: HttpRequest) -> Operation:
     """Return the operation that ``summarize`` stored in ``wire``, or parse the path."""
     operation: Operation | None = wire.codec_state
-    return parse_path(wire.method, wire.path) if operation is None else operation
+    return match_path(wire.method, wire.path).operation if operation is None else operation

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
@@ -21,7 +20,6 @@ from infergate.codecs.protos.wire_scanner import varint_field
 from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.header_checks import CheckedInput
 from infergate.codecs.trtis.http_paths import query_value
-from infergate.codecs.trtis.infer_request import InputSplitter
 from infergate.codecs.trtis.messages import BodyFormat, InferRequestHeader, InferResponseHeader
 from infergate.codecs.trtis.options import CompatibilityLevel
 from infergate.core.errors import GatewayError, Kind, bad_request
@@ -87,14 +85,10 @@ def parse_header(wire: HttpRequest, limits: Limits) -> Any:
         raise UnreadableHeaderError(str(error)) from None
 
 
-def input_splitter(body: Sequence[Buffer]) -> InputSplitter:
-    """Return a function that splits ``body`` into consecutive slices, one per input."""
-    return partial(_split_inputs, body)
-
-
-def _split_inputs(
+def split_inputs(
     body: Sequence[Buffer], inputs: Sequence[CheckedInput], model: str
 ) -> Sequence[Buffer]:
+    """Split ``body`` into consecutive slices, one per input. Raises BAD_REQUEST."""
     data = memoryview(join_parts(body))
     parts: list[Buffer] = []
     position = 0

@@ -114,7 +114,8 @@ def _parse_request(
     wire: HttpRequest, target: InferRequest, level: CompatibilityLevel, limits: Limits
 ) -> PartialInferRequest[ParsedRequest]:
     header = http_frontend.parse_header(wire, limits)
-    return read_request(header, target, http_frontend.input_splitter(wire.body), level, limits)
+    split_inputs = functools.partial(http_frontend.split_inputs, wire.body)
+    return read_request(header, target, split_inputs, level, limits)
 
 
 def _slice_body(body: Sequence[Buffer], sizes: Sequence[int]) -> list[Buffer]:
@@ -216,7 +217,7 @@ def _validate_response(
     header, _ = http_backend.parse_infer_header(
         header_text, wire.body, BodyFormat.BINARY, entry.limits
     )
-    split_outputs = http_backend.output_splitter(memoryview(join_parts(wire.body)))
+    split_outputs = functools.partial(http_backend.split_outputs, wire.body)
     validated, raw, is_cacheable = validate_response(header, split_outputs, parsed, entry, key[2:])
     validated = replace(
         validated, header=http_frontend.render_header(validated.header, body_format)

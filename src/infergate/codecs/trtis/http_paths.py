@@ -98,11 +98,6 @@ def match_path(method: str, path: str) -> TrtisPathMatch:
     return match
 
 
-def parse_path(method: str, path: str) -> Operation:
-    """Return the operation that ``path`` names. Raises NOT_FOUND and METHOD_NOT_ALLOWED."""
-    return match_path(method, path).operation
-
-
 def query_value(query: str, name: str) -> str:
     """Return the first value of ``name`` in ``query`` without decoding it, or an empty string."""
     for pair in query.split("&"):

@@ -268,20 +268,23 @@ def test_bytes_that_are_no_text_are_base64() -> None:
                 ],
             },
         ),
-        (
-            [ModelIndexEntry("m", "", "READY")],
-            200,
-            {
-                "name": "m",
-                "ready": True,
-                "model_version_status": [
-                    {
-                        "version": "1",
-                        "state": "AVAILABLE",
-                        "status": {"error_code": "OK", "error_message": ""},
-                    }
-                ],
-            },
+        *(
+            (
+                [ModelIndexEntry("m", version, "READY")],
+                200,
+                {
+                    "name": "m",
+                    "ready": True,
+                    "model_version_status": [
+                        {
+                            "version": "1",
+                            "state": "AVAILABLE",
+                            "status": {"error_code": "OK", "error_message": ""},
+                        }
+                    ],
+                },
+            )
+            for version in ("", "v2", "9" * 5000)
         ),
         (
             [ModelIndexEntry("m", "1", "UNAVAILABLE")],

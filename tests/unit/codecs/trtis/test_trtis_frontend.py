@@ -460,15 +460,21 @@ def test_invalid_values(datatype: Datatype, shape: tuple[int, ...], expected: st
         )
 
 
-@pytest.mark.parametrize("version", ["", "v2", "2.1", "9" * 30])
-def test_a_version_that_is_not_a_number_is_left_out(version: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "field"),
+    [
+        *((version, "") for version in ("", "v2", "2.1", "9" * 30, str(2**63))),
+        *((version, f"model_version: {version} ") for version in ("7", str(2**63 - 1))),
+    ],
+)
+def test_only_versions_that_are_int64_are_written(version: str, field: str) -> None:
     values = Tensor("OUTPUT0", Datatype.FP32, (1, 4), bytes(16))
     response = InferResponse("m", version, outputs=(values,))
     wire = HTTP.create({}).build_response(
         response, parse_request(CLASSIFY.replace("cls { count: 2 }", ""))
     )
     assert wire.headers["NV-InferResponse"].startswith(
-        'model_name: "classify" batch_size: 1 output'
+        f'model_name: "classify" {field}batch_size: 1 output'
     )
 
 
