@@ -40,7 +40,7 @@ _METHODS: Final = "GET, POST"
 _METHODS_OF_MODEL: Final = "DELETE, GET"
 _TARGET_MODEL_HEADER: Final = "x-amzn-sagemaker-target-model"
 MAX_LOAD_BYTES: Final = 16 * KIB
-"""Maximum size in bytes of a request to load a model, which has a name and a path."""
+"""Maximum size in bytes of a request to load a model. The request has a name and a URL."""
 _FORBIDDEN_FOLDERS: Final = ("/dev/", "/proc/", "/sys/")
 _OUT_OF_MEMORY: Final = re.compile(
     r"out[ _]?of[ _]?memory|MemoryError|\bOOM\b|CUDNN_STATUS_NOT_INITIALIZED|CUBLAS_STATUS_ALLOC"

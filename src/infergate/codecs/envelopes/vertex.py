@@ -36,7 +36,7 @@ _ALLOWED_OPERATIONS: Final = frozenset(
         messages.SharedMemoryStatusRequest,
     }
 )
-"""The operations to which a request may be redirected, which do not change the server."""
+"""The operations to which a request may be redirected. They do not change the server."""
 
 
 def create(

@@ -140,7 +140,7 @@ class GraphPipeCodec(BinaryEstimates):
         return status_error_response(error) if match.operation else infer_error_response(error)
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
-        """Return the cost of writing strings, or the inputs and outputs in metadata."""
+        """Return the cost of writing strings, or of writing inputs and outputs in metadata."""
         if isinstance(response, ModelMetadata):
             return _TENSOR_METADATA_COST_BYTES * (len(response.inputs) + len(response.outputs))
         return _string_cost(response.outputs) if isinstance(response, InferResponse) else 0
@@ -170,8 +170,8 @@ class GraphPipeCodec(BinaryEstimates):
         operation: Operation,
         error_kind: Kind,  # noqa: ARG002
     ) -> HttpRequest | None:
-        """Return a GET for every operation except an inference. graphpipe-go's servers respond
-        with metadata as JSON."""
+        """Return a GET for every operation except an inference. graphpipe-go's servers respond to
+        a GET with metadata as JSON."""
         return None if isinstance(operation, InferRequest) else HttpRequest("GET", "")
 
     def parse_response(

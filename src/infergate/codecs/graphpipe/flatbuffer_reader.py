@@ -3,7 +3,8 @@
 This module replaces the code that flatc generates, which is slower and does not check offsets.
 The flatbuffers library has no verifier for Python.
 
-*Rule 1.* The reader reads nothing outside the message. A field outside the message is BAD_REQUEST.
+*Rule 1.* The reader reads nothing outside the message. An offset to a position
+outside the message raises BAD_REQUEST.
 
 *Rule 2.* The reader accepts the variations that old writers produce: any order and alignment,
 vtables after their tables, shared vtables, strings without NUL, absent vectors (read as empty), and
@@ -35,7 +36,7 @@ _I64: Final = struct.Struct("<q").unpack_from
 _OFFSET_BYTES: Final = 4
 """Size in bytes of an offset, and of the length of a vector."""
 MIN_BATCH_STRINGS: Final = 64
-"""Minimum number of strings to copy with numpy. A loop takes a microsecond per string."""
+"""Minimum number of strings that are copied with numpy. A loop takes a microsecond per string."""
 LONG_STRING_BYTES: Final = 128
 """Minimum average size in bytes of strings that are copied one by one, which is then faster than
 copying them in batches."""

@@ -222,8 +222,8 @@ def _string_lengths(data: Buffer, count: int) -> npt.NDArray[np.int64]:
 
 
 def write_table(builder: Any, offsets: Mapping[TableField, int]) -> int:
-    """Write a table whose fields are all offsets with a ``flatbuffers.Builder``, and return the
-    table's offset."""
+    """Write a table, whose fields are all offsets, with ``builder``, a ``flatbuffers.Builder``.
+    Return the table's offset."""
     builder.StartObject(len(offsets))
     for field, offset in offsets.items():
         builder.PrependUOffsetTRelativeSlot(field.slot, offset, 0)
@@ -231,7 +231,8 @@ def write_table(builder: Any, offsets: Mapping[TableField, int]) -> int:
 
 
 def write_offsets(builder: Any, offsets: Sequence[int]) -> int:
-    """Write a vector of offsets with a ``flatbuffers.Builder``, and return the vector's offset."""
+    """Write a vector of offsets with ``builder``, a ``flatbuffers.Builder``. Return the vector's
+    offset."""
     builder.StartVector(4, len(offsets), 4)
     for offset in reversed(offsets):
         builder.PrependUOffsetTRelative(offset)

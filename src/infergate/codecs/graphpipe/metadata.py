@@ -41,7 +41,7 @@ MAX_TENSORS_ON_LOOP: Final = 1024
 output takes 10 µs."""
 MAX_BYTES_ON_LOOP: Final = 1 * MIB
 """Maximum number of bytes of a MetadataResponse that are parsed on the event loop. Bytes that are
-read several times count each time."""
+read several times count several times."""
 MAX_JSON_ON_LOOP: Final = 64 * KIB
 MAX_JSON_BYTES: Final = 4 * MIB
 """Maximum size of metadata as JSON, which is low because each value becomes a Python object."""

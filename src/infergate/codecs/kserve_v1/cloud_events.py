@@ -102,7 +102,7 @@ def read_structured_event(
 
 
 def _check_names(document: Any, text: bytes) -> None:
-    """Raise BAD_REQUEST if the event ``document``, parsed from ``text``, repeats a name."""
+    """Raise BAD_REQUEST if the event ``document``, parsed from ``text``, has duplicate names."""
     if isinstance(document, simdjson.Object):
         member_names(document, "the event")  # the parser of the data checks the names in it
         return

@@ -170,7 +170,7 @@ class KServeV1Codec(NestedListEstimates):
         del version, limits
         if wire.status != 200:
             raise backend_error(wire)
-        if not isinstance(request, EventRequest):  # its event was not removed
+        if not isinstance(request, EventRequest):  # the event was not removed
             return HttpResponse(200, _event_headers(wire.headers), wire.body)
         model = model or _match_of(request).summary.model
         return wrap_response(list(wire.body), model, request.event)

@@ -1,6 +1,6 @@
 """Paths of KServe's V1 protocol: the operation that a path names, and the path of an operation.
 
-KServe matches the path without the query, and with regard to case. KServe redirects a path with a
+KServe's paths are case-sensitive, and KServe ignores the query. KServe redirects a path with a
 trailing slash; infergate serves the path."""
 
 from __future__ import annotations

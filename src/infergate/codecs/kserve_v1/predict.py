@@ -93,8 +93,8 @@ def check_body(text: bytes, limits: Limits) -> None:
 
 
 def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Return the tensors in the rows of ``text``. Raises BAD_REQUEST, which names the row, key or
-    tensor, TOO_LARGE and NeedsOffloadError."""
+    """Return the tensors in the rows of ``text``. Raises TOO_LARGE, NeedsOffloadError, and
+    BAD_REQUEST, which names the row, the key or the tensor."""
     document = _parse(text, limits)
     _check_object(document.node)
     members = read_members(document, "the body", _KEYS)
@@ -216,8 +216,8 @@ def _check_inputs(request: InferRequest, model: ModelMetadata) -> None:
 def read_predictions(
     wire: HttpResponse, request: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """Return the outputs in a server's response. Raises BACKEND_GARBAGE, which names the row, key
-    or tensor, and NeedsOffloadError."""
+    """Return the outputs in a server's response. Raises NeedsOffloadError, and BACKEND_GARBAGE,
+    which names the row, the key or the tensor."""
     try:
         outputs = _read_outputs(bytes(join_parts(wire.body)), model, limits)
         by_name = {tensor.name: tensor for tensor in outputs}

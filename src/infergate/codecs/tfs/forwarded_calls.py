@@ -2,8 +2,8 @@
 model's graph parses the examples in the request.
 
 In canonical form, such a call is an inference without tensors, whose parameters hold the client's
-message. Backends of other protocols reject it. The response is one BYTES tensor that holds the
-server's message. Of gRPC messages, only the ModelSpecs are read and replaced."""
+message. Codecs of other protocols reject the call. The response is one BYTES tensor that holds the
+server's message. In gRPC messages, the codec reads and replaces only the ModelSpecs."""
 
 from __future__ import annotations
 

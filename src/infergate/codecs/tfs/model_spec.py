@@ -1,7 +1,7 @@
 """ModelSpec: the model, version and signature that a request names.
 
-A message may contain several ModelSpecs, which protobuf merges. They are read before the access
-check, without the rest of the message.
+A message may contain several ModelSpecs, which protobuf merges. The codec reads the ModelSpecs
+before the access check, without the rest of the message.
 
 *Rule 1.* Labels and signatures that the options map are replaced by versions and models before the
 access check. Other labels and signatures become parameters for TensorFlow Serving servers. Backends

@@ -137,7 +137,7 @@ class TfsRestCodec(NestedListEstimates):
         target = self._target(wire)
         requested = target.requested
         if requested is None:
-            return ParsedRequest(_OPERATIONS[target.action](), target)  # type: ignore[call-arg]  # without fields
+            return ParsedRequest(_OPERATIONS[target.action](), target)  # type: ignore[call-arg]  # no fields
         maps_signatures = self._maps_signatures(requested.spec.name)
         if target.action == PREDICT:
             read, encoding = rest_predict.read_request, _encoding_headers(wire)

@@ -241,8 +241,8 @@ def parse_infer_header(
 def _parse_binary_copy(
     header_text: str, body: memoryview, limits: Limits
 ) -> tuple[Any, int] | None:
-    """Return the result of ``parse_infer_header`` from the binary copy of ``header_text``, which
-    takes a thousandth of the time. Return None if ``body`` has no such copy."""
+    """Return the result of ``parse_infer_header`` from the binary copy of ``header_text``. Parsing
+    the copy is a thousand times faster. Return None if ``body`` has no such copy."""
     length = sum(int(number) for number in _BYTE_SIZES.findall(header_text) if number)
     try:
         header = _parse(body[length:], limits)

@@ -163,7 +163,7 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
 
 @functools.lru_cache(maxsize=256)
 def _infer_path(model: str, version: str) -> str:
-    """Return the path of an inference, of at most a few kilobytes. Raises GatewayError."""
+    """Return the path of an inference, which has a few kilobytes at most. Raises GatewayError."""
     return model_path("/api/infer", model, version_number(model, version))
 
 

@@ -10,7 +10,7 @@
 
 Releases before 1.12 reject a text header with ``priority`` or ``timeout_microseconds``.
 
-The codec drops all other parameters, as V2 servers ignore unknown parameters.
+The codec drops all other parameters. V2 servers also ignore unknown parameters.
 """
 
 from __future__ import annotations
