@@ -10,11 +10,15 @@ import flatbuffers
 from infergate.codecs.graphpipe.fields import CODE, ERRORS, MESSAGE, OUTPUT_TENSORS
 from infergate.codecs.graphpipe.flatbuffer_reader import FlatbufferTable
 from infergate.codecs.graphpipe.flatbuffer_writer import write_offsets, write_table
-from infergate.codecs.http_status import STATUS_BY_KIND, kind_of_status
+from infergate.codecs.http_status import (
+    MAX_MESSAGE_CHARACTERS,
+    STATUS_BY_KIND,
+    client_message,
+    kind_of_status,
+)
 from infergate.core.errors import GatewayError, Kind, Origin, error_headers, parse_retry_after
 from infergate.core.wire import HttpResponse
 
-MAX_MESSAGE_CHARACTERS: Final = 2000
 TEXT_HEADERS: Final[Mapping[str, str]] = {
     "content-type": "text/plain; charset=utf-8",
     "x-content-type-options": "nosniff",
@@ -31,14 +35,14 @@ def status_error_response(error: GatewayError) -> HttpResponse:
     return HttpResponse(
         STATUS_BY_KIND[error.kind],
         {**TEXT_HEADERS, **error_headers(error)},
-        [_public_text(error) + b"\n"],
+        [client_message(error.public).encode() + b"\n"],
     )
 
 
 def infer_error_response(error: GatewayError) -> HttpResponse:
     """Return an InferResponse with one Error and no outputs. Never raises."""
     builder = flatbuffers.Builder(256)
-    message = builder.CreateString(_public_text(error))
+    message = builder.CreateString(client_message(error.public))
     builder.StartObject(2)
     builder.PrependInt64Slot(CODE.slot, STATUS_BY_KIND[error.kind], 0)
     builder.PrependUOffsetTRelativeSlot(MESSAGE.slot, message, 0)
@@ -46,10 +50,6 @@ def infer_error_response(error: GatewayError) -> HttpResponse:
     outputs = write_offsets(builder, [])
     builder.Finish(write_table(builder, {OUTPUT_TENSORS: outputs, ERRORS: errors}))
     return HttpResponse(200, BINARY_HEADERS, [bytes(builder.Output())])
-
-
-def _public_text(error: GatewayError) -> bytes:
-    return error.public[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace")
 
 
 # ---- from backends

@@ -10,9 +10,10 @@ from graphpipe_wire import metadata, response, verify
 
 from gateway_errors import refused
 from infergate.codecs.base import ParsedRequest
-from infergate.codecs.graphpipe import PLUGIN, errors
+from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.graphpipe import metadata as metadata_module
 from infergate.codecs.graphpipe.codec import MetadataFormat
+from infergate.codecs.http_status import MAX_MESSAGE_CHARACTERS
 from infergate.codecs.profiles import GENERIC
 from infergate.core import messages
 from infergate.core.datatypes import Datatype
@@ -245,7 +246,7 @@ def test_a_response_with_too_many_strings() -> None:
         ([(0, b"boom"), (7, None), (400, b"bang")], Kind.BACKEND_ERROR, "boom; bang"),
         ([(200, b"x")], Kind.BACKEND_ERROR, "x"),
         ([(-(2**63), None)], Kind.BACKEND_ERROR, "an error without a message"),
-        ([(500, b"y" * 9999)], Kind.BACKEND_ERROR, "y" * errors.MAX_MESSAGE_CHARACTERS),
+        ([(500, b"y" * 9999)], Kind.BACKEND_ERROR, "y" * MAX_MESSAGE_CHARACTERS),
     ],
 )
 @pytest.mark.parametrize("tensors", [None, [], [(1, [1], b"1")]])
@@ -255,7 +256,7 @@ def test_errors_of_a_response(
     error = refused(parse, ok(response(tensors, expected)), inference(), model(("a",)))
     assert (error.kind, error.origin) == (kind, Origin.BACKEND)
     assert public in error.public
-    assert len(error.public) <= errors.MAX_MESSAGE_CHARACTERS
+    assert len(error.public) <= MAX_MESSAGE_CHARACTERS
 
 
 def test_long_errors_are_truncated() -> None:
@@ -263,7 +264,7 @@ def test_long_errors_are_truncated() -> None:
     size = len(wire.body[0])
     tracemalloc.start()
     error = refused(parse, wire, inference(), model(("a",)))
-    assert error.public == "x" * errors.MAX_MESSAGE_CHARACTERS
+    assert error.public == "x" * MAX_MESSAGE_CHARACTERS
     assert tracemalloc.get_traced_memory()[1] < size / 4
     tracemalloc.stop()
 
@@ -288,7 +289,7 @@ def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
         (422, b"gr\xc3\xb6\xc3\x9fe", Kind.BAD_REQUEST, "größe"),
         (413, b"\x0c\0\0\0\0\x01", Kind.TOO_LARGE, "the backend answered HTTP 413"),
         (500, b"Unhandled GET\n", Kind.BACKEND_ERROR, "Unhandled GET"),
-        (500, b"y" * 9999, Kind.BACKEND_ERROR, "y" * errors.MAX_MESSAGE_CHARACTERS),
+        (500, b"y" * 9999, Kind.BACKEND_ERROR, "y" * MAX_MESSAGE_CHARACTERS),
         (501, b"", Kind.UNSUPPORTED, "HTTP 501"),
         (503, b"", Kind.NO_BACKEND, "HTTP 503"),
         (301, b"", Kind.BACKEND_GARBAGE, "HTTP 301"),
@@ -301,7 +302,7 @@ def test_errors_by_status(status: int, body: bytes, kind: Kind, public: str) -> 
         error = refused(parse, wire, operation, model(("a",)))
         assert (error.kind, error.origin, error.retry_after) == (kind, Origin.BACKEND, 7.0)
         assert public in error.public
-        assert len(error.public) <= errors.MAX_MESSAGE_CHARACTERS
+        assert len(error.public) <= MAX_MESSAGE_CHARACTERS
         assert f"HTTP {status}" in error.detail
 
 

@@ -11,8 +11,8 @@ from gateway_errors import raises_kind, refused
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.graphpipe.codec import GraphPipeCodec, MetadataFormat
-from infergate.codecs.graphpipe.errors import MAX_MESSAGE_CHARACTERS, STATUS_BY_KIND
 from infergate.codecs.graphpipe.infer_request import OutputSelection
+from infergate.codecs.http_status import MAX_MESSAGE_CHARACTERS, STATUS_BY_KIND
 from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
