@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from infergate.config.access import WebUrl
-from infergate.config.fields import FilePath, Text
+from infergate.config.fields import FilePath, Text, YamlValue
 from infergate.config.section import Section
 from infergate.config.tls import check_files
 from infergate.config.values import Url, describe_value
@@ -36,15 +36,9 @@ def _parse_port(value: Any) -> str | int:
     return value
 
 
-_Label = Annotated[
-    str,
-    BeforeValidator(_parse_label),
-    WithJsonSchema({"type": "string", "format": "DNS label", "pattern": f"^{_LABEL}$"}),
-]
+_Label = Annotated[str, YamlValue(_parse_label, "DNS label", pattern=f"^{_LABEL}$")]
 _PodPort = Annotated[
-    str | int,
-    BeforeValidator(_parse_port),
-    WithJsonSchema({"type": ["string", "integer"], "format": "port name or number"}),
+    str | int, YamlValue(_parse_port, "port name or number", type=["string", "integer"])
 ]
 
 
@@ -72,9 +66,9 @@ class KubernetesConfig(Section):
     )
     zone: Text = Field(
         default="",
-        description="infergate's own zone. If the endpoints have topology hints, only endpoints "
-        'for this zone are used, as kube-proxy does. Example: `"${ZONE}"`. Without it, hints are '
-        "ignored.",
+        description="infergate's own zone. If the endpoints have topology hints, infergate uses "
+        'only endpoints for this zone, like kube-proxy. Example: `"${ZONE}"`. By default, hints '
+        "are ignored.",
     )
     api: WebUrl | None = Field(
         default=None,
@@ -94,7 +88,7 @@ class KubernetesConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _access_fits(self) -> Self:
+    def _check_api(self) -> Self:
         if self.api is not None and self.api.scheme not in {"http", "https"}:
             raise ValueError("api begins with https:// or http://")
         if (self.token_file or self.ca) and (self.api is None or self.api.scheme != "https"):

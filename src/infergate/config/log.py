@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from infergate.config.fields import Positive
+from infergate.config.fields import NonNegative, Positive
 from infergate.config.section import Section
 
 
@@ -20,11 +20,11 @@ class SamplingConfig(Section):
     first: Positive = Field(
         default=100, description="Number of requests per second that are always logged."
     )
-    thereafter: Annotated[int, Field(ge=0)] = Field(
+    thereafter: NonNegative = Field(
         default=100,
         description="Sampling rate after the first requests of a second: with `1000`, every "
-        "1000th further request is logged. The field `left_out` of the log line is the number of "
-        "requests skipped before it. With `0`, no further requests are logged.",
+        "1000th further request is logged. The field `left_out` of a log line is the number of "
+        "requests skipped before this line. With `0`, no further requests are logged.",
     )
 
 

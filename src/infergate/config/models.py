@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from infergate.config.fields import Dimension, Name, TensorType, Text
+from infergate.config.fields import Dimension, Name, NonNegative, TensorType, Text
 from infergate.config.section import Section
+from infergate.core.messages import TensorMetadata
 
 
 class TensorConfig(Section):
@@ -25,12 +24,17 @@ class TensorConfig(Section):
         "`[-1, 3, 224, 224]`."
     )
 
+    @property
+    def metadata(self) -> TensorMetadata:
+        """The tensor as in the metadata of a model."""
+        return TensorMetadata(self.name, self.datatype.value, self.shape)
+
 
 class DeclaredModelConfig(Section):
     """Metadata of a model whose backend does not provide it, such as datatypes for a GraphPipe
     server."""
 
-    max_batch_size: Annotated[int, Field(ge=0)] = Field(
+    max_batch_size: NonNegative = Field(
         default=0,
         description="Maximum batch size reported in the model's metadata. With `0`, the shapes "
         "have no batch dimension.",

@@ -37,7 +37,7 @@ routes:
   - {model: "*", backend: triton}
 ```
 
-All errors are reported at once, each with its line, its path and, for a misspelt name, a
+All errors are reported together, each with its line, its path and, for a misspelt name, a
 suggestion:
 
 ```text
