@@ -33,7 +33,7 @@ def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:
 
 
 def needs_accounting(tensors: Sequence[Tensor]) -> bool:
-    """Return whether ``tensors`` are large enough to be charged. This check costs little."""
+    """Return whether ``tensors`` are large enough to be charged."""
     total = 0
     for tensor in tensors:
         total += len(tensor.data)

@@ -1,9 +1,9 @@
 """The V2 classification extension: the top ``k`` values of an output, with their labels.
 
 The response to ``classification: k`` is a BYTES tensor whose elements are ``value:index`` or
-``value:index:label``, highest value first, as in Triton (``src/classification.cc``). Triton leaves
-the order of equal values open. This module sorts them by index, and puts NaN last. Unlike Triton,
-this module also classifies FP16 and BF16."""
+``value:index:label``, highest value first, as in Triton (``src/classification.cc``). Triton does
+not define the order of equal values; this module sorts them by index, and puts NaN last. Unlike
+Triton, this module also classifies FP16 and BF16."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
 
 def descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return keys that sort ``scores`` from the highest to the lowest, with NaN last."""
-    # Negating the smallest integer, or an unsigned integer, would overflow. Inverting the bits
-    # gives the same order without overflow. numpy sorts NaN last.
+    # Negating the smallest integer or an unsigned integer would overflow. Inverting the bits gives
+    # the same order without overflow. numpy sorts NaN last.
     keys: npt.NDArray[Any] = np.negative(scores) if datatype in FLOATS else np.invert(scores)
     return keys
 

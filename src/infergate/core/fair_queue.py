@@ -164,7 +164,7 @@ class _SharedFlow(_Flow, Generic[F]):
         flow.weight = weight
 
     def update(self, name: str) -> None:
-        """Rank the flow ``name`` again, or remove it if it is empty."""
+        """Update the rank of the flow ``name``, or remove the flow if it is empty."""
         flow = self.flows[name]
         if flow.count:
             self._order.set(name, (flow.start + flow.next_cost() / flow.weight,))
@@ -175,14 +175,14 @@ class _SharedFlow(_Flow, Generic[F]):
         del self.flows[name]
         for ranking in (self._order, *self._loads.values()):
             ranking.discard(name)
-        # A sum of fractions may differ from 0.
+        # Rounding errors of the sum must not outlive the flows.
         self.total_weight = self.total_weight - flow.weight if self.flows else 0.0
 
     def heaviest(self, *, costly: bool) -> F:
         return self.flows[self._loads[costly].first()]
 
     def first(self, max_cost: float = math.inf) -> str | None:
-        """Return the flow with the next job of at most ``max_cost``, or None."""
+        """Return the name of the flow with the next job of at most ``max_cost``, or None."""
         if max_cost == math.inf:
             return self._order.first()
         best, best_end = None, math.inf
@@ -251,7 +251,7 @@ class FairQueue(Generic[T]):
         return _SharedFlow(start, weight, has_costs=self._has_costs)
 
     def _count(self, job: QueuedJob[T], change: int) -> None:
-        """Count ``job``, which was added (1) or removed (-1), and rank its flows again."""
+        """Count ``job``, which was added (1) or removed (-1), and update the ranks of its flows."""
         level = self._levels[job.priority]
         client = level.flows[job.client]
         cost = change * job.cost
@@ -321,5 +321,5 @@ class FairQueue(Generic[T]):
         own = level.flows.get(job.client)
         count = 0 if own is None else own.count
         total_weight = level.total_weight + (job.weight if own is None else 0.0)
-        # All clients with enough jobs advance alike until the client has its last job.
+        # All clients with enough jobs advance at the same rate until ``job`` is taken.
         return higher + min(level.count, (count + 1) / job.weight * total_weight - 1)

@@ -56,7 +56,7 @@ class DetachedMemoryAccount(MemoryAccount, Protocol):
 
 
 class _Unlimited:
-    """The account of work that no client requested. It counts nothing."""
+    """The account of work that no client requested. Nothing is charged to it."""
 
     def grow(self, size: int) -> None:
         """Accept any size."""

@@ -265,14 +265,9 @@ class TensorMetadata:
     description: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle to fewer bytes than by default: models may have many tensors."""
-        return TensorMetadata, (
-            self.name,
-            self.datatype,
-            self.shape,
-            self.parameters,
-            self.description,
-        )
+        """Return a compact pickle, because models may have many tensors."""
+        fields = self.name, self.datatype, self.shape, self.parameters, self.description
+        return TensorMetadata, fields
 
 
 @record
@@ -354,14 +349,8 @@ class ModelIndexEntry:
     reason_code: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle more compactly than the default."""
-        return ModelIndexEntry, (
-            self.name,
-            self.version,
-            self.state,
-            self.reason,
-            self.reason_code,
-        )
+        """Return a compact pickle, because an index may have many models."""
+        return ModelIndexEntry, (self.name, self.version, self.state, self.reason, self.reason_code)
 
 
 @record

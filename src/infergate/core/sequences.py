@@ -1,9 +1,9 @@
 """Sequences: series of inferences across which a server keeps state.
 
 The parameters have Triton's names. The parameter ``sequence_id``, an integer or a string,
-identifies a sequence within a model; 0 and the empty string mean no sequence. Codecs reject any
-other type: servers interpret other types differently, and the gateway must not start a sequence
-that cannot be continued."""
+identifies a sequence within a model; 0 and the empty string mean no sequence. Codecs reject other
+types, because servers interpret them differently, and the gateway must not start a sequence that
+cannot be continued."""
 
 from __future__ import annotations
 

@@ -71,8 +71,9 @@ class ListenerStats(Protocol):
 
 
 class CacheStats(NamedTuple):
-    """The usage of the response cache's memory: the entries, their bytes with all overhead, and the
-    entries that this process has evicted because the memory was full."""
+    """The memory usage of the response cache: the number of entries, their size in bytes including
+    all overhead, and the number of entries that this process evicted because the memory was
+    full."""
 
     entries: int
     bytes: int

@@ -6,7 +6,7 @@ Server body have the same layout, so passing data between them is a memoryview a
 Lists of Python numbers exist only in the JSON and typed-contents code.
 
 *Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements of
-``shape``, and the rest of the gateway relies on it. A tensor with ``shared_memory`` holds no data:
+``shape``. The rest of the gateway relies on this. A tensor with ``shared_memory`` holds no data:
 either the gateway reads the shared memory, or the backend does.
 *Rule 2.* Shapes are multiplied as Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
 """
@@ -250,8 +250,8 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
 
 
 def check_size(name: str, datatype: Datatype, shape: tuple[int, ...], size: int) -> None:
-    """Raise BAD_REQUEST unless ``shape`` of ``datatype``, which is not BYTES, takes ``size``
-    bytes."""
+    """Raise BAD_REQUEST unless a tensor of ``shape`` takes ``size`` bytes. ``datatype`` must not be
+    BYTES."""
     expected = math.prod(shape) * datatype.itemsize
     if size != expected:
         raise bad_request(

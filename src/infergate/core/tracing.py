@@ -42,7 +42,7 @@ class Tracer(Protocol):
     def start_request(self, context: RequestContext) -> None:
         """Start the span of a request; calling it again has no effect.
 
-        From then on the headers of ``context`` carry the trace, and the steps of the current task
+        Afterwards, the headers of ``context`` carry the trace, and the steps of the current task
         belong to this request.
         """
         ...

@@ -25,8 +25,6 @@ STYLES: Final = {
     "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
 """The colors of words. A color adds no information, because the word itself is always printed."""
-
-
 _BORDER_WIDTH: Final = 3
 """Characters of the border and the padding beside each column."""
 
@@ -67,9 +65,8 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
 
 
 def show_live(frames: Iterable[Sequence[Table]], stream: TextIO | None = None) -> None:
-    """Show each of ``frames`` on the whole terminal, in place of the previous one. If the output is
-    not a terminal, print the frames one after the other. The generator of the frames sets the
-    pace."""
+    """Show each frame of ``frames`` on the full screen, in place of the previous frame. If the
+    output is not a terminal, print the frames one after the other. The iterator sets the pace."""
     out = stream or sys.stdout
     if not is_terminal(out):
         for tables in frames:
@@ -151,4 +148,4 @@ class Progress:
 
 
 def _do_nothing(*_: object) -> None:
-    """Do nothing, because no progress bar is shown."""
+    """Ignore a step if no progress bar is shown."""
