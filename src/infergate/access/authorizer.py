@@ -2,8 +2,7 @@
 
 - The error for an anonymous client requests credentials (UNAUTHENTICATED, never FORBIDDEN).
 - Each request of a stream is authorized with the credentials of the stream, by the configuration
-  that is active when the request arrives.
-"""
+  that is active when the request arrives."""
 
 from __future__ import annotations
 

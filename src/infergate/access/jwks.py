@@ -7,8 +7,7 @@
    older than the refresh interval and when a token names an unknown key, but not within
    ``FETCH_INTERVAL_SECONDS`` of the last fetch.
 3. One fetch serves all waiting requests. It continues if the request that started it is cancelled,
-   because otherwise each client that disconnects would cause another fetch.
-"""
+   so that a client that disconnects does not cause another fetch."""
 
 from __future__ import annotations
 
@@ -161,7 +160,7 @@ class JwkUrlSource:
         return self._keys
 
     async def refreshed(self, now: float) -> JwkSet | None:
-        """Fetch and return the keys, unless they have just been fetched."""
+        """Return the keys, and first fetch them again if the last fetch is long enough ago."""
         if now >= self._next_fetch:
             await self._join_fetch(now)
         return self._keys

@@ -4,10 +4,9 @@ It uses the generic cell rate algorithm: a bucket of size ``burst`` drains at a 
 stored as one number, the time at which it will be empty. There is no timer and no list of past
 requests.
 
-1. A request is charged to all of its buckets. If one of them is too full, nothing is charged.
+1. A request is charged to all of its buckets. If any bucket is too full, nothing is charged.
 2. A request larger than a bucket passes when the bucket is empty, and overfills the bucket. Large
-   requests therefore remain possible, and the average rate still holds.
-"""
+   requests therefore remain possible, and the average rate still holds."""
 
 from __future__ import annotations
 

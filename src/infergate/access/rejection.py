@@ -1,7 +1,6 @@
 """The reasons for rejecting a client. Each has an error and a label in the metrics.
 
-No error text contains any part of a credential, or reveals whether a forbidden model exists.
-"""
+No error text contains any part of a credential, or reveals whether a forbidden model exists."""
 
 from __future__ import annotations
 

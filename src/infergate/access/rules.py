@@ -4,8 +4,7 @@
    is irrelevant.
 2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
 3. A rule for any model allows operations on the server. Operations that change the server need a
-   rule for all models.
-"""
+   rule for all models."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ locks the table for microseconds.
 
 1. A new bucket in a full row replaces the bucket that will be empty first, which loses the smallest
    count.
-2. Counts survive the process that wrote them.
-"""
+2. Counts survive the process that wrote them."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class SharedBuckets:
     identifies the configuration of the limits, so that a new configuration starts with empty
     buckets.
 
-    Times are from the system's monotonic clock, which is the same for all processes.
-    """
+    Times are from the system's monotonic clock, which is the same for all processes."""
 
     def __init__(self, fd: int, limits_id: bytes) -> None:
         memory = memoryview(mmap.mmap(fd, _TABLE_BYTES))

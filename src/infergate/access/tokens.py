@@ -4,8 +4,7 @@
    be one of the issuer's keys, and it must have an expiry time.
 2. The reason for rejecting a signature is only logged. If a token with a valid signature has
    expired, the client is informed, because it has to get a new token.
-3. A verified token is cached by its hash until it expires or its issuer's keys change.
-"""
+3. A verified token is cached by its hash until it expires or its issuer's keys change."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 The file is checked when its content is needed, but at most once a second. A removed entry therefore
 stays valid for at most a second. Symbolic links, as in secrets mounted by Kubernetes, are followed.
 
-If the file cannot be read or parsed, the previous content stays valid and the error is logged.
-"""
+If the file cannot be read or parsed, the previous content stays valid and the error is logged."""
 
 from __future__ import annotations
 

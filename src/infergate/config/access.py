@@ -154,8 +154,7 @@ Operation = Literal[
 class KeyConfig(Section):
     """An API key, stored as its hash. `infergate key` generates a key and its hash.
 
-    Example: `{name: ci, sha256: "${CI_KEY_SHA256}"}`.
-    """
+    Example: `{name: ci, sha256: "${CI_KEY_SHA256}"}`."""
 
     name: KeyName = Field(
         description="The name of the key's owner. The owner's identity in rules is `key:<name>`. "
@@ -198,8 +197,8 @@ class JwtConfig(Section):
     algorithms: tuple[Algorithm, ...] = Field(
         default=("RS256", "ES256"),
         min_length=1,
-        description="Accepted signature algorithms. Shared secrets (HS256) and `none` are not "
-        "supported.",
+        description="Accepted signature algorithms. Shared secrets (HS256) and the algorithm `none` "
+        "are not supported.",
     )
     leeway: Duration = Field(
         default=10.0,
@@ -227,8 +226,7 @@ class RuleConfig(Section):
     """An authorization rule, which allows clients to run operations on models. Requests that no
     rule allows are rejected.
 
-    Example: `{who: ["key:ci"], models: [bert-*]}`.
-    """
+    Example: `{who: ["key:ci"], models: [bert-*]}`."""
 
     who: tuple[Pattern, ...] = Field(
         min_length=1,
@@ -262,8 +260,7 @@ class RateConfig(Section):
     """A rate limit (token bucket). A request counts against every rate limit that matches it, and
     is rejected if it exceeds any of them.
 
-    Example: `{who: ["key:*"], requests: 100/s}`.
-    """
+    Example: `{who: ["key:*"], requests: 100/s}`."""
 
     who: tuple[Pattern, ...] = Field(
         default=("*",),
@@ -318,8 +315,7 @@ class ShareConfig(Section):
     """The share of clients in the queues of backends (`backends.<name>.limits.max_requests`). Each
     matching client gets this share separately. The first entry that matches a client applies.
 
-    Example: `{who: ["key:batch"], weight: 0.5, highest_priority: 7}`.
-    """
+    Example: `{who: ["key:batch"], weight: 0.5, highest_priority: 7}`."""
 
     who: tuple[Pattern, ...] = Field(
         default=("*",),
@@ -341,8 +337,7 @@ class ShareConfig(Section):
 class RedisConfig(Section):
     """A Redis server, version 5 or later, with which several gateways share rate limits.
 
-    Example: `redis: {url: "${REDIS_URL}"}`.
-    """
+    Example: `redis: {url: "${REDIS_URL}"}`."""
 
     url: RedisUrl
     timeout: PositiveDuration = Field(
@@ -351,8 +346,8 @@ class RedisConfig(Section):
     )
     when_unavailable: Literal["local", "open", "closed"] = Field(
         default="local",
-        description="Behavior while Redis does not respond. With `local`, each gateway applies "
-        "the limits on its own. With `open`, requests are not limited. With `closed`, requests "
+        description="Behavior while Redis does not respond. With `local`, each gateway counts "
+        "separately. With `open`, requests are not limited. With `closed`, requests "
         "that a rate limit matches are rejected.",
     )
 
@@ -441,7 +436,7 @@ def _rules(access: AccessConfig) -> Iterator[Finding]:
             problem = "claims require tokens: there is no section access.jwt"
             yield ("rules", index, "claims"), problem
         if "health" in rule.operations and access.open_health:
-            message = "health is open to all clients unless open_health is false"
+            message = "health is open to all clients while open_health is true"
             yield ("rules", index, "operations"), message
 
 

@@ -15,8 +15,7 @@ from infergate.core.limits import KIB, MIB
 class RouteCacheConfig(Section):
     """The response cache of a route (docs/cache.md).
 
-    Example: `cache: {ttl: 5m}`.
-    """
+    Example: `cache: {ttl: 5m}`."""
 
     ttl: PositiveDuration = Field(
         description="How long a response may be used. Example: `5m`. Loading or unloading a model "
@@ -45,8 +44,7 @@ class CacheRedisConfig(Section):
     """A Redis or Valkey server in which several gateways share cached responses. While it does not
     respond, each gateway uses only its own memory.
 
-    Example: `redis: {url: "${REDIS_URL}"}`.
-    """
+    Example: `redis: {url: "${REDIS_URL}"}`."""
 
     url: RedisUrl
     timeout: PositiveDuration = Field(

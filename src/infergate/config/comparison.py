@@ -33,8 +33,7 @@ Fraction = Annotated[
 class ToleranceConfig(Section):
     """The tolerance of a datatype. Two elements differ if their difference exceeds both limits.
 
-    Example: `{atol: 1e-5, rtol: 1e-4}`.
-    """
+    Example: `{atol: 1e-5, rtol: 1e-4}`."""
 
     atol: Amount | None = Field(
         default=None,

@@ -195,8 +195,7 @@ class ModelListener:
     """A listener that serves one model.
 
     ``protocol`` names the codec and ``options`` configures it. ``framed`` selects size-prefixed
-    messages instead of HTTP.
-    """
+    messages instead of HTTP."""
 
     protocol: str
     options: Mapping[str, Any]
@@ -257,7 +256,7 @@ def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:
 
 
 def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
-    """Return the endpoints of ``backend``, which are none for a protocol in this process."""
+    """Return the endpoints of ``backend``. A backend in this process has no endpoints."""
     return tuple(map(endpoint, backend.endpoints))
 
 

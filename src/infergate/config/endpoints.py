@@ -27,8 +27,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 def parse_endpoint(value: Any) -> Url:
     """Parse an endpoint: a URL, or a mapping like ``{url: http://a:8000, weight: 3, name: large}``.
 
-    Raises ValueError.
-    """
+    Raises ValueError."""
     if not isinstance(value, dict):
         return parse_url(value)
     unknown = sorted(str(key) for key in value.keys() - _KEYS)
@@ -82,8 +81,7 @@ EndpointUrl = Annotated[
 class BalanceConfig(Section):
     """Load balancing over the endpoints of a backend.
 
-    Example: `balance: {policy: consistent-hash, hash_header: x-user-id}`.
-    """
+    Example: `balance: {policy: consistent-hash, hash_header: x-user-id}`."""
 
     policy: Literal["least-request", "round-robin", "consistent-hash"] = Field(
         default="least-request",

@@ -17,8 +17,7 @@ _V2: Final = "/v2"
 class SageMakerConfig(Section):
     """Amazon SageMaker's container API: `/ping`, `/invocations`, and `/models` for several models.
 
-    Example: `{model: resnet}`.
-    """
+    Example: `{model: resnet}`."""
 
     model: Text = Field(
         default="",
@@ -45,8 +44,7 @@ class VertexConfig(Section):
     AIP_HTTP_PORT, the port.
 
     Example: `{model: resnet, health_route: "${AIP_HEALTH_ROUTE}", predict_route:
-    "${AIP_PREDICT_ROUTE}"}`.
-    """
+    "${AIP_PREDICT_ROUTE}"}`."""
 
     model: Name = Field(
         description="The model of requests without X-Vertex-Ai-Triton-Redirect, which is matched "
@@ -77,8 +75,7 @@ class VertexConfig(Section):
 class MlflowConfig(Section):
     """MLflow's scoring API: `/invocations`, `/ping`, `/health` and `/version`.
 
-    Example: `{model: iris}`.
-    """
+    Example: `{model: iris}`."""
 
     model: Name = Field(description="The model, which is matched against `routes`.")
 
@@ -103,8 +100,7 @@ class EmbeddingModelConfig(Section):
 class EmbeddingsConfig(Section):
     """OpenAI's embeddings API, `POST /v1/embeddings`.
 
-    Example: `{models: {bge-small: {input: text, output: embedding}}}`.
-    """
+    Example: `{models: {bge-small: {input: text, output: embedding}}}`."""
 
     models: Annotated[dict[Name, EmbeddingModelConfig], Field(min_length=1)] = Field(
         description="Embedding models, keyed by the name that clients use. The name is matched "
@@ -115,8 +111,7 @@ class EmbeddingsConfig(Section):
 class EnvelopesConfig(Section):
     """The APIs of cloud platforms, of MLflow and of OpenAI.
 
-    Example: `{sagemaker: {model: resnet}}`.
-    """
+    Example: `{sagemaker: {model: resnet}}`."""
 
     sagemaker: SageMakerConfig | None = Field(
         default=None, description="Amazon SageMaker's container API. Off by default."

@@ -98,11 +98,11 @@ def _accept_null(value: Any) -> Any:
 
 
 class YamlValue(GroupedMetadata):
-    """How a value in routes.yaml is parsed, described in the JSON schema, and written as JSON.
+    """The parser, the serializer and the JSON schema of a value in routes.yaml.
 
-    ``parse`` raises ValueError with a message for the operator. ``format`` names the form of the
-    value. ``write`` returns the text that ``parse`` reads; by default, the value itself is
-    written. ``schema`` has further keys of the JSON schema."""
+    ``parse`` raises ValueError with a message for the operator. ``write`` returns a text that
+    ``parse`` accepts; by default, the value is written unchanged. ``format`` and ``schema`` are
+    keys of the JSON schema."""
 
     def __init__(
         self,

@@ -46,8 +46,7 @@ class KubernetesConfig(Section):
     """Watch the EndpointSlices of a Kubernetes service instead of resolving its name
     (docs/kubernetes.md).
 
-    Example: `kubernetes: {port: grpc}`.
-    """
+    Example: `kubernetes: {port: grpc}`."""
 
     service: _Label | None = Field(
         default=None,
@@ -62,7 +61,7 @@ class KubernetesConfig(Section):
     port: _PodPort | None = Field(
         default=None,
         description="Name or number of the pods' port (`targetPort`). By default, it is the port "
-        "of the endpoint's URL if the pods have that port, and otherwise their only port.",
+        "of the endpoint's URL or, if the pods do not have that port, their only port.",
     )
     zone: Text = Field(
         default="",

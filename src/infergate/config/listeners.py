@@ -219,8 +219,7 @@ class SocketListenerConfig(Section):
 class GraphPipeListener(SocketListenerConfig):
     """A port or unix socket that serves one model to unmodified GraphPipe clients, on any URL path.
 
-    Example: `{address: 0.0.0.0:9000, model: squeezenet}`.
-    """
+    Example: `{address: 0.0.0.0:9000, model: squeezenet}`."""
 
     model: Name = Field(description="The model's name, which is matched against `routes`.")
     framing: Literal["http", "size-prefixed"] = Field(
@@ -257,8 +256,7 @@ class AdditionalListener(SocketListenerConfig):
     """An additional port or unix socket, which serves only the listed protocols. It uses the
     response formats of `listeners.http` and `listeners.grpc`.
 
-    Example: `{address: 0.0.0.0:8500, protocols: [tfs-grpc]}`.
-    """
+    Example: `{address: 0.0.0.0:8500, protocols: [tfs-grpc]}`."""
 
     protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = Field(
         description="The protocols that clients may speak, all over HTTP or all over gRPC. If "
@@ -299,8 +297,7 @@ class AdditionalListener(SocketListenerConfig):
 class Listeners(Section):
     """The listeners. An omitted listener uses its defaults; `null` disables it.
 
-    Example: `{http: {address: 0.0.0.0:8000}, grpc: null}`.
-    """
+    Example: `{http: {address: 0.0.0.0:8000}, grpc: null}`."""
 
     http: HttpListener | None = Field(
         default=HttpListener(),

@@ -34,8 +34,7 @@ def load(
     """Return the configuration in the file ``path``.
 
     ``files`` records every file that is read. Without ``needs_listener``, no listener has to be
-    enabled. Raises ConfigError with all errors.
-    """
+    enabled. Raises ConfigError with all errors."""
     files = files or TrackedFiles()
     try:
         text = files.read(path).decode("utf-8-sig")

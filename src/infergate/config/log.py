@@ -14,8 +14,7 @@ class SamplingConfig(Section):
     """Sampling of the access log. Requests are counted per second, separately for each route and
     outcome.
 
-    Example: `sampling: {first: 10, thereafter: 1000}`.
-    """
+    Example: `sampling: {first: 10, thereafter: 1000}`."""
 
     first: Positive = Field(
         default=100, description="Number of requests per second that are always logged."

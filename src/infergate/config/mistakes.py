@@ -22,7 +22,7 @@ _PLAIN_KEY = re.compile(r"[\w*?-]+")
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """An error in the configuration. ``line`` counts from 1. An error in the whole file has line 0
+    """An error in the configuration. ``line`` counts from 1. An error without a location has line 0
     and an empty ``path``."""
 
     file: str

@@ -12,8 +12,7 @@ from infergate.core.messages import TensorMetadata
 class TensorConfig(Section):
     """An input or output of a declared model.
 
-    Example: `{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}`.
-    """
+    Example: `{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}`."""
 
     name: Name = Field(description="The tensor's name, as clients use it.")
     datatype: TensorType = Field(

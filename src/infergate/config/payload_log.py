@@ -32,8 +32,7 @@ def _check_scheme(url: Url) -> Url:
 class HttpSinkConfig(Section):
     """A server that receives events by HTTP POST, such as a Knative broker or TrustyAI.
 
-    Example: `http: {url: http://trustyai.models.svc}`.
-    """
+    Example: `http: {url: http://trustyai.models.svc}`."""
 
     url: Annotated[WebUrl, AfterValidator(_check_scheme)] = Field(
         description="URL of the server, http or https. Example: "
@@ -64,8 +63,7 @@ class HttpSinkConfig(Section):
 class FileSinkConfig(Section):
     """A folder for files with one event per line (JSON Lines). The files have the permissions 600.
 
-    Example: `file: {path: /var/log/infergate/payloads}`.
-    """
+    Example: `file: {path: /var/log/infergate/payloads}`."""
 
     path: FilePath = Field(
         description="The folder. It is created if it is missing. Relative paths start at this "
@@ -149,8 +147,7 @@ class PayloadLogConfig(Section):
 class RoutePayloadLogConfig(Section):
     """The inferences of a route that the payload log sends.
 
-    Example: `payload_log: {percent: 10}`.
-    """
+    Example: `payload_log: {percent: 10}`."""
 
     percent: Percent = Field(
         default=100.0,

@@ -26,8 +26,7 @@ PluginOptions = Annotated[
 class HookConfig(Section):
     """A request hook: code of a plug-in that runs before and after inferences (docs/plugins.md).
 
-    Example: `{hook: "my_package:MyHook", options: {limit: 5}}`.
-    """
+    Example: `{hook: "my_package:MyHook", options: {limit: 5}}`."""
 
     hook: Name = Field(
         description="The class of the hook, as `module:Class` or as the name of an entry point of "

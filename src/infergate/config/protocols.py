@@ -53,8 +53,8 @@ def shared_memory_protocols() -> list[str]:
 
 
 def schemes(protocol: str) -> tuple[str, ...]:
-    """Return the URL schemes that endpoints of ``protocol`` may have. There are none for protocols
-    in this process, which have no endpoints."""
+    """Return the URL schemes that endpoints of ``protocol`` may have. The result is empty for
+    protocols in this process, which have no endpoints."""
     plugin = plugins().get(protocol)
     if plugin is None:
         return ()

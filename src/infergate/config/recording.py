@@ -26,8 +26,7 @@ class RedactConfig(Section):
     globs of names. If any name is given, bodies that only servers of one protocol understand, such
     as explanation requests, are also removed (docs/recording.md).
 
-    Example: `redact: {remove: [comment], zero: [patient_*]}`.
-    """
+    Example: `redact: {remove: [comment], zero: [patient_*]}`."""
 
     remove: tuple[Name, ...] = Field(
         default=(), description="Inputs and outputs to remove. Example: `[comment]`."
@@ -48,8 +47,7 @@ class RedactConfig(Section):
 class RecordConfig(Section):
     """Recording of a route's inferences. It requires the section `recording`.
 
-    Example: `record: {percent: 5}`.
-    """
+    Example: `record: {percent: 5}`."""
 
     percent: PositivePercent = Field(
         default=100.0,

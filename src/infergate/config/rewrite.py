@@ -12,8 +12,7 @@ class RewriteConfig(Section):
     """Replacements for names that differ between clients and the backend. Other names are not
     changed.
 
-    Example: `rewrite: {model: resnet50, inputs: {image: data}}`.
-    """
+    Example: `rewrite: {model: resnet50, inputs: {image: data}}`."""
 
     model: Text = Field(
         default="",

@@ -2,8 +2,7 @@
 
 Each key is a field with a description and a default, from which the reference page and the JSON
 schema are generated. Rules that span several entries, such as a route that names an unknown
-backend, belong to ``check``.
-"""
+backend, belong to ``check``."""
 
 from __future__ import annotations
 

@@ -46,8 +46,7 @@ is not set."""
 class YamlSource:
     """The data of a YAML file, and the errors found while parsing it.
 
-    ``lines`` has the line, counted from 1, of the key or list item at every path.
-    """
+    ``lines`` has the line, counted from 1, of the key or list item at every path."""
 
     file: str
     data: Any = None
@@ -72,8 +71,7 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> YamlSource:
     """Parse ``text``. ``file`` is the name of the text in error messages; ``environ`` is the
     environment.
 
-    Raises ConfigError for a syntax error or an empty file. Other errors are in ``mistakes``.
-    """
+    Raises ConfigError for a syntax error or an empty file. Other errors are in ``mistakes``."""
     source = YamlSource(file)
     try:
         node = _compose(text)

@@ -15,8 +15,7 @@ Version = Annotated[Text, Field(pattern=r"^[0-9]{1,19}$")]
 class TensorFlowModelConfig(Section):
     """Version labels and signatures of one model.
 
-    Example: `{labels: {stable: "3"}, signatures: {embed: resnet-embed}}`.
-    """
+    Example: `{labels: {stable: "3"}, signatures: {embed: resnet-embed}}`."""
 
     labels: dict[str, Version] = Field(
         default={},

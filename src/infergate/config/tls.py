@@ -39,8 +39,7 @@ def check_files(certificate: Path | None, key: Path | None, authorities: Path | 
 class ListenerTls(Section):
     """TLS of a listener. New connections use changed files.
 
-    Example: `tls: {certificate: tls/tls.crt, key: tls/tls.key}`.
-    """
+    Example: `tls: {certificate: tls/tls.crt, key: tls/tls.key}`."""
 
     certificate: FilePath = Field(
         description="PEM file with the server certificate, followed by its intermediate "
@@ -88,8 +87,7 @@ class ListenerTls(Section):
 class BackendTls(Section):
     """TLS of connections to a backend with `https://` or `grpcs://` endpoints.
 
-    Example: `tls: {ca: tls/ca.crt, certificate: tls/client.crt, key: tls/client.key}`.
-    """
+    Example: `tls: {ca: tls/ca.crt, certificate: tls/client.crt, key: tls/client.key}`."""
 
     ca: FilePath | None = Field(
         default=None,

@@ -44,11 +44,10 @@ class RetryConfig(Section):
 
 
 class HedgeConfig(Section):
-    """Hedged requests: a slow request is sent to a second endpoint as well. The first successful
+    """Hedged requests: a slow request is also sent to a second endpoint. The first successful
     response is used, and the other attempt is cancelled.
 
-    Example: `hedge: {after: p95}`.
-    """
+    Example: `hedge: {after: p95}`."""
 
     after: HedgeAfter = Field(
         description="Delay of the second attempt: a duration such as `50ms`, or a percentile of "

@@ -31,8 +31,7 @@ _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 def class_count(output: RequestedOutput) -> int | None:
     """Return how many classes ``output`` requests, or None if it requests the values themselves.
 
-    Raises BAD_REQUEST unless the parameter is an integer that servers accept.
-    """
+    Raises BAD_REQUEST unless the parameter is an integer that servers accept."""
     count = output.parameters.get(CLASSIFICATION)
     if count is None:
         return None
@@ -89,8 +88,7 @@ def descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray
 
 def format_floats(values: npt.NDArray[Any]) -> list[str]:
     """Return each of ``values``, 32-bit or 64-bit floats, as text that reads back as the same
-    value: with Triton's six decimals if they identify the value, and otherwise as the shortest text
-    that identifies it."""
+    value: six decimals, as in Triton, if they suffice, or else the shortest text that does."""
     numbers = values.tolist()
     texts = [f"{value:f}" for value in numbers]
     inexact = _inexact_indices(texts, values)

@@ -1,8 +1,7 @@
 """The error type for every failure of a request.
 
 Each codec maps a :class:`GatewayError` to its protocol by one table over :class:`Kind`; no other
-code maps errors. ``public`` is sent to the client. ``detail`` is only logged.
-"""
+code maps errors. ``public`` is sent to the client. ``detail`` is only logged."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Inferences with their results, for comparison, recording and payload logging.
 
 Requests and responses are in canonical form with the client's names, so they do not depend on the
-protocols of the client and the backend.
-"""
+protocols of the client and the backend."""
 
 from __future__ import annotations
 

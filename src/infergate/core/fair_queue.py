@@ -7,7 +7,7 @@ connections were served concurrently. Time is measured in job costs, so small jo
 overtake large jobs of another.
 
 *Rule 1.* Jobs of one connection keep their order within a priority.
-*Rule 2.* No job waits forever because of jobs of its own priority. Each job that is taken advances
+*Rule 2.* No job waits forever because of jobs of the same priority. Each job that is taken advances
 the virtual clock by its cost divided by the total weight of the waiting clients, and jobs of new
 clients start at the clock. Jobs of higher priorities may delay a job without limit.
 *Rule 3.* A full queue sheds jobs of the lowest priority first. Of this priority, it sheds the
@@ -101,7 +101,7 @@ class _Flow:
         self.cost = 0
 
     def next_cost(self, max_cost: float = math.inf) -> int:
-        """Return the cost of the next job of at most ``max_cost``, or 0 if there is none."""
+        """Return the cost of the next job of at most ``max_cost``, or 0 if no job qualifies."""
         raise NotImplementedError
 
     def latest(self) -> int:
@@ -221,8 +221,8 @@ class FairQueue(Generic[T]):
         self._number = 0
 
     def put(self, job: QueuedJob[T]) -> Sequence[QueuedJob[T]]:
-        """Add ``job`` if it fits. Return the shed jobs: none, ``job`` itself, or other jobs, which
-        are removed from the queue (Rule 3)."""
+        """Add ``job`` if it fits. Return the shed jobs (Rule 3): nothing, only ``job``, or other
+        jobs, which are removed from the queue."""
         shed: list[QueuedJob[T]] = []
         while (costly := self._cost + job.cost > self._max_cost) or (
             self.waiting >= self._max_waiting

@@ -27,7 +27,7 @@ class SequenceKey(NamedTuple):
 
 def sequence_id(parameters: Parameters) -> SequenceId | None:
     """Return the id of the sequence that an inference with ``parameters`` belongs to, or None.
-    Raises BAD_REQUEST for a value that is neither an integer nor a string."""
+    Raises BAD_REQUEST for a value of any type except integers and strings."""
     value = parameters.get(SEQUENCE_ID, 0)
     if type(value) not in (int, str):
         raise bad_request(f"parameter '{SEQUENCE_ID}' must be an integer or a string")

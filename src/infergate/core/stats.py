@@ -11,8 +11,7 @@ class EndpointStats(NamedTuple):
 
     For a URL with a host name, the statistics are summed over all addresses of the host. Counts of
     requests, ejections, checks and lookups are totals since the start; counts of addresses and
-    active requests are current.
-    """
+    active requests are current."""
 
     backend: str
     endpoint: str

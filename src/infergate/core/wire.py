@@ -74,8 +74,8 @@ class BodyStream(Protocol):
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(slots=True, init=False)
 class HttpResponse:
-    """An HTTP response. ``headers`` contain neither Content-Length nor hop-by-hop fields, which
-    the transport writes.
+    """An HTTP response. ``headers`` omit Content-Length and hop-by-hop fields, which the transport
+    writes.
 
     ``reason`` is the reason phrase of the status line, for protocols that define their own.
     ``body_stream`` continues ``body`` with parts of unknown length. If it is None, ``body`` is

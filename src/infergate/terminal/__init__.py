@@ -4,8 +4,7 @@
 bar. ``columns`` aligns and folds columns of plain text.
 
 *Rule.* rich is imported only when output goes to a terminal, so that a gateway that runs under an
-orchestrator never loads it.
-"""
+orchestrator never loads it."""
 
 from __future__ import annotations
 
