@@ -197,8 +197,8 @@ class JwtConfig(Section):
     algorithms: tuple[Algorithm, ...] = Field(
         default=("RS256", "ES256"),
         min_length=1,
-        description="Accepted signature algorithms. Shared secrets (HS256) and the algorithm `none` "
-        "are not supported.",
+        description="Accepted signature algorithms. Shared secrets (HS256) and the algorithm "
+        "`none` are not supported.",
     )
     leeway: Duration = Field(
         default=10.0,

@@ -47,8 +47,8 @@ class Outline:
     listener_models: Mapping[KeyPath, str]
     """The models named by listeners, keyed by the path of each name."""
     backends: Mapping[str, BackendConfig | None] | None
-    """Backends by name. An unreadable backend is None. The mapping is None if the file has no mapping
-    of backends."""
+    """Backends by name. An unreadable backend is None. The mapping itself is None if the file has
+    no mapping of backends."""
     routes: Mapping[int, RouteConfig]
     models: Mapping[str, DeclaredModelConfig | None]
     has_frontend: bool

@@ -31,8 +31,8 @@ REQUEST_BUCKETS: Final[tuple[float, ...]] = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0, 300.0,
 )  # fmt: skip
-"""The bounds, in seconds. The lowest fit tiny requests; the highest fit long streams of tokens, which
-may exceed the default timeout."""
+"""The bounds, in seconds. The lowest fit tiny requests; the highest fit long streams of tokens,
+which may exceed the default timeout."""
 GATEWAY_BUCKETS: Final[tuple[float, ...]] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 )  # fmt: skip

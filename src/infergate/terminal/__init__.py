@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TextIO
 
@@ -117,34 +117,27 @@ class Progress:
         self._label: Final = label
         self._total: Final = total
         self._stream: Final = stream or sys.stderr
-        self._stop: Callable[[], None] = _do_nothing
-        self._step: Callable[[int, str], object] = _do_nothing
+        self._bar: Any = None
 
     def __enter__(self) -> Self:
         if is_terminal(self._stream):
             from rich.console import Console  # noqa: PLC0415 - the rule above
             from rich.progress import Progress as Rich  # noqa: PLC0415
 
-            bar = Rich(
+            self._bar = Rich(
                 console=Console(file=self._stream),
                 transient=True,
                 redirect_stdout=sys.stdout.isatty(),  # a program may read the pipe
             )
-            task = bar.add_task(self._label, total=self._total)
-            bar.start()
-            self._stop = bar.stop
-            self._step = lambda count, text: bar.update(
-                task, advance=count, description=text or self._label
-            )
+            self._task = self._bar.add_task(self._label, total=self._total)
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        if self._bar is not None:
+            self._bar.stop()
 
     def step(self, count: int = 1, text: str = "") -> None:
         """Advance the bar by ``count`` steps. ``text`` replaces the label."""
-        self._step(count, text)
-
-
-def _do_nothing(*_: object) -> None:
-    """Ignore a step if no progress bar is shown."""
+        if self._bar is not None:
+            self._bar.update(self._task, advance=count, description=text or self._label)
