@@ -13,7 +13,7 @@ from typing import Final
 
 from infergate.access import rejection as rejections
 from infergate.access.authenticator import Authenticator
-from infergate.access.rate_limits import RateBuckets, RateLimits
+from infergate.access.rate_limits import RateLimits
 from infergate.access.rejection import AccessRejected
 from infergate.access.rules import HEALTH, RULE_OPERATIONS, STATE_CHANGING, RulePermit
 from infergate.codecs.base import RequestSummary
@@ -43,22 +43,19 @@ class Authorizer:
     """Authenticates and authorizes requests, and charges rate limits, as specified by ``access`` in
     the configuration."""
 
-    def __init__(  # noqa: PLR0913 - its collaborators
+    def __init__(
         self,
         settings: AuthorizerSettings,
         authenticator: Authenticator,
         rates: RateLimits | None,
-        local_buckets: RateBuckets,
         *,
         route_label: RouteLabelLookup,
         close_callbacks: Sequence[Callable[[], Awaitable[None]]],
     ) -> None:
-        """``local_buckets`` holds the rates that this gateway counts. ``close_callbacks`` close
-        connections."""
+        """``close_callbacks`` close connections."""
         self._settings: Final = settings
         self._authenticator: Final = authenticator
-        self._rates: Final = rates
-        self.local_buckets: Final = local_buckets
+        self.rates: Final = rates
         self.route_label = route_label
         self._close_callbacks: Final = close_callbacks
         self._successor: Authorizer | None = None
@@ -72,7 +69,7 @@ class Authorizer:
         """Authorize like ``authorize``, or return None and change nothing if I/O is needed."""
         if self._successor is not None:
             return self._successor.decide(summary, context)
-        operation, rates = summary.operation, self._rates
+        operation, rates = summary.operation, self.rates
         kind = RULE_OPERATIONS[operation]
         if kind == HEALTH:
             if self._settings.open_health:
@@ -106,9 +103,9 @@ class Authorizer:
         try:
             permit = await self._authenticator.identify(context, now)
             self._admit(permit, summary, context)
-            if self._rates is not None and RULE_OPERATIONS[operation] != HEALTH:
+            if self.rates is not None and RULE_OPERATIONS[operation] != HEALTH:
                 route, size = self._route_label(summary, context), context.record.bytes_in
-                await self._rates.charge(permit, summary.model, route, size, now)
+                await self.rates.charge(permit, summary.model, route, size, now)
         except AccessRejected as rejection:
             self._report(rejection, operation, context)
             raise rejection.error from None

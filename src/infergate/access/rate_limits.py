@@ -190,7 +190,7 @@ class RateLimits:
         self, limits: Sequence[RateLimit], buckets: RateBuckets, store: RateStore | None = None
     ) -> None:
         self._limits: Final = [_CompiledLimit(index, limit) for index, limit in enumerate(limits)]
-        self._buckets: Final = buckets
+        self.buckets: Final = buckets
         self._store: Final = store
         self.is_local: Final = store is None
         """Whether the rates are counted on this host."""
@@ -212,7 +212,7 @@ class RateLimits:
         (``is_local``)."""
         plan = self._plan(permit.identity, model, route)
         if plan.charges:
-            plan.check(self._buckets.fill(plan.charges_for(size), now))
+            plan.check(self.buckets.fill(plan.charges_for(size), now))
 
     def _plan(self, identity: str, model: str, route: str) -> _ChargePlan:
         key = identity, model, route

@@ -28,14 +28,14 @@ class SageMakerConfig(Section):
     inference: Literal["infer", "generate", "generate_stream"] = Field(
         default="infer",
         description="The format of `/invocations`: `infer` for V2 REST inferences, or `generate` "
-        "and `generate_stream` for requests of Triton's generate extension. Triton sets it by the "
-        "environment variable SAGEMAKER_TRITON_INFERENCE_TYPE.",
+        "and `generate_stream` for requests of Triton's generate extension. In Triton, the "
+        "environment variable SAGEMAKER_TRITON_INFERENCE_TYPE selects it.",
     )
     ping: Literal["ready", "live"] = Field(
         default="ready",
         description="The state that `/ping` reports: `ready` for the gateway's readiness, as "
-        "defined by `readiness`, or `live` for its liveness. Triton sets it by the environment "
-        "variable SAGEMAKER_TRITON_PING_MODE.",
+        "defined by `readiness`, or `live` for its liveness. In Triton, the environment variable "
+        "SAGEMAKER_TRITON_PING_MODE selects it.",
     )
 
 

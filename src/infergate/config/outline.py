@@ -52,8 +52,7 @@ class Outline:
     routes: Mapping[int, RouteConfig]
     models: Mapping[str, DeclaredModelConfig | None]
     has_frontend: bool
-    """Whether a listener may accept requests. It is false only if no listener can, including the
-    unreadable listeners."""
+    """Whether any listener, readable or not, may accept requests."""
     has_all_routes: bool
     """Whether all routes are readable. An unreadable route may match models that no other route
     matches."""

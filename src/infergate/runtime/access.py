@@ -81,11 +81,8 @@ def make_authorizer(
     if previous and previous.config.access and previous.authorizer:
         if _dependencies(previous.config, previous.limits) == _dependencies(config, limits):
             return previous.authorizer
-        if previous.config.access.rates == access.rates:
-            buckets = previous.authorizer.local_buckets
-    if buckets is None:
-        rates_json = "".join(item.model_dump_json() for item in access.rates)
-        buckets = group.rate_buckets(rates_json.encode())
+        if previous.authorizer.rates and previous.config.access.rates == access.rates:
+            buckets = previous.authorizer.rates.buckets
     rules = AccessRules(
         [
             AccessRule(item.who, item.models, frozenset(item.operations), item.claims)
@@ -108,8 +105,7 @@ def make_authorizer(
             on_change_denied=log_denied,
         ),
         Authenticator(rules, keys, tokens),
-        _make_rate_limits(access, buckets, metrics, closing),
-        buckets,
+        _make_rate_limits(access, buckets, group, closing),
         route_label=route_of,
         close_callbacks=closing,
     )
@@ -212,17 +208,23 @@ def _make_fetch(url: Url, upstream: HttpUpstream) -> Callable[[], Awaitable[byte
 
 
 def _make_rate_limits(
-    access: AccessConfig, buckets: RateBuckets, metrics: Metrics, close_callbacks: CloseCallbacks
+    access: AccessConfig,
+    buckets: RateBuckets | None,
+    group: WorkerGroup,
+    close_callbacks: CloseCallbacks,
 ) -> RateLimits | None:
     if not access.rates:
         return None
+    if buckets is None:
+        rates_json = "".join(item.model_dump_json() for item in access.rates)
+        buckets = group.rate_buckets(rates_json.encode())
     limits, redis = list(map(_make_rate_limit, access.rates)), access.redis
     if redis is None:
         return RateLimits(limits, buckets)
     from infergate.access.redis_rates import RedisRateStore, redis_client
 
     client = redis_client(redis.url, redis.timeout)
-    failed = _failure_counter(metrics, "redis")
+    failed = _failure_counter(group.metrics, "redis")
     store = RedisRateStore(client, redis.timeout, redis.when_unavailable, failed, buckets)
     close_callbacks.append(store.close)
     return RateLimits(limits, buckets, store)

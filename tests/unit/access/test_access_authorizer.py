@@ -84,7 +84,6 @@ class Access:
             settings,
             self.authenticator,
             fields["rates"],
-            LocalBuckets(),
             route_label=fields["route_label"],
             close_callbacks=fields["close_callbacks"],
         )

@@ -95,7 +95,6 @@ def new_authorizer() -> Authorizer:
         AuthorizerSettings(True, False, lambda _: None, lambda *_: None),
         Authenticator(rules, KeyRing(ApiKeys([ApiKey("a", digest_of(SECRET))]), None), None),
         RateLimits((limit,), LocalBuckets()),
-        LocalBuckets(),
         route_label=lambda *_: "m",
         close_callbacks=(),
     )
