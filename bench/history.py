@@ -37,14 +37,13 @@ class Traffic:
     def __init__(self, routes: int, backends: int, endpoints: int) -> None:
         self.metrics = Metrics()
         self._records = [
-            RequestRecord(
-                protocol=protocol, operation="infer", route=f"model-{number}",
-                backend=f"backend-{number % backends}", backend_protocol="v2-grpc",
-                backend_seconds=0.004, outcome="ok",
-            )
+            RequestRecord(protocol, "infer", route=f"model-{number}")
             for number in range(routes)
             for protocol in _PROTOCOLS
-        ]  # fmt: skip
+        ]
+        for index, record in enumerate(self._records):
+            record.backend = f"backend-{index // len(_PROTOCOLS) % backends}"
+            record.backend_protocol, record.backend_seconds = "v2-grpc", 0.004
         self._backends = [f"backend-{number}" for number in range(backends)]
         self._endpoints = endpoints
         self._seconds = itertools.cycle((0.002, 0.005, 0.012, 0.03, 0.08, 0.4))

@@ -7,7 +7,7 @@ certificate. Without a certificate, it is anonymous."""
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from infergate.access import rejection as rejections
 from infergate.access.credentials import Credential, read_credential
@@ -17,21 +17,11 @@ from infergate.access.watched_file import WatchedFile
 from infergate.core.bounded_cache import BoundedCache
 from infergate.core.request_context import RequestContext
 
+if TYPE_CHECKING:  # PyJWT is optional
+    from infergate.access.tokens import JwtVerifier
+
 _MAX_CACHED_PERMITS: Final = 4096
 """Maximum number of cached permits of keys and certificates."""
-
-
-class TokenVerifier(Protocol):
-    """The interface of ``tokens.JwtVerifier``, which is imported only if tokens are configured."""
-
-    async def verify(self, token: str, now: float, wall_time: float) -> RulePermit:
-        """Return the permit of the token's subject. Raises AccessRejected."""
-        ...
-
-    def cached_permit(self, token: str, now: float, wall_time: float) -> RulePermit | None:
-        """Return the permit of a token that was verified before, or None if ``verify`` is
-        needed."""
-        ...
 
 
 class KeyRing:
@@ -51,15 +41,15 @@ class KeyRing:
         return name
 
     async def find_owner(self, secret: str, now: float) -> str | None:
-        """Return the name of the key's owner, which ``find_owner_now`` does not know, or None for
-        an unknown key."""
+        """Return the name of the key's owner, or None if the key file has no such key. Call it
+        only if ``find_owner_now`` returned None."""
         return None if self._file is None else (await self._file.current(now)).find_owner(secret)
 
 
 class Authenticator:
     """Identifies clients by ``keys``, ``tokens`` and certificates."""
 
-    def __init__(self, rules: AccessRules, keys: KeyRing, tokens: TokenVerifier | None) -> None:
+    def __init__(self, rules: AccessRules, keys: KeyRing, tokens: JwtVerifier | None) -> None:
         self._rules: Final = rules
         self._keys: Final = keys
         self._tokens: Final = tokens
@@ -98,7 +88,7 @@ class Authenticator:
             raise rejections.unknown_key()
         return self._permit_of(KEY_PREFIX + name)
 
-    def _tokens_for(self, credential: Credential) -> TokenVerifier | None:
+    def _tokens_for(self, credential: Credential) -> JwtVerifier | None:
         """Return the verifier of ``credential`` if that is a token."""
         is_token = credential.may_be_token and credential.secret.count(".") == 2
         return self._tokens if is_token else None

@@ -2,8 +2,7 @@
 
 - The error for an anonymous client requests credentials (UNAUTHENTICATED, never FORBIDDEN).
 - Each request of a stream is authorized with the credentials of the stream, by the configuration
-  that is active when the request arrives.
-"""
+  that is active when the request arrives."""
 
 from __future__ import annotations
 
@@ -14,22 +13,17 @@ from typing import Final
 
 from infergate.access import rejection as rejections
 from infergate.access.authenticator import Authenticator
-from infergate.access.rate_limits import LocalRateStore, RateLimits, RateStoreUnavailableError
+from infergate.access.rate_limits import RateLimits
 from infergate.access.rejection import AccessRejected
-from infergate.access.rules import (
-    HEALTH,
-    RULE_OPERATIONS,
-    STATE_CHANGING,
-    RulePermit,
-)
+from infergate.access.rules import HEALTH, RULE_OPERATIONS, STATE_CHANGING, RulePermit
 from infergate.codecs.base import RequestSummary
 from infergate.core.errors import GatewayError
 from infergate.core.messages import OPERATION_NAMES, SharedMemoryStatusRequest
 from infergate.core.request_context import RequestContext
 
 RouteLabelLookup = Callable[[str, str, Mapping[str, str]], str]
-"""Returns the label of the route for a request's model, version and headers, or an empty string if
-no route matches."""
+"""A function that returns the label of the route for a model, a version and headers, or an empty
+string if no route matches."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +40,22 @@ class AuthorizerSettings:
 
 
 class Authorizer:
-    """Authenticates and authorizes requests, and charges rate limits, as the configuration
-    ``access`` specifies."""
+    """Authenticates and authorizes requests, and charges rate limits, as specified by ``access`` in
+    the configuration."""
 
-    def __init__(  # noqa: PLR0913 - its collaborators
+    def __init__(
         self,
         settings: AuthorizerSettings,
         authenticator: Authenticator,
         rates: RateLimits | None,
-        local_store: LocalRateStore,
         *,
         route_label: RouteLabelLookup,
         close_callbacks: Sequence[Callable[[], Awaitable[None]]],
     ) -> None:
-        """``local_store`` holds the rates that this gateway counts. ``close_callbacks`` close
-        connections."""
+        """``close_callbacks`` close connections."""
         self._settings: Final = settings
         self._authenticator: Final = authenticator
-        self._rates: Final = rates
-        self.local_store: Final = local_store
+        self.rates: Final = rates
         self.route_label = route_label
         self._close_callbacks: Final = close_callbacks
         self._successor: Authorizer | None = None
@@ -75,10 +66,10 @@ class Authorizer:
         self._successor = successor
 
     def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
-        """Authorize like ``authorize``. If that needs I/O, return None and change nothing."""
+        """Authorize like ``authorize``, or return None and change nothing if I/O is needed."""
         if self._successor is not None:
             return self._successor.decide(summary, context)
-        operation, rates = summary.operation, self._rates
+        operation, rates = summary.operation, self.rates
         kind = RULE_OPERATIONS[operation]
         if kind == HEALTH:
             if self._settings.open_health:
@@ -93,11 +84,8 @@ class Authorizer:
                 return None
             self._admit(permit, summary, context)
             if rates is not None:
-                route = self._route_label(summary, context)
-                size = context.record.bytes_in
-                exceeded = rates.charge_now(permit, summary.model, route, size, now)
-                if exceeded is not None:
-                    raise rejections.rate_exceeded(*exceeded)
+                route, size = self._route_label(summary, context), context.record.bytes_in
+                rates.charge_now(permit, summary.model, route, size, now)
         except AccessRejected as rejection:
             self._report(rejection, operation, context)
             raise rejection.error from None
@@ -115,8 +103,9 @@ class Authorizer:
         try:
             permit = await self._authenticator.identify(context, now)
             self._admit(permit, summary, context)
-            if self._rates is not None and RULE_OPERATIONS[operation] != HEALTH:
-                await self._charge_rates(self._rates, permit, summary, context, now)
+            if self.rates is not None and RULE_OPERATIONS[operation] != HEALTH:
+                route, size = self._route_label(summary, context), context.record.bytes_in
+                await self.rates.charge(permit, summary.model, route, size, now)
         except AccessRejected as rejection:
             self._report(rejection, operation, context)
             raise rejection.error from None
@@ -125,7 +114,9 @@ class Authorizer:
     def _admit(self, permit: RulePermit, summary: RequestSummary, context: RequestContext) -> None:
         context.permit = permit
         if not permit.allows(summary.operation, summary.model):
-            raise self._forbidden_rejection(permit, summary.operation, summary.model)
+            if permit is self._authenticator.anonymous:
+                raise rejections.no_credentials()
+            raise rejections.forbidden(_describe_action(summary.operation, summary.model))
 
     def _report(self, rejection: AccessRejected, operation: type, context: RequestContext) -> None:
         self._settings.on_rejected(rejection.reason.value)
@@ -149,29 +140,6 @@ class Authorizer:
         except AccessRejected as rejection:
             self._settings.on_rejected(rejection.reason.value)
             raise rejection.error from None
-
-    def _forbidden_rejection(
-        self, permit: RulePermit, operation: type, model: str
-    ) -> AccessRejected:
-        if permit is self._authenticator.anonymous:
-            return rejections.no_credentials()
-        return rejections.forbidden(_describe_action(operation, model))
-
-    async def _charge_rates(
-        self,
-        rates: RateLimits,
-        permit: RulePermit,
-        summary: RequestSummary,
-        context: RequestContext,
-        now: float,
-    ) -> None:
-        route, size = self._route_label(summary, context), context.record.bytes_in
-        try:
-            exceeded = await rates.charge(permit, summary.model, route, size, now)
-        except RateStoreUnavailableError:
-            raise rejections.rate_store_unavailable() from None
-        if exceeded is not None:
-            raise rejections.rate_exceeded(*exceeded)
 
     def _route_label(self, summary: RequestSummary, context: RequestContext) -> str:
         model = summary.model

@@ -2,9 +2,8 @@
 
 ``Authorization: Bearer …`` (RFC 6750, 2.1) holds a key or a token; ``x-api-key: …`` holds a key.
 
-A request may have one well-formed credential. If the credential is malformed, or if there are
-several, the request is rejected and never treated as anonymous (RFC 6750, 2: no more than one
-method)."""
+A request may have one well-formed credential. A request with a malformed credential, or with
+several credentials, is rejected and never treated as anonymous (RFC 6750, 2)."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ _SCHEME: Final = re.compile(r"bearer +", re.IGNORECASE)
 
 
 class Credential:
-    """A credential. ``secret`` is a key or, if ``may_be_token``, possibly a token. It is never
-    printed."""
+    """A credential. ``secret`` is a key or, if ``may_be_token`` is true, a key or a token. It is
+    never printed."""
 
     __slots__ = ("may_be_token", "secret")
 

@@ -3,12 +3,11 @@
 1. A key is used only with the algorithms of its type and curve, or with the algorithm that it
    names. A shared secret (``oct``) is never used. A token therefore cannot choose how it is
    verified (RFC 8725, 3.1).
-2. Keys from a URL stay valid while the URL is unreachable. They are fetched again when they are old
-   and when a token names an unknown key, but not within ``FETCH_INTERVAL_SECONDS`` of the last
-   fetch.
+2. Keys from a URL stay valid while the URL is unreachable. They are fetched again when they are
+   older than the refresh interval and when a token names an unknown key, but not within
+   ``FETCH_INTERVAL_SECONDS`` of the last fetch.
 3. One fetch serves all waiting requests. It continues if the request that started it is cancelled,
-   because otherwise each client that disconnects would cause another fetch.
-"""
+   so that a client that disconnects does not cause another fetch."""
 
 from __future__ import annotations
 
@@ -21,7 +20,6 @@ from typing import Any, Final, Protocol
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
-from infergate.access.watched_file import WatchedFile
 from infergate.core.errors import GatewayError
 from infergate.core.log_events import JWT_KEY_UNUSABLE, JWT_KEYS_UNAVAILABLE
 
@@ -47,8 +45,8 @@ class JwkSet:
     """The keys of one document that may verify tokens."""
 
     def __init__(self, document: bytes) -> None:
-        """Raises ValueError if the document is not a JWK set or if no key in it can verify
-        tokens."""
+        """Parse ``document``. Raises ValueError if it is not a JWK set or has no key that can
+        verify tokens."""
         self.document: Final = document
         try:
             parsed = json.loads(document)
@@ -58,14 +56,14 @@ class JwkSet:
             raise ValueError("it is not JSON") from None
         listed = parsed.get("keys") if isinstance(parsed, dict) else None
         if not isinstance(listed, list) or len(listed) > _MAX_KEYS:
-            raise ValueError(f"it is not a JWK set: an object with 'keys', at most {_MAX_KEYS}")
+            raise ValueError(f"it is not a JWK set: an object with at most {_MAX_KEYS} 'keys'")
         self._keys: Final = [
             (key, algorithms)
             for key in listed
             if isinstance(key, dict) and (algorithms := _usable_algorithms(key))
         ]
         if not self._keys:
-            raise ValueError("none of its keys can verify tokens")
+            raise ValueError("it has no key that can verify tokens")
         self._parsed_keys: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
 
     def find(self, key_id: str | None, algorithm: str) -> PyJWK | None:
@@ -73,12 +71,12 @@ class JwkSet:
         the token has no ``kid``, exactly one key must have that algorithm."""
         cache_key = (key_id, algorithm)
         if cache_key not in self._parsed_keys:
-            fitting = [
+            matching = [
                 key
                 for key, usable in self._keys
                 if algorithm in usable and (key_id is None or key.get("kid") == key_id)
             ]
-            key_object = _parse_key(fitting[0], algorithm) if len(fitting) == 1 else None
+            key_object = _parse_key(matching[0], algorithm) if len(matching) == 1 else None
             if key_object is None:
                 return None  # not cached: clients choose the key id
             self._parsed_keys[cache_key] = key_object
@@ -109,42 +107,24 @@ def _parse_key(key: dict[str, Any], algorithm: str) -> PyJWK | None:
 
 
 class JwkSource(Protocol):
-    """A source of keys."""
+    """A source of keys: ``JwkUrlSource``, or a ``WatchedFile``."""
 
-    def current_keys(self, now: float) -> JwkSet | None:
+    def current_if_checked(self, now: float) -> JwkSet | None:
         """Return the keys at ``now``, or None if no keys are loaded or the keys must be read
         again."""
         ...
 
-    async def keys(self, now: float) -> JwkSet | None:
+    async def current(self, now: float) -> JwkSet | None:
         """Return the keys at ``now`` (``time.monotonic``), or None if no keys are loaded."""
         ...
 
-    async def refreshed_keys(self, now: float) -> JwkSet | None:
+    async def refreshed(self, now: float) -> JwkSet | None:
         """Return the keys for a token whose key is unknown, fetched again if possible."""
         ...
 
 
-class JwkFileSource:
-    """Keys from a file."""
-
-    def __init__(self, file: WatchedFile[JwkSet]) -> None:
-        self._file: Final = file
-
-    def current_keys(self, now: float) -> JwkSet | None:
-        """Return the keys in the file, or None if the file is due to be checked."""
-        return self._file.current_if_checked(now)
-
-    async def keys(self, now: float) -> JwkSet | None:
-        return await self._file.current(now)
-
-    refreshed_keys = keys
-    """A token with an unknown key causes no extra check, because the file is checked often
-    enough."""
-
-
 class JwkUrlSource:
-    """Keys from a URL (rule 2). ``name`` is the issuer's name in the log."""
+    """Keys from a URL (rule 2)."""
 
     def __init__(
         self,
@@ -153,8 +133,8 @@ class JwkUrlSource:
         refresh: float,
         on_failure: Callable[[], None],
     ) -> None:
-        """``fetch`` raises GatewayError; ``refresh`` is in seconds; ``on_failure`` is called when
-        a fetch fails."""
+        """``name`` is the issuer's name in the log. ``fetch`` raises GatewayError. ``refresh`` is
+        the refresh interval in seconds. ``on_failure`` is called when a fetch fails."""
         self._name: Final = name
         self._fetch: Final = fetch
         self._refresh: Final = refresh
@@ -164,12 +144,12 @@ class JwkUrlSource:
         self._next_fetch = 0.0  # the earliest time of the next fetch
         self._fetch_task: asyncio.Task[None] | None = None
 
-    def current_keys(self, now: float) -> JwkSet | None:
+    def current_if_checked(self, now: float) -> JwkSet | None:
         """Return the keys, or None if the keys are due to be fetched."""
         is_due = now >= self._refresh_at and now >= self._next_fetch
         return None if is_due else self._keys
 
-    async def keys(self, now: float) -> JwkSet | None:
+    async def current(self, now: float) -> JwkSet | None:
         """Return the keys. If they are due to be fetched, one request fetches them. Other requests
         wait for the fetch only if there are no keys, or if the last fetch was much longer ago than
         ``refresh``."""
@@ -179,8 +159,8 @@ class JwkUrlSource:
                 await self._join_fetch(now)
         return self._keys
 
-    async def refreshed_keys(self, now: float) -> JwkSet | None:
-        """Fetch and return the keys, unless they have just been fetched."""
+    async def refreshed(self, now: float) -> JwkSet | None:
+        """Return the keys, and first fetch them again if the last fetch is long enough ago."""
         if now >= self._next_fetch:
             await self._join_fetch(now)
         return self._keys

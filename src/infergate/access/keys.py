@@ -1,7 +1,6 @@
 """API keys: long random strings. The gateway stores only their SHA-256 hashes.
 
-A key has 256 random bits and cannot be guessed, so one round of a fast hash is enough.
-"""
+A key has 256 random bits and cannot be guessed, so one round of a fast hash is enough."""
 
 from __future__ import annotations
 

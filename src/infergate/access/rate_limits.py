@@ -4,10 +4,9 @@ It uses the generic cell rate algorithm: a bucket of size ``burst`` drains at a 
 stored as one number, the time at which it will be empty. There is no timer and no list of past
 requests.
 
-1. A request is charged to all of its buckets. If one of them is too full, nothing is charged.
-2. A request larger than a whole bucket passes when the bucket is empty, and overfills it. The
-   average rate is therefore kept, and large requests remain possible.
-"""
+1. A request is charged to all of its buckets. If any bucket is too full, nothing is charged.
+2. A request larger than a bucket passes when the bucket is empty, and overfills the bucket. Large
+   requests therefore remain possible, and the average rate still holds."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from infergate.access.rejection import RejectionReason
+from infergate.access.rejection import RejectionReason, rate_exceeded
 from infergate.access.rules import ANY, RulePermit, TextPredicate, matcher
 from infergate.core.bounded_cache import BoundedCache
 from infergate.routing.table import model_matcher
@@ -69,11 +68,12 @@ class ExceededLimit(NamedTuple):
 
 
 class RateStore(Protocol):
-    """Stores buckets. ``charge`` raises RateStoreUnavailableError while the store cannot be
-    reached."""
+    """Buckets outside this host."""
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that is too full (rule 1)."""
+        """Charge all buckets and return None, or return the bucket that is too full (rule 1).
+        Raises AccessRejected if the store is unavailable and the configured fallback is to reject
+        requests."""
         ...
 
 
@@ -83,10 +83,6 @@ class RateBuckets(Protocol):
     def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
         """Charge all buckets and return None, or return the bucket that is too full (rule 1)."""
         ...
-
-
-class RateStoreUnavailableError(Exception):
-    """The store cannot be reached, and the configuration rejects requests until it can."""
 
 
 def find_exceeded(
@@ -135,16 +131,6 @@ class LocalBuckets:
                 del empty[bucket]
 
 
-class LocalRateStore:
-    """A store on this host, which is always available."""
-
-    def __init__(self, buckets: RateBuckets) -> None:
-        self.buckets: Final = buckets
-
-    async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        return self.buckets.fill(charges, now)
-
-
 class _ChargePlan(NamedTuple):
     """The charges of all requests with the same identity, model and route. A charge counts one
     request or, in a bucket for bytes, one byte."""
@@ -152,20 +138,19 @@ class _ChargePlan(NamedTuple):
     charges: Sequence[BucketCharge]
     reasons: Sequence[RejectionReason]
 
-    def describe(self, exceeded: ExceededLimit | None) -> tuple[RejectionReason, float] | None:
-        """Return the kind of limit that is exceeded and the seconds to wait."""
-        if exceeded is None:
-            return None
-        return self.reasons[exceeded.charge_index], exceeded.wait_seconds
+    def check(self, exceeded: ExceededLimit | None) -> None:
+        """Raise AccessRejected if a limit is exceeded."""
+        if exceeded is not None:
+            raise rate_exceeded(self.reasons[exceeded.charge_index], exceeded.wait_seconds)
 
     def charges_for(self, size: int) -> Sequence[BucketCharge]:
         if RejectionReason.BYTES not in self.reasons:
             return self.charges
         return [
-            BucketCharge(want.bucket, want.cost * size, want.burst)
+            BucketCharge(charge.bucket, charge.cost * size, charge.burst)
             if reason is RejectionReason.BYTES
-            else want
-            for want, reason in zip(self.charges, self.reasons, strict=True)
+            else charge
+            for charge, reason in zip(self.charges, self.reasons, strict=True)
         ]
 
 
@@ -198,36 +183,36 @@ class _CompiledLimit:
 
 
 class RateLimits:
-    """All rate limits of a configuration."""
+    """All rate limits of a configuration. Requests are counted in ``store`` or, if it is None, in
+    ``buckets``."""
 
-    def __init__(self, limits: Sequence[RateLimit], store: RateStore) -> None:
+    def __init__(
+        self, limits: Sequence[RateLimit], buckets: RateBuckets, store: RateStore | None = None
+    ) -> None:
         self._limits: Final = [_CompiledLimit(index, limit) for index, limit in enumerate(limits)]
+        self.buckets: Final = buckets
         self._store: Final = store
-        self._buckets: Final = store.buckets if isinstance(store, LocalRateStore) else None
-        self.is_local: Final = self._buckets is not None
+        self.is_local: Final = store is None
         """Whether the rates are counted on this host."""
         self._plans: Final = BoundedCache[tuple[str, str, str], _ChargePlan](_MAX_CACHED_PLANS)
 
     async def charge(
         self, permit: RulePermit, model: str, route: str, size: int, now: float
-    ) -> tuple[RejectionReason, float] | None:
-        """Charge a request of ``size`` bytes to ``model`` on ``route``. Return None if the request
-        may pass. Otherwise return the kind of limit that it exceeds and the seconds to wait. Raises
-        RateStoreUnavailableError."""
+    ) -> None:
+        """Charge a request of ``size`` bytes to ``model`` on ``route``. Raises AccessRejected."""
+        if self._store is None:
+            self.charge_now(permit, model, route, size, now)
+            return
         plan = self._plan(permit.identity, model, route)
-        if not plan.charges:
-            return None
-        return plan.describe(await self._store.charge(plan.charges_for(size), now))
+        if plan.charges:
+            plan.check(await self._store.charge(plan.charges_for(size), now))
 
-    def charge_now(
-        self, permit: RulePermit, model: str, route: str, size: int, now: float
-    ) -> tuple[RejectionReason, float] | None:
-        """Charge like ``charge``, but without awaiting. The store must be local (``is_local``)."""
+    def charge_now(self, permit: RulePermit, model: str, route: str, size: int, now: float) -> None:
+        """Charge like ``charge``, but without awaiting. Rates must be counted on this host
+        (``is_local``)."""
         plan = self._plan(permit.identity, model, route)
-        if not plan.charges:
-            return None
-        assert self._buckets is not None
-        return plan.describe(self._buckets.fill(plan.charges_for(size), now))
+        if plan.charges:
+            plan.check(self.buckets.fill(plan.charges_for(size), now))
 
     def _plan(self, identity: str, model: str, route: str) -> _ChargePlan:
         key = identity, model, route

@@ -19,12 +19,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from infergate.access.rate_limits import (
-    BucketCharge,
-    ExceededLimit,
-    RateBuckets,
-    RateStoreUnavailableError,
-)
+from infergate.access.rate_limits import BucketCharge, ExceededLimit, RateBuckets
+from infergate.access.rejection import rate_store_unavailable
 from infergate.core.log_events import REDIS_AVAILABLE, REDIS_UNAVAILABLE
 
 _log = logging.getLogger("infergate.access")
@@ -114,9 +110,8 @@ class RedisRateStore:
             self._retry_at = now + RETRY_SECONDS
             if not self._is_unavailable:
                 self._is_unavailable = True
-                _log.error(
-                    "redis cannot count rates (%s); until it can, the fallback is '%s'",
-                    type(error).__name__, self._fallback, extra=REDIS_UNAVAILABLE)  # fmt: skip
+                text = "redis cannot count rates (%s); until it can, the fallback is '%s'"
+                _log.error(text, type(error).__name__, self._fallback, extra=REDIS_UNAVAILABLE)
             return self._charge_fallback(charges, now)
         if self._is_unavailable:
             self._is_unavailable = False
@@ -125,7 +120,7 @@ class RedisRateStore:
 
     def _charge_fallback(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
         if self._fallback == CLOSED:
-            raise RateStoreUnavailableError
+            raise rate_store_unavailable()
         return self._local.fill(charges, now) if self._fallback == LOCAL else None
 
     async def close(self) -> None:

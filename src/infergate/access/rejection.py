@@ -1,7 +1,6 @@
 """The reasons for rejecting a client. Each has an error and a label in the metrics.
 
-No error text contains any part of a credential, or reveals whether a forbidden model exists.
-"""
+No error text contains any part of a credential, or reveals whether a forbidden model exists."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def unknown_key() -> AccessRejected:
 
 
 def invalid_token(public: str = "the token is not valid here", detail: str = "") -> AccessRejected:
-    """Return the rejection of a token that failed verification. ``detail`` is for the log only."""
+    """Return the rejection of a token that failed verification. ``detail`` is only logged."""
     return _invalid(RejectionReason.INVALID_TOKEN, public, detail)
 
 
@@ -72,14 +71,13 @@ def _invalid(reason: RejectionReason, public: str, detail: str = "") -> AccessRe
 
 
 def issuer_keys_unavailable() -> AccessRejected:
-    """Return the rejection of a token whose issuer's keys are unavailable. Its status is not 401,
-    because clients discard a token on 401."""
+    """Return the rejection of a token whose issuer's keys are unavailable. The status is not 401,
+    because a client that receives 401 discards its token."""
     return _overloaded(RejectionReason.KEYS_AWAY, "tokens cannot be checked now")
 
 
 def rate_store_unavailable() -> AccessRejected:
-    """Return the rejection of a request while rates cannot be counted, if the operator chose to
-    reject."""
+    """Return the rejection of a request whose rates cannot be counted."""
     return _overloaded(RejectionReason.STORE_AWAY, "rates cannot be counted now")
 
 

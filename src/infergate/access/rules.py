@@ -3,9 +3,8 @@
 1. A rule can only allow requests. A request that no rule allows is rejected, and the order of rules
    is irrelevant.
 2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
-3. A rule for any model allows operations on the server; operations that change the server need a
-   rule for all models.
-"""
+3. A rule for any model allows operations on the server. Operations that change the server need a
+   rule for all models."""
 
 from __future__ import annotations
 
@@ -57,8 +56,8 @@ RULE_OPERATIONS: Final[Mapping[type, str]] = MappingProxyType(
 """The name of each operation in rules."""
 STATE_CHANGING: Final = frozenset({REPOSITORY, SETTINGS, SHARED_MEMORY})
 _SERVER_WIDE: Final = frozenset({REPOSITORY, SETTINGS})
-"""Operations that affect all models when they are used on the server. Shared memory regions belong
-to no model."""
+"""Operations that affect all models when they are used on the server. Operations on shared memory
+do not affect models."""
 _MODEL_OPERATIONS: Final = frozenset(
     {
         InferRequest,
@@ -69,8 +68,8 @@ _MODEL_OPERATIONS: Final = frozenset(
         messages.ModelUnloadRequest,
     }
 )
-"""Operations that always concern a model. For these, an empty name is not special, because a route
-for all models may lead to a backend that has only one model."""
+"""Operations on a model. Their model name may be empty, because a route for all models may lead to
+a backend with only one model."""
 _SPACE_SEPARATED_CLAIMS: Final = frozenset({"scope", "scp"})
 """Claims that hold words separated by spaces (RFC 8693, 4.2)."""
 
@@ -197,7 +196,7 @@ class RulePermit:
         cached = self._decisions.get(key)
         if cached is not None:
             return cached
-        allowed = any(grant.allows(operation, model) for grant in self._rules)
+        allowed = any(rule.allows(operation, model) for rule in self._rules)
         if len(model) <= _MAX_CACHED_MODEL_CHARS:
             self._decisions[key] = allowed
         return allowed
@@ -213,13 +212,13 @@ class AccessRules:
 
     def permit_for(self, identity: str, claims: Claims = NO_CLAIMS) -> RulePermit:
         """Return the permit of ``identity``, whose token has ``claims``."""
-        grants = [grant for grant in self._rules if grant.applies_to(identity, claims)]
-        return RulePermit(identity, grants, self._share_of(identity))
+        applicable = [rule for rule in self._rules if rule.applies_to(identity, claims)]
+        return RulePermit(identity, applicable, self._share_of(identity))
 
     def _share_of(self, identity: str) -> ClientShare:
         return next((share for matches, share in self._shares if matches(identity)), DEFAULT_SHARE)
 
     def anonymous_permit(self) -> RulePermit | None:
         """Return the permit of anonymous clients, or None if no rule is for them."""
-        grants = [grant for grant in self._rules if grant.applies_to(ANONYMOUS, NO_CLAIMS)]
-        return RulePermit(ANONYMOUS, grants, self._share_of(ANONYMOUS)) if grants else None
+        is_permitted = any(rule.applies_to(ANONYMOUS, NO_CLAIMS) for rule in self._rules)
+        return self.permit_for(ANONYMOUS) if is_permitted else None

@@ -3,10 +3,9 @@
 The buckets are in a table of fixed size. The hash of a bucket's name selects its row. Each use
 locks the table for microseconds.
 
-1. A new bucket in a full row replaces the bucket that will be empty first, so that the smallest
-   count is lost.
-2. Counts survive the process that wrote them.
-"""
+1. A new bucket in a full row replaces the bucket that will be empty first, which loses the smallest
+   count.
+2. Counts survive the process that wrote them."""
 
 from __future__ import annotations
 
@@ -29,11 +28,10 @@ _TABLE_BYTES: Final = 2 * _ROW_COUNT * _SLOTS_PER_ROW * _NUMBER_BYTES
 
 class SharedBuckets:
     """Buckets in the memory of the file ``fd``, which the caller keeps open. ``limits_id``
-    separates buckets of the same name in different configurations: a new configuration starts with
-    empty buckets.
+    identifies the configuration of the limits, so that a new configuration starts with empty
+    buckets.
 
-    Times are from the system's monotonic clock, which is the same for all processes.
-    """
+    Times are from the system's monotonic clock, which is the same for all processes."""
 
     def __init__(self, fd: int, limits_id: bytes) -> None:
         memory = memoryview(mmap.mmap(fd, _TABLE_BYTES))

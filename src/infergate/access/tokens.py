@@ -2,10 +2,9 @@
 
 1. The token's issuer and audience must be configured, its algorithm must be allowed, its key must
    be one of the issuer's keys, and it must have an expiry time.
-2. The reason for rejecting a signature is only logged. The client learns that a token with a valid
-   signature has expired, because its owner has to get a new token.
-3. A verified token is cached by its hash until it expires or its issuer's keys change.
-"""
+2. The reason for rejecting a signature is only logged. If a token with a valid signature has
+   expired, the client is informed, because it has to get a new token.
+3. A verified token is cached by its hash until it expires or its issuer's keys change."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class JwtVerifier:
         cached = self._cache.get(digest)
         if (
             cached is None
-            or cached.issuer.source.current_keys(now) is not cached.keys
+            or cached.issuer.source.current_if_checked(now) is not cached.keys
             or wall_time >= cached.expires_at
         ):
             return None
@@ -83,7 +82,7 @@ class JwtVerifier:
         digest = hashlib.sha256(token.encode()).digest()
         cached = self._cache.get(digest)
         if cached is not None:
-            keys = await cached.issuer.source.keys(now)
+            keys = await cached.issuer.source.current(now)
             if keys is cached.keys and wall_time < cached.expires_at:
                 self._cache.move_to_end(digest)
                 return cached.permit
@@ -96,10 +95,10 @@ class JwtVerifier:
 
     async def _verify_signature(self, token: str, now: float) -> _CachedToken:
         issuer, key_id, algorithm = self._read_unverified(token)
-        keys = await issuer.source.keys(now)
+        keys = await issuer.source.current(now)
         key = None if keys is None else keys.find(key_id, algorithm)
         if key is None:
-            keys = await issuer.source.refreshed_keys(now)
+            keys = await issuer.source.refreshed(now)
             key = None if keys is None else keys.find(key_id, algorithm)
         if keys is None:
             raise issuer_keys_unavailable()

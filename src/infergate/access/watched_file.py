@@ -1,10 +1,9 @@
 """A file that is read again when it changes.
 
-The file is checked when its content is needed, at most once a second, so removed entries stay valid
-for at most a second. Symbolic links, as in secrets mounted by Kubernetes, are followed.
+The file is checked when its content is needed, but at most once a second. A removed entry therefore
+stays valid for at most a second. Symbolic links, as in secrets mounted by Kubernetes, are followed.
 
-If the file cannot be read or parsed, the previous content stays valid and the error is logged.
-"""
+If the file cannot be read or parsed, the previous content stays valid and the error is logged."""
 
 from __future__ import annotations
 
@@ -58,6 +57,9 @@ class WatchedFile(Generic[T]):
                     self._check_count += 1
                     self._next_check = now + CHECK_INTERVAL_SECONDS
         return self._value
+
+    refreshed = current
+    """An unknown key does not cause an extra check, because the file is checked every second."""
 
     async def _check(self) -> None:
         try:

@@ -34,8 +34,9 @@ from infergate.config.fields import (
     PositiveSize,
     Priority,
     Weight,
+    YamlValue,
 )
-from infergate.config.mistakes import Finding, suggestion
+from infergate.config.mistakes import Finding, duplicates, suggestion
 from infergate.config.section import Section
 from infergate.config.values import Url, describe_value, parse_size, parse_text, parse_url
 from infergate.core.priorities import HIGHEST_PRIORITY
@@ -45,9 +46,9 @@ from infergate.routing.table import is_glob, is_regex
 _RATE: Final = re.compile(r"([^/]+)/ ?(s|m|h)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,8}")
-_REDIS: Final = ("redis", "rediss", "unix")
+_REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
 _PREFIXES: Final = (rules.KEY_PREFIX, rules.TOKEN_PREFIX, rules.CERTIFICATE_PREFIX)
-_PROVIDER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ISSUER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +87,14 @@ def _parse_count(text: str) -> int:
 
 
 def _parse_redis(value: Any) -> str:
-    """Check a Redis URL. Error messages omit the URL, because it may hold a password."""
+    """Parse a Redis URL. Error messages omit the URL, because it may hold a password."""
     text = parse_text(value)
     try:
         url = urlsplit(text)
         scheme, _ = url.scheme, url.port
-    except ValueError:  # the error's text may quote a part of the password
+    except ValueError:  # the text of the error may contain a part of the password
         scheme = ""
-    if scheme not in _REDIS:
+    if scheme not in _REDIS_SCHEMES:
         raise ValueError("expected a URL like redis://host:6379/0, rediss://… or unix:///path")
     return text
 
@@ -117,35 +118,20 @@ def _check_keys(value: Any, handler: ValidatorFunctionWrapHandler) -> Path:
     return path
 
 
+_parse_request_rate: Final = _rate_parser(_parse_count, "100/s, 600/m or 10000/h")
+_parse_byte_rate: Final = _rate_parser(parse_size, "10MiB/s or 1GiB/m")
 RequestRate = Annotated[
-    InstanceOf[ConfiguredRate],
-    BeforeValidator(_rate_parser(_parse_count, "100/s, 600/m or 10000/h")),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "rate", "examples": ["100/s"]}),
+    InstanceOf[ConfiguredRate], YamlValue(_parse_request_rate, "rate", str, examples=["100/s"])
 ]
 ByteRate = Annotated[
     InstanceOf[ConfiguredRate],
-    BeforeValidator(_rate_parser(parse_size, "10MiB/s or 1GiB/m")),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "size in a time", "examples": ["10MiB/s"]}),
+    YamlValue(_parse_byte_rate, "size in a time", str, examples=["10MiB/s"]),
 ]
-KeyName = Annotated[
-    str, BeforeValidator(parse_name), WithJsonSchema({"type": "string", "format": "name"})
-]
-KeyHash = Annotated[
-    bytes,
-    BeforeValidator(parse_hash),
-    PlainSerializer(bytes.hex),
-    WithJsonSchema({"type": "string", "format": "SHA-256 in hexadecimal"}),
-]
+KeyName = Annotated[str, YamlValue(parse_name, "name")]
+KeyHash = Annotated[bytes, YamlValue(parse_hash, "SHA-256 in hexadecimal", bytes.hex)]
 ReadableFile = Annotated[FilePath, WrapValidator(_check_readable)]
 KeyFile = Annotated[ReadableFile, WrapValidator(_check_keys)]
-WebUrl = Annotated[
-    InstanceOf[Url],
-    BeforeValidator(parse_url),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "URL"}),
-]
+WebUrl = Annotated[InstanceOf[Url], YamlValue(parse_url, "URL", str)]
 RedisUrl = Annotated[
     str,
     BeforeValidator(_parse_redis),
@@ -168,8 +154,7 @@ Operation = Literal[
 class KeyConfig(Section):
     """An API key, stored as its hash. `infergate key` generates a key and its hash.
 
-    Example: `{name: ci, sha256: "${CI_KEY_SHA256}"}`.
-    """
+    Example: `{name: ci, sha256: "${CI_KEY_SHA256}"}`."""
 
     name: KeyName = Field(
         description="The name of the key's owner. The owner's identity in rules is `key:<name>`. "
@@ -194,8 +179,8 @@ class JwtConfig(Section):
     )
     audiences: tuple[Name, ...] = Field(
         min_length=1,
-        description="Accepted audiences: the claim `aud` must contain one of them. Example: "
-        "`[infergate]`.",
+        description="Accepted audiences. The claim `aud` must contain at least one of these names. "
+        "Example: `[infergate]`.",
     )
     jwks_file: ReadableFile | None = Field(
         default=None,
@@ -212,8 +197,8 @@ class JwtConfig(Section):
     algorithms: tuple[Algorithm, ...] = Field(
         default=("RS256", "ES256"),
         min_length=1,
-        description="Accepted signature algorithms. Shared secrets (HS256) and `none` are not "
-        "supported.",
+        description="Accepted signature algorithms. Shared secrets (HS256) and the algorithm "
+        "`none` are not supported.",
     )
     leeway: Duration = Field(
         default=10.0,
@@ -229,7 +214,7 @@ class JwtConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _has_keys(self) -> Self:
+    def _check_key_source(self) -> Self:
         if (self.jwks_file is None) == (self.jwks_url is None):
             raise ValueError("exactly one of jwks_file and jwks_url is required")
         if self.jwks_url is not None and self.jwks_url.scheme not in ("http", "https"):
@@ -239,10 +224,9 @@ class JwtConfig(Section):
 
 class RuleConfig(Section):
     """An authorization rule, which allows clients to run operations on models. Requests that no
-    rule allows are refused.
+    rule allows are rejected.
 
-    Example: `{who: ["key:ci"], models: [bert-*]}`.
-    """
+    Example: `{who: ["key:ci"], models: [bert-*]}`."""
 
     who: tuple[Pattern, ...] = Field(
         min_length=1,
@@ -253,14 +237,14 @@ class RuleConfig(Section):
     )
     claims: dict[str, tuple[Pattern, ...]] = Field(
         default={},
-        description="Required claims: the client's token must have all of them, each with one of "
-        "the values. Example: `{groups: [ml-*]}`. `realm_access.roles` refers to a nested claim; "
-        "`scope` is a list of words separated by spaces.",
+        description="Required claims. The client's token must have all of these claims, each with "
+        "one of the given values. Example: `{groups: [ml-*]}`. `realm_access.roles` refers to a "
+        "nested claim; `scope` is a list of words separated by spaces.",
     )
     models: tuple[Pattern, ...] = Field(
         default=("*",),
         description="Model names, globs or regular expressions, as in `routes`. Operations that "
-        "affect the whole server require `*`. Example: `[bert-*, resnet50]`.",
+        "affect the entire server require `*`. Example: `[bert-*, resnet50]`.",
     )
     operations: tuple[Operation, ...] = Field(
         default=("infer", "metadata"),
@@ -274,10 +258,9 @@ class RuleConfig(Section):
 
 class RateConfig(Section):
     """A rate limit (token bucket). A request counts against every rate limit that matches it, and
-    is refused if it exceeds any of them.
+    is rejected if it exceeds any of them.
 
-    Example: `{who: ["key:*"], requests: 100/s}`.
-    """
+    Example: `{who: ["key:*"], requests: 100/s}`."""
 
     who: tuple[Pattern, ...] = Field(
         default=("*",),
@@ -303,8 +286,8 @@ class RateConfig(Section):
     )
     requests_burst: Positive | None = Field(
         default=None,
-        description="Burst size: the number of requests accepted at once. By default, it equals "
-        "the number in `requests`. Example: `200`.",
+        description="Burst size: the number of requests that may arrive at the same time. By "
+        "default, it equals the number in `requests`. Example: `200`.",
     )
     bytes: ByteRate | None = Field(
         default=None,
@@ -319,7 +302,7 @@ class RateConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _counts(self) -> Self:
+    def _check_rates(self) -> Self:
         if self.requests is None and self.bytes is None:
             raise ValueError("requests, bytes or both are required")
         for key in ("requests", "bytes"):
@@ -330,10 +313,9 @@ class RateConfig(Section):
 
 class ShareConfig(Section):
     """The share of clients in the queues of backends (`backends.<name>.limits.max_requests`). Each
-    client that matches has this share for itself. The first entry that matches a client applies.
+    matching client gets this share separately. The first entry that matches a client applies.
 
-    Example: `{who: ["key:batch"], weight: 0.5, highest_priority: 7}`.
-    """
+    Example: `{who: ["key:batch"], weight: 0.5, highest_priority: 7}`."""
 
     who: tuple[Pattern, ...] = Field(
         default=("*",),
@@ -342,21 +324,20 @@ class ShareConfig(Section):
     )
     weight: Weight = Field(
         default=1.0,
-        description="While clients wait for the same backend with the same priority, each gets "
-        "slots in proportion to its weight. Example: `4`.",
+        description="While clients wait for the same backend with the same priority, each client "
+        "gets slots in proportion to its weight. Example: `4`.",
     )
     highest_priority: Priority = Field(
         default=HIGHEST_PRIORITY,
-        description="The highest priority that requests of the client get, from `1` (the highest) "
-        "to `9`. It replaces a higher priority. Example: `5`.",
+        description="The highest priority of the client's requests, from `1` (the highest) to `9`. "
+        "It replaces a higher priority. Example: `5`.",
     )
 
 
 class RedisConfig(Section):
     """A Redis server, version 5 or later, with which several gateways share rate limits.
 
-    Example: `redis: {url: "${REDIS_URL}"}`.
-    """
+    Example: `redis: {url: "${REDIS_URL}"}`."""
 
     url: RedisUrl
     timeout: PositiveDuration = Field(
@@ -365,15 +346,15 @@ class RedisConfig(Section):
     )
     when_unavailable: Literal["local", "open", "closed"] = Field(
         default="local",
-        description="Behavior while Redis does not respond. With `local`, each gateway applies "
-        "the limits on its own. With `open`, requests are not limited. With `closed`, requests "
-        "that a rate limit matches are refused.",
+        description="Behavior while Redis does not respond. With `local`, each gateway counts "
+        "separately. With `open`, requests are not limited. With `closed`, requests "
+        "that a rate limit matches are rejected.",
     )
 
 
 class AccessConfig(Section):
     """Access control. Without this section, all clients may use everything. With it, requests that
-    no rule allows are refused (docs/access.md)."""
+    no rule allows are rejected (docs/access.md)."""
 
     keys: tuple[KeyConfig, ...] = Field(default=(), description="API keys.")
     keys_file: KeyFile | None = Field(
@@ -403,8 +384,8 @@ class AccessConfig(Section):
     )
     redis: RedisConfig | None = Field(
         default=None,
-        description="Shared storage for rate limits. If unset, rates are counted in memory, which "
-        "the workers of a gateway share but separate gateways do not. Requires `pip install "
+        description="Shared storage for rate limits. By default, rates are counted in memory, "
+        "which the workers of a gateway share but separate gateways do not. Requires `pip install "
         "infergate[redis]`.",
     )
     open_health: bool = Field(
@@ -415,7 +396,7 @@ class AccessConfig(Section):
 
 
 def check_access(access: AccessConfig) -> Iterator[Finding]:
-    """Yield the errors that involve several entries of ``access``."""
+    """Yield the conflicts between the entries of ``access``."""
     checks = (_packages, _issuers, _keys, _rules, _shares)
     for path, message in chain.from_iterable(check(access) for check in checks):
         yield ("access", *path), message
@@ -432,47 +413,39 @@ def _packages(access: AccessConfig) -> Iterator[Finding]:
 
 
 def _issuers(access: AccessConfig) -> Iterator[Finding]:
-    first: dict[str, str] = {}
-    for name, jwt in access.jwt.items():
-        if not _PROVIDER.fullmatch(name):
+    for name in access.jwt:
+        if not _ISSUER_NAME.fullmatch(name):
             yield ("jwt", name), "the name may contain only letters, digits and . _ -"
-        if jwt.issuer in first:
-            yield ("jwt", name, "issuer"), f"the same issuer as that of '{first[jwt.issuer]}'"
-        first.setdefault(jwt.issuer, name)
+    for name, earlier, _ in duplicates((name, jwt.issuer) for name, jwt in access.jwt.items()):
+        yield ("jwt", name, "issuer"), f"'{earlier}' already has this issuer"
 
 
 def _keys(access: AccessConfig) -> Iterator[Finding]:
-    first: dict[bytes, str] = {}
-    for index, key in enumerate(access.keys):
-        if key.sha256 in first:
-            yield ("keys", index, "sha256"), f"the same key as that of '{first[key.sha256]}'"
-        first.setdefault(key.sha256, key.name)
+    for index, earlier, _ in duplicates(enumerate(key.sha256 for key in access.keys)):
+        yield ("keys", index, "sha256"), f"'{access.keys[earlier].name}' already has this key"
 
 
 def _rules(access: AccessConfig) -> Iterator[Finding]:
-    entries = [("rules", i, entry.who) for i, entry in enumerate(access.rules)]
-    entries += [("rates", i, entry.who) for i, entry in enumerate(access.rates)]
-    entries += [("shares", i, entry.who) for i, entry in enumerate(access.shares)]
-    for section, index, patterns in entries:
-        for position, who in enumerate(patterns):
-            if (problem := _identity_problem(who, access)) is not None:
-                yield (section, index, "who", position), problem
+    for section in ("rules", "rates", "shares"):
+        for index, entry in enumerate(getattr(access, section)):
+            for position, who in enumerate(entry.who):
+                if (problem := _identity_problem(who, access)) is not None:
+                    yield (section, index, "who", position), problem
     for index, rule in enumerate(access.rules):
         if rule.claims and not access.jwt:
-            yield (
-                ("rules", index, "claims"),
-                "claims require tokens: there is no section access.jwt",
-            )
+            problem = "claims require tokens: there is no section access.jwt"
+            yield ("rules", index, "claims"), problem
         if "health" in rule.operations and access.open_health:
-            message = "health is open to all clients unless open_health is false"
+            message = "health is open to all clients while open_health is true"
             yield ("rules", index, "operations"), message
 
 
 def _shares(access: AccessConfig) -> Iterator[Finding]:
-    catch_all = [rules.ANY in share.who for share in access.shares]
-    for index in range(len(catch_all)):
-        if any(catch_all[:index]):
+    is_covered = False
+    for index, share in enumerate(access.shares):
+        if is_covered:
             yield ("shares", index), "an earlier entry matches all clients"
+        is_covered |= rules.ANY in share.who
 
 
 def _identity_problem(who: str, access: AccessConfig) -> str | None:

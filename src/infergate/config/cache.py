@@ -15,8 +15,7 @@ from infergate.core.limits import KIB, MIB
 class RouteCacheConfig(Section):
     """The response cache of a route (docs/cache.md).
 
-    Example: `cache: {ttl: 5m}`.
-    """
+    Example: `cache: {ttl: 5m}`."""
 
     ttl: PositiveDuration = Field(
         description="How long a response may be used. Example: `5m`. Loading or unloading a model "
@@ -31,22 +30,21 @@ class RouteCacheConfig(Section):
     min_uses: Literal[1, 2] = Field(
         default=1,
         description="With `2`, a response is cached only when its inference occurs for the second "
-        "time. Inferences that never occur again then cost hardly any CPU and no memory. Identical "
+        "time. Inferences that occur only once then cost hardly any CPU and no memory. Identical "
         "concurrent inferences that are new may be sent twice.",
     )
     ignore_parameters: tuple[Name, ...] = Field(
         default=("priority", "timeout"),
-        description="Names of request parameters that cannot change the response. Requests that "
-        "differ only in them are equal. All other parameters must be equal.",
+        description="Names of request parameters that do not affect the response. Requests that "
+        "differ only in these parameters share a cached response.",
     )
 
 
 class CacheRedisConfig(Section):
     """A Redis or Valkey server in which several gateways share cached responses. While it does not
-    respond, the gateways use their memory only.
+    respond, each gateway uses only its own memory.
 
-    Example: `redis: {url: "${REDIS_URL}"}`.
-    """
+    Example: `redis: {url: "${REDIS_URL}"}`."""
 
     url: RedisUrl
     timeout: PositiveDuration = Field(
@@ -70,6 +68,6 @@ class CacheConfig(Section):
     )
     redis: CacheRedisConfig | None = Field(
         default=None,
-        description="Further storage that several gateways share, and that outlasts restarts. By "
-        "default, responses are cached only in memory. Requires `pip install infergate[redis]`.",
+        description="Additional storage that several gateways share, and that outlives restarts. "
+        "By default, responses are cached only in memory. Requires `pip install infergate[redis]`.",
     )

@@ -10,11 +10,11 @@ from typing import Final
 from infergate.config import protocols
 from infergate.config.access import check_access
 from infergate.config.comparison_checks import comparison_findings
-from infergate.config.mistakes import Finding, KeyPath, format_path, suggestion
+from infergate.config.mistakes import Finding, KeyPath, duplicates, format_path, suggestion
 from infergate.config.models import TensorConfig
 from infergate.config.names import name_findings
 from infergate.config.outline import Outline
-from infergate.config.plugins import codec_findings, hook_findings, model_findings
+from infergate.config.plugins import class_findings, codec_findings
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.routes import RouteConfig, named_backends, named_rewrites
 from infergate.config.schema import BackendConfig
@@ -29,13 +29,12 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 _CATCH_ALL: Final = frozenset({"*", "/.*/", "/.+/"})
 ONE_WORKER: Final = (
     "shared memory requires a single worker: a region is registered with one process, but another "
-    "one may accept the client's next connection"
+    "process may accept the client's next connection"
 )
 _OPEN_ACTIONS: Final = (
     "anyone who can connect to the admin port could send requests to every model, bypassing "
     "'access': set listeners.admin.keys"
 )
-_NO_RECORDING: Final = "record requires the section 'recording', which names a folder"
 _GROUP: Final = re.compile(r"\\(?:[0-9]|g<)")
 
 
@@ -51,13 +50,10 @@ def check(outline: Outline) -> Iterator[Finding]:
         if backend is not None:
             yield from _schemes(name, backend)
             yield from _loops(name, backend, outline.listeners)
-    if outline.backends is not None:
-        yield from _targets(outline.routes, outline.backends)
+    for index, route in outline.routes.items():
+        for path, message in _route(route, outline):
+            yield ("routes", index, *path), message
     yield from _plugins(outline)
-    yield from _rewrites(outline.routes)
-    yield from _options(outline.routes)
-    yield from _casts(outline.routes)
-    yield from _recording(outline)
     yield from _logged(outline)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
@@ -78,10 +74,8 @@ def _listeners(listeners: Mapping[KeyPath, Address]) -> Iterator[Finding]:
     for path, address in listeners.items():
         for other, taken in earlier.items():
             if _collide(address, taken):
-                yield (
-                    ("listeners", *path, "address"),
-                    f"{address} is already used by the listener '{format_path(other)}' ({taken})",
-                )
+                used = f"is already used by the listener '{format_path(other)}' ({taken})"
+                yield ("listeners", *path, "address"), f"{address} {used}"
                 break
         earlier[path] = address
 
@@ -104,14 +98,14 @@ def _schemes(name: str, backend: BackendConfig) -> Iterator[Finding]:
     schemes = protocols.schemes(backend.protocol)
     if not schemes:
         return
-    first: dict[str, int] = {}
     for index, url in enumerate(backend.endpoints):
-        path = ("backends", name, "endpoints", index)
         if (problem := _url_problem(url, backend.protocol, schemes)) is not None:
-            yield path, problem
-        if (same := first.setdefault(str(url), index)) != index:  # both would share metrics
-            reason = f"is the same as endpoints[{same}]; to set its share use 'weight'"
-            yield path, f"'{url.display_name}' {reason}"
+            yield ("backends", name, "endpoints", index), problem
+    # Equal endpoints would share their metrics.
+    for index, same, _ in duplicates(enumerate(map(str, backend.endpoints))):
+        shown = backend.endpoints[index].display_name
+        problem = f"'{shown}' is the same as endpoints[{same}]; to set its share use 'weight'"
+        yield ("backends", name, "endpoints", index), problem
 
 
 def _loops(
@@ -150,55 +144,50 @@ def _url_form(scheme: str) -> str:
     return f"{scheme}:/path" if scheme in protocols.UNIX_SCHEMES else f"{scheme}://"
 
 
-def _targets(
-    routes: Mapping[int, RouteConfig], backends: Mapping[str, BackendConfig | None]
-) -> Iterator[Finding]:
-    for index, route in routes.items():
-        for path, name in named_backends(route):
-            if name not in backends:
-                problem = f"there is no backend '{name}'{suggestion(name, backends)}"
-                yield ("routes", index, *path), problem
+def _route(route: RouteConfig, outline: Outline) -> Iterator[Finding]:
+    """Yield the errors in ``route``, with their paths below it."""
+    for path, name in named_backends(route):
+        if outline.backends is not None and name not in outline.backends:
+            yield path, f"there is no backend '{name}'{suggestion(name, outline.backends)}"
+    for position, name in enumerate(route.hooks):
+        if name not in outline.hooks:
+            problem = f"there is no hook '{name}'{suggestion(name, outline.hooks)}"
+            yield ("hooks", position), problem
+    for position, _, name in duplicates(enumerate(route.hooks)):
+        yield ("hooks", position), f"the hook '{name}' is listed twice"
+    for path, rewrite in named_rewrites(route):
+        yield from _rewrite(path, route.model, rewrite)
+    yield from _contradictions(route)
+    for name, target in route.cast.items():
+        if (cast_problem := _cast_problem(name, target)) is not None:
+            yield ("cast", name), cast_problem
+    if route.record is not None and not outline.has_recording:
+        yield ("record",), "record requires the section 'recording', which names a folder"
 
 
 def _plugins(outline: Outline) -> Iterator[Finding]:
-    for index, route in outline.routes.items():
-        for position, name in enumerate(route.hooks):
-            path: KeyPath = ("routes", index, "hooks", position)
-            if name not in outline.hooks:
-                yield path, f"there is no hook '{name}'{suggestion(name, outline.hooks)}"
-            if name in route.hooks[:position]:
-                yield path, f"the hook '{name}' is listed twice"
-    yield from hook_findings(outline.hooks)
+    for name, hook in outline.hooks.items():
+        if hook is not None:
+            yield from class_findings(("hooks", name), "hook", hook.hook, hook.options)
     for name, backend in (outline.backends or {}).items():
         if backend is None or backend.protocol == protocols.BUILTIN:
             continue
         if backend.protocol == protocols.PYTHON:
-            yield from model_findings(name, backend.model, backend.options)
+            yield from class_findings(("backends", name), "model", backend.model, backend.options)
         else:
-            path = ("backends", name, "options")
+            path: KeyPath = ("backends", name, "options")
             yield from codec_findings(path, backend.protocol, backend.options)
     for protocol, options in outline.codec_options.items():
         yield from codec_findings(("listeners", "codecs", protocol), protocol, options)
-
-
-def _rewrites(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
-    for index, route in routes.items():
-        for path, rewrite in named_rewrites(route):
-            yield from _rewrite(("routes", index, *path), route.model, rewrite)
 
 
 def _rewrite(path: KeyPath, pattern: str, rewrite: RewriteConfig) -> Iterator[Finding]:
     if (problem := _template_problem(pattern, rewrite.model)) is not None:
         yield (*path, "model"), problem
     for side, names in (("inputs", rewrite.inputs), ("outputs", rewrite.outputs)):
-        first: dict[str, str] = {}
-        for client_name, backend_name in names.items():
-            if backend_name in first:
-                yield (
-                    (*path, side, client_name),
-                    f"'{first[backend_name]}' is already rewritten to '{backend_name}'",
-                )
-            first.setdefault(backend_name, client_name)
+        for client_name, earlier, backend_name in duplicates(names.items()):
+            problem = f"'{earlier}' is already rewritten to '{backend_name}'"
+            yield (*path, side, client_name), problem
 
 
 def _template_problem(pattern: str, template: str) -> str | None:
@@ -214,12 +203,6 @@ def _template_problem(pattern: str, template: str) -> str | None:
     return None
 
 
-def _options(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
-    for index, route in routes.items():
-        for path, message in _contradictions(route):
-            yield ("routes", index, *path), message
-
-
 def _contradictions(route: RouteConfig) -> Iterator[Finding]:
     if not route.idempotent:
         reason = "requires 'idempotent: true', since it may send a request twice"
@@ -228,10 +211,8 @@ def _contradictions(route: RouteConfig) -> Iterator[Finding]:
         if route.retry.per_try_timeout is not None:
             yield ("retry", "per_try_timeout"), f"per_try_timeout {reason}"
         if route.cache is not None:
-            yield (
-                ("cache",),
-                "cache requires 'idempotent: true', since it skips repeated inferences",
-            )
+            problem = "cache requires 'idempotent: true', since it skips repeated inferences"
+            yield ("cache",), problem
     if route.cache is not None and route.split:
         yield ("cache",), "cache excludes split: a response of one target would serve the others"
     total = sum(target.percent for target in route.split)
@@ -252,33 +233,20 @@ def _logged(outline: Outline) -> Iterator[Finding]:
             yield path, "requires the top-level section payload_log, which names the sink"
         earlier = first.setdefault((route.model, route.version), index)
         if outline.routes[earlier].payload_log != route.payload_log:
-            yield path, f"must equal that of routes[{earlier}], which has the same model"
+            yield path, f"must equal payload_log of routes[{earlier}], which has the same model"
 
 
-def _casts(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
-    for index, route in routes.items():
-        for name, target in route.cast.items():
-            if (problem := _cast_problem(name, target)) is not None:
-                yield ("routes", index, "cast", name), problem
-
-
-def _cast_problem(name: str, to: Datatype) -> str | None:
+def _cast_problem(name: str, target: Datatype) -> str | None:
     castable = [datatype.value for datatype in LOSSLESS_TARGETS]
     if name not in DATATYPES_BY_NAME:
         return f"'{name}' is not a datatype{suggestion(name, castable)}"
     if name not in castable:
         return f"all protocols support {name}: only {' and '.join(castable)} can be cast"
     exact = LOSSLESS_TARGETS[DATATYPES_BY_NAME[name]]
-    if to not in exact:
+    if target not in exact:
         allowed = ", ".join(datatype.value for datatype in Datatype if datatype in exact)
-        return f"{name} cannot be cast to {to.value}; expected one of: {allowed}"
+        return f"{name} cannot be cast to {target.value}; expected one of: {allowed}"
     return None
-
-
-def _recording(outline: Outline) -> Iterator[Finding]:
-    for index, route in outline.routes.items():
-        if route.record is not None and not outline.has_recording:
-            yield ("routes", index, "record"), _NO_RECORDING
 
 
 def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
@@ -300,10 +268,8 @@ def _unreachable(routes: Mapping[int, RouteConfig]) -> Iterator[Finding]:
         covering = [i for i in covering if routes[i].headers.items() <= route.headers.items()]
         if covering:
             first = min(covering)
-            yield (
-                ("routes", index, "model"),
-                f"unreachable: routes[{first}] ('{routes[first].model}') matches all its requests",
-            )
+            reason = f"routes[{first}] ('{routes[first].model}') matches all its requests"
+            yield ("routes", index, "model"), f"unreachable: {reason}"
         by_pattern.setdefault(route.model, []).append((index, route.version))
         if is_pattern:
             globs.append((index, route, table.model_matcher(route.model)))
@@ -324,11 +290,5 @@ def _models(outline: Outline) -> Iterator[Finding]:
 
 
 def _tensors(model: str, side: str, tensors: tuple[TensorConfig, ...]) -> Iterator[Finding]:
-    seen: set[str] = set()
-    for index, tensor in enumerate(tensors):
-        if tensor.name in seen:
-            yield (
-                ("models", model, side, index, "name"),
-                f"'{tensor.name}' occurs twice in {side}",
-            )
-        seen.add(tensor.name)
+    for index, _, name in duplicates(enumerate(tensor.name for tensor in tensors)):
+        yield ("models", model, side, index, "name"), f"'{name}' occurs twice in {side}"

@@ -33,8 +33,7 @@ Fraction = Annotated[
 class ToleranceConfig(Section):
     """The tolerance of a datatype. Two elements differ if their difference exceeds both limits.
 
-    Example: `{atol: 1e-5, rtol: 1e-4}`.
-    """
+    Example: `{atol: 1e-5, rtol: 1e-4}`."""
 
     atol: Amount | None = Field(
         default=None,
@@ -50,17 +49,17 @@ class ToleranceConfig(Section):
 
 class OutputRuleConfig(ToleranceConfig):
     """How an output is compared. All given criteria must hold. With `top_k` or `cosine`, single
-    elements are compared only if a tolerance or `quantile` is given too."""
+    elements are compared only if a tolerance or `quantile` is also given."""
 
     quantile: Fraction | None = Field(
         default=None,
-        description="Share of the elements that must be within the tolerance. Example: `0.99`. By "
-        "default, all elements must.",
+        description="Share of the elements that must be within the tolerance. By default, all "
+        "elements must be. Example: `0.99`.",
     )
     top_k: Positive | None = Field(
         default=None,
-        description="Number of largest elements of each row (the last dimension) that must be the "
-        "same, in any order. `1` compares the predicted classes.",
+        description="The positions of this number of largest elements of each row (the last "
+        "dimension) must be equal, in any order. `1` compares the predicted classes.",
     )
     cosine: Fraction | None = Field(
         default=None,
@@ -68,7 +67,8 @@ class OutputRuleConfig(ToleranceConfig):
     )
     ignore: bool = Field(
         default=False,
-        description="A known difference: count it separately, and do not report it as a mismatch.",
+        description="Declare a known difference: differences of this output are counted separately "
+        "and are not mismatches.",
     )
 
 
@@ -79,9 +79,9 @@ class BaselineConfig(Section):
     backend: Text = Field(
         default="",
         description="A second backend that serves the same model on an old server. By default, "
-        "the request is sent once more to the backend that served it, after its response. Rely on "
-        "the default only if an inference may run twice. Requests of a sequence are never sent to "
-        "the same backend twice.",
+        "the request is sent to the serving backend again, after the response. Use the default "
+        "only if an inference may run twice. Requests of a sequence are never sent to the same "
+        "backend twice.",
     )
     percent: Percent = Field(
         default=1.0,
@@ -91,8 +91,8 @@ class BaselineConfig(Section):
 
 
 class KeepConfig(Section):
-    """Stores requests whose responses differ, each in a file that `infergate replay` reads. When
-    the folder is full, nothing is stored until files are removed or exceed `age`."""
+    """Storage of requests whose responses differ. `infergate replay` reads the files. When the
+    folder is full, nothing is stored until files are removed or exceed `age`."""
 
     path: FilePath = Field(
         description="The folder for the files, which have the permissions 600. It must differ "
@@ -118,7 +118,7 @@ class KeepConfig(Section):
 
 class CompareConfig(Section):
     """Comparison of the mirror's responses with the served responses (docs/comparison.md). Clients
-    never wait for it."""
+    never wait for a comparison."""
 
     tolerances: dict[str, ToleranceConfig] = Field(
         default={},
@@ -127,7 +127,7 @@ class CompareConfig(Section):
     )
     outputs: dict[str, OutputRuleConfig] = Field(
         default={},
-        description="Rules of single outputs, by the name that clients use. Example: `{scores: "
+        description="Rules for single outputs, by the name that clients use. Example: `{scores: "
         "{top_k: 1}}`.",
     )
     baseline: BaselineConfig | None = Field(

@@ -45,11 +45,12 @@ def _folders(outline: Outline) -> Iterator[Finding]:
         keep, folder = compare.keep, _absolute(compare.keep.path)
         path: KeyPath = ("routes", index, "mirror", "compare", "keep", "path")
         if folder == recordings:
-            yield path, f"'{keep.path}' is already the folder of recording.path; name another one"
+            problem = f"'{keep.path}' is already the folder of recording.path"
+            yield path, f"{problem}; name another folder"
         earlier, other = first.setdefault(folder, (index, keep))
         if (keep.count, keep.bytes, keep.age) != (other.count, other.bytes, other.age):
-            keys = "count, bytes and age must equal those"
-            yield path, f"'{keep.path}' is already the folder of routes[{earlier}]; {keys}"
+            reason = "both routes must have the same count, bytes and age"
+            yield path, f"'{keep.path}' is already the folder of routes[{earlier}]; {reason}"
 
 
 def _absolute(path: Path) -> str:
@@ -87,7 +88,7 @@ def _rules(
             except ComparisonRuleError as error:
                 yield path, str(error)
         if rule.ignore and rule.model_fields_set != {"ignore"}:
-            yield (*path, "ignore"), "an ignored output has no other rules"
+            yield (*path, "ignore"), "an ignored output cannot have other rules"
 
 
 def _baseline(base: KeyPath, compare: CompareConfig, route: RouteConfig) -> Iterator[Finding]:
@@ -98,5 +99,5 @@ def _baseline(base: KeyPath, compare: CompareConfig, route: RouteConfig) -> Iter
     if baseline.backend == route.mirror.backend:
         yield path, f"'{baseline.backend}' is the mirror itself; name a second old server"
     elif baseline.backend == route.backend:
-        twice = "without 'backend' it gets the request once more"
-        yield path, f"'{baseline.backend}' already serves this route; {twice}"
+        hint = "omit 'backend' to send requests to it twice"
+        yield path, f"'{baseline.backend}' already serves this route; {hint}"

@@ -7,32 +7,25 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from infergate.codecs.base import TransportKind
-from infergate.comparison.rules import (
-    DEFAULT_TOLERANCES,
-    ComparisonRules,
-    OutputRule,
-    Tolerance,
-)
+from infergate.comparison.rules import DEFAULT_TOLERANCES, ComparisonRules, OutputRule, Tolerance
 from infergate.comparison.settings import Baseline, MirrorComparison, MismatchStorage
 from infergate.config import protocols, schema
-from infergate.config.comparison import CompareConfig, KeepConfig, ToleranceConfig
+from infergate.config.comparison import CompareConfig, ToleranceConfig
 from infergate.config.envelopes import EnvelopesConfig
 from infergate.config.listeners import (
     AdditionalListener,
     AdminListener,
-    GraphPipeListener,
     GrpcListener,
     HttpListener,
     SocketListenerConfig,
 )
-from infergate.config.models import TensorConfig
 from infergate.config.payload_log import HttpSinkConfig
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.routes import RouteConfig
 from infergate.config.values import Url
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.limits import DEFAULT_LIMITS, Limits
-from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.messages import ModelMetadata
 from infergate.core.name_rules import NameRule
 from infergate.core.route_policy import RetryPolicy
 from infergate.core.tls_settings import ClientTls, ServerTls
@@ -62,7 +55,12 @@ def _route(route: RouteConfig) -> Route:
         rewrite=_rewrite(route.rewrite),
         timeout=route.timeout,
         idle_timeout=route.idle_timeout,
-        retry=_retry_policy(route),
+        retry=RetryPolicy(
+            route.retry.times,
+            route.idempotent,
+            route.retry.per_try_timeout,
+            None if route.hedge is None else route.hedge.after,
+        ),
         validate=route.validate_,
         labels=route.labels,
         cast={DATATYPES_BY_NAME[name]: substitute for name, substitute in route.cast.items()},
@@ -86,34 +84,26 @@ def _has_layers(route: RouteConfig) -> bool:
     )
 
 
-def _retry_policy(route: RouteConfig) -> RetryPolicy:
-    return RetryPolicy(
-        route.retry.times,
-        route.idempotent,
-        route.retry.per_try_timeout,
-        None if route.hedge is None else route.hedge.after,
-    )
-
-
 def _mirror(route: RouteConfig) -> MirrorTarget | None:
     mirror = route.mirror
     if mirror is None:
         return None
-    return MirrorTarget(
-        mirror.backend,
-        mirror.percent,
-        mirror.max_requests,
-        None if mirror.compare is None else _comparison(mirror.compare),
-        _rewrite(mirror.rewrite or route.rewrite),
-    )
+    comparison = None if mirror.compare is None else _comparison(mirror.compare)
+    rewrite = _rewrite(mirror.rewrite or route.rewrite)
+    return MirrorTarget(mirror.backend, mirror.percent, mirror.max_requests, comparison, rewrite)
 
 
 def _comparison(compare: CompareConfig) -> MirrorComparison:
-    baseline = compare.baseline
+    baseline, keep, storage = compare.baseline, compare.keep, None
+    if keep is not None:
+        redact = keep.redact
+        storage = MismatchStorage(
+            keep.path, keep.count, keep.bytes, keep.age, keep.headers, redact.remove, redact.zero
+        )
     return MirrorComparison(
         comparison_rules(compare),
         None if baseline is None else Baseline(baseline.backend, baseline.percent),
-        None if compare.keep is None else _storage(compare.keep),
+        storage,
     )
 
 
@@ -136,23 +126,11 @@ def _tolerance(datatype: Datatype, config: ToleranceConfig) -> Tolerance:
     )
 
 
-def _storage(keep: KeepConfig) -> MismatchStorage:
-    return MismatchStorage(
-        keep.path,
-        keep.count,
-        keep.bytes,
-        keep.age,
-        keep.headers,
-        keep.redact.remove,
-        keep.redact.zero,
-    )
-
-
 def limits(config: schema.Config, headers: int = 0) -> Limits:
     """Return the limits that codecs and transports enforce.
 
-    ``headers`` is the header size that the protocols of a listener need. It applies unless
-    ``config`` sets ``limits.headers``."""
+    ``headers`` is the header size that the protocols of a listener need. ``limits.headers`` of the
+    configuration takes precedence."""
     values: dict[str, Any] = config.limits.model_dump(by_alias=True)
     if values["headers"] is None:
         values["headers"] = max(headers, DEFAULT_LIMITS.headers)
@@ -162,7 +140,7 @@ def limits(config: schema.Config, headers: int = 0) -> Limits:
 
 
 def addresses(config: schema.Config) -> dict[str, Address]:
-    """Return the address of each enabled listener, by its path in the configuration."""
+    """Return the address of each enabled listener, keyed by its path in the configuration."""
     return {
         name: replace(listener.address, mode=listener.mode)
         if isinstance(listener, SocketListenerConfig)
@@ -194,8 +172,8 @@ def _listeners(
 
 
 def listener_protocols(config: schema.Config) -> dict[str, tuple[str, ...]]:
-    """Return the protocols of each listener for several protocols and models, by its path in the
-    configuration. The first protocol that claims a path serves it."""
+    """Return the protocols of each listener that serves several protocols and models, keyed by the
+    listener's path in the configuration. The first protocol that claims a path serves it."""
     listeners = config.listeners
     found: dict[str, tuple[str, ...]] = {}
     if listeners.http is not None:
@@ -217,8 +195,7 @@ class ModelListener:
     """A listener that serves one model.
 
     ``protocol`` names the codec and ``options`` configures it. ``framed`` selects size-prefixed
-    messages instead of HTTP.
-    """
+    messages instead of HTTP."""
 
     protocol: str
     options: Mapping[str, Any]
@@ -228,20 +205,14 @@ class ModelListener:
 
 def model_listeners(config: schema.Config) -> dict[str, ModelListener]:
     """Return the listeners that serve one model, keyed by their paths in the configuration."""
-    return {
-        f"graphpipe[{i}]": _model_listener(listener)
-        for i, listener in enumerate(config.listeners.graphpipe)
-    }
-
-
-def _model_listener(listener: GraphPipeListener) -> ModelListener:
-    framed = listener.framing == "size-prefixed"
-    return ModelListener(
-        "graphpipe",
-        {"model": listener.model, "errors": "response" if framed else listener.errors},
-        framed,
-        listener.accept_both_lengths,
-    )
+    listeners: dict[str, ModelListener] = {}
+    for i, listener in enumerate(config.listeners.graphpipe):
+        framed = listener.framing == "size-prefixed"
+        options = {"model": listener.model, "errors": "response" if framed else listener.errors}
+        listeners[f"graphpipe[{i}]"] = ModelListener(
+            "graphpipe", options, framed, listener.accept_both_lengths
+        )
+    return listeners
 
 
 def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
@@ -261,8 +232,8 @@ def frontend_options(config: schema.Config) -> dict[str, Mapping[str, Any]]:
 
 
 def envelope_options(config: schema.Config, listener: str) -> dict[str, Mapping[str, Any]]:
-    """Return the options of the codec of each envelope that a listener serves, by the envelope's
-    name. ``listener`` is its path in the configuration."""
+    """Return the codec options of each envelope that a listener serves, keyed by the envelope's
+    name. ``listener`` is the listener's path in the configuration."""
     section = _listeners(config)[listener]
     if not isinstance(section, HttpListener | AdditionalListener):
         return {}
@@ -276,7 +247,7 @@ def envelope_options(config: schema.Config, listener: str) -> dict[str, Mapping[
 
 
 def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:
-    """Return the names of the backends with which clients' shared memory is registered."""
+    """Return the names of the backends that access the shared memory of clients."""
     if not config.control.shared_memory:
         return ()
     return tuple(
@@ -285,7 +256,7 @@ def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:
 
 
 def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
-    """Return the endpoints of ``backend``. There are no endpoints if its protocol is builtin."""
+    """Return the endpoints of ``backend``. A backend in this process has no endpoints."""
     return tuple(map(endpoint, backend.endpoints))
 
 
@@ -310,14 +281,10 @@ def declared_models(config: schema.Config) -> dict[str, ModelMetadata]:
             name=name,
             versions=model.versions,
             platform=model.platform,
-            inputs=tuple(map(_tensor, model.inputs)),
-            outputs=tuple(map(_tensor, model.outputs)),
+            inputs=tuple(tensor.metadata for tensor in model.inputs),
+            outputs=tuple(tensor.metadata for tensor in model.outputs),
             properties={"max_batch_size": str(model.max_batch_size)},
             max_batch_size=model.max_batch_size,
         )
         for name, model in config.models.items()
     }
-
-
-def _tensor(tensor: TensorConfig) -> TensorMetadata:
-    return TensorMetadata(tensor.name, tensor.datatype.value, tensor.shape)

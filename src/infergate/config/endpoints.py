@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, WithJsonSchema
 
-from infergate.config.fields import Duration, HeaderName, Positive, PositiveDuration
+from infergate.config.fields import (
+    Duration,
+    HeaderName,
+    NonNegative,
+    Positive,
+    PositiveDuration,
+    WholePercent,
+)
 from infergate.config.section import Section
 from infergate.config.values import Url, describe_value, parse_url
 
@@ -19,8 +27,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 def parse_endpoint(value: Any) -> Url:
     """Parse an endpoint: a URL, or a mapping like ``{url: http://a:8000, weight: 3, name: large}``.
 
-    Raises ValueError.
-    """
+    Raises ValueError."""
     if not isinstance(value, dict):
         return parse_url(value)
     unknown = sorted(str(key) for key in value.keys() - _KEYS)
@@ -36,7 +43,7 @@ def parse_endpoint(value: Any) -> Url:
         raise ValueError(
             f"name must be letters, digits, '.', '_' and '-', got {describe_value(name)}"
         )
-    return parse_url(value["url"]).with_weight_and_name(weight, name)
+    return replace(parse_url(value["url"]), weight=weight, name=name)
 
 
 def endpoint_text(url: Url) -> str | dict[str, Any]:
@@ -69,28 +76,26 @@ EndpointUrl = Annotated[
         }
     ),
 ]
-Percent = Annotated[int, Field(ge=0, le=100)]
 
 
 class BalanceConfig(Section):
     """Load balancing over the endpoints of a backend.
 
-    Example: `balance: {policy: consistent-hash, hash_header: x-user-id}`.
-    """
+    Example: `balance: {policy: consistent-hash, hash_header: x-user-id}`."""
 
     policy: Literal["least-request", "round-robin", "consistent-hash"] = Field(
         default="least-request",
         description="`least-request` picks two endpoints at random and uses the endpoint with "
         "fewer requests in progress. `round-robin` uses each endpoint in turn. `consistent-hash` "
         "sends requests with equal values of `hash_header` to the same endpoint, on every "
-        "gateway, and few of them move when endpoints are added or removed. All policies respect "
-        "weights. Requests of a sequence stay on one endpoint under every policy.",
+        "gateway; when endpoints are added or removed, few values move to another endpoint. All "
+        "policies respect weights. Requests of a sequence stay on one endpoint under every policy.",
     )
     hash_header: HeaderName = Field(
         default="x-request-id",
-        description="For `consistent-hash`: the request header (gRPC: metadata) that is hashed. "
-        "Example: `x-user-id`. `x-request-id` is the request's id, which infergate generates if "
-        "the client sends no id. Requests without the header are balanced by `least-request`.",
+        description="The request header (gRPC: metadata) that `consistent-hash` hashes. Example: "
+        "`x-user-id`. `x-request-id` is the request id, which infergate generates if the client "
+        "does not send it. Requests without the header are balanced by `least-request`.",
     )
     slow_start: Duration = Field(
         default=10.0,
@@ -98,7 +103,7 @@ class BalanceConfig(Section):
         "requests rises from a tenth to its full weight. `consistent-hash` ignores it. With `0`, "
         "the endpoint gets its full weight immediately.",
     )
-    panic_threshold: Percent = Field(
+    panic_threshold: WholePercent = Field(
         default=0,
         description="Panic threshold: if less than this percentage of the endpoints is available, "
         "health is ignored and requests go to all endpoints. Health is always ignored when no "
@@ -110,28 +115,29 @@ class OutlierConfig(Section):
     """Outlier detection (circuit breaking per endpoint), as in Envoy: an endpoint whose requests
     fail is ejected, that is, it receives no requests for a while."""
 
-    consecutive_errors: Annotated[int, Field(ge=0)] = Field(
+    consecutive_errors: NonNegative = Field(
         default=5,
         description="Number of consecutive failures after which an endpoint is ejected. `0` "
         "disables outlier detection. An attempt fails if the endpoint was unreachable, broke the "
         "connection, exceeded the `timeout` of the route or backend, or returned HTTP 502, 503 or "
         "504 or gRPC UNAVAILABLE to an inference of a model that the backend has served before. A "
         "broken connection may be the fault of the request, so such failures eject an endpoint "
-        "only if an immediate health check, made regardless of `health.checks`, also fails.",
+        "only if an immediate health check also fails, which does not depend on `health.checks`.",
     )
     base_ejection_time: PositiveDuration = Field(
         default=30.0,
         description="Duration of an endpoint's first ejection. The second ejection lasts twice as "
         "long, the third lasts three times as long, and so on. Each period of this length without "
-        "an ejection shortens the next ejection by one step.",
+        "an ejection shortens the next ejection by `base_ejection_time`.",
     )
     max_ejection_time: PositiveDuration = Field(
         default=300.0, description="Maximum duration of an ejection."
     )
-    max_ejection_percent: Percent = Field(
+    max_ejection_percent: WholePercent = Field(
         default=10,
-        description="Maximum percentage of the endpoints that may be ejected at the same time. A "
-        "single endpoint may always be ejected, but never the last available endpoint.",
+        description="Maximum percentage of the endpoints that may be ejected at the same time. One "
+        "endpoint may be ejected regardless of this percentage, but never the last available "
+        "endpoint.",
     )
 
 
@@ -143,12 +149,12 @@ class HealthConfig(Section):
     checks: Literal["auto", "always", "never"] = Field(
         default="auto",
         description="`auto` checks endpoints while the backend has more than one endpoint and "
-        "`connections` is `0`. The results also decide `readiness`. The servers of a backend "
-        "without checks are queried whenever the gateway's readiness is requested.",
+        "`connections` is `0`. The results also determine the gateway's readiness. Servers of a "
+        "backend without checks are queried whenever the gateway's readiness is requested.",
     )
     interval: PositiveDuration = Field(
         default=5.0,
-        description="Interval between two checks of an endpoint. It varies randomly by a tenth.",
+        description="Interval between two checks of an endpoint, with random jitter of a tenth.",
     )
     timeout: PositiveDuration = Field(default=2.0, description="Timeout of a check.")
     rise: Positive = Field(

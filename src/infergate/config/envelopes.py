@@ -17,55 +17,53 @@ _V2: Final = "/v2"
 class SageMakerConfig(Section):
     """Amazon SageMaker's container API: `/ping`, `/invocations`, and `/models` for several models.
 
-    Example: `{model: resnet}`.
-    """
+    Example: `{model: resnet}`."""
 
     model: Text = Field(
         default="",
-        description="The model of `/invocations`, which is matched against `routes`. Unset: only "
-        "`/models/<name>/invoke` accepts inferences. Example: "
+        description="The model of `/invocations`, which is matched against `routes`. By default, "
+        "only `/models/<name>/invoke` accepts inferences. Example: "
         '`"${SAGEMAKER_TRITON_DEFAULT_MODEL_NAME}"`.',
     )
     inference: Literal["infer", "generate", "generate_stream"] = Field(
         default="infer",
-        description="The form of the bodies of `/invocations`. `infer`: V2 REST inferences. "
-        "`generate`, `generate_stream`: requests of Triton's generate extension. Triton's variable "
-        "for this is SAGEMAKER_TRITON_INFERENCE_TYPE.",
+        description="The format of `/invocations`: `infer` for V2 REST inferences, or `generate` "
+        "and `generate_stream` for requests of Triton's generate extension. In Triton, the "
+        "environment variable SAGEMAKER_TRITON_INFERENCE_TYPE selects it.",
     )
     ping: Literal["ready", "live"] = Field(
         default="ready",
-        description="The state that `/ping` reports. `ready`: the readiness of the backends, as "
-        "`readiness` defines it. `live`: the liveness of the gateway. Triton's variable for this "
-        "is SAGEMAKER_TRITON_PING_MODE.",
+        description="The state that `/ping` reports: `ready` for the gateway's readiness, as "
+        "defined by `readiness`, or `live` for its liveness. In Triton, the environment variable "
+        "SAGEMAKER_TRITON_PING_MODE selects it.",
     )
 
 
 class VertexConfig(Section):
-    """Vertex AI's container API. The platform sets AIP_HTTP_PORT and the two routes.
+    """Vertex AI's container API. The platform sets the environment variables below and
+    AIP_HTTP_PORT, the port.
 
     Example: `{model: resnet, health_route: "${AIP_HEALTH_ROUTE}", predict_route:
-    "${AIP_PREDICT_ROUTE}"}`.
-    """
+    "${AIP_PREDICT_ROUTE}"}`."""
 
     model: Name = Field(
         description="The model of requests without X-Vertex-Ai-Triton-Redirect, which is matched "
         "against `routes`."
     )
     health_route: HttpPath = Field(
-        description='The path that reports readiness. Example: `"${AIP_HEALTH_ROUTE}"`.'
+        description='The path of readiness checks. Example: `"${AIP_HEALTH_ROUTE}"`.'
     )
     predict_route: HttpPath = Field(
-        description='The path for predictions. Example: `"${AIP_PREDICT_ROUTE}"`.'
+        description='The path of predictions. Example: `"${AIP_PREDICT_ROUTE}"`.'
     )
-
     body: Literal["v2", "instances"] = Field(
         default="v2",
-        description="The form of the bodies of predictions. `v2`: V2 REST, as Triton serves it. "
-        "`instances`: Vertex AI's own form.",
+        description="The format of predictions: `v2` for V2 REST, as in Triton, or `instances` for "
+        "Vertex AI's own format.",
     )
 
     @model_validator(mode="after")
-    def _routes_fit(self) -> Self:
+    def _check_routes(self) -> Self:
         if self.health_route == self.predict_route:
             raise ValueError("health_route and predict_route are the same path")
         for route in (self.health_route, self.predict_route):
@@ -77,8 +75,7 @@ class VertexConfig(Section):
 class MlflowConfig(Section):
     """MLflow's scoring API: `/invocations`, `/ping`, `/health` and `/version`.
 
-    Example: `{model: iris}`.
-    """
+    Example: `{model: iris}`."""
 
     model: Name = Field(description="The model, which is matched against `routes`.")
 
@@ -87,48 +84,46 @@ class EmbeddingModelConfig(Section):
     """The names of an embedding model's tensors. Example: `{input: text, output: embedding}`."""
 
     input: Name = Field(
-        description="The name of the input. For texts, the input has the datatype BYTES and the "
-        "shape [N] or [N, 1]. For tokens, it has integers and the shape [N, length]."
+        description="The name of the input. An input for texts has the datatype BYTES and the "
+        "shape [N] or [N, 1]. An input for tokens has integers and the shape [N, length]."
     )
     output: Name = Field(
         description="The name of the output, which has one vector of floats for each text."
     )
     tokens: Text = Field(
         default="",
-        description="The name of an output with the number of tokens of each text. Their sum is "
-        "reported as `usage`. Unset: `usage` is 0.",
+        description="The name of an output with the number of tokens of each text. Responses "
+        "report their sum as `usage`. By default, `usage` is 0.",
     )
 
 
 class EmbeddingsConfig(Section):
     """OpenAI's embeddings API, `POST /v1/embeddings`.
 
-    Example: `{models: {bge-small: {input: text, output: embedding}}}`.
-    """
+    Example: `{models: {bge-small: {input: text, output: embedding}}}`."""
 
     models: Annotated[dict[Name, EmbeddingModelConfig], Field(min_length=1)] = Field(
-        description="Embedding models by the name that clients use, which is matched against "
-        "`routes`."
+        description="Embedding models, keyed by the name that clients use. The name is matched "
+        "against `routes`."
     )
 
 
 class EnvelopesConfig(Section):
     """The APIs of cloud platforms, of MLflow and of OpenAI.
 
-    Example: `{sagemaker: {model: resnet}}`.
-    """
+    Example: `{sagemaker: {model: resnet}}`."""
 
     sagemaker: SageMakerConfig | None = Field(
-        default=None, description="Amazon SageMaker's container API. Unset: off."
+        default=None, description="Amazon SageMaker's container API. Off by default."
     )
     vertex: VertexConfig | None = Field(
-        default=None, description="Vertex AI's container API. Unset: off."
+        default=None, description="Vertex AI's container API. Off by default."
     )
     mlflow: MlflowConfig | None = Field(
-        default=None, description="MLflow's scoring API. Unset: off."
+        default=None, description="MLflow's scoring API. Off by default."
     )
     embeddings: EmbeddingsConfig | None = Field(
-        default=None, description="OpenAI's embeddings API. Unset: off."
+        default=None, description="OpenAI's embeddings API. Off by default."
     )
 
     def models(self) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -142,7 +137,7 @@ class EnvelopesConfig(Section):
                 yield ("embeddings", "models", model), model
 
     @model_validator(mode="after")
-    def _paths_fit(self) -> Self:
+    def _check_paths(self) -> Self:
         if self.sagemaker is not None and self.mlflow is not None:
             raise ValueError(
                 "sagemaker and mlflow both have /ping and /invocations: use two listeners"

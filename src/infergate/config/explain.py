@@ -32,8 +32,7 @@ _LIMITS = {
 def explain(errors: list[ErrorDetails]) -> Iterator[Finding]:
     """Yield the path and the message of each error.
 
-    A misspelt required key is reported only as an unknown key, and not as a missing key.
-    """
+    A misspelt required key is reported only as an unknown key, and not as a missing key."""
     misspelt = {
         (*path[:-1], nearest(str(path[-1]), keys_at(path[:-1])))
         for path in (error["loc"] for error in errors if error["type"] == "extra_forbidden")

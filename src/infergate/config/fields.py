@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from annotated_types import GroupedMetadata
 from pydantic import (
     BeforeValidator,
     Field,
@@ -15,6 +17,7 @@ from pydantic import (
 )
 
 from infergate.codecs.profiles import PROFILES
+from infergate.codecs.registry import broken_plugins
 from infergate.config import protocols
 from infergate.config.labels import parse_labels
 from infergate.config.mistakes import suggestion
@@ -81,7 +84,12 @@ def _parse_profile(value: Any) -> str:
 
 
 def _parse_protocol(value: Any) -> str:
-    return protocols.parse_protocol(parse_text(value))
+    name, known = parse_text(value), protocols.transport_kinds()
+    if name in known:
+        return name
+    if name in broken_plugins():
+        raise ValueError(f"the codec of '{name}' cannot be used: {broken_plugins()[name]}")
+    raise ValueError(f"'{name}' is not a protocol{suggestion(name, known)}")
 
 
 def _accept_null(value: Any) -> Any:
@@ -89,83 +97,61 @@ def _accept_null(value: Any) -> Any:
     return "null" if value is None else value
 
 
+class YamlValue(GroupedMetadata):
+    """The parser, the serializer and the JSON schema of a value in routes.yaml.
+
+    ``parse`` raises ValueError with a message for the operator. ``write`` returns a text that
+    ``parse`` accepts; by default, the value is written unchanged. ``format`` and ``schema`` are
+    keys of the JSON schema."""
+
+    def __init__(
+        self,
+        parse: Callable[..., Any],
+        format: str,  # noqa: A002 - the name in JSON schemas
+        write: Callable[[Any], Any] | None = None,
+        **schema: Any,
+    ) -> None:
+        self._parse: Final = parse
+        self._write: Final = write
+        self._schema: Final = {"type": "string", "format": format} | schema
+
+    def __iter__(self) -> Iterator[object]:
+        yield BeforeValidator(self._parse)
+        if self._write is not None:
+            yield PlainSerializer(self._write, when_used="json")
+        yield WithJsonSchema(self._schema)
+
+
 Size = Annotated[
-    int,
-    BeforeValidator(parse_size),
-    PlainSerializer(size_text, when_used="json"),
-    WithJsonSchema({"type": ["integer", "string"], "format": "size", "examples": ["64MiB"]}),
+    int, YamlValue(parse_size, "size", size_text, type=["integer", "string"], examples=["64MiB"])
 ]
 """A size in bytes."""
 Duration = Annotated[
     float,
-    BeforeValidator(parse_duration),
-    PlainSerializer(duration_text, when_used="json"),
-    WithJsonSchema({"type": ["string", "integer"], "format": "duration", "examples": ["30s"]}),
+    YamlValue(
+        parse_duration, "duration", duration_text, type=["string", "integer"], examples=["30s"]
+    ),
 ]
 """A duration in seconds."""
 HedgeAfter = Annotated[
     InstanceOf[HedgePolicy],
-    BeforeValidator(parse_hedge),
-    PlainSerializer(hedge_text, when_used="json"),
-    WithJsonSchema({"type": "string", "format": "duration or percentile", "examples": ["p95"]}),
+    YamlValue(parse_hedge, "duration or percentile", hedge_text, examples=["p95"]),
 ]
-Text = Annotated[
-    str,
-    BeforeValidator(parse_text),
-    WithJsonSchema({"type": ["string", "integer"], "format": "text"}),
-]
+Text = Annotated[str, YamlValue(parse_text, "text", type=["string", "integer"])]
 """Text. A whole number, such as a version, is converted to its digits."""
-Pattern = Annotated[
-    str, BeforeValidator(parse_pattern), WithJsonSchema({"type": "string", "format": "pattern"})
-]
-HeaderGlob = Annotated[
-    str,
-    BeforeValidator(parse_header_glob),
-    WithJsonSchema({"type": "string", "format": "header glob"}),
-]
-HeaderName = Annotated[
-    str,
-    BeforeValidator(parse_header_name),
-    WithJsonSchema({"type": "string", "format": "header name"}),
-]
-ListenAddress = Annotated[
-    InstanceOf[Address],
-    BeforeValidator(parse_address),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "host:port"}),
-]
+Pattern = Annotated[str, YamlValue(parse_pattern, "pattern")]
+HeaderGlob = Annotated[str, YamlValue(parse_header_glob, "header glob")]
+HeaderName = Annotated[str, YamlValue(parse_header_name, "header name")]
+ListenAddress = Annotated[InstanceOf[Address], YamlValue(parse_address, "host:port", str)]
 SocketAddress = Annotated[
-    InstanceOf[Address],
-    BeforeValidator(parse_socket),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "host:port or unix:/path"}),
+    InstanceOf[Address], YamlValue(parse_socket, "host:port or unix:/path", str)
 ]
-HostName = Annotated[
-    str,
-    BeforeValidator(parse_host_name),
-    WithJsonSchema({"type": "string", "format": "host name"}),
-]
-FilePath = Annotated[
-    InstanceOf[Path],
-    BeforeValidator(_read_path),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "path"}),
-]
-FileMode = Annotated[
-    int,
-    BeforeValidator(parse_mode),
-    PlainSerializer(mode_text),
-    WithJsonSchema({"type": "string", "format": "octal permissions", "examples": ["660"]}),
-]
-Protocol = Annotated[
-    str,
-    BeforeValidator(_parse_protocol),
-    WithJsonSchema({"type": "string", "format": "protocol", "examples": ["v2-grpc"]}),
-]
+HostName = Annotated[str, YamlValue(parse_host_name, "host name")]
+FilePath = Annotated[InstanceOf[Path], YamlValue(_read_path, "path", str)]
+FileMode = Annotated[int, YamlValue(parse_mode, "octal permissions", mode_text, examples=["660"])]
+Protocol = Annotated[str, YamlValue(_parse_protocol, "protocol", examples=["v2-grpc"])]
 ProfileName = Annotated[
-    str,
-    BeforeValidator(_parse_profile),
-    WithJsonSchema({"enum": ["auto", *PROFILES]}),
+    str, BeforeValidator(_parse_profile), WithJsonSchema({"enum": ["auto", *PROFILES]})
 ]
 TensorType = Annotated[
     Datatype,
@@ -175,19 +161,20 @@ TensorType = Annotated[
 ]
 Labels = Annotated[
     tuple[str, ...],
-    BeforeValidator(_read_labels),
-    WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}, "format": "labels"}),
+    YamlValue(_read_labels, "labels", type=["array", "string"], items={"type": "string"}),
 ]
 Name = Annotated[Text, Field(min_length=1)]
 Dimension = Annotated[int, Field(ge=-1, lt=2**63)]
 Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
 MAX_WORKERS: Final = 256
 Percent = Annotated[
     float,
     Field(ge=0, le=100),
     WithJsonSchema({"type": "number", "format": "percent", "minimum": 0, "maximum": 100}),
 ]
-"""A percentage; fractions are allowed."""
+"""A percentage, which may have a fraction."""
+WholePercent = Annotated[int, Field(ge=0, le=100)]
 PositivePercent = Annotated[
     float,
     Field(gt=0, le=100),

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from infergate.config.access import WebUrl
-from infergate.config.fields import FilePath, Text
+from infergate.config.fields import FilePath, Text, YamlValue
 from infergate.config.section import Section
 from infergate.config.tls import check_files
 from infergate.config.values import Url, describe_value
@@ -36,15 +36,9 @@ def _parse_port(value: Any) -> str | int:
     return value
 
 
-_Label = Annotated[
-    str,
-    BeforeValidator(_parse_label),
-    WithJsonSchema({"type": "string", "format": "DNS label", "pattern": f"^{_LABEL}$"}),
-]
+_Label = Annotated[str, YamlValue(_parse_label, "DNS label", pattern=f"^{_LABEL}$")]
 _PodPort = Annotated[
-    str | int,
-    BeforeValidator(_parse_port),
-    WithJsonSchema({"type": ["string", "integer"], "format": "port name or number"}),
+    str | int, YamlValue(_parse_port, "port name or number", type=["string", "integer"])
 ]
 
 
@@ -52,8 +46,7 @@ class KubernetesConfig(Section):
     """Watch the EndpointSlices of a Kubernetes service instead of resolving its name
     (docs/kubernetes.md).
 
-    Example: `kubernetes: {port: grpc}`.
-    """
+    Example: `kubernetes: {port: grpc}`."""
 
     service: _Label | None = Field(
         default=None,
@@ -68,13 +61,13 @@ class KubernetesConfig(Section):
     port: _PodPort | None = Field(
         default=None,
         description="Name or number of the pods' port (`targetPort`). By default, it is the port "
-        "of the endpoint's URL if the pods have that port, and otherwise their only port.",
+        "of the endpoint's URL or, if the pods do not have that port, their only port.",
     )
     zone: Text = Field(
         default="",
-        description="infergate's own zone. If the endpoints have topology hints, only endpoints "
-        'for this zone are used, as kube-proxy does. Example: `"${ZONE}"`. Without it, hints are '
-        "ignored.",
+        description="infergate's own zone. If the endpoints have topology hints, infergate uses "
+        'only endpoints for this zone, like kube-proxy. Example: `"${ZONE}"`. By default, hints '
+        "are ignored.",
     )
     api: WebUrl | None = Field(
         default=None,
@@ -94,7 +87,7 @@ class KubernetesConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _access_fits(self) -> Self:
+    def _check_api(self) -> Self:
         if self.api is not None and self.api.scheme not in {"http", "https"}:
             raise ValueError("api begins with https:// or http://")
         if (self.token_file or self.ca) and (self.api is None or self.api.scheme != "https"):

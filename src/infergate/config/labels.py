@@ -15,8 +15,7 @@ _NEW_LINE: Final = re.compile(r"\r\n?")
 def parse_labels(value: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:
     """Parse labels: a list, or the path of a text file with one label per line.
 
-    ``read`` returns the content of a file. Raises ValueError with a message for the operator.
-    """
+    ``read`` returns the content of a file. Raises ValueError with a message for the operator."""
     match value:
         case tuple() | list():
             labels = tuple(_label(number, label) for number, label in enumerate(value))

@@ -51,14 +51,14 @@ class V2GrpcConfig(Section):
 
     contents: Literal["raw", "typed"] = Field(
         default="raw",
-        description="Where output tensors are written. `raw` writes them to raw_output_contents "
-        "(like Triton), and `typed` to the contents field of each tensor.",
+        description="Where output tensors are written. `raw` writes them to raw_output_contents, "
+        "like Triton. `typed` writes them to the contents field of each tensor.",
     )
     stream: Literal["triton", "plain"] = Field(
         default="triton",
         description="The response message of ModelStreamInfer. With `triton`, it is a "
-        "ModelStreamInferResponse that holds a response or an error. With `plain`, it is the "
-        "response itself (like MLServer), and an error ends the stream.",
+        "ModelStreamInferResponse that holds a response or an error. With `plain`, as in MLServer, "
+        "it is a ModelInferResponse, and an error ends the stream.",
     )
 
 
@@ -118,7 +118,7 @@ class HttpListener(Section):
     v1: Literal["tfs-rest", "kserve-v1"] = Field(
         default="tfs-rest",
         description="The protocol under /v1, which TensorFlow Serving and KServe's V1 protocol "
-        "share. An additional listener can serve the other one.",
+        "share. An additional listener can serve the other protocol.",
     )
     v2: V2RestConfig = Field(default=V2RestConfig(), description="Response format of V2 REST.")
     trtis: TrtisConfig = Field(
@@ -178,15 +178,15 @@ class AdminListener(Section):
     actions: bool = Field(
         default=False,
         description="Allow actions in the console: sending requests to models (*try it*), which "
-        "bypasses `access`, and reloading the configuration (as `reload.post`). It also allows "
-        "DELETE /comparisons. If `access` is configured, `keys` is required here. Each action is "
+        "bypasses `access`, and reloading the configuration, like `reload.post`. Also allow DELETE "
+        "/comparisons. If `access` is configured, `actions: true` requires `keys`. Each action is "
         "written to the audit log.",
     )
     hosts: tuple[HostName, ...] = Field(
         default=(),
-        description="Further host names under which browsers may open the console and /config. IP "
+        description="Additional host names by which browsers may open the console and /config. IP "
         "addresses, localhost and names outside public domains are always accepted. Other names "
-        "are refused to protect against DNS rebinding. /metrics and the probes accept any host. "
+        "are rejected to protect against DNS rebinding. /metrics and the probes accept any host. "
         "Example: `[infergate.example.com]`.",
     )
 
@@ -210,7 +210,7 @@ class SocketListenerConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _tls_fits(self) -> Self:
+    def _check_tls(self) -> Self:
         if self.tls is not None and self.address.unix:
             raise ValueError("tls is for TCP listeners, not for unix sockets")
         return self
@@ -219,14 +219,13 @@ class SocketListenerConfig(Section):
 class GraphPipeListener(SocketListenerConfig):
     """A port or unix socket that serves one model to unmodified GraphPipe clients, on any URL path.
 
-    Example: `{address: 0.0.0.0:9000, model: squeezenet}`.
-    """
+    Example: `{address: 0.0.0.0:9000, model: squeezenet}`."""
 
     model: Name = Field(description="The model's name, which is matched against `routes`.")
     framing: Literal["http", "size-prefixed"] = Field(
         default="http",
-        description="`http`, which all released clients use, or `size-prefixed`: a raw socket on "
-        "which each message is preceded by its length, a little-endian uint32.",
+        description="`http` is the framing of all released clients. `size-prefixed` is a raw "
+        "socket on which the length of each message, a little-endian uint32, precedes the message.",
     )
     errors: Literal["status", "response"] = Field(
         default="status",
@@ -243,7 +242,7 @@ class GraphPipeListener(SocketListenerConfig):
     )
 
     @model_validator(mode="after")
-    def _framing_fits(self) -> Self:
+    def _check_framing(self) -> Self:
         if self.framing == "size-prefixed":
             for key in ("errors", "accept_both_lengths"):
                 if key in self.model_fields_set and getattr(self, key) in ("status", True):
@@ -254,18 +253,16 @@ class GraphPipeListener(SocketListenerConfig):
 
 
 class AdditionalListener(SocketListenerConfig):
-    """A further port or unix socket, which serves only the listed protocols. The response formats
-    are those of `listeners.http` and `listeners.grpc`.
+    """An additional port or unix socket, which serves only the listed protocols. It uses the
+    response formats of `listeners.http` and `listeners.grpc`.
 
-    Example: `{address: 0.0.0.0:8500, protocols: [tfs-grpc]}`.
-    """
+    Example: `{address: 0.0.0.0:8500, protocols: [tfs-grpc]}`."""
 
     protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = Field(
         description="The protocols that clients may speak, all over HTTP or all over gRPC. If "
-        "several have the same path, the first one serves it. The first protocol also answers "
-        "requests for unknown paths. Example: `[kserve-v1, v2-rest]`."
+        "several protocols have the same path, the first of them serves it. The first protocol in "
+        "the list also answers requests for unknown paths. Example: `[kserve-v1, v2-rest]`."
     )
-
     envelopes: EnvelopesConfig = Field(
         default=EnvelopesConfig(),
         description="The APIs of cloud platforms and of OpenAI, as in `listeners.http`, if the "
@@ -273,7 +270,7 @@ class AdditionalListener(SocketListenerConfig):
     )
 
     @model_validator(mode="after")
-    def _envelopes_fit(self) -> Self:
+    def _check_envelopes(self) -> Self:
         kind = protocols.transport_kinds()[self.protocols[0]]
         if self.envelopes.model_fields_set and kind is not TransportKind.HTTP:
             raise ValueError(
@@ -282,7 +279,7 @@ class AdditionalListener(SocketListenerConfig):
         return self
 
     @model_validator(mode="after")
-    def _protocols_fit(self) -> Self:
+    def _check_protocols(self) -> Self:
         kinds = protocols.transport_kinds()
         for name in self.protocols:
             if kinds[name] is None:
@@ -300,8 +297,7 @@ class AdditionalListener(SocketListenerConfig):
 class Listeners(Section):
     """The listeners. An omitted listener uses its defaults; `null` disables it.
 
-    Example: `{http: {address: 0.0.0.0:8000}, grpc: null}`.
-    """
+    Example: `{http: {address: 0.0.0.0:8000}, grpc: null}`."""
 
     http: HttpListener | None = Field(
         default=HttpListener(),
@@ -327,13 +323,13 @@ class Listeners(Section):
     codecs: dict[str, PluginOptions] = Field(
         default={},
         description="Options of protocols from plug-ins, by protocol, for clients on all "
-        "listeners. Each plug-in defines and validates its own. Example: `{my-protocol: {strict: "
-        "true}}`.",
+        "listeners. Each plug-in defines and validates its options. Example: `{my-protocol: "
+        "{strict: true}}`.",
     )
     additional: dict[str, AdditionalListener] = Field(
         default={},
-        description="Further ports and unix sockets, each under a name of your choice, for clients "
-        "that expect a protocol at its usual port. Example: `{tfs: {address: 0.0.0.0:8500, "
+        description="Additional ports and unix sockets, each under a name of your choice, for "
+        "clients that expect a protocol at its usual port. Example: `{tfs: {address: 0.0.0.0:8500, "
         "protocols: [tfs-grpc]}}`.",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from infergate.config.check import check
 from infergate.config.explain import explain
 from infergate.config.fields import FILES, FOLDER
 from infergate.config.mistakes import ConfigError, Finding, Mistake, format_path
-from infergate.config.outline import Outline, outline_config, outline_readable
+from infergate.config.outline import outline
 from infergate.config.renamed_keys import accept_old_names
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
@@ -34,18 +34,15 @@ def load(
     """Return the configuration in the file ``path``.
 
     ``files`` records every file that is read. Without ``needs_listener``, no listener has to be
-    enabled. Raises ConfigError with all errors.
-    """
+    enabled. Raises ConfigError with all errors."""
     files = files or TrackedFiles()
     try:
         text = files.read(path).decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(
-            [Mistake(str(path), 0, "", f"cannot be read: {error.strerror}")]
-        ) from None
+        raise ConfigError.of_file(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigError([Mistake(str(path), line, "", "not UTF-8 text")]) from None
+        raise ConfigError.of_file(path, "not UTF-8 text", line) from None
     return parse(text, str(path), environ, files, needs_listener=needs_listener)
 
 
@@ -79,14 +76,28 @@ def from_mapping(data: Mapping[str, Any], folder: Path, *, needs_listener: bool 
 def check_config(config: Config, *, needs_listener: bool = True) -> None:
     """Check ``config`` for conflicts between its entries, which pydantic cannot detect. Raises
     ConfigError with all errors."""
-    findings = _check(outline_config(config), needs_listener=needs_listener)
+    findings = _check(config, needs_listener=needs_listener)
     mistakes = [Mistake(_MAPPING, 0, format_path(path), text) for path, text in findings]
     if mistakes:
         raise ConfigError(mistakes)
 
 
-def _check(outline: Outline, *, needs_listener: bool) -> Iterator[Finding]:
-    return check(outline if needs_listener else replace(outline, has_frontend=True))
+def _check(data: Any, *, needs_listener: bool) -> list[Finding]:
+    entries = outline(data)
+    return list(check(entries if needs_listener else replace(entries, has_frontend=True)))
+
+
+def validate(
+    data: Any, context: dict[str, Any] | None = None, *, needs_listener: bool = True
+) -> tuple[Config | None, list[Finding]]:
+    """Return ``data`` as a Config, or None if it is invalid, and all errors in it. ``context`` has
+    the keys ``fields.FOLDER`` and ``fields.FILES``."""
+    try:
+        config = Config.model_validate(data, context=context)
+    except ValidationError as error:
+        invalid = explain(error.errors(include_url=False))
+        return None, [*invalid, *_check(data, needs_listener=needs_listener)]
+    return config, _check(config, needs_listener=needs_listener)
 
 
 def _config(
@@ -94,16 +105,9 @@ def _config(
 ) -> Config:
     accept_old_names(document)
     file = document.file
-    findings: list[Finding] = []
-    config: Config | None = None
-    context = {FOLDER: folder, FILES: files}
-    try:
-        config = Config.model_validate(document.data, context=context)
-        outline = outline_config(config)
-    except ValidationError as error:
-        findings += explain(error.errors(include_url=False))
-        outline = outline_readable(document.data)
-    findings += _check(outline, needs_listener=needs_listener)
+    config, findings = validate(
+        document.data, {FOLDER: folder, FILES: files}, needs_listener=needs_listener
+    )
 
     def located(found: Iterable[Finding]) -> list[Mistake]:
         mistakes = [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from infergate.config.fields import Positive
+from infergate.config.fields import NonNegative, Positive
 from infergate.config.section import Section
 
 
@@ -14,17 +14,16 @@ class SamplingConfig(Section):
     """Sampling of the access log. Requests are counted per second, separately for each route and
     outcome.
 
-    Example: `sampling: {first: 10, thereafter: 1000}`.
-    """
+    Example: `sampling: {first: 10, thereafter: 1000}`."""
 
     first: Positive = Field(
         default=100, description="Number of requests per second that are always logged."
     )
-    thereafter: Annotated[int, Field(ge=0)] = Field(
+    thereafter: NonNegative = Field(
         default=100,
         description="Sampling rate after the first requests of a second: with `1000`, every "
-        "1000th further request is logged. The field `left_out` of the log line is the number of "
-        "requests skipped before it. With `0`, no further requests are logged.",
+        "1000th further request is logged. The field `left_out` of a log line is the number of "
+        "requests skipped before this line. With `0`, no further requests are logged.",
     )
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
 
+K = TypeVar("K")
+V = TypeVar("V")
 KeyPath = tuple[str | int, ...]
 """The location of a value: the keys and list positions that lead to it from the top of the file."""
 
@@ -18,7 +22,7 @@ _PLAIN_KEY = re.compile(r"[\w*?-]+")
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """An error in the configuration. ``line`` counts from 1. An error in the whole file has line 0
+    """An error in the configuration. ``line`` counts from 1. An error without a location has line 0
     and an empty ``path``."""
 
     file: str
@@ -37,6 +41,11 @@ class ConfigError(Exception):
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__("\n".join(map(str, mistakes)))
         self.mistakes = tuple(mistakes)
+
+    @classmethod
+    def of_file(cls, file: Path | str, message: str, line: int = 0) -> Self:
+        """Return an error with a single mistake, which has no path."""
+        return cls([Mistake(str(file), line, "", message)])
 
 
 def format_path(path: KeyPath) -> str:
@@ -58,6 +67,15 @@ def nearest(name: str, known: Collection[str]) -> str | None:
     by_folded = {k.lower().replace("-", "_"): k for k in known}
     close = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1)
     return by_folded[close[0]] if close else None
+
+
+def duplicates(items: Iterable[tuple[K, V]]) -> Iterator[tuple[K, K, V]]:
+    """Yield each item whose value an earlier item has: its key, the earlier key, and the value."""
+    first: dict[V, K] = {}
+    for key, value in items:
+        if value in first:
+            yield key, first[value], value
+        first.setdefault(value, key)
 
 
 def suggestion(name: str, known: Collection[str]) -> str:

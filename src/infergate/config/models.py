@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
-from infergate.config.fields import Dimension, Name, TensorType, Text
+from infergate.config.fields import Dimension, Name, NonNegative, TensorType, Text
 from infergate.config.section import Section
+from infergate.core.messages import TensorMetadata
 
 
 class TensorConfig(Section):
     """An input or output of a declared model.
 
-    Example: `{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}`.
-    """
+    Example: `{name: image, datatype: FP32, shape: [-1, 3, 224, 224]}`."""
 
     name: Name = Field(description="The tensor's name, as clients use it.")
     datatype: TensorType = Field(
@@ -25,12 +23,17 @@ class TensorConfig(Section):
         "`[-1, 3, 224, 224]`."
     )
 
+    @property
+    def metadata(self) -> TensorMetadata:
+        """The tensor as in the metadata of a model."""
+        return TensorMetadata(self.name, self.datatype.value, self.shape)
+
 
 class DeclaredModelConfig(Section):
     """Metadata of a model whose backend does not provide it, such as datatypes for a GraphPipe
     server."""
 
-    max_batch_size: Annotated[int, Field(ge=0)] = Field(
+    max_batch_size: NonNegative = Field(
         default=0,
         description="Maximum batch size reported in the model's metadata. With `0`, the shapes "
         "have no batch dimension.",

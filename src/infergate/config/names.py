@@ -1,5 +1,4 @@
-"""Checks names in routes.yaml. Clients must be able to send the names, and backends must be able to
-accept them."""
+"""Checks that clients can send the names in routes.yaml, and that backends can accept them."""
 
 from __future__ import annotations
 

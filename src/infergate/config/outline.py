@@ -1,13 +1,10 @@
-"""The input of ``check``: an outline of a valid Config, or of the readable parts of an invalid
-configuration.
-
-With the outline, a misspelt key does not hide the other errors in a file.
-"""
+"""The input of ``check``: an outline of the readable parts of a configuration. With the outline, a
+misspelt key does not hide the other errors in a file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,7 +14,6 @@ from infergate.config.access import AccessConfig
 from infergate.config.listeners import (
     FRONTEND_LISTENERS,
     AdditionalListener,
-    AdminListener,
     GraphPipeListener,
     HttpListener,
     Listeners,
@@ -27,7 +23,7 @@ from infergate.config.models import DeclaredModelConfig
 from infergate.config.plugins import HookConfig
 from infergate.config.recording import RecordingConfig
 from infergate.config.routes import RouteConfig
-from infergate.config.schema import BackendConfig, Config
+from infergate.config.schema import BackendConfig
 from infergate.config.section import Section
 from infergate.config.tensorflow_serving import TensorFlowServingConfig
 from infergate.transport.base import Address
@@ -49,87 +45,59 @@ class Outline:
     listeners: Mapping[KeyPath, Address]
     """Addresses of enabled listeners, keyed by their paths below ``listeners``."""
     listener_models: Mapping[KeyPath, str]
-    """The models that listeners name, keyed by the listeners' paths."""
+    """The models named by listeners, keyed by the path of each name."""
     backends: Mapping[str, BackendConfig | None] | None
-    """Backends by name. An unreadable backend is None. The whole mapping is None if the file has no
-    mapping of backends."""
+    """Backends by name. An unreadable backend is None. The mapping itself is None if the file has
+    no mapping of backends."""
     routes: Mapping[int, RouteConfig]
     models: Mapping[str, DeclaredModelConfig | None]
     has_frontend: bool
-    """Whether a listener may accept requests. It is false only if it is certain that there is no
-    such listener."""
+    """Whether any listener, readable or not, may accept requests."""
     has_all_routes: bool
     """Whether all routes are readable. An unreadable route may match models that no other route
     matches."""
     access: AccessConfig | None
     """The section ``access``, or None if it is missing or unreadable."""
-    has_workers: bool = False
+    has_workers: bool
     """Whether there are several workers."""
-    shares_memory: bool = False
-    has_open_actions: bool = False
+    shares_memory: bool
+    has_open_actions: bool
     """Whether console actions are enabled without a key."""
-    tensorflow_serving: TensorFlowServingConfig | None = None
+    tensorflow_serving: TensorFlowServingConfig | None
     """The section ``tensorflow_serving``, or None if it is unreadable."""
-    allows_slash: bool = False
+    allows_slash: bool
     """Whether model names may contain "/"."""
-    has_recording: bool = False
+    has_recording: bool
     """Whether there is a section ``recording``."""
-    recording_path: Path | None = None
+    recording_path: Path | None
     """``recording.path``, or None if it is missing or unreadable."""
-    has_payload_log: bool = True
+    has_payload_log: bool
     """Whether there is a section ``payload_log``, readable or not."""
-    hooks: Mapping[str, HookConfig | None] = field(default_factory=dict)
+    hooks: Mapping[str, HookConfig | None]
     """Request hooks by name. An unreadable hook is None."""
-    codec_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    codec_options: Mapping[str, Mapping[str, Any]]
     """The options in ``listeners.codecs``, by protocol."""
 
 
-def outline_config(config: Config) -> Outline:
-    """Return the outline of a valid Config."""
-    listeners = {name: getattr(config.listeners, name) for name in _LISTENERS}
-    per_model, additional = config.listeners.graphpipe, config.listeners.additional
-    by_path = _by_path(listeners, dict(enumerate(per_model)), additional)
-    return Outline(
-        listeners={path: listener.address for path, listener in by_path.items()},
-        listener_models=_models(by_path),
-        backends=config.backends,
-        routes=dict(enumerate(config.routes)),
-        models=config.models,
-        has_frontend=bool(per_model or additional)
-        or any(listeners[name] is not None for name in FRONTEND_LISTENERS),
-        has_all_routes=True,
-        access=config.access,
-        has_workers=config.workers > 1,
-        shares_memory=config.control.shared_memory,
-        has_open_actions=_has_open_actions(config.listeners.admin),
-        tensorflow_serving=config.tensorflow_serving,
-        allows_slash=config.allow_slash_in_model_names,
-        has_recording=config.recording is not None,
-        recording_path=config.recording.path if config.recording else None,
-        has_payload_log=config.payload_log is not None,
-        hooks=config.hooks,
-        codec_options=config.listeners.codecs,
-    )
-
-
-def outline_readable(data: Any) -> Outline:
-    """Return the outline of the readable parts of ``data``, which is not a valid Config."""
-    top = data if isinstance(data, dict) else {}
+def outline(data: Any) -> Outline:
+    """Return the outline of ``data``, which is a Config or, if that is invalid, plain data."""
+    top = _mapping(data)
     listener_data = _mapping(top.get("listeners"))
-    listeners = {
-        name: _readable(section, listener_data.get(name, {}))
+    per_model = _entries(listener_data.get("graphpipe"))
+    additional = _mapping(listener_data.get("additional"))
+    listeners: dict[KeyPath, Any] = {
+        (name,): _readable(section, listener_data.get(name, {}))
         for name, section in _LISTENERS.items()
     }
-    entries = _entries(listener_data.get("graphpipe"))
-    per_model = {index: _readable(GraphPipeListener, entry) for index, entry in entries.items()}
-    additional = {
-        name: _readable(AdditionalListener, entry)
-        for name, entry in _mapping(listener_data.get("additional")).items()
-    }
+    for index, entry in per_model.items():
+        listeners["graphpipe", index] = _readable(GraphPipeListener, entry)
+    for name, entry in additional.items():
+        listeners["additional", name] = _readable(AdditionalListener, entry)
+    by_path = {path: listener for path, listener in listeners.items() if listener is not None}
+    admin = listeners["admin",]
     route_data = _entries(top.get("routes"))
     routes = {index: _readable(RouteConfig, entry) for index, entry in route_data.items()}
     backends = top.get("backends")
-    by_path = _by_path(listeners, per_model, additional)
     recording = _readable(RecordingConfig, top.get("recording"))
     return Outline(
         listeners={path: listener.address for path, listener in by_path.items()},
@@ -142,7 +110,7 @@ def outline_readable(data: Any) -> Outline:
             name: _readable(DeclaredModelConfig, item)
             for name, item in _mapping(top.get("models")).items()
         },
-        has_frontend=bool(entries or additional)
+        has_frontend=bool(per_model or additional)
         or not all(
             name in listener_data and listener_data[name] is None for name in FRONTEND_LISTENERS
         ),
@@ -150,9 +118,7 @@ def outline_readable(data: Any) -> Outline:
         access=_validated(AccessConfig, top.get("access")),
         has_workers=top.get("workers", 1) != 1,
         shares_memory=_mapping(top.get("control")).get("shared_memory") is True,
-        has_open_actions=_has_open_actions(
-            _readable(AdminListener, listener_data.get("admin", {}))
-        ),
+        has_open_actions=admin is not None and admin.actions and not admin.keys,
         tensorflow_serving=_validated(TensorFlowServingConfig, top.get("tensorflow_serving")),
         allows_slash=top.get("allow_slash_in_model_names") is True,
         has_recording=top.get("recording") is not None,
@@ -167,19 +133,6 @@ def outline_readable(data: Any) -> Outline:
             if isinstance(options, dict)
         },
     )
-
-
-def _has_open_actions(admin: AdminListener | None) -> bool:
-    return admin is not None and admin.actions and not admin.keys
-
-
-def _by_path(
-    named: Mapping[str, Any], per_model: Mapping[int, Any], additional: Mapping[str, Any]
-) -> dict[KeyPath, Any]:
-    paths: dict[KeyPath, Any] = {(name,): listener for name, listener in named.items()}
-    paths |= {("graphpipe", index): listener for index, listener in per_model.items()}
-    paths |= {("additional", name): listener for name, listener in additional.items()}
-    return {path: item for path, item in paths.items() if item is not None}
 
 
 def _models(listeners: Mapping[KeyPath, Any]) -> dict[KeyPath, str]:
@@ -199,11 +152,15 @@ def _entries(value: Any) -> dict[int, Any]:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
+    if isinstance(value, Section):
+        return dict(value)
     return value if isinstance(value, dict) else {}
 
 
 def _validated(section: type[AnySection], data: Any) -> AnySection | None:
-    """Return ``data`` as a ``section``, or None if any of it is invalid."""
+    """Return ``data`` as a ``section``, or None if any part of it is invalid."""
+    if isinstance(data, section):
+        return data
     try:
         return section.model_validate(data)
     except ValidationError:
@@ -213,6 +170,8 @@ def _validated(section: type[AnySection], data: Any) -> AnySection | None:
 def _readable(section: type[AnySection], data: Any) -> AnySection | None:
     """Return ``data`` as a ``section`` without its invalid keys, or None if an essential key is
     invalid."""
+    if isinstance(data, section):
+        return data
     try:
         return section.model_validate(data)
     except ValidationError as error:

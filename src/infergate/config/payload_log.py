@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    InstanceOf,
-    PlainSerializer,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 
+from infergate.config.access import WebUrl
 from infergate.config.fields import (
     FilePath,
     Name,
@@ -25,34 +19,22 @@ from infergate.config.fields import (
 from infergate.config.recording import RecordedHeader, RedactConfig
 from infergate.config.section import Section
 from infergate.config.tls import BackendTls
-from infergate.config.values import Url, parse_url
+from infergate.config.values import Url
 from infergate.core.limits import MIB
 
-_SCHEMES: Final = ("http", "https")
 
-
-def _parse_sink_url(value: object) -> Url:
-    url = parse_url(value)
-    if url.scheme not in _SCHEMES:
+def _check_scheme(url: Url) -> Url:
+    if url.scheme not in {"http", "https"}:
         raise ValueError("the URL of a sink begins with https:// or http://")
     return url
-
-
-SinkUrl = Annotated[
-    InstanceOf[Url],
-    BeforeValidator(_parse_sink_url),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "format": "URL"}),
-]
 
 
 class HttpSinkConfig(Section):
     """A server that receives events by HTTP POST, such as a Knative broker or TrustyAI.
 
-    Example: `http: {url: http://trustyai.models.svc}`.
-    """
+    Example: `http: {url: http://trustyai.models.svc}`."""
 
-    url: SinkUrl = Field(
+    url: Annotated[WebUrl, AfterValidator(_check_scheme)] = Field(
         description="URL of the server, http or https. Example: "
         "`http://broker-ingress.knative-eventing.svc/models/default`."
     )
@@ -67,9 +49,9 @@ class HttpSinkConfig(Section):
     )
     retries: Annotated[int, Field(ge=0, le=10)] = Field(
         default=2,
-        description="Maximum number of retries after a failed connection, a timeout, and the "
-        "statuses 429 and 5xx, after 0.1 s, 0.4 s, 1.6 s and then 2 s. An event may therefore "
-        "arrive twice. Any other status except 2xx counts as `rejected`.",
+        description="Maximum number of retries after a failed connection, a timeout, or the "
+        "status 429 or 5xx. Retries follow after 0.1 s, 0.4 s, 1.6 s and then every 2 s. An event "
+        "may therefore arrive twice. Any other status except 2xx counts as `rejected`.",
     )
     tls: BackendTls | None = Field(
         default=None,
@@ -79,10 +61,9 @@ class HttpSinkConfig(Section):
 
 
 class FileSinkConfig(Section):
-    """A folder for files with one event per line (JSON Lines), each with mode 0600.
+    """A folder for files with one event per line (JSON Lines). The files have the permissions 600.
 
-    Example: `file: {path: /var/log/infergate/payloads}`.
-    """
+    Example: `file: {path: /var/log/infergate/payloads}`."""
 
     path: FilePath = Field(
         description="The folder. It is created if it is missing. Relative paths start at this "
@@ -90,7 +71,7 @@ class FileSinkConfig(Section):
     )
     file_bytes: PositiveSize = Field(
         default=64 * MIB,
-        description="Maximum size of a file. A full file is followed by a new one.",
+        description="Maximum size of a file. A full file is followed by a new file.",
     )
     total_bytes: PositiveSize = Field(
         default=1024 * MIB,
@@ -99,7 +80,7 @@ class FileSinkConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> Self:
+    def _check_sizes(self) -> Self:
         if self.file_bytes > self.total_bytes:
             raise ValueError("file_bytes must not exceed total_bytes")
         return self
@@ -107,8 +88,8 @@ class FileSinkConfig(Section):
 
 class PayloadLogConfig(Section):
     """The payload log: inferences are sent as CloudEvents in the format of KServe's inference
-    logger (docs/payload-log.md). Routes choose their inferences with their own `payload_log`.
-    Exactly one of `http` and `file` is required."""
+    logger (docs/payload-log.md). The `payload_log` of a route selects the inferences. Exactly one
+    of `http` and `file` is required."""
 
     http: HttpSinkConfig | None = Field(
         default=None, description="A server that receives the events."
@@ -147,7 +128,7 @@ class PayloadLogConfig(Section):
     )
     queue_bytes: PositiveSize = Field(
         default=64 * MIB,
-        description="Maximum size of the inferences that wait for the sink. They also count for "
+        description="Maximum size of the inferences that wait for the sink. They also count toward "
         "`limits.in_flight_bytes`.",
     )
     inference_bytes: PositiveSize = Field(
@@ -157,7 +138,7 @@ class PayloadLogConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _has_one_sink(self) -> Self:
+    def _check_sink(self) -> Self:
         if (self.http is None) == (self.file is None):
             raise ValueError("exactly one of http and file is required")
         return self
@@ -166,19 +147,18 @@ class PayloadLogConfig(Section):
 class RoutePayloadLogConfig(Section):
     """The inferences of a route that the payload log sends.
 
-    Example: `payload_log: {percent: 10}`.
-    """
+    Example: `payload_log: {percent: 10}`."""
 
     percent: Percent = Field(
         default=100.0,
-        description="Percentage of the route's inferences. The inferences of a sequence are either "
-        "all logged or not at all.",
+        description="Percentage of the route's inferences to log. The inferences of a sequence are "
+        "either all logged or not logged at all.",
     )
     mode: Literal["all", "request", "response"] = Field(
         default="all", description="Which events to send, as in KServe."
     )
     errors: bool = Field(
         default=True,
-        description="Also log inferences that end with an error. The data of the response event "
-        "is then the V2 error object.",
+        description="Also log inferences that end with an error. The data of their response event "
+        "is the V2 error object.",
     )

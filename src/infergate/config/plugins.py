@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, WithJsonSchema
 
@@ -13,7 +13,6 @@ from infergate.config.mistakes import Finding, KeyPath, suggestion
 from infergate.config.section import Section
 from infergate.plugin_host.loading import BACKENDS, HOOKS, TRANSFORMS, PluginError, load_class
 from infergate.plugin_host.options import OptionsError, read_options
-from infergate.plugins.base import Plugin
 from infergate.plugins.hook import RequestHook
 from infergate.plugins.model import PythonModel
 from infergate.plugins.transform import TensorTransform
@@ -27,8 +26,7 @@ PluginOptions = Annotated[
 class HookConfig(Section):
     """A request hook: code of a plug-in that runs before and after inferences (docs/plugins.md).
 
-    Example: `{hook: "my_package:MyHook", options: {limit: 5}}`.
-    """
+    Example: `{hook: "my_package:MyHook", options: {limit: 5}}`."""
 
     hook: Name = Field(
         description="The class of the hook, as `module:Class` or as the name of an entry point of "
@@ -43,7 +41,7 @@ class HookConfig(Section):
     )
     on_error: Literal["reject", "ignore"] = Field(
         default="reject",
-        description="What happens if the hook fails, times out or returns an invalid result. "
+        description="The reaction if the hook fails, times out or returns an invalid result. "
         "`reject` fails the inference with an error that names the hook. `ignore` continues as if "
         "the hook had changed nothing. Errors that the hook raises on purpose always reject.",
     )
@@ -63,36 +61,21 @@ class PluginStepConfig(Section):
     timeout: PositiveDuration = Field(default=1.0, description="Timeout of the step.")
 
 
-def transform_findings(path: KeyPath, step: PluginStepConfig) -> Iterator[Finding]:
-    """Yield the errors in the class and the options of ``step`` at ``path``. Imports the class."""
-    interface: Any = (TRANSFORMS, TensorTransform)
-    yield from _class_findings(path, "transform", step.transform, interface, step.options)
+_INTERFACES: Final[Mapping[str, Any]] = {
+    "hook": (HOOKS, RequestHook),
+    "model": (BACKENDS, PythonModel),
+    "transform": (TRANSFORMS, TensorTransform),
+}
+"""The entry point group and the interface of a plug-in, by the key that names its class."""
 
 
-def hook_findings(hooks: Mapping[str, HookConfig | None]) -> Iterator[Finding]:
-    """Yield the errors in the classes and options of ``hooks``. Imports the classes."""
-    for name, hook in hooks.items():
-        if hook is not None:
-            yield from _class_findings(
-                ("hooks", name), "hook", hook.hook, (HOOKS, RequestHook), hook.options
-            )
-
-
-def model_findings(name: str, model: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the errors in the class and the options of the Python model of the backend ``name``.
-    Imports the class."""
-    yield from _class_findings(("backends", name), "model", model, (BACKENDS, PythonModel), options)
-
-
-def _class_findings(
-    path: KeyPath,
-    key: str,
-    reference: str,
-    interface: tuple[str, type[Plugin]],
-    options: Mapping[str, Any],
+def class_findings(
+    path: KeyPath, key: str, reference: str, options: Mapping[str, Any]
 ) -> Iterator[Finding]:
+    """Yield the errors in the class and the options of a plug-in at ``path``. ``reference`` is the
+    value of ``key``, which names the class. Imports the class."""
     try:
-        plugin_class = load_class(reference, *interface)
+        plugin_class = load_class(reference, *_INTERFACES[key])
     except PluginError as error:
         yield (*path, key), str(error)
         return

@@ -1,4 +1,4 @@
-"""The protocols that a backend may speak: the protocol of each installed codec, and builtin."""
+"""The protocols of backends: the protocol of each installed codec, builtin and python."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from infergate.codecs.base import CodecPlugin, TransportKind
-from infergate.codecs.registry import broken_plugins, plugins
-from infergate.config.mistakes import suggestion
+from infergate.codecs.registry import plugins
 
 BUILTIN: Final = "builtin"
 """The protocol of the embedded models, which have no codec and no endpoints."""
 PYTHON: Final = "python"
-"""The protocol of Python models, which have no codec and no endpoints either."""
+"""The protocol of Python models, which also have no codec and no endpoints."""
 IN_PROCESS: Final = (BUILTIN, PYTHON)
 UNIX_HTTP: Final = "http+unix"
 UNIX: Final = "unix"
@@ -29,7 +28,7 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def codec_plugins() -> Mapping[str, CodecPlugin]:
-    """Return the plugins of all codecs, by protocol."""
+    """Return the plug-ins of all installed codecs, by protocol."""
     return plugins()
 
 
@@ -41,8 +40,8 @@ def transport_kinds() -> dict[str, TransportKind | None]:
 
 
 def of_transport(kind: TransportKind, preferred: str = "") -> tuple[str, ...]:
-    """Return the protocols over ``kind``: the one that answers unknown paths, then the
-    ``preferred`` one, then all others."""
+    """Return the protocols over ``kind``. The first protocol answers requests for unknown paths;
+    the ``preferred`` protocol is next."""
     found = [plugin for plugin in plugins().values() if plugin.transport_kind is kind]
     found.sort(key=lambda plugin: (not plugin.is_fallback, plugin.name != preferred))
     return tuple(plugin.name for plugin in found)
@@ -54,19 +53,9 @@ def shared_memory_protocols() -> list[str]:
 
 
 def schemes(protocol: str) -> tuple[str, ...]:
-    """Return the URL schemes that endpoints of ``protocol`` may have. Protocols in this process
-    have none."""
+    """Return the URL schemes that endpoints of ``protocol`` may have. The result is empty for
+    protocols in this process, which have no endpoints."""
     plugin = plugins().get(protocol)
     if plugin is None:
         return ()
     return SCHEMES[plugin.transport_kind] + (FRAMED_SCHEMES if plugin.supports_framing else ())
-
-
-def parse_protocol(name: str) -> str:
-    """Return ``name`` if it is a supported protocol. Raises ValueError for other names."""
-    known = transport_kinds()
-    if name in known:
-        return name
-    if name in broken_plugins():
-        raise ValueError(f"the codec of '{name}' cannot be used: {broken_plugins()[name]}")
-    raise ValueError(f"'{name}' is not a protocol{suggestion(name, known)}")

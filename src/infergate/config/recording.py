@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from infergate.config.fields import FilePath, Name, PositivePercent, PositiveSize
+from infergate.config.fields import FilePath, HeaderGlob, Name, PositivePercent, PositiveSize
 from infergate.config.section import Section
-from infergate.config.values import parse_header_glob
 from infergate.core.credential_names import may_hold_credentials
 from infergate.core.limits import MIB
 
@@ -19,21 +18,15 @@ def _without_credentials(glob: str) -> str:
     return glob
 
 
-RecordedHeader = Annotated[
-    str,
-    BeforeValidator(parse_header_glob),
-    AfterValidator(_without_credentials),
-    WithJsonSchema({"type": "string", "format": "header glob"}),
-]
+RecordedHeader = Annotated[HeaderGlob, AfterValidator(_without_credentials)]
 
 
 class RedactConfig(Section):
-    """Tensors that are removed or zeroed before anything is written, by the client's names or globs
-    of names. If any name is given, bodies that only servers of one protocol understand, such as
-    explanation requests, are removed too (docs/recording.md).
+    """Tensors that are removed or zeroed before anything is written, as names that clients use or
+    globs of names. If any name is given, bodies that only servers of one protocol understand, such
+    as explanation requests, are also removed (docs/recording.md).
 
-    Example: `redact: {remove: [comment], zero: [patient_*]}`.
-    """
+    Example: `redact: {remove: [comment], zero: [patient_*]}`."""
 
     remove: tuple[Name, ...] = Field(
         default=(), description="Inputs and outputs to remove. Example: `[comment]`."
@@ -45,7 +38,7 @@ class RedactConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _is_unambiguous(self) -> Self:
+    def _check_names(self) -> Self:
         if both := set(self.remove) & set(self.zero):
             raise ValueError(f"'{min(both)}' is in both remove and zero")
         return self
@@ -54,13 +47,12 @@ class RedactConfig(Section):
 class RecordConfig(Section):
     """Recording of a route's inferences. It requires the section `recording`.
 
-    Example: `record: {percent: 5}`.
-    """
+    Example: `record: {percent: 5}`."""
 
     percent: PositivePercent = Field(
         default=100.0,
         description="Percentage of the inferences to record. The inferences of a sequence are "
-        "either all recorded or not at all. Example: `5`.",
+        "either all recorded or not recorded at all. Example: `5`.",
     )
 
 
@@ -78,9 +70,9 @@ class RecordingConfig(Section):
     )
     post: bool = Field(
         default=False,
-        description="Start and stop recording on POST /recording/start and POST /recording/stop on "
-        "the admin listener. `listeners.admin.actions` also enables this, and "
-        "`listeners.admin.keys` restricts it to holders of a key.",
+        description="Let POST /recording/start and POST /recording/stop on the admin listener "
+        "start and stop recording. `listeners.admin.actions` also enables these requests, and "
+        "`listeners.admin.keys` restricts them to holders of a key.",
     )
     file_bytes: PositiveSize = Field(
         default=256 * MIB,
@@ -94,8 +86,8 @@ class RecordingConfig(Section):
     )
     when_full: Literal["stop", "remove_oldest"] = Field(
         default="stop",
-        description="What happens when the files reach `total_bytes`: recording stops, or the "
-        "oldest files are removed.",
+        description="The reaction when the files reach `total_bytes`: `stop` stops recording, and "
+        "`remove_oldest` removes the oldest files.",
     )
     headers: tuple[RecordedHeader, ...] = Field(
         default=(),

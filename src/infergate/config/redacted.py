@@ -23,8 +23,8 @@ _HASHES: Final = frozenset({"sha256"})
 _HEADERS: Final = "headers"
 _OPTIONS: Final = "options"
 _USER: Final = re.compile(r"://[^/?#]*@")
-"""The user and password of a URL. They end at the last @ before the path, because a password may
-contain @."""
+"""Matches the user and the password of a URL, up to the last @ before the path, because a password
+may contain @."""
 _PATH: Final = re.compile(r"(?<=://)([^/]+)/.*")
 _CONTEXT: Final = 3
 _Path = tuple[str | int, ...]
@@ -38,11 +38,8 @@ def redacted_yaml(config: Config, *, defaults: bool = False) -> str:
 
 
 def redacted_diff(loaded: Config, file: Config, names: tuple[str, str] = ("loaded", "file")) -> str:
-    """Return a unified diff from ``loaded`` to ``file``, without secrets, with ``names`` in its
-    header. It is empty if both configurations are equal.
-
-    Hidden values that differ are marked.
-    """
+    """Return a unified diff from ``loaded`` to ``file``, without secrets, or an empty string if
+    both are equal. The diff's header has ``names``. Hidden values that differ are marked."""
     before, after = _dump(loaded), _dump(file)
     old = dict(_secrets(before, ()))
     changed = {path for path, text in _secrets(after, ()) if old.get(path, text) != text}

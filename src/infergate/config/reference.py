@@ -1,7 +1,6 @@
 """Generates the reference page and the JSON schema of routes.yaml from the schema's descriptions.
 
-``python -m infergate.config.reference [FOLDER]`` writes both into ``FOLDER``, by default ``docs``.
-"""
+``python -m infergate.config.reference [FOLDER]`` writes both to ``FOLDER``, by default ``docs``."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ routes:
   - {model: "*", backend: triton}
 ```
 
-All errors are reported at once, each with its line, its path and, for a misspelt name, a
+All errors are reported together, each with its line, its path and, for a misspelt name, a
 suggestion:
 
 ```text

@@ -14,19 +14,19 @@ class ReloadConfig(Section):
 
     watch: bool = Field(
         default=True,
-        description="Reload when the configuration file, or a file that it names, changes. "
-        "Kubernetes ConfigMap mounts are supported.",
+        description="Reload when the configuration file or a file named in it changes. Kubernetes "
+        "ConfigMap mounts are supported.",
     )
     quiet: PositiveDuration = Field(
         default=0.5,
-        description="How long the watched files must stay unchanged before a reload, so that no "
-        "half-written file is read. Example: `2s`.",
+        description="Time for which the watched files must be unchanged before a reload, so that "
+        "no half-written file is read. Example: `2s`.",
     )
     post: bool = Field(
         default=False,
         description="Reload on POST /reload on the admin listener. Anyone who can connect to the "
-        "listener can reload; with `listeners.admin.keys`, only holders of a key can. Each such "
-        "request is written to the audit log.",
+        "listener can reload; with `listeners.admin.keys`, only holders of a key can reload. Each "
+        "such request is written to the audit log.",
     )
 
 
@@ -35,11 +35,11 @@ class DrainConfig(Section):
 
     delay: Duration = Field(
         default=5.0,
-        description="How long /readyz fails while requests are still accepted, so that load "
-        "balancers take the gateway out of rotation first.",
+        description="Time for which /readyz fails while requests are still accepted, so that load "
+        "balancers stop sending requests before the gateway stops accepting them.",
     )
     timeout: Duration = Field(
         default=30.0,
-        description="How long requests in progress may then take to finish before they are "
+        description="Time that requests in progress then have to finish before they are "
         "cancelled. Example: `2m`.",
     )

@@ -1,4 +1,4 @@
-"""The section of routes.yaml that gives a backend's names of a model and its tensors."""
+"""The section of routes.yaml on the names of a model and its tensors at a backend."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from infergate.config.section import Section
 
 
 class RewriteConfig(Section):
-    """Replacements for names that differ between clients and the backend. Other names stay
-    unchanged.
+    """Replacements for names that differ between clients and the backend. Other names are not
+    changed.
 
-    Example: `rewrite: {model: resnet50, inputs: {image: data}}`.
-    """
+    Example: `rewrite: {model: resnet50, inputs: {image: data}}`."""
 
     model: Text = Field(
         default="",

@@ -80,23 +80,23 @@ class RouteConfig(Section):
     idempotent: bool = Field(
         default=False,
         description="Declare that an inference may safely run twice, as with stateless models. "
-        "Inferences that were already sent are then retried as well, if the connection broke, the "
+        "Inferences that were already sent are then also retried if the connection broke, the "
         "attempt timed out (`retry.per_try_timeout`), or the server returned 502, 503 or 504 "
-        "(gRPC: UNAVAILABLE). Otherwise only requests that were not sent are retried. Inferences "
-        "of a sequence are never sent twice.",
+        "(gRPC: UNAVAILABLE). With `false`, only requests that were not sent are retried. "
+        "Inferences of a sequence are never sent twice.",
     )
     retry: RetryConfig = Field(default=RetryConfig(), description="Retry policy.")
     cache: RouteCacheConfig | None = Field(
         default=None,
         description="Cache responses, and send identical concurrent inferences only once "
-        "(docs/cache.md). This requires `idempotent: true`, and that equal inferences have equal "
-        "responses. By default, nothing is cached.",
+        "(docs/cache.md). This requires `idempotent: true`, and a model that gives equal responses "
+        "to equal inferences. By default, nothing is cached.",
     )
     hedge: HedgeConfig | None = Field(
         default=None,
-        description="Hedged requests: when to send a slow inference a second time, to another "
-        "endpoint. This requires `idempotent: true`. Streams are not hedged. By default, requests "
-        "are not hedged.",
+        description="Hedged requests: send a slow inference a second time, to another endpoint. "
+        "This requires `idempotent: true`. Streams are not hedged. By default, requests are not "
+        "hedged.",
     )
     headers: dict[HeaderName, Text] = Field(
         default={},
@@ -114,8 +114,8 @@ class RouteConfig(Section):
         default=None,
         description="The header (gRPC: metadata) whose value assigns a request to a backend of "
         "the split: equal values go to the same backend, on every gateway. Example: `x-user-id`. "
-        "If unset, or for requests without the header, the request id is used. A sequence always "
-        "stays on one backend.",
+        "By default, and for requests without the header, the request id is used. A sequence "
+        "always stays on one backend.",
     )
     fallback: Text = Field(
         default="",
@@ -130,7 +130,7 @@ class RouteConfig(Section):
         default=(),
         description="Request hooks, by their names in the top-level `hooks`. They run in this "
         "order before an inference, and in reverse order after it. Inferences with shared memory "
-        "are refused. Example: `[guard]`.",
+        "are rejected. Example: `[guard]`.",
     )
     record: RecordConfig | None = Field(
         default=None,
@@ -139,8 +139,9 @@ class RouteConfig(Section):
     )
     payload_log: RoutePayloadLogConfig | None = Field(
         default=None,
-        description="The inferences that the payload log sends. By default, none. Requires the "
-        "top-level `payload_log`. Inferences with shared memory are not logged.",
+        description="The inferences that the payload log sends. Requires the top-level "
+        "`payload_log`. Inferences with shared memory are not logged. By default, nothing is "
+        "logged.",
     )
     transforms: TransformsConfig | None = Field(
         default=None,
@@ -158,16 +159,16 @@ class RouteConfig(Section):
         description="Substitutes for datatypes that a protocol of the route does not support. "
         "Example: `{BF16: FP32, BOOL: UINT8}`. Only BOOL (missing in GraphPipe) and BF16 (missing "
         "in GraphPipe and the legacy API) can be cast, to a datatype that holds all their values. "
-        "Clients of such a protocol see, receive and send the substitute. The values that they "
-        "send are cast back: a nonzero number becomes true, and a float is rounded. Without a "
-        "cast, such a tensor is an error.",
+        "Clients of such a protocol see, receive and send the substitute. Values from clients are "
+        "cast back: a nonzero number becomes true, and a float is rounded. Without a cast, such a "
+        "tensor is an error.",
     )
     labels: dict[str, Labels] = Field(
         default={},
         description="Class labels of outputs, in order, as a list or as the path (relative to this "
         "file) of a text file with one label per line. Example: `{probs: labels/imagenet.txt}`. "
-        "They are used when a client requests classification and infergate has to select the "
-        "classes because the backend does not.",
+        "The labels are used if a client requests classification and infergate selects the "
+        "classes, because the backend cannot.",
     )
 
 
@@ -182,7 +183,7 @@ def named_rewrites(route: RouteConfig) -> Iterator[tuple[KeyPath, RewriteConfig]
 
 
 def named_backends(route: RouteConfig) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each backend that ``route`` refers to, as a path below ``route`` and a name."""
+    """Yield the name of each backend that ``route`` refers to, with its path below ``route``."""
     yield ("backend",), route.backend
     for index, target in enumerate(route.split):
         yield ("split", index, "backend"), target.backend

@@ -2,13 +2,12 @@
 
 Each key is a field with a description and a default, from which the reference page and the JSON
 schema are generated. Rules that span several entries, such as a route that names an unknown
-backend, belong to ``check``.
-"""
+backend, belong to ``check``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -20,6 +19,7 @@ from infergate.config.endpoints import BalanceConfig, EndpointUrl, HealthConfig,
 from infergate.config.fields import (
     Duration,
     HeaderGlob,
+    NonNegative,
     Positive,
     PositiveDuration,
     PositiveSize,
@@ -64,14 +64,13 @@ class BackendConfig(Section):
         "`python`, which have no URL. Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. "
         "Protocols over HTTP use `http://`, `https://` (port 80 or 443 by default, with an "
         "optional path prefix, which precedes `/v2` or `/v1`) or `http+unix:/path`. `v2-grpc`, "
-        "`trtis-grpc` and "
-        "`tfs-grpc` use `grpc://` or `grpcs://` with a port. `graphpipe` may also use "
-        "`tcp://host:port` or `unix:/path` for size-prefixed messages. `https` and `grpcs` trust "
-        "the system's certificates, or those in SSL_CERT_FILE and SSL_CERT_DIR; see `tls`. An "
-        "endpoint may have a load balancing weight (1 to 1000) and a name: `{url: "
+        "`trtis-grpc` and `tfs-grpc` use `grpc://` or `grpcs://` with a port. `graphpipe` may also "
+        "use `tcp://host:port` or `unix:/path` for size-prefixed messages. `https` and `grpcs` "
+        "trust the system's certificates, or the certificates in SSL_CERT_FILE and SSL_CERT_DIR "
+        "(`tls`). An endpoint may have a load balancing weight (1 to 1000) and a name: `{url: "
         "http://a:8000/t0ken, weight: 3, name: large}`. Logs, metrics and the console show the "
-        "name. Without a name, they show the URL with its path hidden. A host name is resolved to "
-        "all its addresses, and each address is a separate endpoint with the configured weight "
+        "name or, by default, the URL with its path hidden. A host name is resolved to all its "
+        "addresses, and each address is a separate endpoint with the configured weight "
         "(`dns_refresh`). `balance` selects the endpoint of a request; all requests of a sequence "
         "go to the same endpoint (docs/decisions/0013).",
     )
@@ -100,22 +99,22 @@ class BackendConfig(Section):
     )
     dns_refresh: Duration = Field(
         default=5.0,
-        description="How often host names of endpoints are resolved again. New addresses receive "
+        description="Interval at which host names of endpoints are resolved. New addresses receive "
         "requests, and removed addresses finish their requests in progress. IPv6 addresses are "
         "used only for a name that has no IPv4 address. A name that no longer resolves keeps its "
-        "last addresses. `0` resolves the name at each new connection and treats it as a single "
-        "endpoint, as `localhost` always is.",
+        "last addresses. With `0`, the name is resolved for each new connection and is a single "
+        "endpoint, like `localhost`.",
     )
     kubernetes: KubernetesConfig | None = Field(
         default=None,
-        description="Watch the EndpointSlices of the Kubernetes service that the only endpoint "
-        "names, so that pods are added and removed immediately. DNS is used until the API server "
-        "responds. `{}` is enough if the URL has the pods' port.",
+        description="Watch the EndpointSlices of the Kubernetes service named by the only "
+        "endpoint, so that pods are added and removed immediately. DNS is used until the API "
+        "server responds. `{}` is enough if the URL has the pods' port.",
     )
     timeout: PositiveDuration = Field(
         default=30.0,
-        description="Timeout of a request, and of each response of a stream, unless the route sets "
-        "its own. Example: `2m`.",
+        description="Timeout of a request, and of each response of a stream. The `timeout` of a "
+        "route takes precedence. Example: `2m`.",
     )
     connect_time: PositiveDuration | None = Field(
         None,
@@ -127,7 +126,7 @@ class BackendConfig(Section):
         "and the client certificate for mTLS. By default, the system's authorities are trusted "
         "and there is no client certificate.",
     )
-    connections: Annotated[int, Field(ge=0)] = Field(
+    connections: NonNegative = Field(
         default=0,
         description="Maximum number of requests in progress at each endpoint. Further requests "
         "wait. Set it to `1` for servers that handle one connection at a time, such as "
@@ -135,9 +134,9 @@ class BackendConfig(Section):
     )
     profile: ProfileName = Field(
         default="auto",
-        description="The server implementation. infergate allows for its known deviations from "
-        "the protocol. `auto` detects the implementation from the server's metadata. Example: "
-        "`triton`.",
+        description="The server implementation. infergate adapts to the known deviations of this "
+        "implementation from the protocol. `auto` detects the implementation from the server's "
+        "metadata. Example: `triton`.",
     )
     forward_headers: tuple[HeaderGlob, ...] = Field(
         default=("traceparent", "tracestate", "baggage", "x-request-id"),
@@ -164,7 +163,7 @@ class BackendConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _endpoints_fit(self) -> Self:
+    def _check_endpoints(self) -> Self:
         in_process = self.protocol in protocols.IN_PROCESS
         if in_process and self.endpoints:
             raise ValueError(
@@ -181,9 +180,7 @@ class BackendConfig(Section):
                 f"protocol '{self.protocol}' needs endpoints: a list of at least one URL"
             )
         if self.connections and "http" not in protocols.schemes(self.protocol):
-            raise ValueError(
-                f"connections is for protocols over HTTP; '{self.protocol}' is not one"
-            )
+            raise ValueError(f"connections requires a protocol over HTTP, unlike '{self.protocol}'")
         if self.kubernetes is not None:
             self.kubernetes.check_backend(self.endpoints, self.dns_refresh, self.shared_memory)
         if self.protocol == protocols.BUILTIN and self.limits.max_requests:
@@ -191,18 +188,18 @@ class BackendConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _tls_fits(self) -> Self:
+    def _check_tls(self) -> Self:
         if self.tls is not None:
             plain = [u for u in self.endpoints if u.scheme not in protocols.TLS_SCHEMES]
             if plain or not self.endpoints:
                 raise ValueError(
                     "tls is for endpoints over https:// or grpcs://"
-                    + (f"; '{plain[0]}' is not one" if plain else "")
+                    + (f", not for '{plain[0]}'" if plain else "")
                 )
         return self
 
     @model_validator(mode="after")
-    def _memory_fits(self) -> Self:
+    def _check_shared_memory(self) -> Self:
         if self.shared_memory == "forward":
             if self.protocol not in protocols.shared_memory_protocols():
                 known = ", ".join(protocols.shared_memory_protocols())
@@ -218,7 +215,8 @@ class BackendConfig(Section):
 
 
 class ControlConfig(Section):
-    """Operations that change the state of infergate or of backends. All are off by default."""
+    """Operations that change the state of infergate or of backends. All of them are off by
+    default."""
 
     repository: bool = Field(
         default=False,
@@ -242,24 +240,27 @@ class ControlConfig(Section):
 # ---- limits -----------------------------------------------------------------------------------
 
 
+def _limit(name: str, description: str) -> Any:
+    return Field(default=getattr(DEFAULT_LIMITS, name), description=description)
+
+
 class LimitsConfig(Section):
     """Limits per request, per connection, and in total (docs/limits.md)."""
 
-    body: PositiveSize = Field(
-        default=DEFAULT_LIMITS.body,
-        description="Maximum size of a request or response body or message, before and after "
-        "decompression. Larger requests are refused with HTTP 413 or gRPC RESOURCE_EXHAUSTED. "
-        "Example: `256MiB`.",
+    body: PositiveSize = _limit(
+        "body",
+        "Maximum size of a request or response body or message, before and after decompression. "
+        "Larger requests are rejected with HTTP 413 or gRPC RESOURCE_EXHAUSTED. Example: `256MiB`.",
     )
     json_: PositiveSize = Field(
         default=DEFAULT_LIMITS.json,
         alias="json",
         description="Maximum size of the JSON part of a body, and of each server-sent event.",
     )
-    json_inline: PositiveSize = Field(
-        default=DEFAULT_LIMITS.json_inline,
-        description="JSON up to this size is parsed and written in the serving process. Helper "
-        "processes handle larger JSON (`helpers`).",
+    json_inline: PositiveSize = _limit(
+        "json_inline",
+        "Maximum size of JSON that the serving process parses and writes. Helper processes handle "
+        "larger JSON (`helpers`).",
     )
     headers: PositiveSize | None = Field(
         default=None,
@@ -272,57 +273,45 @@ class LimitsConfig(Section):
         description="Maximum length of one header line in a backend's response. The default is "
         "64KiB, but 100KiB for `trtis-http`, whose NV-InferResponse header holds all classes.",
     )
-    header_count: Positive = Field(
-        default=DEFAULT_LIMITS.header_count,
-        description="Maximum number of header lines per request.",
+    header_count: Positive = _limit("header_count", "Maximum number of header lines per request.")
+    tensors: Positive = _limit(
+        "tensors", "Maximum number of inputs, and of requested outputs, per request."
     )
-    tensors: Positive = Field(
-        default=DEFAULT_LIMITS.tensors,
-        description="Maximum number of inputs, and of requested outputs, per request.",
+    rank: Positive = _limit("rank", "Maximum number of dimensions per tensor.")
+    header_time: PositiveDuration = _limit(
+        "header_time",
+        "Request header timeout: from the first byte of a request to the end of its headers.",
     )
-    rank: Positive = Field(
-        default=DEFAULT_LIMITS.rank, description="Maximum number of dimensions per tensor."
+    idle_body_time: PositiveDuration = _limit(
+        "idle_body_time", "Maximum pause while a request body is being received."
     )
-    header_time: PositiveDuration = Field(
-        default=DEFAULT_LIMITS.header_time,
-        description="Request header timeout: from the first byte of a request to the end of its "
-        "headers.",
+    keepalive_time: PositiveDuration = _limit(
+        "keepalive_time", "Idle timeout (keep-alive) of client connections."
     )
-    idle_body_time: PositiveDuration = Field(
-        default=DEFAULT_LIMITS.idle_body_time,
-        description="Maximum pause while a request body is being received.",
+    connect_time: PositiveDuration = _limit(
+        "connect_time", "Connect timeout of endpoints. A backend's `connect_time` overrides it."
     )
-    keepalive_time: PositiveDuration = Field(
-        default=DEFAULT_LIMITS.keepalive_time,
-        description="Idle timeout (keep-alive) of client connections.",
+    streams: Positive = _limit(
+        "streams", "Maximum number of concurrent HTTP/2 streams per connection."
     )
-    connect_time: PositiveDuration = Field(
-        default=DEFAULT_LIMITS.connect_time,
-        description="Connect timeout of endpoints. A backend's `connect_time` overrides it.",
+    regions: Positive = _limit(
+        "regions",
+        "Maximum number of registered shared memory regions. Each region holds a file open.",
     )
-    streams: Positive = Field(
-        default=DEFAULT_LIMITS.streams,
-        description="Maximum number of concurrent HTTP/2 streams per connection.",
+    connections: Positive = _limit(
+        "connections",
+        "Maximum number of client connections per process, over all listeners except the admin "
+        "listener. It is capped at three quarters of the process's open file limit.",
     )
-    regions: Positive = Field(
-        default=DEFAULT_LIMITS.regions,
-        description="Maximum number of registered shared memory regions. Each region holds a file "
-        "open.",
+    in_flight: Positive = _limit(
+        "in_flight",
+        "Maximum number of concurrent requests. Further requests are rejected with HTTP 503 and "
+        "Retry-After, or with gRPC UNAVAILABLE.",
     )
-    connections: Positive = Field(
-        default=DEFAULT_LIMITS.connections,
-        description="Maximum number of client connections per process, over all listeners except "
-        "the admin listener. It is capped at three quarters of the process's open file limit.",
-    )
-    in_flight: Positive = Field(
-        default=DEFAULT_LIMITS.in_flight,
-        description="Maximum number of concurrent requests. Further requests are refused with "
-        "HTTP 503 and Retry-After, or with gRPC UNAVAILABLE.",
-    )
-    in_flight_bytes: PositiveSize = Field(
-        default=DEFAULT_LIMITS.in_flight_bytes,
-        description="Memory budget of requests in progress: bodies, the data decoded from them, "
-        "and responses waiting for slow readers. Requests beyond it are refused and slow readers "
+    in_flight_bytes: PositiveSize = _limit(
+        "in_flight_bytes",
+        "Memory budget of requests in progress: bodies, the data decoded from them, and responses "
+        "waiting for slow readers. Beyond the budget, requests are rejected and slow readers are "
         "disconnected (docs/limits.md). Example: `4GiB`.",
     )
 
@@ -427,7 +416,7 @@ class Config(Section):
     )
 
     @model_validator(mode="after")
-    def _engine_fits(self) -> Self:
+    def _check_engine(self) -> Self:
         if self.engine == "compat":
             for path in self._grpc_options_of_own_engine():
                 raise ValueError(f"{path} needs engine 'own': the gRPC library does not support it")
@@ -455,18 +444,18 @@ class Config(Section):
 
     @property
     def warnings(self) -> tuple[Mistake, ...]:
-        """The parts of the file that have no effect."""
+        """The warnings about the file from which this configuration was read."""
         return tuple(self._warnings)
 
     def add_warnings(self, warnings: Iterable[Mistake]) -> None:
-        """Add ``warnings`` about the file from which this configuration was read."""
+        """Add ``warnings`` about the file."""
         self._warnings.extend(warnings)
 
     @classmethod
     def default(cls) -> Self:
         """Return the configuration of the embedded demo: all models of the builtin backend, on the
-        default ports, which are only reachable from this machine. The console may send requests,
-        because there is no server that they could disturb."""
+        default ports, which only this machine can reach. Console actions are enabled, because the
+        demo has no other servers."""
         return cls.model_validate(
             {
                 "backends": {"demo": {"protocol": protocols.BUILTIN}},

@@ -4,11 +4,12 @@ PyYAML composes nodes, which have line numbers; this module converts them to dat
 of lines by path. Sequences become tuples.
 
 *Rule 1.* Scalars follow YAML 1.2's core schema: ``yes``, ``010``, ``1:30`` and dates are text. Keys
-are always text. *Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, but not in
-keys, before the type of an unquoted scalar is determined. A quoted scalar stays text. As in a
-shell, the default also replaces an empty variable, and ``$${`` stands for a literal ``${``. *Rule
-3.* Parsing continues after every error except a syntax error. The paths of erroneous values are
-recorded, so that later checks do not report them again."""
+are always text.
+*Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, but not in keys, before the
+type of an unquoted scalar is determined. A quoted scalar remains text. As in a shell, the default
+also replaces an empty variable. ``$${`` stands for a literal ``${``.
+*Rule 3.* Parsing continues after every error except a syntax error. The paths of erroneous values
+are recorded, so that later checks do not report these values again."""
 
 from __future__ import annotations
 
@@ -45,8 +46,7 @@ is not set."""
 class YamlSource:
     """The data of a YAML file, and the errors found while parsing it.
 
-    ``lines`` has the line, counted from 1, of the key or list item at every path.
-    """
+    ``lines`` has the line, counted from 1, of the key or list item at every path."""
 
     file: str
     data: Any = None
@@ -71,13 +71,12 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> YamlSource:
     """Parse ``text``. ``file`` is the name of the text in error messages; ``environ`` is the
     environment.
 
-    Raises ConfigError for a syntax error or an empty file. Other errors are in ``mistakes``.
-    """
+    Raises ConfigError for a syntax error or an empty file. Other errors are in ``mistakes``."""
     source = YamlSource(file)
     try:
         node = _compose(text)
         if node is None:
-            raise ConfigError([Mistake(file, 0, "", "the file is empty")])
+            raise ConfigError.of_file(file, "the file is empty")
         source.data = _Converter(source, environ).convert(node, (), node.start_mark.line + 1)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -86,13 +85,12 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> YamlSource:
         problem = error.problem or ""
         if problem.startswith("but "):
             problem = f"{error.context}, {problem}"
-        raise ConfigError(
-            [Mistake(file, line, "", f"not YAML: {problem}{column}{_hint(text, line)}")]
-        ) from None
+        problem = f"not YAML: {problem}{column}{_hint(text, line)}"
+        raise ConfigError.of_file(file, problem, line) from None
     except yaml.YAMLError as error:  # a character that YAML does not allow
-        raise ConfigError([Mistake(file, 0, "", f"not YAML: {error}")]) from None
+        raise ConfigError.of_file(file, f"not YAML: {error}") from None
     except RecursionError:
-        raise ConfigError([Mistake(file, 0, "", "not readable: nested too deeply")]) from None
+        raise ConfigError.of_file(file, "not readable: nested too deeply") from None
     return source
 
 
@@ -103,7 +101,7 @@ def from_data(data: Mapping[str, Any], name: str) -> YamlSource:
     try:
         source.data = _copy(data, (), source.lines)
     except RecursionError:
-        raise ConfigError([Mistake(name, 0, "", "not readable: nested too deeply")]) from None
+        raise ConfigError.of_file(name, "not readable: nested too deeply") from None
     return source
 
 
@@ -118,21 +116,13 @@ def _copy(value: Any, path: KeyPath, lines: dict[KeyPath, int]) -> Any:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """Return the root node. The pure Python loader reports errors, so that they are the same
-    everywhere."""
+    """Return the root node. Errors always come from the pure Python loader, so that their text does
+    not depend on the installed loader."""
     try:
-        return _root_node(text, _LOADER)
+        node: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError:
-        return _root_node(text, yaml.SafeLoader)
-
-
-def _root_node(text: str, loader_type: Any) -> yaml.Node | None:
-    loader = loader_type(text)
-    try:
-        node: yaml.Node | None = loader.get_single_node()
-        return node
-    finally:
-        loader.dispose()
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    return node
 
 
 def _hint(text: str, line: int) -> str:
@@ -156,9 +146,10 @@ class _Converter:
         lines = self._source.lines
         lines[path] = line
         if any(node is outer for outer in self._enclosing):
-            return self._report_at(path, "an alias that contains itself")
+            return self._report_at(path, "the alias contains itself")
         if len(lines) > _MAX_NODES:
-            return self._report_at(path, f"more than {_MAX_NODES} values: aliases within aliases?")
+            problem = f"the file has more than {_MAX_NODES} values; check for nested aliases"
+            return self._report_at(path, problem)
         if node.tag not in _PLAIN_TAGS:
             return self._report_at(path, f"the tag '{node.tag}' is not supported")
         if isinstance(node, yaml.ScalarNode):
@@ -218,7 +209,7 @@ class _Converter:
         text = _VARIABLE.sub(lambda match: self._substitute(match, errors), node.value)
         for message in errors:
             self._report_at(path, message)
-        return text if node.style or errors else parse_plain_scalar(text)
+        return text if node.style or errors else _plain_scalar(text)
 
     def _substitute(self, match: re.Match[str], errors: list[str]) -> str:
         name, default = match.groups()
@@ -248,8 +239,8 @@ class _Converter:
         self._source.mistakes.append(Mistake(self._source.file, line, format_path(path), message))
 
 
-def parse_plain_scalar(text: str) -> Any:
-    """Return the value of an unquoted scalar by YAML 1.2's core schema (Rule 1)."""
+def _plain_scalar(text: str) -> Any:
+    """Return the value of an unquoted scalar (Rule 1)."""
     if _NULL.fullmatch(text):
         return None
     if text in _TRUE or text in _FALSE:

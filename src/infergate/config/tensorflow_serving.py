@@ -15,14 +15,13 @@ Version = Annotated[Text, Field(pattern=r"^[0-9]{1,19}$")]
 class TensorFlowModelConfig(Section):
     """Version labels and signatures of one model.
 
-    Example: `{labels: {stable: "3"}, signatures: {embed: resnet-embed}}`.
-    """
+    Example: `{labels: {stable: "3"}, signatures: {embed: resnet-embed}}`."""
 
     labels: dict[str, Version] = Field(
         default={},
         description="Versions by label. A label that is not listed here is sent to backends that "
-        "speak TensorFlow Serving's protocol; for others, the request is refused. Example: "
-        '`{stable: "3", canary: "4"}`.',
+        "speak TensorFlow Serving's protocol; for other backends, the request is rejected. "
+        'Example: `{stable: "3", canary: "4"}`.',
     )
     signatures: dict[str, Name] = Field(
         default={},
@@ -38,8 +37,8 @@ class TensorFlowServingConfig(Section):
 
     version_zero: Literal["default", "literal"] = Field(
         default="default",
-        description="The meaning of version 0 in a request. `default`: no version, as OpenVINO's "
-        "client intends; `literal`: version 0, as in TensorFlow Serving.",
+        description="The meaning of version 0 in a request. `default` means no version, as "
+        "intended by OpenVINO's client. `literal` means version 0, as in TensorFlow Serving.",
     )
     models: dict[str, TensorFlowModelConfig] = Field(
         default={},

@@ -25,7 +25,7 @@ def _accept_float(value: Any) -> Any:
 
 
 def check_files(certificate: Path | None, key: Path | None, authorities: Path | None) -> None:
-    """Raise an error for a certificate, key or CA file that cannot be loaded."""
+    """Raise ValueError if a certificate, key or CA file cannot be loaded."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         if certificate is not None and key is not None:
@@ -37,10 +37,9 @@ def check_files(certificate: Path | None, key: Path | None, authorities: Path | 
 
 
 class ListenerTls(Section):
-    """TLS of a listener. If the files change, new connections use the new files.
+    """TLS of a listener. New connections use changed files.
 
-    Example: `tls: {certificate: tls/tls.crt, key: tls/tls.key}`.
-    """
+    Example: `tls: {certificate: tls/tls.crt, key: tls/tls.key}`."""
 
     certificate: FilePath = Field(
         description="PEM file with the server certificate, followed by its intermediate "
@@ -61,10 +60,10 @@ class ListenerTls(Section):
     )
     allowed_names: tuple[Name, ...] = Field(
         default=(),
-        description="Names or globs. At least one of them must match a subject alternative name "
-        "(DNS, URI, e-mail, IP) of the client certificate. `*` matches any characters, including "
-        'dots and slashes. Example: `["*.clients.example", "spiffe://example/ns/*"]`. Without '
-        "names, any certificate issued by `client_ca` is accepted.",
+        description="Names or globs of clients. At least one of these names must match a subject "
+        "alternative name (DNS, URI, e-mail, IP) of the client certificate. `*` matches any "
+        "characters, including dots and slashes. Without names, any certificate issued by "
+        '`client_ca` is accepted. Example: `["*.clients.example", "spiffe://example/ns/*"]`.',
     )
     min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_accept_float)] = Field(
         default="1.2",
@@ -73,7 +72,7 @@ class ListenerTls(Section):
     )
 
     @model_validator(mode="after")
-    def _clients_fit(self) -> Self:
+    def _check_client_certificates(self) -> Self:
         verified = self.client_certificates != "none"
         if verified and self.client_ca is None:
             raise ValueError(f"client_certificates '{self.client_certificates}' needs client_ca")
@@ -88,8 +87,7 @@ class ListenerTls(Section):
 class BackendTls(Section):
     """TLS of connections to a backend with `https://` or `grpcs://` endpoints.
 
-    Example: `tls: {ca: tls/ca.crt, certificate: tls/client.crt, key: tls/client.key}`.
-    """
+    Example: `tls: {ca: tls/ca.crt, certificate: tls/client.crt, key: tls/client.key}`."""
 
     ca: FilePath | None = Field(
         default=None,
@@ -118,7 +116,7 @@ class BackendTls(Section):
     )
 
     @model_validator(mode="after")
-    def _files_fit(self) -> Self:
+    def _check_files(self) -> Self:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key must be given together")
         if self.ca is not None and not self.verify:

@@ -22,7 +22,7 @@ class TracingConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _check_installed(self) -> Self:
         if self.enabled and not _is_installed():
             raise ValueError("tracing requires an optional package: pip install 'infergate[otel]'")
         return self

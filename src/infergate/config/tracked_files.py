@@ -1,4 +1,4 @@
-"""Records the files that a configuration was read from, in order to detect changes."""
+"""Records the files from which a configuration was read, to detect changes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ class TrackedFiles:
         self._hashes: Final[dict[Path, bytes]] = {}
 
     def read(self, path: Path) -> bytes:
-        """Return the content of ``path`` and record the file.
-
-        Raises OSError, or ValueError for an invalid path. The file is recorded even if it is
-        missing, because it may be created later.
-        """
+        """Return the content of ``path`` and record the file. A missing file is also recorded,
+        because it may be created later. Raises OSError, or ValueError for an invalid path."""
         self._hashes[path] = b""
         data = path.read_bytes()
         self._hashes[path] = _hash(data)
@@ -31,8 +28,7 @@ class TrackedFiles:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the file in hexadecimal. If there are several files, it is the hash of
-        their hashes."""
+        """The SHA-256 of the only file, or of the hashes of all files, in hexadecimal."""
         hashes = list(self._hashes.values())
         return (hashes[0] if len(hashes) == 1 else _hash(b"".join(hashes))).hex()
 

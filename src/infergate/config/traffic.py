@@ -11,9 +11,12 @@ from infergate.config.fields import (
     HeaderName,
     HedgeAfter,
     Name,
+    NonNegative,
     Percent,
+    Positive,
     PositiveDuration,
     PositiveSize,
+    WholePercent,
 )
 from infergate.config.rewrite import RewriteConfig
 from infergate.config.section import Section
@@ -36,41 +39,40 @@ class RetryConfig(Section):
     per_try_timeout: PositiveDuration | None = Field(
         default=None,
         description="Timeout of each attempt, within the request's timeout. Requires `idempotent: "
-        "true`. Example: `500ms`. By default, an attempt may use all the remaining time.",
+        "true`. Example: `500ms`. By default, an attempt may use all of the remaining time.",
     )
 
 
 class HedgeConfig(Section):
-    """Hedged requests: a slow request is sent to a second endpoint as well. The first successful
+    """Hedged requests: a slow request is also sent to a second endpoint. The first successful
     response is used, and the other attempt is cancelled.
 
-    Example: `hedge: {after: p95}`.
-    """
+    Example: `hedge: {after: p95}`."""
 
     after: HedgeAfter = Field(
-        description="How long to wait before the second attempt: a duration such as `50ms`, or a "
-        "percentile of the route's recent response times such as `p95`, which is computed over "
-        "the last 500 to 1000 responses once there are 50 responses."
+        description="Delay of the second attempt: a duration such as `50ms`, or a percentile of "
+        "the route's response times such as `p95`. The percentile is computed from the last 500 to "
+        "1000 responses, after at least 50 responses."
     )
 
 
 class BackendLimits(Section):
     """Limits of a backend: concurrent inferences, the queue, the retry budget, and the size of
-    forwarded headers. Only inferences count for these limits."""
+    forwarded headers. Only inferences count toward these limits."""
 
-    max_requests: Annotated[int, Field(ge=0)] = Field(
+    max_requests: NonNegative = Field(
         default=0,
         description="Maximum number of concurrent inferences, streams included, over all "
         "endpoints of the backend. Further inferences wait until their deadline, in a queue that "
         "is fair between clients and respects priorities (docs/overload.md). Example: `32`. With "
-        "`0`, the number is not limited, except for `python`, where it is 8.",
+        "`0`, the number is not limited, except for `python`, where the limit is 8.",
     )
-    max_queue: Annotated[int, Field(ge=0)] = Field(
+    max_queue: NonNegative = Field(
         default=100,
-        description="Maximum length of the queue of `max_requests`. Beyond it, inferences are "
-        "refused (load shedding), with HTTP 503 and Retry-After or with gRPC UNAVAILABLE. "
-        "Inferences of the lowest priority are refused first, and among these the latest "
-        "inference of the client with the most waiting inferences.",
+        description="Maximum number of inferences that wait because of `max_requests`. When the "
+        "queue is full, inferences are rejected (load shedding), with HTTP 503 and Retry-After or "
+        "with gRPC UNAVAILABLE: first inferences of the lowest priority, and among these the "
+        "latest inference of the client with the most waiting inferences.",
     )
     priority_header: HeaderName = Field(
         default=PRIORITY_HEADER,
@@ -78,25 +80,25 @@ class BackendLimits(Section):
         "from `1`, the highest, to `9`. It takes precedence over V2's parameter `priority` and the "
         "`priority` of the route. Other values are ignored.",
     )
-    retry_percent: Annotated[int, Field(ge=0, le=100)] = Field(
+    retry_percent: WholePercent = Field(
         default=round(DEFAULT_SHARE * 100),
         description="Retry budget: the maximum number of concurrent retries and hedges, as a "
         "percentage of the inferences in progress. Beyond the budget, failures are returned "
         "without a retry.",
     )
-    min_retries: Annotated[int, Field(ge=0)] = Field(
+    min_retries: NonNegative = Field(
         default=DEFAULT_MIN_RETRIES,
-        description="Number of concurrent retries and hedges that are always allowed, "
-        "independently of `retry_percent`.",
+        description="Number of concurrent retries and hedges that are allowed regardless of "
+        "`retry_percent`.",
     )
     forwarded_headers: PositiveSize = Field(
         default=FORWARDED_HEADER_BYTES,
-        description="Maximum total size of the client headers passed on by `forward_headers`: the "
-        "bytes of names and values, plus 32 bytes for each header. Larger requests are refused "
+        description="Maximum total size of the client headers selected by `forward_headers`: the "
+        "bytes of names and values, plus 32 bytes for each header. Larger requests are rejected "
         "with HTTP 413 or gRPC RESOURCE_EXHAUSTED. `tracestate` is first cut to 512 bytes and 32 "
         "members, and `baggage` to 64 members and the remaining size. An invalid `traceparent` is "
-        "dropped together with `tracestate`. The limit exists because servers close connections "
-        "on long headers (aiohttp and Triton do so above 8190 bytes).",
+        "dropped together with `tracestate`. The limit exists because servers close a connection "
+        "if headers are too long (aiohttp and Triton: over 8190 bytes).",
     )
 
 
@@ -113,9 +115,9 @@ class MirrorConfig(Section):
     percent: Percent = Field(
         default=100.0,
         description="Percentage of the route's inferences to copy. The inferences of a sequence "
-        "are either all copied or not at all. `0` turns the mirror off. Example: `10`.",
+        "are either all copied or not copied at all. `0` turns the mirror off. Example: `10`.",
     )
-    max_requests: Annotated[int, Field(ge=1)] = Field(
+    max_requests: Positive = Field(
         default=16,
         description="Maximum number of copies in progress. Further copies are dropped and counted "
         "in `infergate_mirrored_requests_total`.",

@@ -8,15 +8,10 @@ from collections.abc import Iterator
 from infergate.config.mistakes import Finding, KeyPath
 from infergate.config.models import DeclaredModelConfig
 from infergate.config.outline import Outline
-from infergate.config.plugins import transform_findings as plugin_findings
+from infergate.config.plugins import class_findings
 from infergate.config.transform_steps import make_step, make_transforms
-from infergate.config.transforms import (
-    TransformsConfig,
-    kinds_of,
-    plugin_steps,
-    step_sections,
-)
-from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.config.transforms import TransformsConfig, kinds_of, plugin_steps, step_sections
+from infergate.core.messages import ModelMetadata
 from infergate.transforms.images import PILLOW_MISSING, DecodeImage, has_pillow
 
 
@@ -44,7 +39,9 @@ def _step_findings(transforms: TransformsConfig) -> Iterator[Finding]:
             yield path, f"expected exactly one kind of step{found}"
             continue
         if section.plugin is not None:
-            yield from plugin_findings((*path, "plugin"), section.plugin)
+            plugin = section.plugin
+            plugin_path = (*path, "plugin")
+            yield from class_findings(plugin_path, "transform", plugin.transform, plugin.options)
             continue
         step = make_step(section, batch=transforms.batch)
         problem = step.find_problem(is_input=path[0] == "inputs")
@@ -57,12 +54,11 @@ def _step_findings(transforms: TransformsConfig) -> Iterator[Finding]:
 def _model_findings(
     base: KeyPath, transforms: TransformsConfig, declared: DeclaredModelConfig
 ) -> Iterator[Finding]:
-    inputs, outputs = (
-        tuple(TensorMetadata(each.name, each.datatype.value, each.shape) for each in tensors)
-        for tensors in (declared.inputs, declared.outputs)
+    inputs = tuple(tensor.metadata for tensor in declared.inputs)
+    outputs = tuple(tensor.metadata for tensor in declared.outputs)
+    mismatch = make_transforms(transforms).find_mismatch(
+        ModelMetadata("", inputs=inputs, outputs=outputs)
     )
-    model = ModelMetadata("", inputs=inputs, outputs=outputs)
-    mismatch = make_transforms(transforms).find_mismatch(model)
     if mismatch is not None:
         is_input, position, problem = mismatch
         side = "inputs" if is_input else "outputs"

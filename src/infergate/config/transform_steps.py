@@ -1,5 +1,5 @@
-"""Creates the steps of a route from its configuration. Only configurations with transforms import
-this module."""
+"""Creates the transform steps of a route from the configuration. This module is imported only if a
+route has transforms."""
 
 from __future__ import annotations
 
@@ -48,10 +48,8 @@ _STEPS: Final[Mapping[str, type[Step]]] = {
     "select": Select,
     "drop": Drop,
 }
-
-
 MakePluginStep = Callable[[PluginStepConfig], Step]
-"""Returns the step that a plug-in implements."""
+"""A function that returns the step implemented by a plug-in."""
 
 
 def _no_plugins(config: PluginStepConfig) -> Step:
@@ -64,11 +62,9 @@ def make_step(
     """Return the step of a valid ``section``."""
     if section.plugin is not None:
         return make_plugin(section.plugin)
-    kind, settings = next((kind, value) for kind, value in section if value is not None)
-    if isinstance(settings, Section):
-        return _STEPS[kind](batch=batch, **dict(settings))
-    fields: dict[str, Any] = {"names": settings}
-    return _STEPS[kind](batch=batch, **fields)
+    kind, value = next((kind, value) for kind, value in section if value is not None)
+    settings: dict[str, Any] = dict(value) if isinstance(value, Section) else {"names": value}
+    return _STEPS[kind](batch=batch, **settings)
 
 
 def make_transforms(
@@ -79,8 +75,4 @@ def make_transforms(
         [make_step(each, batch=config.batch, make_plugin=make_plugin) for each in sections]
         for sections in (config.inputs, config.outputs)
     )
-    return RouteTransforms(
-        inputs,
-        outputs,
-        batch=config.batch,
-    )
+    return RouteTransforms(inputs, outputs, batch=config.batch)

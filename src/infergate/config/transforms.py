@@ -7,9 +7,18 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field
 
-from infergate.config.fields import Dimension, Labels, Name, Positive, TensorType, Text
+from infergate.config.fields import (
+    Dimension,
+    Labels,
+    Name,
+    NonNegative,
+    Positive,
+    TensorType,
+    Text,
+    YamlValue,
+)
 from infergate.config.mistakes import KeyPath
 from infergate.config.plugins import PluginStepConfig
 from infergate.config.section import Section
@@ -20,7 +29,8 @@ from infergate.transforms.image_header import DEFAULT_MAX_IMAGES, DEFAULT_MAX_PI
 _FRACTION: Final = re.compile(r"\s*(-?[0-9.]+)\s*/\s*([0-9.]+)\s*")
 _MAX_RANK: Final = 16
 _PILLOW_MAX_PIXELS: Final = 89_478_485
-"""Pillow warns of larger images, and rejects images of twice as many pixels."""
+"""Pillow warns about larger images, and rejects images with more than twice this number of
+pixels."""
 
 
 def _parse_number(value: Any) -> float:
@@ -53,25 +63,17 @@ def _parse_elements(value: Any) -> tuple[Any, ...]:
 
 Numbers = Annotated[
     tuple[float, ...],
-    BeforeValidator(_parse_numbers),
-    WithJsonSchema(
-        {
-            "type": ["number", "string", "array"],
-            "items": {"type": ["number", "string"]},
-            "format": "number, or list of numbers",
-        }
+    YamlValue(
+        _parse_numbers,
+        "number, or list of numbers",
+        type=["number", "string", "array"],
+        items={"type": ["number", "string"]},
     ),
 ]
 """One number, or one number for each channel."""
+_ELEMENT_TYPES: Final = ["number", "string", "boolean", "array"]
 Elements = Annotated[
-    tuple[Any, ...],
-    BeforeValidator(_parse_elements),
-    WithJsonSchema(
-        {
-            "type": ["number", "string", "boolean", "array"],
-            "format": "value, or nested lists",
-        }
-    ),
+    tuple[Any, ...], YamlValue(_parse_elements, "value, or nested lists", type=_ELEMENT_TYPES)
 ]
 Axis = Annotated[int, Field(ge=-_MAX_RANK, lt=_MAX_RANK)]
 Shape = Annotated[tuple[Dimension, ...], Field(max_length=_MAX_RANK)]
@@ -84,7 +86,7 @@ class _TensorSection(Section):
 
 
 class CastConfig(_TensorSection):
-    """Converts the datatype. Floats are truncated when they become integers. A value that the new
+    """Converts the datatype. A float that becomes an integer is truncated. A value that the new
     datatype cannot hold is an error. Example: `cast: {tensor: x, from: FP64, to: FP32}`."""
 
     from_: TensorType | None = Field(
@@ -115,9 +117,9 @@ class TransposeConfig(_TensorSection):
     """Reorders the dimensions. Example, from NHWC to NCHW: `transpose: {tensor: image, order: [0,
     3, 1, 2]}`."""
 
-    order: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(max_length=_MAX_RANK)] = Field(
+    order: Annotated[tuple[NonNegative, ...], Field(max_length=_MAX_RANK)] = Field(
         min_length=1,
-        description="For each new dimension, its position before this step, as in numpy. The batch "
+        description="The position of each new dimension before this step, as in numpy. The batch "
         "stays first.",
     )
 
@@ -181,7 +183,8 @@ class TextConfig(_TensorSection):
         description="The value used for padding. Decoding removes it from the end.",
     )
     too_long: Literal["error", "truncate"] = Field(
-        default="error", description="What happens to a text that is longer than `length`."
+        default="error",
+        description="Whether a text longer than `length` is an error or is truncated.",
     )
 
 
@@ -199,8 +202,8 @@ class DecodeImageConfig(_TensorSection):
     )
     color: Literal["RGB", "BGR", "L"] = Field(
         default="RGB",
-        description="The channels; `L` is grayscale. Images are converted; transparency is "
-        "dropped, and 16 bits become 8.",
+        description="The channels; `L` is grayscale. Images with other channels are converted: "
+        "transparency is dropped, and 16-bit values are reduced to 8 bits.",
     )
     size: tuple[Positive, ...] | None = Field(
         default=None,
@@ -209,8 +212,8 @@ class DecodeImageConfig(_TensorSection):
     )
     resize: Literal["stretch", "crop", "pad"] = Field(
         default="stretch",
-        description="How an image of another shape is fitted to `size`: `stretch` distorts it, "
-        "`crop` cuts off its edges around the center, `pad` adds black bars.",
+        description="How an image with another aspect ratio is fitted to `size`: `stretch` "
+        "distorts the image, `crop` keeps its center, and `pad` adds black bars.",
     )
     shorter_side: Positive | None = Field(
         default=None,
@@ -233,8 +236,8 @@ class DecodeImageConfig(_TensorSection):
     )
     std: Numbers = Field(
         default=(1.0,),
-        description="Standard deviation to divide by, or one for each channel. Example: `[0.229, "
-        "0.224, 0.225]`.",
+        description="Standard deviation to divide by, or a standard deviation for each channel. "
+        "Example: `[0.229, 0.224, 0.225]`.",
     )
     exif_orientation: bool = Field(
         default=True, description="Rotate and flip images according to their EXIF orientation."
@@ -286,10 +289,10 @@ class TopKConfig(_TensorSection):
     k: Positive = Field(description="The number of scores of each row.")
     values: Text = Field(default="", description="The name of the output with the scores.")
     indices: Text = Field(
-        default="", description="The name of the output with their positions, as INT64."
+        default="", description="The name of the output with the scores' positions, as INT64."
     )
     labels: Text = Field(
-        default="", description="The name of the output with their labels, as BYTES."
+        default="", description="The name of the output with the scores' labels, as BYTES."
     )
     classes: Labels = Field(
         default=(),
@@ -352,15 +355,14 @@ class OutputStepConfig(StepSection):
 
 
 class TransformsConfig(Section):
-    """Changes of the tensors between clients and the backend. They are made in canonical form, so
-    they apply to every protocol (docs/transforms.md). Clients see the changed tensors in metadata.
-    If the route has a `rewrite`, steps use the names on its client side. `models` declares the
-    backend's tensors."""
+    """Changes of the tensors between clients and the backend, for clients of every protocol
+    (docs/transforms.md). Clients see the changed tensors in the model's metadata. If the route has
+    a `rewrite`, steps use the clients' names. `models` declares the backend's tensors."""
 
     batch: bool = Field(
         default=True,
-        description="Whether the first dimension of every tensor is the batch. Steps do not "
-        "change it: the shapes in steps do not include it, and axis 0 is the batch.",
+        description="Whether the first dimension of every tensor is the batch. Steps do not change "
+        "the batch: the shapes in steps do not include it, and axis 0 refers to it.",
     )
     inputs: tuple[InputStepConfig, ...] = Field(
         default=(),
@@ -373,8 +375,8 @@ class TransformsConfig(Section):
 
 
 def kinds_of(section: StepSection) -> list[str]:
-    """Return the kinds of steps in ``section``, as its keys in the file. A valid section has
-    one."""
+    """Return the kinds of steps in ``section``, as keys of the file. A valid section has exactly
+    one kind."""
     return [kind.rstrip("_") for kind, settings in section if settings is not None]
 
 

@@ -51,14 +51,10 @@ class Url:
     weight: int = 1
     name: str = ""
 
-    def with_weight_and_name(self, weight: int, name: str) -> Url:
-        """Return a copy with ``weight`` and ``name``."""
-        return replace(self, weight=weight, name=name)
-
     @property
     def display_name(self) -> str:
-        """The display name: ``name`` if set, or else the URL with its path hidden (it may hold a
-        token)."""
+        """``name`` if it is set, or else the URL with its path hidden, because the path may hold a
+        token."""
         if self.name:
             return self.name
         return str(replace(self, path=HIDDEN_PATH)) if self.host and self.path else str(self)
@@ -256,7 +252,7 @@ def parse_url(value: Any) -> Url:
     """Parse ``scheme://host[:port][/path]``, ``unix:/path`` or ``http+unix:/path``.
 
     Any scheme is accepted; ``check`` compares the scheme with the backend's protocol. Error
-    messages never contain a URL that may hold secrets."""
+    messages do not contain a URL that may hold secrets."""
     if isinstance(value, str) and (unix := _UNIX_URL.fullmatch(value)):
         return Url(unix[1], "", None, _unix_path(unix[2]))
     if not isinstance(value, str) or "://" not in value:
@@ -267,7 +263,7 @@ def parse_url(value: Any) -> Url:
     try:
         parts = urlsplit(value)
     except ValueError:  # the brackets are unbalanced
-        raise ValueError("a URL with unbalanced brackets") from None
+        raise ValueError("the brackets of the URL are unbalanced") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("a URL must not have a user, query or fragment here")
     authority = parts.netloc
@@ -286,7 +282,7 @@ def parse_url(value: Any) -> Url:
 
 
 def _host(bracketed: str | None, name: str) -> str:
-    """Check and return a host: an IPv6 address given in brackets, or an IPv4 address or name."""
+    """Return a valid host: the IPv6 address ``bracketed``, or the IPv4 address or name ``name``."""
     try:
         if bracketed is not None:
             return str(ipaddress.IPv6Address(bracketed))

@@ -1,6 +1,6 @@
 """Warnings about a valid routes.yaml: settings without effect, and settings with an effect that the
-operator may not expect. Settings without effect are allowed, so that the first step of a rollout,
-or a rollback, changes only one number."""
+operator may not expect. Settings without effect are not errors, so that the first step of a rollout
+or a rollback changes only one number."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _without_effect(config: Config) -> Iterator[Finding]:
     for index, route in enumerate(config.routes):
         for position, target in enumerate(route.split):
             if not target.percent:
-                at_split: KeyPath = ("routes", index, "split", position, "percent")
-                yield at_split, f"the backend '{target.backend}' gets no requests of this split"
+                percent_path: KeyPath = ("routes", index, "split", position, "percent")
+                yield percent_path, f"the backend '{target.backend}' gets no requests of this split"
         mirror = route.mirror
         if mirror is None:
             continue
         if not mirror.percent:
-            at_mirror: KeyPath = ("routes", index, "mirror", "percent")
-            yield at_mirror, f"the mirror is off: '{mirror.backend}' gets no copies"
+            mirror_path: KeyPath = ("routes", index, "mirror", "percent")
+            yield mirror_path, f"the mirror is off: '{mirror.backend}' gets no copies"
         baseline = None if mirror.compare is None else mirror.compare.baseline
         if baseline is not None and not baseline.percent:
             yield (
@@ -45,8 +45,8 @@ def _without_effect(config: Config) -> Iterator[Finding]:
 
 
 def _unlimited_priorities(config: Config) -> Iterator[Finding]:
-    """Yield a warning if routes have priorities in a queue, clients are authenticated, and any of
-    them may still request the highest priority."""
+    """Yield a warning if a route has a priority in a queue and authenticated clients may request
+    any priority."""
     if config.access is None or config.access.shares:
         return
     for index, route in enumerate(config.routes):

@@ -33,7 +33,7 @@ def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:
 
 
 def needs_accounting(tensors: Sequence[Tensor]) -> bool:
-    """Return whether ``tensors`` are large enough to be charged. This check costs little."""
+    """Return whether ``tensors`` are large enough to be charged."""
     total = 0
     for tensor in tensors:
         total += len(tensor.data)
@@ -66,7 +66,7 @@ def _owner(buffer: Buffer) -> Any:
 
 class WriteReservation:
     """Memory reserved for text before it is written: the constructor charges an upper bound, and
-    ``settle`` reduces the charge to the real size. As a context manager, it releases the whole
+    ``settle`` reduces the charge to the real size. As a context manager, it releases the complete
     charge if writing fails."""
 
     __slots__ = ("_max_bytes", "_memory")

@@ -6,16 +6,16 @@ import enum
 
 
 class AttemptOutcome(enum.Enum):
-    """Whether an endpoint handled an attempt properly."""
+    """The result of an attempt to get a response from an endpoint."""
 
     OK = "ok"
-    NOT_CONNECTED = "unreached"
+    NOT_CONNECTED = "not_connected"
     """The gateway could not connect to the endpoint."""
     FAILED = "failed"
     """The endpoint was too slow, or reported that it cannot serve now."""
     BROKEN = "broken"
     """The endpoint closed the connection early or sent an invalid response. Either the endpoint or
     this request is the cause."""
-    UNKNOWN = "untold"
-    """The outcome is no evidence about the endpoint, because the client disconnected or set too
-    short a deadline."""
+    UNKNOWN = "unknown"
+    """The outcome says nothing about the endpoint, because the client disconnected or set a
+    deadline that was too short."""

@@ -56,10 +56,10 @@ class WeightedCache(BoundedCache[K, V]):
 
 
 class GenerationalCache(WeightedCache[K, V]):
-    """A weighted cache in two generations, each of half its size. When the newer generation is
-    full, it replaces the older generation. Entries in use survive, however many others are added.
-    `get` searches only the newer generation. The weight of a replaced entry counts until its
-    generation is replaced."""
+    """A weighted cache of two generations, each with half of the cache's limits. When the newer
+    generation is full, it replaces the older generation. An entry in use survives this, because
+    ``revive`` moves it. ``get`` searches only the newer generation. The weight of a replaced entry
+    counts until its generation is replaced."""
 
     __slots__ = ("_older", "_weights")
 

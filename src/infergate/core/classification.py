@@ -1,9 +1,9 @@
 """The V2 classification extension: the top ``k`` values of an output, with their labels.
 
 The response to ``classification: k`` is a BYTES tensor whose elements are ``value:index`` or
-``value:index:label``, highest value first, as in Triton (``src/classification.cc``). Triton leaves
-the order of equal values open. This module sorts them by index, and puts NaN last. Unlike Triton,
-this module also classifies FP16 and BF16."""
+``value:index:label``, highest value first, as in Triton (``src/classification.cc``). Triton does
+not define the order of equal values; this module sorts them by index, and puts NaN last. Unlike
+Triton, this module also classifies FP16 and BF16."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 def class_count(output: RequestedOutput) -> int | None:
     """Return how many classes ``output`` requests, or None if it requests the values themselves.
 
-    Raises BAD_REQUEST unless the parameter is an integer that servers accept.
-    """
+    Raises BAD_REQUEST unless the parameter is an integer that servers accept."""
     count = output.parameters.get(CLASSIFICATION)
     if count is None:
         return None
@@ -81,16 +80,15 @@ def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[s
 
 def descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return keys that sort ``scores`` from the highest to the lowest, with NaN last."""
-    # Negating the smallest integer, or an unsigned integer, would overflow. Inverting the bits
-    # gives the same order without overflow. numpy sorts NaN last.
+    # Negating the smallest integer or an unsigned integer would overflow. Inverting the bits gives
+    # the same order without overflow. numpy sorts NaN last.
     keys: npt.NDArray[Any] = np.negative(scores) if datatype in FLOATS else np.invert(scores)
     return keys
 
 
 def format_floats(values: npt.NDArray[Any]) -> list[str]:
     """Return each of ``values``, 32-bit or 64-bit floats, as text that reads back as the same
-    value: with Triton's six decimals if they identify the value, and otherwise as the shortest text
-    that identifies it."""
+    value: six decimals, as in Triton, if they suffice, or else the shortest text that does."""
     numbers = values.tolist()
     texts = [f"{value:f}" for value in numbers]
     inexact = _inexact_indices(texts, values)

@@ -11,7 +11,7 @@ def client_key(context: RequestContext) -> tuple[str, str]:
     """Return the client of a request and its connection.
 
     A client is represented by its identity or, if it is anonymous, by its address. An IPv6
-    address is reduced to its /64 network, because one host may own the whole network."""
+    address is reduced to its /64 network, because a single host may own this network."""
     peer, identity = context.peer, context.identity
     is_identified = identity and identity != ANONYMOUS
     return identity if is_identified else _client_network(peer.rpartition(":")[0]), peer

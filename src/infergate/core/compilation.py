@@ -1,4 +1,4 @@
-"""Whether mypyc compiled the installed engines, and the decorator for classes that mypyc compiles
+"""Detects engines compiled by mypyc, and defines the decorator for the classes that mypyc compiles
 (setup.py, docs/decisions/0050-compiled-engines.md)."""
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def is_compiled() -> bool:
 
 
 def version_text(version: str) -> str:
-    """Return ``version``, and whether the engines are compiled."""
+    """Return ``version``, with a note if the engines are compiled."""
     return f"{version} (compiled engines)" if is_compiled() else version

@@ -1,4 +1,4 @@
-"""Counters of a backend and of a route that are not counters of requests."""
+"""Counters of backends, routes, plug-ins and recordings, except the counters of requests."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class RouteCounters:
     ``bypass``."""
 
     def count_difference(self, output: str, cause: str) -> None:
-        """Count a difference of ``output``. Beyond ``MAX_DIFFERENCES``, outputs share a name, since
-        servers choose their names."""
+        """Count a difference of ``output``. Beyond ``MAX_DIFFERENCES``, all other outputs share one
+        counter, because servers choose the names of outputs."""
         if len(self.differences) >= MAX_DIFFERENCES and (output, cause) not in self.differences:
             output = OTHER_OUTPUTS
         self.differences[output, cause] += 1
@@ -75,8 +75,8 @@ class PluginCounters:
     """The counters of one plug-in, since the process started."""
 
     calls: Counter[str] = field(default_factory=Counter)
-    """Calls by result: ``ok``, ``rejected``, ``error``, ``timeout``, ``cancelled``, ``invalid``
-    (the result of the call), or ``refused`` because too many calls hang."""
+    """Calls by outcome: ``ok``, ``rejected``, ``error``, ``timeout``, ``cancelled``, ``invalid`` if
+    the call returned an invalid result, or ``refused`` because too many calls hang."""
     answers: int = 0
     """Inferences that a hook answered without the model."""
     seconds: DurationHistogram = field(default_factory=lambda: DurationHistogram(REQUEST_BUCKETS))
@@ -95,9 +95,9 @@ class RecordingCounters:
     """The counters of a process's recordings, since the process started."""
 
     exchanges: Counter[str] = field(default_factory=Counter)
-    """Inferences selected for recording, by result: ``recorded``, or the reason why one was
-    dropped."""
+    """Inferences selected for recording, by result: ``recorded``, or the reason for dropping
+    them."""
     bytes: int = 0
     """Bytes of compressed records that were written."""
     failures: int = 0
-    """How often recording stopped because of a problem."""
+    """Number of times that recording stopped because of a problem."""

@@ -1,8 +1,7 @@
 """The canonical tensor datatypes.
 
 Their names come from the Open Inference Protocol (V2). Each codec has one table that maps its own
-names to these names. ``BYTES`` is the only datatype whose elements have no fixed size.
-"""
+names to these names. ``BYTES`` is the only datatype whose elements have no fixed size."""
 
 from __future__ import annotations
 

@@ -31,10 +31,10 @@ REQUEST_BUCKETS: Final[tuple[float, ...]] = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0, 300.0,
 )  # fmt: skip
-"""Bounds in seconds. They range from a tiny echo to a long stream of tokens, which takes longer
-than the default timeout."""
+"""The bounds, in seconds. The lowest fit tiny requests; the highest fit long streams of tokens,
+which may exceed the default timeout."""
 GATEWAY_BUCKETS: Final[tuple[float, ...]] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 )  # fmt: skip
-"""Bounds in seconds of the gateway's own processing time, from a message that passes through to a
-large JSON body."""
+"""The bounds, in seconds, of the gateway's processing time. The lowest fit messages that pass
+through; the highest fit large JSON bodies."""

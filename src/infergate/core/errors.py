@@ -1,8 +1,7 @@
 """The error type for every failure of a request.
 
 Each codec maps a :class:`GatewayError` to its protocol by one table over :class:`Kind`; no other
-code maps errors. ``public`` is sent to the client. ``detail`` is only logged.
-"""
+code maps errors. ``public`` is sent to the client. ``detail`` is only logged."""
 
 from __future__ import annotations
 
@@ -141,12 +140,12 @@ class UnauthenticatedError(GatewayError):
 
 
 def bad_request(public: str, *, limit: str = "") -> GatewayError:
-    """Return the error for a client's mistake; ``public`` names the field."""
+    """Return the error for an invalid request. ``public`` names the invalid field."""
     return GatewayError(Kind.BAD_REQUEST, public, limit=limit)
 
 
 def internal_error() -> GatewayError:
-    """Return the error for a bug, whose traceback is in the log."""
+    """Return the error for a bug. The caller logs the traceback."""
     return GatewayError(Kind.INTERNAL, "internal error")
 
 
@@ -161,8 +160,8 @@ def backend_garbage(public: str, detail: str = "") -> GatewayError:
 
 
 def as_backend_error(error: GatewayError) -> GatewayError:
-    """Convert ``error`` to an error about the backend's response. The check that raised it is also
-    used for requests."""
+    """Return ``error``, raised by a check that requests and responses share, as an error about the
+    backend's response."""
     if error.kind is Kind.TOO_LARGE:
         return GatewayError(
             Kind.TOO_LARGE,
@@ -181,7 +180,7 @@ def retry_after_headers(error: GatewayError) -> dict[str, str]:
 
 
 def error_headers(error: GatewayError) -> dict[str, str]:
-    """Return the HTTP headers that accompany ``error``: when to retry, or how to authenticate."""
+    """Return the HTTP headers of ``error``: Retry-After, or WWW-Authenticate."""
     if isinstance(error, UnauthenticatedError):
         return {CHALLENGE_HEADER: error.challenge}
     return retry_after_headers(error)

@@ -1,8 +1,7 @@
-"""Inferences with their results, as comparison, recording and payload logging see them.
+"""Inferences with their results, for comparison, recording and payload logging.
 
 Requests and responses are in canonical form with the client's names, so they do not depend on the
-protocols of the client and the backend.
-"""
+protocols of the client and the backend."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class Outcome:
 
     @property
     def size(self) -> int:
-        """The bytes of all tensors."""
+        """The size of all tensors in bytes."""
         return sum(len(tensor.data) for each in self.responses for tensor in each.outputs)
 
 
@@ -43,7 +42,7 @@ class Outcome:
 class Exchange:
     """An inference and its outcome.
 
-    ``protocol`` is the client's protocol, ``route`` and ``backend`` are names in the configuration.
+    ``protocol`` is the client's protocol; ``route`` and ``backend`` are names in the configuration.
     ``headers`` are the client's headers (lower-case names); they may contain credentials.
     ``started_at`` is in seconds since the Unix epoch."""
 
@@ -59,7 +58,7 @@ class Exchange:
 
     @property
     def size(self) -> int:
-        """The bytes of all tensors of the request and the responses."""
+        """The size of all tensors of the request and the responses in bytes."""
         return sum(len(tensor.data) for tensor in self.request.inputs) + self.outcome.size
 
 

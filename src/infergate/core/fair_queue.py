@@ -7,7 +7,7 @@ connections were served concurrently. Time is measured in job costs, so small jo
 overtake large jobs of another.
 
 *Rule 1.* Jobs of one connection keep their order within a priority.
-*Rule 2.* No job waits forever because of jobs of its own priority. Each job that is taken advances
+*Rule 2.* No job waits forever because of jobs of the same priority. Each job that is taken advances
 the virtual clock by its cost divided by the total weight of the waiting clients, and jobs of new
 clients start at the clock. Jobs of higher priorities may delay a job without limit.
 *Rule 3.* A full queue sheds jobs of the lowest priority first. Of this priority, it sheds the
@@ -101,7 +101,7 @@ class _Flow:
         self.cost = 0
 
     def next_cost(self, max_cost: float = math.inf) -> int:
-        """Return the cost of the next job of at most ``max_cost``, or 0 if there is none."""
+        """Return the cost of the next job of at most ``max_cost``, or 0 if no job qualifies."""
         raise NotImplementedError
 
     def latest(self) -> int:
@@ -164,7 +164,7 @@ class _SharedFlow(_Flow, Generic[F]):
         flow.weight = weight
 
     def update(self, name: str) -> None:
-        """Rank the flow ``name`` again, or remove it if it is empty."""
+        """Update the rank of the flow ``name``, or remove the flow if it is empty."""
         flow = self.flows[name]
         if flow.count:
             self._order.set(name, (flow.start + flow.next_cost() / flow.weight,))
@@ -175,14 +175,14 @@ class _SharedFlow(_Flow, Generic[F]):
         del self.flows[name]
         for ranking in (self._order, *self._loads.values()):
             ranking.discard(name)
-        # A sum of fractions may differ from 0.
+        # Rounding errors of the sum must not outlive the flows.
         self.total_weight = self.total_weight - flow.weight if self.flows else 0.0
 
     def heaviest(self, *, costly: bool) -> F:
         return self.flows[self._loads[costly].first()]
 
     def first(self, max_cost: float = math.inf) -> str | None:
-        """Return the flow with the next job of at most ``max_cost``, or None."""
+        """Return the name of the flow with the next job of at most ``max_cost``, or None."""
         if max_cost == math.inf:
             return self._order.first()
         best, best_end = None, math.inf
@@ -221,8 +221,8 @@ class FairQueue(Generic[T]):
         self._number = 0
 
     def put(self, job: QueuedJob[T]) -> Sequence[QueuedJob[T]]:
-        """Add ``job`` if it fits. Return the shed jobs: none, ``job`` itself, or other jobs, which
-        are removed from the queue (Rule 3)."""
+        """Add ``job`` if it fits. Return the shed jobs (Rule 3): nothing, only ``job``, or other
+        jobs, which are removed from the queue."""
         shed: list[QueuedJob[T]] = []
         while (costly := self._cost + job.cost > self._max_cost) or (
             self.waiting >= self._max_waiting
@@ -251,7 +251,7 @@ class FairQueue(Generic[T]):
         return _SharedFlow(start, weight, has_costs=self._has_costs)
 
     def _count(self, job: QueuedJob[T], change: int) -> None:
-        """Count ``job``, which was added (1) or removed (-1), and rank its flows again."""
+        """Count ``job``, which was added (1) or removed (-1), and update the ranks of its flows."""
         level = self._levels[job.priority]
         client = level.flows[job.client]
         cost = change * job.cost
@@ -321,5 +321,5 @@ class FairQueue(Generic[T]):
         own = level.flows.get(job.client)
         count = 0 if own is None else own.count
         total_weight = level.total_weight + (job.weight if own is None else 0.0)
-        # All clients with enough jobs advance alike until the client has its last job.
+        # All clients with enough jobs advance at the same rate until ``job`` is taken.
         return higher + min(level.count, (count + 1) / job.weight * total_weight - 1)

@@ -20,8 +20,8 @@ _MAX_DIGITS: Final = 4
 
 
 def has_hops(headers: Mapping[str, str]) -> bool:
-    """Return whether ``headers`` of a request continue a count. A value that no gateway sends is
-    treated as a client's mistake, and counting starts again."""
+    """Return whether ``headers`` contain a valid count. An invalid value, which no gateway sends,
+    is ignored, and counting starts again."""
     value = headers.get(HOPS_HEADER, "")
     return value.isascii() and value.isdecimal() and len(value) <= _MAX_DIGITS
 

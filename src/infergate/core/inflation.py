@@ -1,8 +1,7 @@
 """Decompresses gzip and deflate in small pieces.
 
 Zlib inflates about 280 MB a second, and the output may be a thousand times as large as the input.
-The event loop can serve other requests between two pieces.
-"""
+The event loop can serve other requests between two pieces."""
 
 from __future__ import annotations
 
@@ -69,9 +68,8 @@ def max_inflated_bytes(data: Buffer, window: int | None) -> int:
     """Return an upper bound on the inflated size of ``data``.
 
     A gzip member ends with its length, which zlib verifies. The four bytes before each apparent
-    member header are summed. The result is exact unless the header pattern occurs by chance, as in
-    one of several thousand bodies.
-    """
+    member header are summed. The result is too high if the header pattern occurs by chance, as in
+    one of several thousand bodies."""
     max_bytes = len(data) * MAX_RATIO
     if window != GZIP or not _TRAILER_BYTES < len(data) <= _MAX_SEARCHED_BYTES:
         return max_bytes
@@ -89,8 +87,7 @@ def inflate_pieces(
     """Inflate ``data`` to at most ``max_bytes``, in pieces that may be empty.
 
     ``data`` is a zlib or deflate stream, or at most ``max_members`` gzip members one after another
-    (RFC 1952, 2.2). Raises CorruptDataError and InflatedTooLargeError.
-    """
+    (RFC 1952, 2.2). Raises CorruptDataError and InflatedTooLargeError."""
     view = memoryview(data)
     position = 0
     for _ in range(max_members):

@@ -1,4 +1,4 @@
-"""Bounds on the size of a tensor as JSON text, known before it is written."""
+"""Computes bounds on the size of a tensor as JSON text, before the text is written."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Limits:
     seconds."""
 
     is_on_event_loop: ClassVar[bool] = False
-    """Whether the limited work runs on the event loop and must therefore be short."""
+    """Whether the work runs on the event loop, and must therefore be short."""
     body: int = 64 * MIB
     """Maximum size of a request or response, before and after inflation (Triton HTTP: 64 MiB)."""
     json: int = 32 * MIB

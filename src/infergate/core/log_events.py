@@ -2,8 +2,7 @@
 
 Each logging call passes an event as ``extra``: ``_log.warning("…", extra=EVENT)``. Text and JSON
 lines both contain the name of the event, so alerts need not parse messages. docs/logs.md lists all
-events.
-"""
+events."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ class MemoryAccount(Protocol):
 
     Call ``grow`` before allocating memory that outlives the call and whose size a client or backend
     controls: an inflated body, translated tensors, a backend's response, text to be written. If the
-    size is unknown, grow by an upper bound first and shrink to the real size later.
-    """
+    size is unknown, grow by an upper bound first and shrink to the real size later."""
 
     def grow(self, size: int) -> None:
         """Charge ``size`` more bytes. Raises OVERLOADED if the budget is exhausted, and then
@@ -56,7 +55,7 @@ class DetachedMemoryAccount(MemoryAccount, Protocol):
 
 
 class _Unlimited:
-    """The account of work that no client requested. It counts nothing."""
+    """The account of work that no client requested. Nothing is charged to it."""
 
     def grow(self, size: int) -> None:
         """Accept any size."""

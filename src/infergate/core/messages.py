@@ -1,8 +1,7 @@
 """The canonical operations and responses.
 
 Names follow the Open Inference Protocol. An empty ``version`` or ``id`` means that the message
-contains no version or id.
-"""
+contains no version or id."""
 
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ class InferRequest:
     @property
     def is_forwarded(self) -> bool:
         """Whether the request's data is a body that only servers of certain protocols understand.
-        The response to it is a body too, in a single output."""
+        The response is also a body, in a single output."""
         parameters = self.parameters
         is_body = isinstance(parameters, OpaqueParameters) and bool(parameters.text)
         return is_body and not self.inputs
@@ -162,8 +161,7 @@ class SharedMemoryStatusRequest:
 class SharedMemoryRegisterRequest:
     """Register ``size`` bytes from ``offset`` of the system region ``key``.
 
-    ``device`` and ``handle`` describe GPU memory (CUDA IPC), which has no ``key``.
-    """
+    ``device`` and ``handle`` describe GPU memory (CUDA IPC), which has no ``key``."""
 
     name: str
     key: str = ""
@@ -190,25 +188,18 @@ ModelOperation = (
 )
 RepositoryOperation = ModelLoadRequest | ModelUnloadRequest
 SettingsOperation = TraceSettingsRequest | LogSettingsRequest
-ControlOperation = (
-    RepositoryOperation
-    | SettingsOperation
-    | SharedMemoryStatusRequest
-    | SharedMemoryRegisterRequest
-    | SharedMemoryUnregisterRequest
-)
 Operation = (
     ServerLiveRequest
     | ServerReadyRequest
     | ServerMetadataRequest
-    | ModelIndexRequest
-    | ModelReadyRequest
-    | ModelMetadataRequest
-    | ModelConfigRequest
-    | ModelStatisticsRequest
     | ServerStatusRequest
-    | InferRequest
-    | ControlOperation
+    | ModelIndexRequest
+    | ModelOperation
+    | RepositoryOperation
+    | SettingsOperation
+    | SharedMemoryStatusRequest
+    | SharedMemoryRegisterRequest
+    | SharedMemoryUnregisterRequest
 )
 
 OPERATION_NAMES: Final[dict[type, str]] = {
@@ -265,14 +256,9 @@ class TensorMetadata:
     description: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle to fewer bytes than by default: models may have many tensors."""
-        return TensorMetadata, (
-            self.name,
-            self.datatype,
-            self.shape,
-            self.parameters,
-            self.description,
-        )
+        """Return a compact pickle, because models may have many tensors."""
+        fields = self.name, self.datatype, self.shape, self.parameters, self.description
+        return TensorMetadata, fields
 
 
 @record
@@ -302,8 +288,7 @@ class ModelMetadata:
     - ``description``, ``server`` and ``server_version`` come from a GraphPipe server, for GraphPipe
       clients.
     - ``signatures`` are the signatures of a TensorFlow model, except the signature that ``inputs``
-      and ``outputs`` describe. They are for clients of TensorFlow Serving.
-    """
+      and ``outputs`` describe. They are for clients of TensorFlow Serving."""
 
     name: str
     versions: tuple[str, ...] = ()
@@ -354,14 +339,8 @@ class ModelIndexEntry:
     reason_code: int = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle more compactly than the default."""
-        return ModelIndexEntry, (
-            self.name,
-            self.version,
-            self.state,
-            self.reason,
-            self.reason_code,
-        )
+        """Return a compact pickle, because an index may have many models."""
+        return ModelIndexEntry, (self.name, self.version, self.state, self.reason, self.reason_code)
 
 
 @record

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 
 def name_matcher(globs: Iterable[str]) -> Callable[[str], object] | None:
-    """Return a predicate for names that match one of ``globs`` as a whole and with the same case,
-    or None if there are no globs."""
+    """Return a predicate for complete names that match any of ``globs``, or None if there are no
+    globs. Case matters."""
     patterns = list(map(fnmatch.translate, globs))
     return re.compile("|".join(patterns)).fullmatch if patterns else None

@@ -27,7 +27,7 @@ _FORBIDDEN: Final = re.compile(
 )
 _MAX_CACHED_NAMES: Final = 4096
 _MAX_CACHED_LENGTH: Final = 256
-"""Maximum length of a cached name, and of a name that a single ``isprintable`` call checks."""
+"""Maximum length of a cached name, and of a name that ``isprintable`` checks in a single call."""
 _CHECKED_FIELDS: Final = (
     ("model", "model name"),
     ("version", "model version"),
@@ -102,8 +102,8 @@ def check_region_name(name: str) -> None:
 
 
 def find_tensor_name_problem(name: str) -> str:
-    """Return the error in the tensor name ``name``, or an empty string. TensorFlow's tensor names
-    may contain ``/``, because tensor names never become part of a path."""
+    """Return the error in the tensor name ``name``, or an empty string. Unlike model names, tensor
+    names may contain ``/``, as in TensorFlow, because they never become part of a path."""
     if len(name) <= _MAX_CACHED_LENGTH and name.isprintable():
         return ""
     if _is_too_long(name):
@@ -121,8 +121,8 @@ def check_tensor_name(name: str, label: str) -> None:
 
 def escape_unsafe(text: str) -> str:
     r"""Return ``text`` with ``\uXXXX`` for each character that names must not contain, except line
-    feeds and tabs. Such characters hide or forge text in terminals, editors and browsers. JSON text
-    keeps its meaning when it is escaped."""
+    feeds and tabs. These characters could hide or forge text in terminals, editors and browsers.
+    Escaping does not change the meaning of JSON text."""
     return _TO_ESCAPE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -31,6 +31,5 @@ class Offload(Protocol):
         between clients by the ``cost`` of their jobs, which is the number of bytes that a job
         processes. ``size`` bytes are charged to ``memory`` while the job runs.
 
-        Raises the GatewayError of the function, or TIMEOUT, OVERLOADED or INTERNAL.
-        """
+        Raises the GatewayError of the function, or TIMEOUT, OVERLOADED or INTERNAL."""
         ...

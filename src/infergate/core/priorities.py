@@ -18,7 +18,8 @@ _MAX_DIGITS: Final = 20
 
 
 def requested_priority(parameters: Parameters) -> int:
-    """Return the priority that the parameters of an inference request, or 0."""
+    """Return the priority in the ``parameters`` of an inference, or 0 if it is missing or
+    invalid."""
     value = parameters.get(PRIORITY_PARAMETER, 0)
     return min(value, LOWEST_PRIORITY) if type(value) is int and value > 0 else 0
 

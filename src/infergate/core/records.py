@@ -1,4 +1,4 @@
-"""Cheap immutable values, which are created for every request."""
+"""Immutable values that are cheap to create, because every request creates several of them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class _EmptyMapping(dict[Any, Any]):
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+    def _reject_change(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("this mapping stays empty")
 
-    __setitem__ = __ior__ = setdefault = update = _refuse
+    __setitem__ = __ior__ = setdefault = update = _reject_change
 
     def __reduce__(self) -> str:
         return "EMPTY_MAPPING"

@@ -64,7 +64,7 @@ def region_parameters(region_ref: RegionRef) -> dict[str, Any]:
 
 def written_region(region_ref: RegionRef, datatype: Datatype, shape: Sequence[int]) -> RegionRef:
     """Return the part of ``region_ref`` to which a server has written a tensor. The size of a BYTES
-    tensor is unknown, so the whole ``region_ref`` is returned."""
+    tensor is unknown, so ``region_ref`` is returned unchanged."""
     if datatype is Datatype.BYTES:
         return region_ref
     return replace(region_ref, size=min(math.prod(shape) * datatype.itemsize, region_ref.size))

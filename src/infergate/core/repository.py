@@ -22,8 +22,7 @@ def require_name_only(
     """Return ``operation`` for a server that accepts only a model name.
 
     Raises UNSUPPORTED if information would be lost. ``unload_dependents: false`` is dropped:
-    tritonclient always sends it.
-    """
+    tritonclient always sends it."""
     if operation.repository:
         raise GatewayError(
             Kind.UNSUPPORTED,

@@ -72,7 +72,7 @@ class RequestContext:
         self.peer = peer
         self.deadline = deadline
         self.stream_deadline = stream_deadline
-        """For a request with a stream of responses, the client's deadline for the whole stream.
+        """For a request with a stream of responses, the client's deadline for the complete stream.
         ``deadline`` then applies to the next message."""
         self.policy = policy
         """The settings of the request's route. They are set when the route is found."""
@@ -104,8 +104,8 @@ class RequestContext:
         return "" if self.permit is None else self.permit.identity
 
     def record_error(self, error: GatewayError) -> None:
-        """Record ``error`` as the outcome. A loop is TOO_MANY_HOPS unless this gateway has started
-        the count, because a client can send any count."""
+        """Record ``error`` as the outcome. A loop is recorded as TOO_MANY_HOPS if the client sent a
+        count of hops, because a client can send any count."""
         self.record.record_error(error)
         if error.kind is Kind.LOOP_DETECTED and has_hops(self.headers):
             self.record.outcome = Kind.TOO_MANY_HOPS.value

@@ -26,8 +26,8 @@ class RetryPolicy:
     max_retries: int = 1
     """Attempts after the first."""
     is_idempotent: bool = False
-    """Whether the server may safely execute the request twice. If so, it may be retried after it
-    was sent."""
+    """Whether the server may safely execute a request twice. If so, a request may be retried after
+    it was sent."""
     per_try_timeout: float | None = None
     """The timeout of each attempt in seconds. None means the remaining time of the request."""
     hedge: HedgePolicy | None = None
@@ -48,7 +48,7 @@ class RoutePolicy:
     """The configured metadata of a declared model, with the backend's names. If it is set, the
     server is not queried for metadata."""
     priority: int = DEFAULT_PRIORITY
-    """The priority of requests that request none."""
+    """The priority of requests that do not set a priority."""
 
 
 DEFAULT_ROUTE_POLICY: Final = RoutePolicy()

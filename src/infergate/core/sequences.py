@@ -1,9 +1,9 @@
 """Sequences: series of inferences across which a server keeps state.
 
 The parameters have Triton's names. The parameter ``sequence_id``, an integer or a string,
-identifies a sequence within a model; 0 and the empty string mean no sequence. Codecs reject any
-other type: servers interpret other types differently, and the gateway must not start a sequence
-that cannot be continued."""
+identifies a sequence within a model; 0 and the empty string mean no sequence. Codecs reject other
+types, because servers interpret them differently, and the gateway must not start a sequence that
+cannot be continued."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SequenceKey(NamedTuple):
 
 def sequence_id(parameters: Parameters) -> SequenceId | None:
     """Return the id of the sequence that an inference with ``parameters`` belongs to, or None.
-    Raises BAD_REQUEST for a value that is neither an integer nor a string."""
+    Raises BAD_REQUEST for a value of any type except integers and strings."""
     value = parameters.get(SEQUENCE_ID, 0)
     if type(value) not in (int, str):
         raise bad_request(f"parameter '{SEQUENCE_ID}' must be an integer or a string")

@@ -11,8 +11,7 @@ class EndpointStats(NamedTuple):
 
     For a URL with a host name, the statistics are summed over all addresses of the host. Counts of
     requests, ejections, checks and lookups are totals since the start; counts of addresses and
-    active requests are current.
-    """
+    active requests are current."""
 
     backend: str
     endpoint: str
@@ -71,8 +70,9 @@ class ListenerStats(Protocol):
 
 
 class CacheStats(NamedTuple):
-    """The usage of the response cache's memory: the entries, their bytes with all overhead, and the
-    entries that this process has evicted because the memory was full."""
+    """The memory usage of the response cache: the number of entries, their size in bytes including
+    all overhead, and the number of entries that this process evicted because the memory was
+    full."""
 
     entries: int
     bytes: int

@@ -6,10 +6,9 @@ Server body have the same layout, so passing data between them is a memoryview a
 Lists of Python numbers exist only in the JSON and typed-contents code.
 
 *Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements of
-``shape``, and the rest of the gateway relies on it. A tensor with ``shared_memory`` holds no data:
+``shape``. The rest of the gateway relies on this. A tensor with ``shared_memory`` holds no data:
 either the gateway reads the shared memory, or the backend does.
-*Rule 2.* Shapes are multiplied as Python integers: ``numpy.prod([2**32, 2**32])`` is 0.
-"""
+*Rule 2.* Shapes are multiplied as Python integers: ``numpy.prod([2**32, 2**32])`` is 0."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class OpaqueParameters(dict[str, Any]):
     from ``text``, which is sent to these servers unchanged.
 
     ``rejection`` is the error for servers of other protocols, if the parameters have no meaning in
-    other protocols.
-    """
+    other protocols."""
 
     __slots__ = ("protocols", "rejection", "text")
 
@@ -170,8 +168,7 @@ def count_bytes_elements(name: str, data: Buffer, max_count: int) -> int:
     ``max_count``.
 
     Raises BAD_REQUEST if a length runs past the end. A client controls the number of elements, so
-    counting stops at the limit.
-    """
+    counting stops at the limit."""
     position, end, count = 0, len(data), 0
     unpack_from = _LENGTH_PREFIX.unpack_from
     while position < end and count <= max_count:
@@ -198,8 +195,7 @@ def add_bytes_elements(
     event loop, NeedsOffloadError.
 
     The limit applies to all tensors of a message together: a thousand tensors of a million elements
-    each would hold the interpreter lock for minutes.
-    """
+    each would hold the interpreter lock for minutes."""
     elements = count + math.prod(shape)
     if elements > MAX_BYTES_ELEMENTS:
         raise GatewayError(
@@ -250,8 +246,8 @@ def check_data(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
 
 
 def check_size(name: str, datatype: Datatype, shape: tuple[int, ...], size: int) -> None:
-    """Raise BAD_REQUEST unless ``shape`` of ``datatype``, which is not BYTES, takes ``size``
-    bytes."""
+    """Raise BAD_REQUEST unless a tensor of ``shape`` takes ``size`` bytes. ``datatype`` must not be
+    BYTES."""
     expected = math.prod(shape) * datatype.itemsize
     if size != expected:
         raise bad_request(

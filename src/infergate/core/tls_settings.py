@@ -12,8 +12,7 @@ class ServerTls:
     """TLS settings of a listener.
 
     ``allowed_names`` are globs; at least one name of a client's certificate must match one of them.
-    An empty tuple allows every name.
-    """
+    An empty tuple allows every name."""
 
     certificate: Path
     key: Path

@@ -68,8 +68,8 @@ def _truncate_baggage(value: str) -> str:
 
 
 def truncate_members(value: str, max_bytes: int) -> str:
-    """Return the longest prefix of ``value`` that has at most ``max_bytes`` and only whole
-    members."""
+    """Return the longest prefix of ``value`` that has at most ``max_bytes`` and ends after a
+    complete member."""
     if encoded_length(value) <= max_bytes:
         return value
     if max_bytes <= 0:

@@ -42,9 +42,8 @@ class Tracer(Protocol):
     def start_request(self, context: RequestContext) -> None:
         """Start the span of a request; calling it again has no effect.
 
-        From then on the headers of ``context`` carry the trace, and the steps of the current task
-        belong to this request.
-        """
+        Afterwards, the headers of ``context`` carry the trace, and the steps of the current task
+        belong to this request."""
         ...
 
     def start_step(self, name: str) -> AbstractContextManager[None]:
@@ -56,8 +55,7 @@ class Tracer(Protocol):
     ) -> BackendSpan | None:
         """Start the span of an exchange with a backend. Return None if the trace is not sampled.
 
-        ``start_request`` has set ``traceparent`` on the request.
-        """
+        ``start_request`` has set ``traceparent`` on the request."""
         ...
 
     def record_response(self, context: RequestContext) -> None:

@@ -19,8 +19,8 @@ NO_HEADERS: Final[Mapping[str, str]] = EMPTY_MAPPING
 
 
 def _no_state() -> None:
-    """The default of ``codec_state``. The ``__init__`` of a dataclass that extends a message calls
-    it, but ignores a default value, which a slot replaces."""
+    """Return the default of ``codec_state``. A default value would not work for a dataclass that
+    extends a message, because the slot of the same name replaces the value."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -74,8 +74,8 @@ class BodyStream(Protocol):
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(slots=True, init=False)
 class HttpResponse:
-    """An HTTP response. ``headers`` contain neither Content-Length nor hop-by-hop fields, which
-    the transport writes.
+    """An HTTP response. ``headers`` omit Content-Length and hop-by-hop fields, which the transport
+    writes.
 
     ``reason`` is the reason phrase of the status line, for protocols that define their own.
     ``body_stream`` continues ``body`` with parts of unknown length. If it is None, ``body`` is
@@ -112,8 +112,8 @@ class DeferredMessage(Protocol):
         ...
 
     async def inflate(self, memory: MemoryAccount) -> Buffer:
-        """Inflate the whole message, and charge ``memory`` before allocating. Callers call it only
-        once. Raises OVERLOADED, and errors of the compressed data."""
+        """Return the complete inflated message, and charge ``memory`` before allocating. It may be
+        called only once. Raises OVERLOADED, and errors of the compressed data."""
         ...
 
 
@@ -182,6 +182,6 @@ def join_parts(parts: Sequence[Buffer]) -> Buffer:
 def total_size(parts: Sequence[Buffer]) -> int:
     """Return the total size of ``parts`` in bytes. Every part is a buffer of bytes."""
     size = 0
-    for part in parts:  # the functions ``sum`` and ``map`` take longer for a few parts
+    for part in parts:  # ``sum`` and ``map`` are slower for a few parts
         size += len(part)
     return size

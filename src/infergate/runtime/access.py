@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from infergate.access import rejection as rejections
-from infergate.access.authenticator import Authenticator, KeyRing, TokenVerifier
+from infergate.access.authenticator import Authenticator, KeyRing
 from infergate.access.authorizer import Authorizer, AuthorizerSettings, RouteLabelLookup
 from infergate.access.credentials import read_credential
 from infergate.access.keys import ApiKeys, parse_file
-from infergate.access.rate_limits import LocalRateStore, Rate, RateLimit, RateLimits, RateStore
+from infergate.access.rate_limits import Rate, RateBuckets, RateLimit, RateLimits
 from infergate.access.rejection import AccessRejected
 from infergate.access.rules import (
     KEY_PREFIX,
@@ -49,6 +49,7 @@ from infergate.transport.base import HttpApp, HttpUpstream
 
 if TYPE_CHECKING:
     from infergate.access.jwks import JwkSource
+    from infergate.access.tokens import JwtVerifier
 
 __all__ = ["Authorizer", "authorize_admin", "make_authorizer"]
 _audit = logging.getLogger("infergate.audit")
@@ -76,15 +77,12 @@ def make_authorizer(
     counters if the rate limits are unchanged."""
     access, metrics = config.access, group.metrics
     assert access is not None
-    memory: LocalRateStore | None = None
+    buckets: RateBuckets | None = None
     if previous and previous.config.access and previous.authorizer:
         if _dependencies(previous.config, previous.limits) == _dependencies(config, limits):
             return previous.authorizer
-        if previous.config.access.rates == access.rates:
-            memory = previous.authorizer.local_store
-    if memory is None:
-        rates_json = "".join(item.model_dump_json() for item in access.rates)
-        memory = LocalRateStore(group.rate_buckets(rates_json.encode()))
+        if previous.authorizer.rates and previous.config.access.rates == access.rates:
+            buckets = previous.authorizer.rates.buckets
     rules = AccessRules(
         [
             AccessRule(item.who, item.models, frozenset(item.operations), item.claims)
@@ -107,8 +105,7 @@ def make_authorizer(
             on_change_denied=log_denied,
         ),
         Authenticator(rules, keys, tokens),
-        _make_rate_limits(access, memory, metrics, closing),
-        memory,
+        _make_rate_limits(access, buckets, group, closing),
         route_label=route_of,
         close_callbacks=closing,
     )
@@ -153,7 +150,7 @@ def _make_token_verifier(
     make_upstream: Callable[[], HttpUpstream],
     metrics: Metrics,
     close_callbacks: CloseCallbacks,
-) -> TokenVerifier:
+) -> JwtVerifier:
     from infergate.access.tokens import Issuer, JwtVerifier
 
     failed = _failure_counter(metrics, "jwks")
@@ -184,12 +181,12 @@ def _make_key_source(
     on_failure: Callable[[], None],
     close_callbacks: CloseCallbacks,
 ) -> JwkSource:
-    from infergate.access.jwks import JwkFileSource, JwkSet, JwkUrlSource
+    from infergate.access.jwks import JwkSet, JwkUrlSource
 
     path = config.jwks_file
     if path is not None:
         initial = _parse_configured_file(path, JwkSet, f"access.jwt.{name}.jwks_file")
-        return JwkFileSource(WatchedFile(path, JwkSet, initial, on_failure))
+        return WatchedFile(path, JwkSet, initial, on_failure)
     assert config.jwks_url is not None
     source = JwkUrlSource(name, _make_fetch(config.jwks_url, upstream), config.refresh, on_failure)
     close_callbacks.append(source.close)
@@ -211,23 +208,26 @@ def _make_fetch(url: Url, upstream: HttpUpstream) -> Callable[[], Awaitable[byte
 
 
 def _make_rate_limits(
-    access: AccessConfig, memory: LocalRateStore, metrics: Metrics, close_callbacks: CloseCallbacks
+    access: AccessConfig,
+    buckets: RateBuckets | None,
+    group: WorkerGroup,
+    close_callbacks: CloseCallbacks,
 ) -> RateLimits | None:
     if not access.rates:
         return None
-    store: RateStore = memory
-    if access.redis is not None:
-        from infergate.access.redis_rates import RedisRateStore, redis_client
+    if buckets is None:
+        rates_json = "".join(item.model_dump_json() for item in access.rates)
+        buckets = group.rate_buckets(rates_json.encode())
+    limits, redis = list(map(_make_rate_limit, access.rates)), access.redis
+    if redis is None:
+        return RateLimits(limits, buckets)
+    from infergate.access.redis_rates import RedisRateStore, redis_client
 
-        redis = access.redis
-        client = redis_client(redis.url, redis.timeout)
-        failed = _failure_counter(metrics, "redis")
-        shared = RedisRateStore(
-            client, redis.timeout, redis.when_unavailable, failed, memory.buckets
-        )
-        close_callbacks.append(shared.close)
-        store = shared
-    return RateLimits(list(map(_make_rate_limit, access.rates)), store)
+    client = redis_client(redis.url, redis.timeout)
+    failed = _failure_counter(group.metrics, "redis")
+    store = RedisRateStore(client, redis.timeout, redis.when_unavailable, failed, buckets)
+    close_callbacks.append(store.close)
+    return RateLimits(limits, buckets, store)
 
 
 def _make_rate_limit(config: RateConfig) -> RateLimit:

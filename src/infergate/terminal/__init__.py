@@ -4,14 +4,13 @@
 bar. ``columns`` aligns and folds columns of plain text.
 
 *Rule.* rich is imported only when output goes to a terminal, so that a gateway that runs under an
-orchestrator never loads it.
-"""
+orchestrator never loads it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TextIO
 
@@ -25,8 +24,6 @@ STYLES: Final = {
     "down": "bold red", "ejected": "bold red", "failing": "bold red", "not ready": "bold red",
 }  # fmt: skip
 """The colors of words. A color adds no information, because the word itself is always printed."""
-
-
 _BORDER_WIDTH: Final = 3
 """Characters of the border and the padding beside each column."""
 
@@ -67,9 +64,8 @@ def print_tables(tables: Iterable[Table], stream: TextIO | None = None) -> None:
 
 
 def show_live(frames: Iterable[Sequence[Table]], stream: TextIO | None = None) -> None:
-    """Show each of ``frames`` on the whole terminal, in place of the previous one. If the output is
-    not a terminal, print the frames one after the other. The generator of the frames sets the
-    pace."""
+    """Show each frame of ``frames`` on the full screen, in place of the previous frame. If the
+    output is not a terminal, print the frames one after the other. The iterator sets the pace."""
     out = stream or sys.stdout
     if not is_terminal(out):
         for tables in frames:
@@ -121,34 +117,27 @@ class Progress:
         self._label: Final = label
         self._total: Final = total
         self._stream: Final = stream or sys.stderr
-        self._stop: Callable[[], None] = _do_nothing
-        self._step: Callable[[int, str], object] = _do_nothing
+        self._bar: Any = None
 
     def __enter__(self) -> Self:
         if is_terminal(self._stream):
             from rich.console import Console  # noqa: PLC0415 - the rule above
             from rich.progress import Progress as Rich  # noqa: PLC0415
 
-            bar = Rich(
+            self._bar = Rich(
                 console=Console(file=self._stream),
                 transient=True,
                 redirect_stdout=sys.stdout.isatty(),  # a program may read the pipe
             )
-            task = bar.add_task(self._label, total=self._total)
-            bar.start()
-            self._stop = bar.stop
-            self._step = lambda count, text: bar.update(
-                task, advance=count, description=text or self._label
-            )
+            self._task = self._bar.add_task(self._label, total=self._total)
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        if self._bar is not None:
+            self._bar.stop()
 
     def step(self, count: int = 1, text: str = "") -> None:
         """Advance the bar by ``count`` steps. ``text`` replaces the label."""
-        self._step(count, text)
-
-
-def _do_nothing(*_: object) -> None:
-    """Do nothing, because no progress bar is shown."""
+        if self._bar is not None:
+            self._bar.update(self._task, advance=count, description=text or self._label)

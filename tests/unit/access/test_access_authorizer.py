@@ -17,14 +17,12 @@ from infergate.access.rate_limits import (
     BucketCharge,
     ExceededLimit,
     LocalBuckets,
-    LocalRateStore,
     Rate,
     RateLimit,
     RateLimits,
     RateStore,
-    RateStoreUnavailableError,
 )
-from infergate.access.rejection import RejectionReason
+from infergate.access.rejection import RejectionReason, rate_store_unavailable
 from infergate.access.rules import AccessRule, AccessRules
 from infergate.access.tokens import Issuer, JwtVerifier
 from infergate.codecs.base import RequestSummary
@@ -32,7 +30,7 @@ from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, ServerLiveRequest
 from infergate.core.request_context import RequestContext
-from infergate.core.request_record import RequestRecord
+from request_records import make_record
 
 SECRET = "infergate_the-key-of-a"
 BEARER = {"authorization": f"Bearer {SECRET}"}
@@ -41,13 +39,13 @@ SOURCE_KEYS = JwkSet(jwks(jwk(rsa_key(), kid="1")))
 
 
 class Source:
-    def current_keys(self, now: float) -> JwkSet | None:
+    def current_if_checked(self, now: float) -> JwkSet | None:
         return SOURCE_KEYS
 
-    async def keys(self, now: float) -> JwkSet | None:
+    async def current(self, now: float) -> JwkSet | None:
         return SOURCE_KEYS
 
-    async def refreshed_keys(self, now: float) -> JwkSet | None:
+    async def refreshed(self, now: float) -> JwkSet | None:
         return SOURCE_KEYS
 
 
@@ -66,7 +64,7 @@ class Access:
         fields: dict[str, Any] = {
             "keys": KeyRing(ApiKeys([ApiKey("a", digest_of(SECRET))]), None),
             "tokens": JwtVerifier((issuer,), access_rules),
-            "rates": RateLimits(limits, LocalRateStore(LocalBuckets())) if limits else None,
+            "rates": RateLimits(limits, LocalBuckets()) if limits else None,
             "route_label": lambda model, version, headers: "route",
             "close_callbacks": (),
             "open_health": True,
@@ -86,7 +84,6 @@ class Access:
             settings,
             self.authenticator,
             fields["rates"],
-            LocalRateStore(LocalBuckets()),
             route_label=fields["route_label"],
             close_callbacks=fields["close_callbacks"],
         )
@@ -232,9 +229,9 @@ async def test_rates_apply_to_all_but_health() -> None:
 
 async def test_bytes_are_counted_per_message() -> None:
     access = Access(limits=(RateLimit(("*",), bytes=Rate(100, 3600.0, 100)),))
-    await access.enter(headers=BEARER, record=RequestRecord(bytes_in=60))
+    await access.enter(headers=BEARER, record=make_record(bytes_in=60))
     assert (
-        await access.refusal(headers=BEARER, record=RequestRecord(bytes_in=60))
+        await access.refusal(headers=BEARER, record=make_record(bytes_in=60))
     ).kind is Kind.RATE_LIMITED
     assert access.reasons == ["bytes"]
 
@@ -253,11 +250,11 @@ async def test_rejected_requests_are_not_counted() -> None:
 async def test_an_unavailable_store_set_to_closed_rejects_all() -> None:
     class Away:
         async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-            raise RateStoreUnavailableError
+            raise rate_store_unavailable()
 
     store: RateStore = Away()
     limit = RateLimit(("*",), requests=Rate(1, 1.0, 1))
-    access = Access(rates=RateLimits((limit,), store))
+    access = Access(rates=RateLimits((limit,), LocalBuckets(), store))
     error = await access.refusal(headers=BEARER)
     assert error.kind is Kind.OVERLOADED
     assert access.reasons == ["store_away"]
@@ -313,7 +310,7 @@ async def test_decisions_without_io_are_those_of_authorize() -> None:
 
 def test_no_decision_without_io_if_rates_are_counted_elsewhere() -> None:
     limit = RateLimit(("*",), requests=Rate(1, 60.0, 1))
-    remote = Access(rates=RateLimits([limit], AwayStore()))
+    remote = Access(rates=RateLimits([limit], LocalBuckets(), AwayStore()))
     context = RequestContext("test", headers=BEARER)
     assert remote.authorizer.decide(INFER, context) is None
     assert context.permit is None

@@ -87,7 +87,7 @@ def test_a_token_without_a_key_id_uses_the_only_matching_key() -> None:
     "document", [b"", b"[]", b"{}", b'{"keys": {}}', b'{"keys": []}', b'{"keys": [1]}', b"\xff"]
 )
 def test_invalid_key_sets_are_rejected(document: bytes) -> None:
-    with pytest.raises(ValueError, match=r"it is|none of its keys"):
+    with pytest.raises(ValueError, match=r"it is|it has no key"):
         JwkSet(document)
 
 
@@ -152,13 +152,13 @@ CONNECTION_REFUSED = GatewayError(Kind.CONNECT, "connection refused")
 async def test_keys_are_fetched_on_demand_and_on_expiry() -> None:
     server = Server(jwks(RSA))
     keys = source(server)
-    first = await keys.keys(0.0)
-    assert await keys.keys(299.0) is first
+    first = await keys.current(0.0)
+    assert await keys.current(299.0) is first
     assert server.requests == 1
-    assert await keys.keys(300.0) is first  # an unchanged document keeps verified tokens valid
+    assert await keys.current(300.0) is first  # an unchanged document keeps verified tokens valid
     assert server.requests == 2
     server.document = jwks(jwk(rsa_key("other"), kid="2"))
-    changed = await keys.keys(600.0)
+    changed = await keys.current(600.0)
     assert changed is not first
     assert changed is not None
     assert changed.find("2", "RS256") is not None
@@ -167,16 +167,16 @@ async def test_keys_are_fetched_on_demand_and_on_expiry() -> None:
 async def test_an_unknown_key_is_fetched_but_not_repeatedly() -> None:
     server = Server(jwks(RSA))
     keys = source(server)
-    await keys.keys(0.0)
+    await keys.current(0.0)
     for moment in (1.0, 2.0, FETCH_INTERVAL_SECONDS - 1):
-        await keys.refreshed_keys(moment)
+        await keys.refreshed(moment)
     assert server.requests == 1
     for moment in (
         FETCH_INTERVAL_SECONDS,
         FETCH_INTERVAL_SECONDS + 1,
         2 * FETCH_INTERVAL_SECONDS - 1,
     ):
-        await keys.refreshed_keys(moment)
+        await keys.refreshed(moment)
     assert server.requests == 2
 
 
@@ -186,11 +186,11 @@ async def test_keys_are_kept_while_the_url_is_unavailable(
 ) -> None:
     server = Server(jwks(RSA))
     keys = source(server)
-    first = await keys.keys(0.0)
+    first = await keys.current(0.0)
     server.document = trouble
     caplog.set_level(logging.ERROR, "infergate.access")
     for moment in range(300, 3000, 10):
-        assert await keys.keys(float(moment)) is first
+        assert await keys.current(float(moment)) is first
     assert (
         2700 / FETCH_INTERVAL_SECONDS - 1
         <= server.requests - 1
@@ -203,11 +203,11 @@ async def test_keys_are_kept_while_the_url_is_unavailable(
 async def test_keys_that_were_never_loaded_are_fetched_eagerly() -> None:
     server = Server(CONNECTION_REFUSED)
     keys = source(server)
-    assert await keys.keys(0.0) is None
-    assert await keys.keys(INITIAL_FETCH_INTERVAL_SECONDS / 2) is None
+    assert await keys.current(0.0) is None
+    assert await keys.current(INITIAL_FETCH_INTERVAL_SECONDS / 2) is None
     assert server.requests == 1
     server.document = jwks(RSA)
-    assert await keys.keys(INITIAL_FETCH_INTERVAL_SECONDS) is not None
+    assert await keys.current(INITIAL_FETCH_INTERVAL_SECONDS) is not None
 
 
 async def test_one_fetch_serves_all_waiters() -> None:
@@ -215,7 +215,7 @@ async def test_one_fetch_serves_all_waiters() -> None:
     server.gate = asyncio.Event()
     keys = source(server)
     async with asyncio.TaskGroup() as tasks:
-        waiting = [tasks.create_task(keys.keys(0.0)) for _ in range(10)]
+        waiting = [tasks.create_task(keys.current(0.0)) for _ in range(10)]
         await server.entered.wait()
         server.gate.set()
     assert server.requests == 1
@@ -225,11 +225,11 @@ async def test_one_fetch_serves_all_waiters() -> None:
 async def test_requests_use_the_old_keys_during_a_refresh() -> None:
     server = Server(jwks(RSA))
     keys = source(server)
-    first = await keys.keys(0.0)
+    first = await keys.current(0.0)
     server.gate = asyncio.Event()
-    pending = asyncio.ensure_future(keys.keys(300.0))
+    pending = asyncio.ensure_future(keys.current(300.0))
     await server.entered.wait()
-    assert await asyncio.wait_for(keys.keys(300.0), 5) is first
+    assert await asyncio.wait_for(keys.current(300.0), 5) is first
     server.gate.set()
     await pending
 
@@ -241,12 +241,12 @@ async def test_a_cancelled_leading_fetch_still_serves_its_waiters() -> None:
     server.gate = asyncio.Event()
     keys = source(server)
     for moment in range(5):
-        pending = asyncio.ensure_future(keys.keys(float(moment)))
+        pending = asyncio.ensure_future(keys.current(float(moment)))
         await server.entered.wait()
         pending.cancel()
         await asyncio.gather(pending, return_exceptions=True)
     server.gate.set()
-    assert await keys.keys(5.0) is not None
+    assert await keys.current(5.0) is not None
     assert server.requests == 1
 
 
@@ -255,7 +255,7 @@ async def test_waiters_for_a_slow_url_get_its_response() -> None:
     server = Server(CONNECTION_REFUSED)
     server.gate = asyncio.Event()
     keys = source(server)
-    waiting = [asyncio.ensure_future(keys.keys(2.0 * moment)) for moment in range(10)]
+    waiting = [asyncio.ensure_future(keys.current(2.0 * moment)) for moment in range(10)]
     await server.entered.wait()
     await asyncio.sleep(0)
     server.gate.set()
@@ -267,7 +267,7 @@ async def test_nothing_is_fetched_after_close() -> None:
     server = Server(jwks(RSA))
     server.gate = asyncio.Event()
     keys = source(server)
-    pending = asyncio.ensure_future(keys.keys(0.0))
+    pending = asyncio.ensure_future(keys.current(0.0))
     await server.entered.wait()
     await keys.close()
     await asyncio.wait({pending}, timeout=5)

@@ -12,17 +12,16 @@ from hypothesis import strategies as st
 from infergate.access.rate_limits import (
     BucketCharge,
     LocalBuckets,
-    LocalRateStore,
     Rate,
     RateLimit,
     RateLimits,
 )
-from infergate.access.rejection import RejectionReason
+from infergate.access.rejection import AccessRejected, RejectionReason
 from infergate.access.rules import RulePermit
 
 
 def rates(*limits: RateLimit) -> RateLimits:
-    return RateLimits(limits, LocalRateStore(LocalBuckets()))
+    return RateLimits(limits, LocalBuckets())
 
 
 def take(
@@ -34,7 +33,11 @@ def take(
     route: str = "r",
     size: int = 0,
 ) -> tuple[RejectionReason, float] | None:
-    return asyncio.run(limiter.charge(RulePermit(identity, ()), model, route, size, now))
+    try:
+        asyncio.run(limiter.charge(RulePermit(identity, ()), model, route, size, now))
+    except AccessRejected as rejection:
+        return rejection.reason, rejection.error.retry_after or 0.0
+    return None
 
 
 TEN = Rate(10, 1.0, 10)

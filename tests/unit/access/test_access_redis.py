@@ -11,7 +11,7 @@ import fakeredis
 import pytest
 import pytest_asyncio
 
-from infergate.access.rate_limits import BucketCharge, LocalBuckets, RateStoreUnavailableError
+from infergate.access.rate_limits import BucketCharge, LocalBuckets
 from infergate.access.redis_rates import (
     CLOSED,
     LOCAL,
@@ -20,6 +20,7 @@ from infergate.access.redis_rates import (
     RedisRateStore,
     redis_client,
 )
+from infergate.access.rejection import AccessRejected
 
 
 @pytest_asyncio.fixture
@@ -100,7 +101,7 @@ async def test_an_unavailable_redis_is_not_called_and_the_setting_applies(
         for _ in range(3):
             try:
                 outcomes.append(await store.charge(wants, 0.0))
-            except RateStoreUnavailableError:
+            except AccessRejected:
                 outcomes.append("closed")
         assert broken.requests == 1
         match otherwise:
@@ -133,7 +134,7 @@ async def test_an_unreachable_redis_is_unavailable(
 ) -> None:
     url = f"redis://user:pass-word@127.0.0.1:{unused_tcp_port}/0"
     store = RedisRateStore(redis_client(url, 1.0), 1.0, CLOSED, nothing, LocalBuckets())
-    with pytest.raises(RateStoreUnavailableError):
+    with pytest.raises(AccessRejected):
         await store.charge([BucketCharge("a", 1.0, 1.0)], 0.0)
     await store.close()
     assert "pass-word" not in caplog.text

@@ -44,10 +44,10 @@ class Given:
         self.later = later
         self.newer_requested = 0
 
-    async def keys(self, now: float) -> JwkSet | None:
+    async def current(self, now: float) -> JwkSet | None:
         return self.held
 
-    async def refreshed_keys(self, now: float) -> JwkSet | None:
+    async def refreshed(self, now: float) -> JwkSet | None:
         self.newer_requested += 1
         self.held = self.later or self.held
         return self.held

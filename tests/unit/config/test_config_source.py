@@ -113,7 +113,7 @@ def test_aliases_within_aliases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     text = "a0: &a0 [1, 1, 1, 1]\n"
     text += "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, 9))
     read = source.parse(text, "f", {})
-    assert "aliases within aliases" in read.mistakes[0].message
+    assert "nested aliases" in read.mistakes[0].message
 
 
 def test_an_error_without_a_position() -> None:

@@ -26,7 +26,6 @@ from infergate.access.authorizer import Authorizer, AuthorizerSettings
 from infergate.access.keys import ApiKey, ApiKeys, digest_of
 from infergate.access.rate_limits import (
     LocalBuckets,
-    LocalRateStore,
     Rate,
     RateLimit,
     RateLimits,
@@ -95,8 +94,7 @@ def new_authorizer() -> Authorizer:
     return Authorizer(
         AuthorizerSettings(True, False, lambda _: None, lambda *_: None),
         Authenticator(rules, KeyRing(ApiKeys([ApiKey("a", digest_of(SECRET))]), None), None),
-        RateLimits((limit,), LocalRateStore(LocalBuckets())),
-        LocalRateStore(LocalBuckets()),
+        RateLimits((limit,), LocalBuckets()),
         route_label=lambda *_: "m",
         close_callbacks=(),
     )

@@ -22,6 +22,7 @@ from infergate.core.request_record import RequestRecord
 from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.statistics import MAX_MODELS, GatewayStatistics, merge_statistics
 from infergate.routing.table import Rewrite, Route, RouteTable
+from request_records import make_record
 
 
 def counted(statistics: GatewayStatistics, model: str) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def counted(statistics: GatewayStatistics, model: str) -> dict[str, Any]:
 
 
 def record(statistics: GatewayStatistics, model: str, outcome: str = "ok", **fields: Any) -> None:
-    record = RequestRecord(model=model, route="*", operation="infer", outcome=outcome, **fields)
+    record = make_record(model=model, route="*", operation="infer", outcome=outcome, **fields)
     statistics.record(record, 0.25, 1_000.5)
 
 

@@ -16,6 +16,7 @@ from infergate.observe.aggregation import AggregatedMetrics
 from infergate.observe.family import HistogramValue, MetricFamily, in_batches
 from infergate.observe.label_names import MetricNames
 from infergate.observe.metrics import Metrics
+from request_records import make_record
 
 
 def text(aggregated: AggregatedMetrics) -> list[str]:
@@ -134,7 +135,7 @@ def test_the_latest_exemplar_is_exported() -> None:
 def test_metrics_of_removed_names_are_dropped() -> None:
     metrics = Metrics()
     for backend in ("old", "new"):
-        record = RequestRecord(route=f"{backend}*", backend=backend)
+        record = make_record(route=f"{backend}*", backend=backend)
         metrics.record(record, 0.1)
     aggregated = AggregatedMetrics()
     aggregated.add(metrics.registry.collect(), has_exited=True)

@@ -16,7 +16,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
 from infergate.core.request_context import RequestContext
-from infergate.core.request_record import RequestRecord
 from infergate.core.stats import EndpointStats
 from infergate.core.wire import HttpRequest
 from infergate.observe.aggregation import AggregatedMetrics
@@ -25,6 +24,7 @@ from infergate.observe.family import HistogramValue, MetricFamily, Row, in_batch
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import AdminApp
 from infergate.runtime.config_history import ConfigHistory
+from request_records import make_record
 
 TEXT, OPENMETRICS = "text/plain", "application/openmetrics-text;version=1.0.0,*/*;q=0.1"
 ACCEPT_HEADERS = [
@@ -95,9 +95,7 @@ def test_any_family_is_written_as_the_library_does(family: MetricFamily, accept:
 def metrics_with_routes(routes: int) -> Metrics:
     metrics = Metrics()
     for number in range(routes):
-        record = RequestRecord(
-            started_at=10.0, received_at=10.001, bytes_in=10, bytes_out=2_000_000
-        )
+        record = make_record(started_at=10.0, received_at=10.001, bytes_in=10, bytes_out=2_000_000)
         record.route = record.backend = f'some "model" {number}'
         record.protocol, record.operation, record.backend_protocol = "v2-rest", "infer", "v2-grpc"
         record.backend_seconds = 0.01 * number + 0.001

@@ -18,6 +18,7 @@ from infergate.core.request_record import RequestRecord
 from infergate.observe.access_log import FORMATS, AccessLog, iso_time, log_fields
 from infergate.observe.label_names import MetricNames
 from infergate.observe.metrics import Metrics
+from request_records import make_record
 
 
 def on_dropped() -> None:
@@ -37,7 +38,7 @@ def finished_record(**changes: Any) -> RequestRecord:
         "backend_protocol": "v2-grpc", "model": "resnet", "bytes_in": 10, "bytes_out": 20,
         "backend_seconds": 0.25,
     }  # fmt: skip
-    return RequestRecord(**fields | changes)
+    return make_record(**fields | changes)
 
 
 def line_of(log_format: str, context: RequestContext, seconds: float, now: float) -> bytes:

@@ -48,6 +48,7 @@ from infergate.runtime.console.sources import ConsoleSource, WorkerCounts
 from infergate.runtime.gateway_events import MAX_DIFF_CHARS, MAX_EVENTS, GatewayEvents
 from infergate.runtime.input_shapes import InputShapes
 from infergate.transport.base import Address
+from request_records import make_record
 
 MIB = 1024 * 1024
 START = 1_000_000.0
@@ -490,7 +491,7 @@ def test_a_flow_that_is_listed_late_does_not_bring_its_earlier_requests(
 
 
 def record_of(**fields: Any) -> RequestRecord:
-    return RequestRecord(
+    return make_record(
         **{"protocol": "v2-rest", "operation": "infer", "route": "m", "backend": "b"} | fields
     )
 

@@ -19,6 +19,7 @@ from infergate.observe.recent_requests import (
 )
 from infergate.runtime.console import state
 from infergate.runtime.console.explanations import MEANINGS, explain
+from request_records import make_record
 
 
 def record_of(**fields: Any) -> RequestRecord:
@@ -26,7 +27,7 @@ def record_of(**fields: Any) -> RequestRecord:
         "protocol": "v2-rest", "operation": "infer", "model": "m", "route": "m", "backend": "b",
         "backend_protocol": "v2-grpc", "pipeline": "translate",
     }  # fmt: skip
-    return RequestRecord(**defaults | fields)
+    return make_record(**defaults | fields)
 
 
 def statistics_of(*metrics: Metrics) -> Any:
