@@ -3,7 +3,8 @@
 Field 6 of ModelMetadataResponse maps keys to text (``properties``, Open Inference Protocol) or to
 an InferParameter (``parameters``, MLServer and Seldon). A value that is printable text is a
 property. Any other value is a parameter if it is exactly one InferParameter (each of MLServer's
-three kinds starts with a control character). Otherwise it is text with control characters."""
+three kinds starts with a control character). If it is not, it must be text with control characters,
+and is a property."""
 
 from __future__ import annotations
 
@@ -76,9 +77,9 @@ def read_model_config(message: Any) -> ModelConfig:
 
 
 def write_model_config(response: ModelConfig) -> Any:
-    """Build a ModelConfigResponse from the server's own message with the current names or, without
-    such a message, from the settings. Raises ValueError for settings that do not fit the
-    message."""
+    """Build a ModelConfigResponse from the settings or, if there is one, from the server's own
+    message with the tensor names of the settings. Raises ValueError for settings that do not fit
+    the message."""
     config = from_plain(ModelConfigMessage, response.settings)
     if response.message:
         names = [[tensor.name for tensor in tensors] for tensors in (config.input, config.output)]

@@ -1,8 +1,9 @@
-"""The inference response, as JSON with or without binary data after it.
+"""Writes and reads inference responses. A response is JSON, which binary data may follow.
 
-If any element of a BYTES tensor is not UTF-8, the whole tensor is written to JSON as base64 and
-marked by the parameter ``content_type: base64`` (as in rest-proxy and MLServer). BYTES that a
-backend marked this way are decoded and lose the mark. A backend's content type is ignored.
+If any element of a BYTES tensor in JSON is not UTF-8, all elements are written as base64, and the
+tensor has the parameter ``content_type: base64`` (as in rest-proxy and MLServer). If a backend's
+tensor has this parameter, its BYTES are decoded and the parameter is removed. The Content-Type
+header of a backend is ignored.
 """
 
 from __future__ import annotations
@@ -26,13 +27,12 @@ from infergate.codecs.json_tensors.json_data import (
     write_strings,
 )
 from infergate.codecs.json_tensors.json_document import (
-    Node,
     parse_backend_json,
     read_members,
     read_string,
 )
 from infergate.codecs.json_tensors.small_data import MAX_WRITTEN_BYTES, write_small_data
-from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS, backend_error
+from infergate.codecs.v2_rest.errors import JSON_TYPE, backend_error, reported_error
 from infergate.codecs.v2_rest.infer_request import JSON_FORMAT, ResponseFormat
 from infergate.codecs.v2_rest.json_heads import JsonHeadCache
 from infergate.codecs.v2_rest.tensors import (
@@ -52,7 +52,7 @@ from infergate.codecs.v2_rest.tensors import (
     write_tensor,
 )
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
-from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage, bad_request
+from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.inflation import MAX_RATIO
 from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits, check_loop_cost
@@ -62,7 +62,7 @@ from infergate.core.wire import HttpResponse, total_size
 
 _FIELDS: Final = ("model_name", "model_version", "id", "parameters", "outputs")
 
-# ---- write ------------------------------------------------------------------------------------
+# ---- writing ----------------------------------------------------------------------------------
 
 
 def write_response(
@@ -106,7 +106,7 @@ def write_response(
 
 
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
-    """Return the bytes of the tensors that ``write_response`` writes as JSON, or compresses."""
+    """Return the number of tensor bytes that ``write_response`` writes as JSON or compresses."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     accept, binary_by_output = response_format.accept_encoding, response_format.binary_by_output
@@ -121,14 +121,14 @@ def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
-    """Return an output in shared memory without parameters, as Triton does, because perf_analyzer
-    expects ``binary_data_size`` in any parameters."""
+    """Return an output in shared memory without parameters, as Triton writes it. If there are
+    parameters, perf_analyzer expects ``binary_data_size`` among them."""
     return {"name": tensor.name, "datatype": tensor.datatype.v2_name, "shape": tensor.shape}
 
 
 def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-    """Return the minimum size of the response, and the maximum size, which includes uncompressed
-    bytes."""
+    """Return the minimum size of the body, and the maximum memory in bytes that writing the body
+    takes, including the uncompressed body."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     accept = response_format.accept_encoding
@@ -180,7 +180,7 @@ def ok_response(
     return HttpResponse(200, headers, body)
 
 
-# ---- read -------------------------------------------------------------------------------------
+# ---- reading ----------------------------------------------------------------------------------
 
 
 def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
@@ -198,12 +198,12 @@ def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
 
 
 def unusable_response(error: GatewayError) -> GatewayError:
-    """Return an error in a backend's response as the backend's error."""
+    """Return the error for a response that cannot be used because of ``error``."""
     return backend_garbage(f"invalid response from the backend: {error.public}")
 
 
 class ResponseHeadCache(JsonHeadCache[InferResponse]):
-    """The heads of binary responses."""
+    """A cache of the heads of binary responses."""
 
     __slots__ = ()
 
@@ -254,12 +254,13 @@ def read_response(
 def _read_message(
     message: MessageBody, operation: InferRequest, limits: Limits
 ) -> tuple[InferResponse, bool, int]:
-    """Read any response. Also return whether it names the model, and the number of outputs that are
-    binary data."""
+    """Read any response. Also return whether the response contains the model's name, and the number
+    of outputs that are binary data."""
     fields = read_members(parse_backend_json(message.json, limits), "the body", (*_FIELDS, "error"))
     if "outputs" not in fields:
-        # Triton and Seldon report some errors with status 200.
-        raise _error_member(fields) if "error" in fields else bad_request("outputs is missing")
+        if "error" in fields:  # Triton and Seldon report some errors with status 200
+            raise reported_error(fields["error"], "sent with HTTP status 200")
+        raise bad_request("outputs is missing")
     # Triton sends no length header if every binary output is empty.
     binary_data = BinaryDataReader(memoryview(b"") if message.binary is None else message.binary)
     regions = {output.name: output.shared_memory for output in operation.outputs}
@@ -276,23 +277,6 @@ def _read_message(
         outputs,
     )
     return response, "model_name" in fields, binary_data.count
-
-
-def _error_member(members: dict[str, Node]) -> GatewayError:
-    """Return the error in a response with status 200. The status does not indicate the kind of
-    error."""
-    error = members["error"]
-    message = (
-        error
-        if isinstance(error, str) and error
-        else "the backend returned an error without a message"
-    )
-    return GatewayError(
-        Kind.BACKEND_ERROR,
-        message[:MAX_MESSAGE_CHARACTERS],
-        origin=Origin.BACKEND,
-        detail="sent with HTTP status 200",
-    )
 
 
 def _check_outputs(operation: InferRequest, response: InferResponse) -> None:

@@ -1,11 +1,11 @@
-"""The system and CUDA shared memory extensions."""
+"""Reads and writes the messages of the system and CUDA shared memory extensions."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any
 
+from infergate.codecs.json_tensors.json_data import decode_element
 from infergate.codecs.json_tensors.json_document import (
     Node,
     json_kind,
@@ -31,7 +31,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 
 def read_unregister(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
-    """Parse a request to unregister a region. Its body is ignored."""
+    """Parse a request to unregister a region. The body is ignored."""
     del body, limits
     return SharedMemoryUnregisterRequest(match.region, cuda=match.cuda)
 
@@ -59,7 +59,7 @@ def read_register(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
 
 
 def write_status(response: SharedMemoryStatus) -> HttpResponse:
-    """Write a list of regions."""
+    """Write the list of regions."""
     regions = [_region(region) for region in response.regions]
     return HttpResponse(200, {"content-type": JSON_TYPE}, [encode_json(regions)])
 
@@ -94,11 +94,11 @@ def _number(members: dict[str, Node], key: str, default: int | None = None) -> i
 def _handle(fields: dict[str, Node]) -> bytes:
     if "raw_handle" not in fields:
         raise bad_request("raw_handle is missing")
-    handle = read_members(fields["raw_handle"], "raw_handle", ("b64",))
-    try:
-        return base64.b64decode(_text(handle, "b64"), validate=True)
-    except (binascii.Error, ValueError):
-        raise bad_request("raw_handle.b64 is not base64") from None
+    members = read_members(fields["raw_handle"], "raw_handle", ("b64",))
+    handle = decode_element(_text(members, "b64"))
+    if handle is None:
+        raise bad_request("raw_handle.b64 is not base64")
+    return handle
 
 
 # ---- to backends

@@ -1,13 +1,13 @@
-"""The parts that requests and responses have in common: tensors, parameters, and binary data.
+"""Reads and writes the parts that requests and responses have in common: tensors, parameters, and
+binary data.
 
-``binary_data_size``, ``binary_data`` and ``binary_data_output``, and ``content_type: base64`` of
-BYTES, describe the format of a message and are not passed to other protocols. Canonical parameters
-may contain the first three parameters (in KServe's responses over gRPC), and these are dropped."""
+The parameters ``binary_data_size``, ``binary_data`` and ``binary_data_output``, and for BYTES
+``content_type: base64``, describe the format of a message and are not passed to other protocols.
+Canonical parameters from KServe's responses over gRPC may contain the first three parameters.
+``write_parameters`` drops them."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +20,7 @@ from infergate.codecs.json_tensors.json_data import (
     CONTENT_TYPE,
     DataRules,
     decode_base64,
+    decode_element,
     is_base64,
     read_data,
 )
@@ -78,8 +79,8 @@ MAX_PARAMETER_VALUES: Final = 1 << 14
 
 @record
 class MessageBody:
-    """A message's JSON and the binary data after it. The binary data is None without a length
-    header."""
+    """A message's JSON and the binary data after the JSON. If the message has no length header,
+    the binary data is None."""
 
     json: bytes
     binary: memoryview | None
@@ -127,13 +128,13 @@ def check_json_size(size: int, limits: Limits) -> None:
 
 
 class BinaryDataReader:
-    """Reads the bytes after the JSON in the order of the tensors."""
+    """Reads the binary data of the tensors, in their order."""
 
     def __init__(self, binary: memoryview | None) -> None:
         self._binary: Final = binary
         self._position = 0
         self.count = 0
-        """The number of tensors read."""
+        """The number of tensors that were read."""
 
     def take(self, name: str, size: int) -> Buffer:
         """Return the next ``size`` bytes. Raises BAD_REQUEST if fewer bytes are left."""
@@ -175,8 +176,9 @@ def read_tensors(
 
 @dataclass(frozen=True, slots=True)
 class TensorRules:
-    """Rules for tensors of requests or responses. ``parse_datatype`` returns None for an unknown
-    name. ``default_data`` returns the data of a tensor that has neither data nor a size."""
+    """The rules for tensors of requests or responses. ``parse_datatype`` returns None for an
+    unknown datatype. ``default_data`` returns the data of a tensor that has neither ``data`` nor
+    ``binary_data_size``."""
 
     data_rules: DataRules
     parse_datatype: Callable[[str], Datatype | None]
@@ -185,7 +187,8 @@ class TensorRules:
 
 @dataclass(slots=True)
 class TensorReader:
-    """Reads one message's tensors, and counts parameter values and characters of text."""
+    """The state of reading the tensors of one message. It counts BYTES elements, parameter values
+    and characters of text."""
 
     rules: TensorRules
     binary_data: BinaryDataReader
@@ -198,7 +201,7 @@ class TensorReader:
     text_characters: int = 0
 
     def read_members(self, node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-        """Read the members that are not null, and record whether any member is null."""
+        """Return the members in ``names`` that are not null, and record whether any is null."""
         nullable = read_nullable_members(node, path, names)
         members = drop_nulls(nullable)
         if len(members) < len(nullable):
@@ -291,10 +294,9 @@ def _read_data(
     name: str, datatype: Datatype, shape: tuple[int, ...], node: Node, rules: DataRules
 ) -> Buffer:
     if type(node) is str and datatype is Datatype.UINT8 and rules.allows_packed_uint8:
-        try:
-            data = base64.b64decode(node, validate=True)
-        except (binascii.Error, ValueError):
-            raise bad_request(f"tensor '{name}': the data string is not base64") from None
+        data = decode_element(node)
+        if data is None:
+            raise bad_request(f"tensor '{name}': the data string is not base64")
         check_data(name, datatype, shape, data)
         return data
     return read_data(name, datatype, shape, node, rules)
@@ -361,8 +363,8 @@ def _required_member(members: Mapping[str, Node], key: str, path: str) -> Node:
 def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
     """Return the JSON object of ``tensor`` without its data, in Triton's order of members.
 
-    ``wire_parameters`` are added to the tensor's own parameters. A tensor in shared memory has only
-    the parameters of its region."""
+    The object has the tensor's own parameters and ``wire_parameters`` or, if the tensor is in
+    shared memory, the parameters of its region instead of ``wire_parameters``."""
     members: dict[str, Any] = {
         "name": tensor.name,
         "datatype": tensor.datatype.v2_name,
@@ -378,7 +380,7 @@ def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
 
 
 def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:
-    """Return ``values`` in a form that orjson writes. Raises UNSUPPORTED."""
+    """Return ``values`` in a form that orjson can write. Raises UNSUPPORTED."""
     return {
         key: _json_value(value, f"{owner}: parameter '{key}'")
         for key, value in values.items()

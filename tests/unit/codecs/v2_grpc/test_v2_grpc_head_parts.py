@@ -22,7 +22,7 @@ Y = Tensor("y", Datatype.BYTES, (), b"\0\0\0\0")
 CACHES = (
     head_parts._cached_names,
     head_parts._cached_description,
-    head_parts._cached_request,
+    head_parts._cached_output,
 )
 
 
