@@ -78,8 +78,9 @@ class PartialInferRequest(Generic[T]):
     """An inference without tensor names, datatypes or shapes, which the model's metadata supplies.
 
     ``complete`` returns either a :class:`ParsedRequest` or the validated request of a
-    :class:`SupportsPassThrough` codec. It has no side effects, raises the client's errors, and may
-    be called again with newer metadata. The metadata contains the names that the client uses.
+    :class:`SupportsPassThrough` codec. ``complete`` has no side effects, raises the client's
+    errors, and may be called again with newer metadata. The metadata contains the names that the
+    client uses.
     """
 
     model: str
@@ -111,7 +112,8 @@ class Profile:
     has_log_settings: bool = False
     """V2: the server has log settings."""
     loads_by_name: bool = False
-    """V2: the server loads a model by its name alone. It has no load parameters or ignores them."""
+    """V2: the server loads a model by its name alone. The server has no load parameters or ignores
+    them."""
     loads_by_field_1: bool = False
     """V2 gRPC: the model name is field 1, not field 2, of a request to load or unload a model."""
     has_generate_stream: bool = False
@@ -128,8 +130,9 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The features of a protocol. If one of the last three is false, some servers may still have
-    the feature, and the :class:`Profile` of a server states whether the server has it."""
+    """The features of a protocol. If ``supports_classification``, ``reports_config`` or
+    ``reports_statistics`` is false, the :class:`Profile` of a server states whether the server has
+    the feature."""
 
     datatypes: frozenset[Datatype]
     supports_streaming: bool = False
@@ -214,11 +217,10 @@ class SupportsPassThrough(Protocol[Req, Resp]):
         validated. Raises an error if the message cannot be read."""
 
     def rewrite_request(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
-        """Rewrite the inference ``wire`` for another model and version. Its tensors are unchanged.
-
+        """Rewrite the inference ``wire`` for another model and version. The tensors are unchanged.
         The result is a new object without the headers that concern only the client's connection.
-        Returns None if a server of ``profile`` cannot read the message; the gateway then translates
-        it.
+        Returns None if a server of ``profile`` cannot read the message. The gateway then translates
+        the message.
         """
 
     def rewrite_response(
@@ -267,7 +269,7 @@ class SupportsMessageFields(Protocol):
 @runtime_checkable
 class SupportsLongText(Protocol[Req_contra]):
     """Implemented by a codec whose messages may contain long texts, which are slow to read and
-    write. The methods estimate the cost; their results change no message.
+    write. The methods estimate costs. Their results do not affect the contents of messages.
 
     The codec, its arguments and its results can be pickled.
     """
@@ -335,8 +337,7 @@ class SupportsStreaming(Protocol[Req, Resp]):
         last. Returns None if the protocol has no such message or the client does not want it."""
 
     def build_stream_error(self, error: GatewayError, wire: Req) -> Resp:
-        """Write ``error`` as the last response. If the result has a status code, it ends the
-        stream."""
+        """Write ``error`` as the last response. A result with a status code ends the stream."""
 
     # ---- for backends
     def streams_need_metadata(self, profile: Profile) -> bool:
@@ -362,7 +363,7 @@ class SupportsStreaming(Protocol[Req, Resp]):
 
 @dataclass(frozen=True, slots=True)
 class CodecPlugin:
-    """The object behind an entry point of the group ``infergate.codecs``, one per protocol.
+    """The object that an entry point of the group ``infergate.codecs`` provides for a protocol.
 
     ``claims`` are first path segments (HTTP, for example ``"v2"``) or full service names (gRPC). A
     shared listener dispatches a request to the codec that claims the request's first path segment

@@ -49,8 +49,8 @@ class MessageHeadCache(Generic[T]):
         self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
     def has_recurred(self, head: bytes) -> bool:
-        """Return whether `head` occurred recently, and remember it. Some clients never repeat a
-        head."""
+        """Return whether `head` occurred recently, and remember it. Callers store only heads that
+        recur, because some clients never repeat a head."""
         digest = hash(head)
         if digest in self._seen:
             return True

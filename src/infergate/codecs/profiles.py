@@ -46,8 +46,8 @@ KSERVE: Final = Profile(
     loads_by_field_1=True,
 )
 # The OpenVINO model server has the binary extension over REST (see its source code), and only the
-# six V2 operations that every server has (docs/model_server_rest_api_kfs.md), without configuration,
-# statistics and repository. This profile has not been tested with a real server, and the server's
+# six V2 operations that every server has (docs/model_server_rest_api_kfs.md), but no configuration,
+# statistics or repository. This profile has not been tested with a real server, and the server's
 # name in metadata is an assumption.
 OVMS: Final = Profile("ovms", supports_binary=True, loads_by_name=True)
 # Legacy servers load a model by its name. They differ from each other only in their start options.
@@ -71,9 +71,9 @@ PROFILES: Final = {
         GRAPHPIPE_PY,
     )
 }
-"""All profiles, by the name used in the configuration."""
+"""All profiles by their names in the configuration."""
 _BY_METADATA_NAME: Final = {**PROFILES, "openvino model server": OVMS}
-"""Profiles by the server name in metadata, in lower case."""
+"""The profiles by the server's name in its metadata, in lower case."""
 
 
 _KIND_CORRECTIONS: Final = (

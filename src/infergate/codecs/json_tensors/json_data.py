@@ -1,15 +1,15 @@
 """Converts tensor data between JSON (arrays of numbers, booleans and strings) and the canonical
 layout.
 
-simdjson copies all numbers of an array, which may be nested, and numpy converts the copy. If this
-fails, a loop finds the invalid element, or reads values that simdjson cannot copy, such as NaN.
+simdjson copies the numbers of a flat or nested array, and numpy converts the copy. If this fails, a
+loop finds the invalid element, or reads values that simdjson cannot copy, such as NaN.
 
 *Rule 1.* Values are never coerced: an integer type takes integers in its range, BOOL takes
 booleans, and BYTES takes strings. Float types take any number and round it to the nearest value,
 with ties to even. A finite number that would become infinity is an error.
 
 *Rule 2.* Data may be nested or flat, as in Triton. Only the number of elements must match the
-shape. The loop stops when there are more elements than the shape has."""
+shape. The loop stops if there are more elements than the shape requires."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from infergate.core.tensor import (
 
 @dataclass(frozen=True, slots=True)
 class DataRules:
-    """The rules for data of requests or responses. ``unicode_errors`` is the error handler with
-    which strings are encoded. ``allows_packed_uint8`` allows UINT8 data in a base64 string.
+    """The rules for data of requests or responses. ``unicode_errors`` is the error handler for
+    encoding strings. ``allows_packed_uint8`` allows UINT8 data in a base64 string.
     ``allows_non_finite_text`` allows strings and null for floats that JSON cannot express."""
 
     unicode_errors: str

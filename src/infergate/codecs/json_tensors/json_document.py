@@ -15,7 +15,7 @@ servers use the last member.
 number of its arrays and objects to :data:`MAX_CONTAINERS`, because only arrays and objects cost
 much more than their bytes.
 
-*Rule 4.* null is treated as absent.
+*Rule 4.* A member that is null is treated as absent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, check_loop_cost
 
 Node = Any
-"""A scalar, or an object or array of either parser."""
+"""A scalar, or an object or array from either parser."""
 
 MAX_CONTAINERS_ON_LOOP: Final = 16384
 """Maximum number of arrays and objects that are read on the event loop. Reading an array or object
@@ -69,13 +69,13 @@ _BLOCK_BRACKETS: Final = 64 * 1024
 
 @mypyc_attr(native_class=False)
 class ObjectMembers(list[tuple[str, Any]]):
-    """An object's members from the standard library. They may include duplicates."""
+    """The members of an object that the standard library parsed. They may include duplicates."""
 
 
 @mypyc_attr(native_class=False)
 class NonFiniteLiteral(str):
-    """NaN, Infinity or -Infinity as a bare word. It is distinct from overlong numbers and from
-    strings."""
+    """NaN, Infinity or -Infinity as a bare word. The type distinguishes it from overlong numbers
+    and from strings."""
 
     __slots__ = ()
 

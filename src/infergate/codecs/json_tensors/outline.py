@@ -1,6 +1,6 @@
 """The outline of a JSON text: its brackets, braces, commas and colons outside strings.
 
-With the outline, this module finds the shape of nested arrays, and whether they are rectangular, in
+From the outline, ``read_shape`` determines the shape of nested arrays, if they are rectangular, in
 a few passes over bytes and without an object per array. For example, ``[[1.5, 2], [3, 4]]`` has the
 outline ``[[,],[,]]``. A list of one element has the same outline as an empty list. Only the number
 of elements distinguishes the two lists.

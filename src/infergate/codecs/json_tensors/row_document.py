@@ -1,11 +1,11 @@
 """A JSON object whose members hold rows or columns of tensors.
 
 *Rule 1.* simdjson parses a document. If simdjson rejects the document and ``is_strict`` is false,
-the standard library parses it, because some servers and clients write NaN, Infinity and bytes that
-are not UTF-8. The standard library ignores text after the object.
+the standard library parses the document, because some servers and clients write NaN, Infinity and
+bytes that are not UTF-8. The standard library ignores text after the object.
 
-*Rule 2.* A repeated name in an object is an error, because some servers use the first member, and
-others the last."""
+*Rule 2.* A repeated name in an object is an error, because some servers use the first member and
+others use the last member."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ are visited element by element.
 *Rule 2.* Values are not coerced (Rule 1 of ``json_data``). A BYTES element may also be ``{"b64":
 "…"}``.
 
-*Rule 3.* Every error names the tensor. If the rows are objects, it also names the row.
+*Rule 3.* Every error names the tensor. If the rows are objects, the error also names the row.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ RULES: Final = DataRules(
 )
 """The default rules. Bytes that are not UTF-8 are kept (``row_document``)."""
 UNNAMED: Final = "input"
-"""The name of a tensor if neither the JSON nor the caller names it."""
+"""The name of a tensor that neither the JSON nor the caller names."""
 _BASE64: Final = "b64"
 _BASE64_TEXT: Final = re.compile(r"[A-Za-z0-9+/]*")
 _LOOKUPS_PER_CONTAINER: Final = 1024
@@ -449,7 +449,7 @@ def _copy_regular(datatype: Datatype, node: Node, shape: Shape) -> tuple[Shape, 
         return None
     if values.size == math.prod(shape):
         return shape, values
-    if values.size == 0 and shape[-1] == 1:  # the outline does not tell [] from [1]
+    if values.size == 0 and shape[-1] == 1:  # the outlines of [] and [1] are equal
         return (*shape[:-1], 0), values
     return None
 

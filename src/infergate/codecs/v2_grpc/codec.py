@@ -289,7 +289,7 @@ class V2Grpc:
         del model
         if wire.code:
             raise_status(wire)
-        if not wire.message:  # only metadata
+        if not wire.message:  # the backend sent only gRPC metadata
             return None
         return stream_messages.read_response(join_parts(wire.message), limits, operation)
 
@@ -340,7 +340,7 @@ class V2Grpc:
         """Replace model and version, and drop the client's metadata.
 
         Return None if the request asks for classes and the server may not support classification,
-        or if tensors are in shared memory, because the gateway must check their regions.
+        or if any tensor is in shared memory, because the gateway must check its region.
         """
         if isinstance(wire, _SharedRequest):
             return None
@@ -409,7 +409,8 @@ class V2Grpc:
 
 
 class _TypedV2Grpc(BinaryEstimates, V2Grpc):
-    """The codec of a listener with typed responses, which are written element by element."""
+    """The codec of a listener whose responses have typed contents, which are written element by
+    element."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _TypedV2Grpc, self._options

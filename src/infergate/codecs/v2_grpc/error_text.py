@@ -1,8 +1,8 @@
 """Derives the kind of an error in a stream from Triton's text, because stream errors have no code.
 
 Only errors that Triton reports before it runs a model are recognized. Any other text counts as a
-failure of the server. The texts are from Triton 2.51, to which the same requests were sent through
-ModelStreamInfer and through ModelInfer, which also returns the code."""
+failure of the server. The texts are from Triton 2.51. The codes are from ModelInfer, to which the
+same requests were sent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _BAD_REQUEST: Final = (
     ("inference request to model '", "' must specify "),
     ("inference request for sequence ", " must specify the START flag "),
 )
-"""The start of each error text, and a part that the text must contain."""
+"""The start of each error text, and a part that the text must also contain."""
 
 
 def kind_of(text: str, request_id: str) -> Kind:

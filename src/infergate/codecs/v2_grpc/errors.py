@@ -1,4 +1,4 @@
-"""Errors as gRPC statuses, as the V2 protocol requires ("errors are indicated by
+"""Writes errors as gRPC statuses, as the V2 protocol requires ("errors are indicated by
 google.rpc.Status")."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Cuts typed contents out of a message, and limits the rest of it before protobuf parses it.
+"""Cuts typed contents out of a message, and limits the rest of the message before protobuf parses
+it.
 
 The protobuf runtime can allocate up to twenty times the size of a message, because an empty string
 takes two bytes in the message and a dimension takes one byte. The number of fields of the complete
@@ -26,7 +27,7 @@ from infergate.core.tensor import Buffer
 MAX_FIELDS: Final = 24 * KIB
 """Maximum number of fields of a message. Reading this many fields takes up to 50 ms of CPU time."""
 MIN_MAX_FIELDS: Final = 16
-"""The minimum of `max_fields`."""
+"""The minimum result of `max_fields`."""
 MAX_HEAD_BYTES: Final = 4 * MIB
 """Maximum size in bytes of a message without its tensors' data. Parsing takes about 6 ms per
 MiB."""
@@ -39,7 +40,7 @@ _REQUESTED_OUTPUTS: Final = 6
 _SHAPE: Final = 3
 _CONTENTS: Final = 5
 _DIMENSION_BYTES: Final = 10
-"""The size of the longest varint."""
+"""The size in bytes of the longest varint."""
 
 
 def max_fields(limits: Limits) -> int:

@@ -1,9 +1,9 @@
-"""Assembles message heads from cached parts, which is much faster than protobuf
+"""Assembles message heads from cached parts, because this is much faster than the protobuf runtime
 (docs/decisions/0018).
 
-Each part is written by the protobuf runtime, and parts are joined in the order of their field
-numbers, so the result equals what the runtime writes. Only short parts are cached, because names
-come from clients.
+The protobuf runtime writes each part, and parts are joined in the order of their field numbers, so
+the runtime would write the same bytes. Only short parts are cached, because names come from
+clients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_CACHED_NAME: Final = 128
 _MAX_CACHED_RANK: Final = 16
 """Maximum number of dimensions of a shape in a cached part."""
 MAX_CACHED_PARTS: Final = 512
-"""Maximum number of cached parts of each kind. Together they take under 4 MB."""
+"""Maximum number of cached parts of each kind. All cached parts together take less than 4 MB."""
 
 
 def build_head(

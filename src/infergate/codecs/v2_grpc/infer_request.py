@@ -227,8 +227,8 @@ def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
 
 
 def read_priority(message: Buffer) -> int:
-    """Return the priority in the parameters of `message`, which is valid, or 0. Return 0 also for a
-    message with unusually many fields or parameters, because reading them would take too long."""
+    """Return the priority in the parameters of the valid `message`, or 0. For a message with
+    unusually many fields or parameters, return 0, because reading them would take too long."""
     try:
         parameters = _read_parameters(message, _PRIORITY, _MAX_PRIORITY_FIELDS, _MAX_SEARCHED)
     except MalformedMessageError:

@@ -3,8 +3,8 @@
 Field 6 of ModelMetadataResponse maps keys to text (``properties``, Open Inference Protocol) or to
 an InferParameter (``parameters``, MLServer and Seldon). A value that is printable text is a
 property. Any other value is a parameter if it is exactly one InferParameter (each of MLServer's
-three kinds starts with a control character). If it is not, it must be text with control characters,
-and is a property."""
+three kinds starts with a control character). All remaining values must be text with control
+characters, and are properties."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def read_model_config(message: Any) -> ModelConfig:
 
 
 def write_model_config(response: ModelConfig) -> Any:
-    """Build a ModelConfigResponse from the settings or, if there is one, from the server's own
-    message with the tensor names of the settings. Raises ValueError for settings that do not fit
-    the message."""
+    """Build a ModelConfigResponse. If `response` has the server's own message, use this message
+    with the tensor names in the settings. Raises ValueError for settings that do not fit the
+    message."""
     config = from_plain(ModelConfigMessage, response.settings)
     if response.message:
         names = [[tensor.name for tensor in tensors] for tensors in (config.input, config.output)]
@@ -138,7 +138,7 @@ def _text(value: bytes) -> str | None:
 
 
 def _parameter(value: bytes) -> Any:
-    """Return the value of an InferParameter, or None if `value` is not exactly an
+    """Return the parameter that `value` encodes, or None if `value` is not exactly an
     InferParameter."""
     try:
         message = InferParameter.FromString(value)

@@ -134,7 +134,7 @@ METHODS: Final = (
         "ServerReady",
         messages.ServerReadyRequest,
         HealthStatus,
-        response=pb.HealthCheckResponse,  # ``ready`` has the encoding of ``status`` (see HEALTH)
+        response=pb.HealthCheckResponse,  # ``ready`` and ``status`` have the same encoding (HEALTH)
         read_response=lambda message: HealthStatus(message.status == _SERVING),
         write_response=lambda response: pb.ServerReadyResponse(ready=response.ok),
     ),

@@ -21,7 +21,7 @@ _MESSAGES: Final = {
     ModelLoadRequest: pb.RepositoryModelLoadRequest,
     ModelUnloadRequest: pb.RepositoryModelUnloadRequest,
 }
-# The fields are RepositoryModelLoadRequest.repository_name (KServe: model_name) and .model_name.
+# The field numbers of repository_name (KServe: model_name) and model_name in a request.
 _FIRST: Final = 1
 _SECOND: Final = 2
 _INT64: Final = range(-(2**63), 2**63)
@@ -35,7 +35,7 @@ def read_name(message: Buffer, max_fields: int) -> str:
 
 
 def read_request(message: Any) -> tuple[str, str, Parameters]:
-    """Return the model, repository and parameters of a request in either form."""
+    """Return the model, repository and parameters of a request from any client."""
     if _is_kserve_request(message):
         return message.repository_name, "", NO_PARAMETERS
     if not message.model_name:

@@ -29,7 +29,7 @@ def is_cuda(operation: Operation) -> bool:
 
 
 def read_register(message: Any) -> Operation:
-    """Read a request to register a region of either extension. Raises BAD_REQUEST."""
+    """Read a register request of either extension. Raises BAD_REQUEST."""
     device = getattr(message, "device_id", None)
     if device is not None and device < 0:
         raise bad_request(f"device_id is {device}, not 0 or more")
@@ -44,8 +44,7 @@ def read_register(message: Any) -> Operation:
 
 
 def write_register(operation: SharedMemoryRegisterRequest) -> Any:
-    """Build a request to register a region. Raises ValueError for a value that does not fit the
-    message."""
+    """Build a register request. Raises ValueError for a value that does not fit the message."""
     name, size, device = operation.name, operation.size, operation.device
     if device is None:
         return pb.SystemSharedMemoryRegisterRequest(

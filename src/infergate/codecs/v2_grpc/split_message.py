@@ -121,7 +121,7 @@ class _Layout(NamedTuple):
 
 
 class MessageLayouts:
-    """A cache of message layouts. It keeps one layout, the latest, for each length of a message."""
+    """A cache of message layouts. It keeps the latest layout for each length of a message."""
 
     __slots__ = ("_layouts",)
 
@@ -148,8 +148,8 @@ class MessageLayouts:
         return _new_tuple(SplitMessage, (head, fields, id_text, id_field, raw, id_start))
 
     def keep(self, data: Buffer, split: SplitMessage) -> None:
-        """Keep the layout of `data`, which was split into `split`. Layouts with many raw entries are
-        not kept."""
+        """Keep the layout of `data`, which was split into `split`. Layouts with many raw entries
+        are not kept."""
         if type(data) is not bytes or len(split.raw) > _MAX_RAW_ENTRIES:
             return
         id_end = split.id_start + len(split.id_field)

@@ -36,7 +36,8 @@ _WANTS_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 _WANTS_STATUS: Final = "triton_grpc_error"
 """The metadata key with which a client requests errors as a status."""
 _MAX_TEXT: Final = MIB
-"""Maximum size of an error message, and of the model name and id that an error message repeats."""
+"""Maximum size in bytes of an error message, and of the model name and id that an error message
+repeats."""
 # Fields of ModelStreamInferResponse.
 _ERROR: Final = 1
 _RESPONSE: Final = 2
@@ -49,7 +50,7 @@ _ID: Final = 3
 
 def without_stream_parameter(request: InferRequest) -> ParsedRequest:
     """Return `request` without Triton's stream parameter, which concerns only the server of the
-    stream. The `response_options` are whether the client wants an empty final response.
+    stream. The `response_options` state whether the client wants an empty final response.
 
     Clients also set the parameter outside streams, although Triton then rejects it over REST."""
     if _WANTS_EMPTY_FINAL not in request.parameters:

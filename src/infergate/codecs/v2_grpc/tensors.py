@@ -1,7 +1,8 @@
 """Converts between the tensors of ModelInferRequest or ModelInferResponse and canonical tensors.
 
 Both messages encode tensors in the same way. `read_tensors` validates each tensor (Rule 1 of
-`core.tensor`) and raises client errors. If the message is from a backend, the caller converts them.
+`core.tensor`) and raises client errors. If the message is from a backend, the caller converts these
+errors.
 """
 
 from __future__ import annotations

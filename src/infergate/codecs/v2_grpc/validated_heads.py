@@ -1,5 +1,5 @@
-"""Caches of the heads of requests and responses. Heads are either validated, or only their names
-were read.
+"""Caches the heads of requests and responses. A cached head was validated, or only its names were
+read.
 
 A cached head gives the same result as the full check. The full check reads each message that does
 not match its cached head. Heads with typed elements or regions in shared memory are not cached."""
@@ -44,7 +44,7 @@ _new_tuple: Final = tuple.__new__
 
 
 class HeadNames:
-    """The model and version in a head. Keeps the head with the latest replacement names."""
+    """The model and version in a head, and the head with the latest replacement names."""
 
     __slots__ = ("_head", "_latest_head", "_latest_names", "model", "version")
 

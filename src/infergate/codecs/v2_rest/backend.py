@@ -113,8 +113,8 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
 
 
 def _check_size(body: bytes, limits: Limits) -> None:
-    """Raise TOO_LARGE, and NeedsOffloadError on the event loop. The size is limited because each
-    value becomes an object."""
+    """Raise TOO_LARGE, and NeedsOffloadError on the event loop. The limits exist because each value
+    becomes an object."""
     check_json_size(len(body), limits)
     if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
         raise GatewayError(

@@ -55,7 +55,7 @@ _STREAM_STARTED_ERROR: Final = (
 )
 _CAUSE_SEPARATOR: Final = "The above exception was the direct cause of the following exception:"
 """The line after the actual error in a traceback that ends with ``_STREAM_STARTED_ERROR``.
-Starlette writes both if an error occurs after it started a stream (MLServer's
+Starlette writes both lines if an error occurs after a stream has started (MLServer's
 ``infer_stream``)."""
 _MAX_DETAIL_CHARACTERS: Final = 20_000
 _MAX_HTML_CHARACTERS: Final = 4096
@@ -81,8 +81,8 @@ def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> Gatew
 
 
 def reported_error(message: Any, detail: str) -> GatewayError:
-    """Return the error in the ``error`` member of a backend's response, whose status does not
-    indicate the kind of the error."""
+    """Return the error for the ``error`` member of a backend's response. It is a BACKEND_ERROR,
+    because the status of the response does not indicate the kind of the error."""
     known = type(message) is str and message
     public = message if known else "the backend returned an error without a message"
     return backend_failure(Kind.BACKEND_ERROR, public[:MAX_MESSAGE_CHARACTERS], detail)
@@ -112,9 +112,9 @@ def _error_line(text: str) -> str:
 
 
 def error_message(document: dict[str, Any]) -> str:
-    """Return the message of an error object. It is the member ``error`` (V2), ``detail`` (FastAPI:
-    MLServer, KServe) or ``message`` (rest-proxy). If the member is an object (proxies, OpenAI's
-    format), the message is its ``message``."""
+    """Return the message of an error object. The message is in the member ``error`` (V2),
+    ``detail`` (FastAPI: MLServer, KServe) or ``message`` (rest-proxy). If the member is an object
+    (proxies, OpenAI's format), the message is in the ``message`` of that object."""
     for key in ("error", "detail", "message"):
         value = document.get(key)
         if isinstance(value, str) and value:

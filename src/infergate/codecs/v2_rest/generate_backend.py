@@ -1,5 +1,4 @@
-"""Triton's ``generate_stream`` for backends with decoupled models: writes requests and reads
-responses.
+"""Writes requests to Triton's ``generate_stream``, for decoupled models, and reads the responses.
 
 The messages have neither shapes nor datatypes. For responses, the model's metadata supplies shapes
 and datatypes. The gateway rejects requests that Triton would interpret differently, and requests

@@ -1,5 +1,5 @@
-"""Reads and writes inference requests. A request is JSON with data, JSON followed by binary data, or
-raw binary data.
+"""Reads and writes inference requests. A request is JSON with data, JSON followed by binary data,
+or raw binary data.
 
 *Rule 1.* ``binary_data`` of an output overrides ``binary_data_output`` of the request. Without
 these parameters, an output is JSON. (If a request lists outputs, Triton ignores
@@ -80,8 +80,8 @@ _NO_FEATURES: Final[frozenset[WireFeature]] = frozenset()
 
 @record
 class ResponseFormat:
-    """The requested format of a response: of individual outputs, of all other outputs, and the
-    Accept-Encoding header."""
+    """The requested format of a response. It has the formats of individual outputs, the format of
+    all other outputs, and the client's Accept-Encoding header."""
 
     binary_by_output: Mapping[str, bool]
     binary_by_default: bool
@@ -152,8 +152,8 @@ def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
 ) -> tuple[
     ParsedRequest | PartialInferRequest[ParsedRequest], ResponseFormat, frozenset[WireFeature]
 ]:
-    """Parse an inference with the decoded ``body``. Also return its response format and the
-    features of its message."""
+    """Parse an inference with the decoded ``body``. Also return the requested format of the
+    response, and the features of the message."""
     headers = wire.headers
     accept = headers.get("accept-encoding", "")
     header = headers.get(JSON_LENGTH_HEADER)

@@ -121,7 +121,7 @@ def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
-    """Return an output in shared memory without parameters, as Triton writes it. If there are
+    """Return an output in shared memory without parameters, as Triton writes it. If an output has
     parameters, perf_analyzer expects ``binary_data_size`` among them."""
     return {"name": tensor.name, "datatype": tensor.datatype.v2_name, "shape": tensor.shape}
 
@@ -170,8 +170,8 @@ def write_json_tensor(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> d
 def ok_response(
     headers: dict[str, str], body: list[Buffer], accept_encoding: str, compress_min: int
 ) -> HttpResponse:
-    """Return a response with status 200, compressed if the client accepts compression and the body
-    has at least ``compress_min`` bytes."""
+    """Return a response with status 200. It is compressed if the client accepts compression and the
+    body has at least ``compress_min`` bytes."""
     if accept_encoding and total_size(body) >= compress_min:
         encoding = preferred_encoding(accept_encoding)
         if encoding:

@@ -31,9 +31,9 @@ _ID: Final = re.compile(
     rb'\s*+\{(?:\s*+"model_(?:name|version)"\s*+:\s*+"[^"\\]*+"\s*+,)*+'
     rb'\s*+"id"\s*+:\s*+"([ !#-\[\]-~]*+)"'
 )
-"""Matches an ``id`` before which there are no members except the model's name and version. Clients
-and servers write the id there. The id has no characters with a special meaning in JSON, so the JSON
-is also valid with any other such id."""
+"""Matches the start of an object in which only the model's name and version precede the ``id``, as
+clients and servers write it. The id has no characters with a special meaning in JSON, so replacing
+it with another such id keeps the JSON valid."""
 
 
 class SplitJson(NamedTuple):

@@ -34,7 +34,7 @@ from infergate.core.limits import KIB, Limits
 from infergate.core.wire import HttpResponse
 
 _MAX_ENTRIES: Final = 32_768
-"""Maximum number of entries of a list in a server's response."""
+"""Maximum number of entries in a list of a server's response."""
 MAX_HEALTH_BYTES: Final = 16 * KIB
 """Maximum size in bytes of a health response. The usual size is 15 bytes."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -128,7 +128,7 @@ def _json_response(status: int, document: Any) -> HttpResponse:
 
 
 # ---- requests, and responses of backends --------------------------------------------------------
-# All functions raise BAD_REQUEST with the field's name. For a response, the caller changes the kind.
+# All functions raise BAD_REQUEST with the field's name. Callers change the kind for responses.
 
 
 def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexRequest:
@@ -143,7 +143,8 @@ def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexReques
 
 
 def read_health(body: bytes) -> messages.HealthStatus:
-    """Read the body of a health response with status 200. ``live`` or ``ready`` may be false."""
+    """Read the body of a health response with status 200, in which ``live`` or ``ready`` may be
+    false."""
     if len(body) > MAX_HEALTH_BYTES:
         raise bad_request(f"it has {len(body)} bytes; the limit is {MAX_HEALTH_BYTES}")
     if body.lstrip()[:1] != b"{":

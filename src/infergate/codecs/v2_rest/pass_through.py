@@ -1,4 +1,4 @@
-"""Pass-through between V2 REST clients and servers, with the tensors unchanged.
+"""Passes messages between V2 REST clients and servers without changing the tensors.
 
 *Rule 1.* Requests that pass through and requests that are translated are validated by the same
 function.
@@ -115,8 +115,8 @@ def _validate(
 
 
 def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
-    """Return the sequence that ``wire`` belongs to. A request that was not validated is parsed only
-    if its text may contain the name ``sequence_id``."""
+    """Return the sequence that ``wire`` belongs to, or None. If the request was not validated, it
+    is parsed only if its text may contain the name ``sequence_id``."""
     if isinstance(wire, CheckedRequest):
         return wire.sequence_id
     body = decode_body(wire.headers, wire.body, limits)
@@ -244,7 +244,8 @@ def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | N
 
 
 def _ends_in_array(body: Buffer, end: int) -> bool:
-    """Return whether the object ends in an array, which must then be ``outputs``."""
+    """Return whether the last member of the object is an array. If it is, it must be
+    ``outputs``."""
     tail = bytes(memoryview(body)[max(0, end - _TAIL_BYTES) : end])
     return tail.translate(None, _WHITESPACE).endswith(b"]}")
 
@@ -264,7 +265,7 @@ def _is_utf8(body: Buffer, length: int, limits: Limits) -> bool:
 def _splice_names(
     body: Buffer, names: Mapping[str, str], member_matches: Mapping[bytes, re.Match[bytes]]
 ) -> list[Buffer]:
-    """Return ``body`` with ``names``. If the id in ``names`` is empty, remove the id."""
+    """Return ``body`` with ``names``. Remove the id if the id in ``names`` is empty."""
     replacements: list[tuple[int, int, bytes]] = []
     added_members = b""
     for field, name in names.items():

@@ -1,4 +1,4 @@
-"""The paths of V2 REST. This module finds the operation of a path, and the path of an operation."""
+"""Matches the paths of V2 REST to operations, and builds the paths of operations."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class V2PathMatch:
     """The operation and the names in a path. A name that the path does not contain is empty.
 
     ``method`` is the HTTP method that the path requires. If ``allows_get`` is true, the path also
-    allows GET. ``action`` distinguishes the kinds of inference requests. ``region`` is the name of a
-    shared memory region, which is GPU memory if ``cuda`` is true. ``summary`` describes the
+    allows GET. ``action`` distinguishes the kinds of inference requests. ``region`` is the name of
+    a shared memory region, which is GPU memory if ``cuda`` is true. ``summary`` describes the
     request.
     """
 

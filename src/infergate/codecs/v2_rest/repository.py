@@ -1,5 +1,5 @@
 """Reads and writes requests to load and unload models. A parameter whose name begins with ``file:``
-is a file in base64."""
+contains a file in base64."""
 
 from __future__ import annotations
 

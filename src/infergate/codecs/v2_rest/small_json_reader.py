@@ -31,16 +31,16 @@ MAX_BYTES: Final = 4 * KIB
 """Maximum size in bytes of a body that this reader accepts."""
 _INT64_END: Final = 2**63
 _MAX_SHORT_NAME: Final = 64
-"""Maximum length of a tensor name that is only checked for being printable."""
+"""Maximum length of a tensor name that needs no other check if it is printable."""
 _SPECIAL_PARAMETERS: Final = frozenset({REGION_PARAMETER, CLASSES, BINARY_DATA_SIZE})
 """Parameters that change the meaning of other parts of a message."""
 _SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class RequestFields(NamedTuple):
-    """The fields of a request's JSON. ``binary_by_output`` contains whether individual outputs are
-    requested as binary data. ``binary_by_default`` applies to all other outputs. It is None if the
-    request does not set it."""
+    """The fields of a request's JSON. ``binary_by_output`` states for individual outputs whether
+    they are requested as binary data. ``binary_by_default`` states this for all other outputs. It
+    is None if the request does not set it."""
 
     id: str
     parameters: Parameters

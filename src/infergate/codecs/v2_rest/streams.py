@@ -3,8 +3,8 @@ response as JSON.
 
 Clients request a stream with ``generate_stream``, with MLServer's ``infer_stream``, or with
 ``stream: true`` in the parameters of ``infer``. The gateway requests streams from MLServer with
-``infer_stream``. It uses Triton's ``generate_stream`` only for decoupled models, because ``infer``
-carries more information.
+``infer_stream``. The gateway uses Triton's ``generate_stream`` only for decoupled models, because
+``infer`` carries more information.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 _HEADERS: Final = {"content-type": f"{server_sent_events.EVENT_STREAM_TYPE}; charset=utf-8"}
 _NO_STREAM_STATUSES: Final = frozenset({404, 405})
 """The statuses for an unknown path. Servers also return them for an unknown model. In both cases,
-the gateway then sends a unary request, and the response to it reports an unknown model."""
+the gateway then sends a unary request. If the model is unknown, the response to this request is an
+error."""
 
 # ---- for clients ------------------------------------------------------------------------------
 
@@ -70,7 +71,7 @@ def with_json_outputs(parsed: ParsedRequest) -> ParsedRequest:
 
 
 def event_response(text: Sequence[Buffer]) -> HttpResponse:
-    """Return a response that begins with an event of ``text``, unless ``text`` is empty."""
+    """Return a response whose body is an event with ``text``, or is empty if ``text`` is empty."""
     return HttpResponse(
         200, _HEADERS, server_sent_events.format_event(join_parts(text)) if text else ()
     )
@@ -97,9 +98,9 @@ def build_request(
 def read_response(
     wire: HttpResponse, operation: InferRequest, limits: Limits, model: ModelMetadata | None
 ) -> InferResponse:
-    """Parse one event, or a response that is not a stream. ``model`` is the model's metadata if the
-    request was for ``generate_stream``, or else None. Raises the backend's error, BACKEND_GARBAGE
-    or UNSUPPORTED."""
+    """Parse one event, or a response that is not a stream. ``model`` is the model's metadata if
+    ``generate_stream`` was requested, and None for other requests. Raises the backend's error,
+    BACKEND_GARBAGE or UNSUPPORTED."""
     if wire.status in _NO_STREAM_STATUSES:
         raise backend_failure(Kind.UNSUPPORTED, "the backend does not support streams over REST")
     content_type = wire.headers.get("content-type", "")

@@ -128,7 +128,7 @@ def check_json_size(size: int, limits: Limits) -> None:
 
 
 class BinaryDataReader:
-    """Reads the binary data of the tensors, in their order."""
+    """Reads the binary data of one tensor after another."""
 
     def __init__(self, binary: memoryview | None) -> None:
         self._binary: Final = binary
@@ -194,14 +194,15 @@ class TensorReader:
     binary_data: BinaryDataReader
     limits: Limits
     regions: Mapping[str, RegionRef | None] | None = None
-    """For a response, the requested regions of outputs by name. It is None for a request."""
+    """The requested regions of outputs by name for a response, and None for a request."""
     features: set[WireFeature] = field(default_factory=set)
     bytes_elements: int = 0
     parameter_values: int = 0
     text_characters: int = 0
 
     def read_members(self, node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-        """Return the members in ``names`` that are not null, and record whether any is null."""
+        """Return the members in ``names`` that are not null, and record whether any of them is
+        null."""
         nullable = read_nullable_members(node, path, names)
         members = drop_nulls(nullable)
         if len(members) < len(nullable):

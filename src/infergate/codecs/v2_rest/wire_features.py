@@ -14,8 +14,8 @@ from infergate.core.tensor import Buffer, float32_from_bf16
 
 
 class WireFeature(enum.Enum):
-    """A feature of a request. Some servers reject or misinterpret it if the message passes
-    through."""
+    """A feature of a request. Some servers reject or misinterpret a request with this feature if it
+    passes through."""
 
     NULL = "null for an optional member"
     """Triton returns 500 with "Unable to parse 'id'"."""
