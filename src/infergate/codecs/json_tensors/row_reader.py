@@ -100,15 +100,20 @@ InputTypes = Mapping[str, Datatype | None]
 as BOOL, INT64, FP64 or BYTES."""
 
 
+def known_datatype(tensor: TensorMetadata) -> Datatype:
+    """Return the datatype of ``tensor``. Raises UNSUPPORTED for an unknown datatype."""
+    datatype = DATATYPES_BY_NAME.get(tensor.datatype)
+    if datatype is None:
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"tensor '{tensor.name}': unknown datatype '{abbreviated(tensor.datatype)}'",
+        )
+    return datatype
+
+
 def input_types(tensors: Sequence[TensorMetadata]) -> dict[str, Datatype]:
     """Return the datatypes of ``tensors``. Raises UNSUPPORTED for an unknown datatype."""
-    for tensor in tensors:
-        if tensor.datatype not in DATATYPES_BY_NAME:
-            raise GatewayError(
-                Kind.UNSUPPORTED,
-                f"tensor '{tensor.name}': unknown datatype '{abbreviated(tensor.datatype)}'",
-            )
-    return {tensor.name: DATATYPES_BY_NAME[tensor.datatype] for tensor in tensors}
+    return {tensor.name: known_datatype(tensor) for tensor in tensors}
 
 
 _Values = tuple[Shape, Array | list[Node]]

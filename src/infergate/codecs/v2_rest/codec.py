@@ -6,6 +6,7 @@ docs/fidelity-v2.md."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from infergate.codecs.base import (
@@ -205,9 +206,9 @@ class V2RestCodec:
     # ---- streams
 
     def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> HttpResponse:
-        return streams.event_response(
-            self.build_response(response, streams.with_json_outputs(parsed)).body
-        )
+        if not isinstance(parsed.response_options, GenerateFormat):
+            parsed = replace(parsed, response_options=None)  # events contain only JSON
+        return streams.event_response(self.build_response(response, parsed).body)
 
     def build_stream_end(self, parsed: ParsedRequest) -> HttpResponse:  # noqa: ARG002
         return streams.event_response(())

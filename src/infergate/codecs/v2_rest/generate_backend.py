@@ -25,8 +25,9 @@ from infergate.codecs.json_tensors.json_document import (
     read_all_members,
     read_string,
 )
+from infergate.codecs.json_tensors.row_reader import known_datatype
 from infergate.codecs.v2_rest.errors import JSON_TYPE, reported_error
-from infergate.codecs.v2_rest.generate_frontend import ID, PARAMETERS, known_datatype, resolve_shape
+from infergate.codecs.v2_rest.generate_frontend import ID, PARAMETERS, resolve_shape
 from infergate.codecs.v2_rest.infer_response import unusable_response
 from infergate.codecs.v2_rest.paths import model_path
 from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters

@@ -39,8 +39,9 @@ from infergate.codecs.json_tensors.json_document import (
     read_all_members,
     read_string,
 )
+from infergate.codecs.json_tensors.row_reader import known_datatype
 from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
@@ -150,16 +151,6 @@ class _MemberReader:
 
 
 _SCALARS: Final = frozenset({int, float, bool})
-
-
-def known_datatype(tensor: TensorMetadata) -> Datatype:
-    """Return the datatype of ``tensor``. Raises UNSUPPORTED for an unknown datatype."""
-    datatype = DATATYPES_BY_NAME.get(tensor.datatype)
-    if datatype is None:
-        raise GatewayError(
-            Kind.UNSUPPORTED, f"tensor '{tensor.name}': unknown datatype '{tensor.datatype}'"
-        )
-    return datatype
 
 
 def resolve_shape(name: str, count: int, dimensions: Sequence[int]) -> tuple[int, ...]:

@@ -50,11 +50,9 @@ from infergate.codecs.v2_rest.tensors import (
     BinaryDataReader,
     MessageBody,
     TensorReader,
-    TensorRules,
     encode_json,
     parse_json_length,
     read_parameters,
-    read_tensor,
     read_tensor_name,
     read_tensors,
     split_at,
@@ -63,7 +61,7 @@ from infergate.codecs.v2_rest.tensors import (
 )
 from infergate.codecs.v2_rest.wire_features import WireFeature
 from infergate.core.classification import class_count
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
@@ -195,13 +193,11 @@ def _read_fields(
 ) -> tuple[RequestFields, frozenset[WireFeature], int]:
     """Read the JSON of any request, the features of its message, and the number of inputs that are
     binary data."""
-    reader = TensorReader(_TENSOR_RULES, BinaryDataReader(body.binary), limits)
+    reader = TensorReader(REQUEST_RULES, BinaryDataReader(body.binary), limits)
     members = reader.read_members(parse_json(body.json, limits), "the body", _FIELDS)
     if "inputs" not in members:
         raise bad_request("inputs is missing")
-    inputs = read_tensors(
-        members["inputs"], "inputs", lambda node, path: read_tensor(node, path, reader), limits
-    )
+    inputs = read_tensors(members["inputs"], "inputs", reader)
     reader.binary_data.check_consumed()
     parameters = read_parameters(members, "", reader)
     binary_by_default, parameters = _pop_flag(parameters, BINARY_DATA_OUTPUT, "parameters")
@@ -230,14 +226,6 @@ def _complete_raw(
     return ParsedRequest(
         InferRequest(model, version, inputs=(read_only_input(data, metadata),)), response_format
     )
-
-
-def _missing_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
-    del shape, parameters
-    raise bad_request(f"tensor '{abbreviated(name)}' has neither data nor {BINARY_DATA_SIZE}")
-
-
-_TENSOR_RULES: Final = TensorRules(REQUEST_RULES, DATATYPES_BY_NAME.get, _missing_data)
 
 
 def _read_output(

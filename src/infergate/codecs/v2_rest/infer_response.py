@@ -8,7 +8,6 @@ header of a backend is ignored.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, Final
 
@@ -42,22 +41,20 @@ from infergate.codecs.v2_rest.tensors import (
     BinaryDataReader,
     MessageBody,
     TensorReader,
-    TensorRules,
     encode_json,
     read_parameters,
-    read_tensor,
     read_tensors,
     split_body,
     write_parameters,
     write_tensor,
 )
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.inflation import MAX_RATIO
 from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
+from infergate.core.tensor import NO_PARAMETERS, Buffer, Tensor
 from infergate.core.wire import HttpResponse, total_size
 
 _FIELDS: Final = ("model_name", "model_version", "id", "parameters", "outputs")
@@ -264,10 +261,8 @@ def _read_message(
     # Triton sends no length header if every binary output is empty.
     binary_data = BinaryDataReader(memoryview(b"") if message.binary is None else message.binary)
     regions = {output.name: output.shared_memory for output in operation.outputs}
-    reader = TensorReader(_TENSOR_RULES, binary_data, limits, regions)
-    outputs = read_tensors(
-        fields["outputs"], "outputs", lambda node, path: read_tensor(node, path, reader), limits
-    )
+    reader = TensorReader(RESPONSE_RULES, binary_data, limits, regions)
+    outputs = read_tensors(fields["outputs"], "outputs", reader)
     binary_data.check_consumed()
     response = InferResponse(
         read_string(fields.get("model_name", operation.model), "model_name"),
@@ -284,17 +279,3 @@ def _check_outputs(operation: InferRequest, response: InferResponse) -> None:
     for output in operation.outputs:
         if output.name not in output_names:
             raise backend_garbage(f"the backend's response lacks output '{output.name}'")
-
-
-def _parse_datatype(name: str) -> Datatype | None:
-    return DATATYPES_BY_NAME.get(name.upper())
-
-
-def _empty_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
-    del parameters
-    if math.prod(shape) != 0:
-        raise bad_request(f"tensor '{name}' has no data")
-    return b""
-
-
-_TENSOR_RULES: Final = TensorRules(RESPONSE_RULES, _parse_datatype, _empty_data)

@@ -103,10 +103,9 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
     binary_by_output: dict[str, bool] = {}
     if "outputs" in document:
         expected_members += 1
-        output_items = document["outputs"]
-        if type(output_items) is not list or len(output_items) > limits.tensors:
-            raise _NotSimpleError
-        member_count += _read_outputs(output_items, outputs, binary_by_output)
+        member_count += _read_outputs(
+            _check_array(document["outputs"], limits.tensors), outputs, binary_by_output
+        )
     if (
         expected_members != len(document)
         or (outputs and binary_by_default is not None)
@@ -147,6 +146,12 @@ def _count_string_colons(document: Any) -> int:
             pending += value
             pending += value.values()
     return count
+
+
+def _check_array(value: Any, max_items: int) -> list[Any]:
+    if type(value) is not list or len(value) > max_items:
+        raise _NotSimpleError
+    return value
 
 
 def _read_tensor(item: Any, limits: Limits) -> Tensor:

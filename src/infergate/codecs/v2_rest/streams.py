@@ -22,7 +22,7 @@ from infergate.codecs.v2_rest.generate_backend import (
     read_generate_response,
     write_generate_request,
 )
-from infergate.codecs.v2_rest.generate_frontend import GenerateFormat, read_generate_request
+from infergate.codecs.v2_rest.generate_frontend import read_generate_request
 from infergate.codecs.v2_rest.paths import V2PathMatch, model_path
 from infergate.core import server_sent_events
 from infergate.core.errors import Kind, backend_failure
@@ -59,15 +59,6 @@ def _complete_streamed(
     partial_request: PartialInferRequest[ParsedRequest], metadata: ModelMetadata
 ) -> ParsedRequest:
     return replace(partial_request.complete(metadata), wants_stream=True)
-
-
-def with_json_outputs(parsed: ParsedRequest) -> ParsedRequest:
-    """Return ``parsed`` with all outputs requested as JSON."""
-    return (
-        parsed
-        if isinstance(parsed.response_options, GenerateFormat)
-        else replace(parsed, response_options=None)
-    )
 
 
 def event_response(text: Sequence[Buffer]) -> HttpResponse:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -159,30 +159,17 @@ class BinaryDataReader:
             raise bad_request(f"{left} bytes follow the last tensor's binary data")
 
 
-def read_tensors(
-    node: Node, path: str, read_item: Callable[[Node, str], Tensor], limits: Limits
-) -> tuple[Tensor, ...]:
+def read_tensors(node: Node, path: str, reader: TensorReader) -> tuple[Tensor, ...]:
     """Read an array of tensors with unique names."""
     tensors: dict[str, Tensor] = {}
-    nodes = read_items(node, path, limits.tensors)
-    check_loop_cost(limits, len(nodes), MAX_TENSORS_ON_LOOP)
+    nodes = read_items(node, path, reader.limits.tensors)
+    check_loop_cost(reader.limits, len(nodes), MAX_TENSORS_ON_LOOP)
     for index, item in enumerate(nodes):
-        tensor = read_item(item, f"{path}[{index}]")
+        tensor = _read_tensor(item, f"{path}[{index}]", reader)
         if tensor.name in tensors:
             raise bad_request(f"{path} has '{abbreviated(tensor.name)}' twice")
         tensors[tensor.name] = tensor
     return tuple(tensors.values())
-
-
-@dataclass(frozen=True, slots=True)
-class TensorRules:
-    """The rules for tensors of requests or responses. ``parse_datatype`` returns None for an
-    unknown datatype. ``default_data`` returns the data of a tensor that has neither ``data`` nor
-    ``binary_data_size``."""
-
-    data_rules: DataRules
-    parse_datatype: Callable[[str], Datatype | None]
-    default_data: Callable[[str, tuple[int, ...], Parameters], Buffer]
 
 
 @dataclass(slots=True)
@@ -190,7 +177,7 @@ class TensorReader:
     """The state of reading the tensors of one message. It counts BYTES elements, parameter values
     and characters of text."""
 
-    rules: TensorRules
+    rules: DataRules
     binary_data: BinaryDataReader
     limits: Limits
     regions: Mapping[str, RegionRef | None] | None = None
@@ -210,7 +197,7 @@ class TensorReader:
         return members
 
 
-def read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
+def _read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
     """Read and validate one tensor. Raises BAD_REQUEST, which names the field or the tensor."""
     members = reader.read_members(node, path, _TENSOR_FIELDS)
     name, datatype, shape = _read_description(members, path, reader)
@@ -234,7 +221,7 @@ def read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
         data = reader.binary_data.take(name, size)
         check_data(name, datatype, shape, data)
     elif "data" in members:
-        data = _read_data(name, datatype, shape, members["data"], reader.rules.data_rules)
+        data = _read_data(name, datatype, shape, members["data"], reader.rules)
         if not is_array(members["data"]):
             reader.features.add(WireFeature.SCALAR_DATA)
         if datatype is Datatype.BYTES and parameters and is_base64(parameters):
@@ -243,7 +230,7 @@ def read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
             reader.features.add(WireFeature.BASE64)
         reader.features.update(features_of(datatype, data))
     else:
-        data = reader.rules.default_data(name, shape, parameters)
+        data = _absent_data(name, shape, reader)
     return Tensor(name, datatype, shape, data, parameters)
 
 
@@ -252,7 +239,9 @@ def _read_description(
 ) -> tuple[str, Datatype, tuple[int, ...]]:
     name = read_tensor_name(members, path)
     datatype_name = read_string(_required_member(members, "datatype", path), f"{path}.datatype")
-    datatype = reader.rules.parse_datatype(datatype_name)
+    # The datatypes in the responses of some servers are in lower case.
+    known_name = datatype_name if reader.regions is None else datatype_name.upper()
+    datatype = DATATYPES_BY_NAME.get(known_name)
     if datatype is None:
         raise bad_request(
             f"tensor '{abbreviated(name)}': unknown datatype '{abbreviated(datatype_name)}' "
@@ -270,6 +259,16 @@ def _read_description(
             name, shape, reader.bytes_elements, reader.limits
         )
     return name, datatype, shape
+
+
+def _absent_data(name: str, shape: tuple[int, ...], reader: TensorReader) -> Buffer:
+    """Return the data of a tensor without data and size. Only a response may have such a tensor,
+    which has no elements."""
+    if reader.regions is None:
+        raise bad_request(f"tensor '{abbreviated(name)}' has neither data nor {BINARY_DATA_SIZE}")
+    if math.prod(shape):
+        raise bad_request(f"tensor '{name}' has no data")
+    return b""
 
 
 def _read_region(
