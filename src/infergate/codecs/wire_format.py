@@ -1,8 +1,8 @@
 """Formats wire messages as readable text for the console and for ``infergate explain``.
 
 *Rule.* Messages are truncated before they are formatted, because a backend's message may be as long
-as ``limits.body``, and formatting it would delay other requests. Long JSON is truncated before it
-is decoded."""
+as ``limits.body``, and formatting it would delay other requests. JSON of over 1 MiB is truncated
+before it is decoded."""
 
 from __future__ import annotations
 

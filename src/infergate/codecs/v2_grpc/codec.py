@@ -41,6 +41,10 @@ from infergate.codecs.v2_grpc.infer_response import (
 from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS, STREAM, method_of
 from infergate.codecs.v2_grpc.tensors import describe_error, typed_cost
 from infergate.codecs.v2_grpc.validated_heads import (
+    ID,
+    MODEL,
+    OUTPUTS,
+    VERSION,
     PassThroughHeads,
     RequestHeads,
     ResponseHeads,
@@ -56,13 +60,6 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 
-# Field numbers of ModelInferRequest and ModelInferResponse. Requests about a model have the first
-# two fields.
-_MODEL: Final = 1
-_VERSION: Final = 2
-_ID: Final = 3
-_OUTPUTS: Final = 5
-"""The field number of ModelInferResponse.outputs."""
 _MAX_REQUEST_BYTES: Final = 64 * KIB
 """Maximum size in bytes of a request that can hold neither tensors nor files."""
 _MAX_REQUEST_FIELDS: Final = 24 * KIB
@@ -75,7 +72,7 @@ KiB."""
 MAX_RESPONSE_FIELDS: Final = 131072
 """Maximum number of fields of a response about all models. Each model has up to 100 fields."""
 _ABOUT_ALL_MODELS: Final = frozenset({messages.ModelIndexRequest, messages.ModelStatisticsRequest})
-_NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
+_NAMES: Final = frozenset({MODEL, VERSION, ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
     "raw": write_raw,
     "typed": write_typed_where_possible,
@@ -125,12 +122,10 @@ class V2Grpc:
             split = self._request_heads.find(wire)
             if split and split.head:
                 return split.head.summary
-            names = _strings(
-                join_parts(wire.message), frozenset({_MODEL, _VERSION}), MAX_NAME_BYTES
-            )
-            if not names.get(_MODEL):
+            names = _strings(join_parts(wire.message), frozenset({MODEL, VERSION}), MAX_NAME_BYTES)
+            if not names.get(MODEL):
                 raise bad_request("model_name is missing")
-            return RequestSummary(operation, names[_MODEL], names.get(_VERSION, ""))
+            return RequestSummary(operation, names[MODEL], names.get(VERSION, ""))
         if BY_PATH[wire.method].holds_files:
             return RequestSummary(operation, _read_model_name(join_parts(wire.message)))
         parsed_operation = self.parse_request(wire, DEFAULT_LIMITS).operation
@@ -359,10 +354,10 @@ class V2Grpc:
         try:
             if not profile.supports_classification and requests_classes(message):
                 return None
-            rest = remove_fields(message, frozenset({_MODEL, _VERSION}), MAX_FIELDS)
+            rest = remove_fields(message, frozenset({MODEL, VERSION}), MAX_FIELDS)
         except MalformedMessageError as error:
             raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
-        return RpcRequest(wire.method, [_name_fields({_MODEL: model, _VERSION: version}), *rest])
+        return RpcRequest(wire.method, [_name_fields({MODEL: model, VERSION: version}), *rest])
 
     def rewrite_response(
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
@@ -378,9 +373,9 @@ class V2Grpc:
         if sent is not None:
             request_id = sent.split.id
         else:
-            request_id = _strings(
-                join_parts(request.message), frozenset({_ID}), MAX_HEAD_BYTES
-            ).get(_ID, "")
+            request_id = _strings(join_parts(request.message), frozenset({ID}), MAX_HEAD_BYTES).get(
+                ID, ""
+            )
         split = self._pass_through_heads.find(wire.message, limits)
         if split is not None:
             if not model and not version and split.split.id == request_id:
@@ -394,9 +389,9 @@ class V2Grpc:
                 message = join_parts(wire.message)
             names = read_strings(message, _NAMES, max_fields(limits), MAX_HEAD_BYTES)
             new_names = {
-                number: text for number, text in ((_MODEL, model), (_VERSION, version)) if text
+                number: text for number, text in ((MODEL, model), (VERSION, version)) if text
             }
-            new_names[_ID] = request_id
+            new_names[ID] = request_id
             changed = {n: text for n, text in new_names.items() if text != names.get(n, "")}
             if not changed:
                 return RpcResponse(wire.message)
@@ -455,7 +450,7 @@ def _may_be_typed(message: Buffer, limits: Limits) -> bool:
     numbers = {
         f.number for f in scan_fields(message, max_fields(limits)) if f.wire_type == DELIMITED
     }
-    return _OUTPUTS in numbers and RAW_FIELD not in numbers
+    return OUTPUTS in numbers and RAW_FIELD not in numbers
 
 
 def create(options: Mapping[str, Any]) -> V2Grpc:

@@ -25,6 +25,7 @@ from infergate.codecs.protos.wire_scanner import (
 from infergate.codecs.v2_grpc import error_text, infer_response
 from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, max_fields
 from infergate.codecs.v2_grpc.messages import ModelInferResponse, ModelStreamInferResponse
+from infergate.codecs.v2_grpc.validated_heads import ID, MODEL
 from infergate.core.errors import GatewayError, backend_failure, backend_garbage
 from infergate.core.limits import MIB, Limits
 from infergate.core.messages import InferRequest, InferResponse
@@ -38,12 +39,9 @@ _WANTS_STATUS: Final = "triton_grpc_error"
 _MAX_TEXT: Final = MIB
 """Maximum size in bytes of an error message, and of the model name and id that an error message
 repeats."""
-# Fields of ModelStreamInferResponse.
+# Field numbers of ModelStreamInferResponse.
 _ERROR: Final = 1
 _RESPONSE: Final = 2
-# Fields of ModelInferRequest.
-_MODEL: Final = 1
-_ID: Final = 3
 
 # ---- for clients
 
@@ -87,12 +85,12 @@ def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
     """Return `error` as a stream message, with the model and id of `wire` if they can be read."""
     try:
         found = read_strings(
-            join_parts(wire.message), frozenset({_MODEL, _ID}), MAX_FIELDS, _MAX_TEXT
+            join_parts(wire.message), frozenset({MODEL, ID}), MAX_FIELDS, _MAX_TEXT
         )
     except MalformedMessageError:
         found = {}
     text = error.public.encode("utf-8", "replace").decode()
-    return _final_message(found.get(_MODEL, ""), found.get(_ID, ""), text)
+    return _final_message(found.get(MODEL, ""), found.get(ID, ""), text)
 
 
 def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:

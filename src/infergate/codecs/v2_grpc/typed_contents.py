@@ -137,7 +137,7 @@ def _read_integers(
     count = sum(map(varints.count, runs))
     if count != expected:
         raise bad_request(
-            f"tensor '{name}': the shape announces {expected} elements, "
+            f"tensor '{name}': the shape requires {expected} elements, "
             f"but {spec.field} holds {count}"
         )
     values = varints.read(join_parts(runs), count, spec.dtype)

@@ -33,12 +33,13 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, join_parts
 
-_MODEL: Final = 1
-_VERSION: Final = 2
-_ID: Final = 3
-_OUTPUTS: Final = 5
+# Field numbers of ModelInferRequest and ModelInferResponse.
+MODEL: Final = 1
+VERSION: Final = 2
+ID: Final = 3
+OUTPUTS: Final = 5
 """The field number of ModelInferResponse.outputs."""
-_NAMES: Final = frozenset({_MODEL, _VERSION})
+_NAMES: Final = frozenset({MODEL, VERSION})
 _new_tuple: Final = tuple.__new__
 """Creates a named tuple at a third of the cost of calling the class."""
 
@@ -59,8 +60,8 @@ class HeadNames:
         """Return the head with other names."""
         if self._latest_names != (model, version) or not self._latest_head:
             names = (
-                string_field(_MODEL, model),
-                string_field(_VERSION, version) if version else b"",
+                string_field(MODEL, model),
+                string_field(VERSION, version) if version else b"",
             )
             self._latest_head = b"".join((*names, *remove_fields(self._head, _NAMES, MAX_FIELDS)))
             self._latest_names = (model, version)
@@ -200,7 +201,7 @@ class RequestHeads:
                 wants_classes = requests_classes(data)
             except MalformedMessageError:
                 return None
-            model, version = names.get(_MODEL, ""), names.get(_VERSION, "")
+            model, version = names.get(MODEL, ""), names.get(VERSION, "")
             if not model:
                 return None
             summary = RequestSummary(InferRequest, model, version)
@@ -296,7 +297,7 @@ class PassThroughResponse(NamedTuple):
             return self.message
         return [
             split.head if is_same_model else names.renamed(model, version),
-            string_field(_ID, request_id) if request_id else b"",
+            string_field(ID, request_id) if request_id else b"",
             *split.entries(self.data),
         ]
 
@@ -339,5 +340,5 @@ class PassThroughHeads:
 
 def _pass_through_head(head: bytes) -> PassThroughHead:
     names = read_strings(head, _NAMES, MAX_FIELDS, MAX_CACHED_HEAD)
-    outputs = any(field.number == _OUTPUTS for field in scan_fields(head, MAX_FIELDS))
-    return PassThroughHead(HeadNames(head, names.get(_MODEL, ""), names.get(_VERSION, "")), outputs)
+    outputs = any(field.number == OUTPUTS for field in scan_fields(head, MAX_FIELDS))
+    return PassThroughHead(HeadNames(head, names.get(MODEL, ""), names.get(VERSION, "")), outputs)
