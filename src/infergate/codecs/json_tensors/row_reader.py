@@ -290,24 +290,26 @@ class RowReader:
                 nodes = row.as_dict()
                 if len(nodes) == size:
                     pairs = zip(nodes.items(), shapes, strict=True)
-                    return {name: self._small(name, node, shape) for (name, node), shape in pairs}
+                    return {
+                        name: self._read_small(name, node, shape) for (name, node), shape in pairs
+                    }
             # Each look-up walks the object.
             self._count_containers(size * size // _LOOKUPS_PER_CONTAINER, path)
             types = self._inputs or {}
             return {
-                name: self._values(name, types.get(name), member)
+                name: self._read_values(name, types.get(name), member)
                 for name, member in read_members(value, path, member_names(row, path)).items()
             }
         except GatewayError as error:
             raise error.reworded(f"{path}: {error.public}") from None
 
-    def _small(self, name: str, node: Node, shape: Shape) -> _Values:
+    def _read_small(self, name: str, node: Node, shape: Shape) -> _Values:
         """Return the shape and the elements of ``node``, which consists of Python objects."""
         if not shape:
             return (), [node]
         if len(shape) == 1 and len(node) == shape[0]:
             return shape, node
-        return self._walk(name, node)
+        return self._walk_lists(name, node)
 
     # ---- columns
 
@@ -336,12 +338,12 @@ class RowReader:
 
     def _read(self, name: str, datatype: Datatype | None, value: JsonValue) -> Tensor:
         """Return the tensor ``name`` in ``value``."""
-        shape, values = self._values(name, datatype, value)
+        shape, values = self._read_values(name, datatype, value)
         column = _Column(name, datatype, self._rules, shape=shape)
         column.add(values)
         return self._finish(column, shape)
 
-    def _values(self, name: str, datatype: Datatype | None, value: JsonValue) -> _Values:
+    def _read_values(self, name: str, datatype: Datatype | None, value: JsonValue) -> _Values:
         """Return the shape of ``value``, and its elements as an array or as JSON values."""
         node = value.node
         if not is_array(node):
@@ -353,9 +355,9 @@ class RowReader:
                 copied = _copy_regular(candidate, node, shape)
                 if copied is not None:
                     return copied
-        return self._walk(name, node)
+        return self._walk_lists(name, node)
 
-    def _walk(self, name: str, node: Node) -> _Values:
+    def _walk_lists(self, name: str, node: Node) -> _Values:
         """Return the shape of ``node`` and its elements, visiting every list."""
         sizes: list[int] = []
         first = node

@@ -156,11 +156,11 @@ def _array(tensor: Tensor) -> Any:
     is_binary = tensor.name.endswith(_BINARY_SUFFIX)
     elements = list(unpack_bytes(tensor.data))
     array = np.empty(len(elements), np.object_)
-    array[:] = [_text(element, is_binary=is_binary) for element in elements]
+    array[:] = [_element_value(element, is_binary=is_binary) for element in elements]
     return array.reshape(shape)
 
 
-def _text(element: bytes, *, is_binary: bool) -> Any:
+def _element_value(element: bytes, *, is_binary: bool) -> Any:
     if not is_binary:
         try:
             return element.decode()

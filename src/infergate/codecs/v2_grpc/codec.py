@@ -117,12 +117,14 @@ class V2Grpc:
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
         """Return the operation and the names. Read only top-level fields of inferences."""
-        operation = OPERATIONS.get(wire.method) or _operation(wire)
+        operation = OPERATIONS.get(wire.method) or _operation_of(wire)
         if operation is InferRequest:
             split = self._request_heads.find(wire)
             if split and split.head:
                 return split.head.summary
-            names = _strings(join_parts(wire.message), frozenset({MODEL, VERSION}), MAX_NAME_BYTES)
+            names = _read_names(
+                join_parts(wire.message), frozenset({MODEL, VERSION}), MAX_NAME_BYTES
+            )
             if not names.get(MODEL):
                 raise bad_request("model_name is missing")
             return RequestSummary(operation, names[MODEL], names.get(VERSION, ""))
@@ -136,7 +138,7 @@ class V2Grpc:
         )
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
-        if _operation(wire) is InferRequest:
+        if _operation_of(wire) is InferRequest:
             request = self._read_inference(wire, limits)
             return stream_messages.without_stream_parameter(request)
         method = BY_PATH[wire.method]
@@ -373,9 +375,9 @@ class V2Grpc:
         if sent is not None:
             request_id = sent.split.id
         else:
-            request_id = _strings(join_parts(request.message), frozenset({ID}), MAX_HEAD_BYTES).get(
-                ID, ""
-            )
+            request_id = _read_names(
+                join_parts(request.message), frozenset({ID}), MAX_HEAD_BYTES
+            ).get(ID, "")
         split = self._pass_through_heads.find(wire.message, limits)
         if split is not None:
             if not model and not version and split.split.id == request_id:
@@ -418,14 +420,14 @@ class _TypedV2Grpc(BinaryEstimates, V2Grpc):
         return 0, max_bytes
 
 
-def _operation(wire: RpcRequest) -> type[Operation]:
+def _operation_of(wire: RpcRequest) -> type[Operation]:
     operation = OPERATIONS.get(wire.method)
     if operation is None:
         raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not served")
     return operation
 
 
-def _strings(message: Buffer, numbers: frozenset[int], max_bytes: int) -> dict[int, str]:
+def _read_names(message: Buffer, numbers: frozenset[int], max_bytes: int) -> dict[int, str]:
     try:
         return read_strings(message, numbers, MAX_FIELDS, max_bytes)
     except MalformedMessageError as error:

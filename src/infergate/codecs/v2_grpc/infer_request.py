@@ -109,7 +109,7 @@ def _read(
 ) -> InferRequest:
     if not head.model_name:
         raise bad_request("model_name is missing")
-    outputs = tuple(_output(output) for output in head.outputs)
+    outputs = tuple(_read_output(output) for output in head.outputs)
     _check_names("input", [tensor.name for tensor in head.inputs], limits)
     _check_names("output", [output.name for output in outputs], limits)
     for output in outputs:
@@ -133,7 +133,7 @@ def _read(
     )
 
 
-def _output(output: Any) -> RequestedOutput:
+def _read_output(output: Any) -> RequestedOutput:
     region, parameters = parse_region_ref(
         read_parameters(output.parameters), f"output '{output.name}'"
     )
@@ -288,13 +288,13 @@ def write_request(request: InferRequest) -> Sequence[Buffer]:
     head = build_head(request, request.inputs, request.outputs)
     if head is not None:
         return raw_parts(head, RAW_FIELD, request.inputs)
-    head = _head(request).SerializeToString(deterministic=True)
+    head = _message_head(request).SerializeToString(deterministic=True)
     return raw_parts(
         head, RAW_FIELD, [tensor for tensor in request.inputs if tensor.shared_memory is None]
     )
 
 
-def _head(request: InferRequest) -> Any:
+def _message_head(request: InferRequest) -> Any:
     head = ModelInferRequest(model_name=request.model, model_version=request.version, id=request.id)
     write_parameters(head.parameters, request.parameters)
     for tensor in request.inputs:

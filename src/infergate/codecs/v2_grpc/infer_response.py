@@ -101,7 +101,7 @@ def _describe(
             yield message, datatype, written_region(region, datatype, message.shape)
 
 
-def _head(response: InferResponse) -> Any:
+def _message_head(response: InferResponse) -> Any:
     head = ModelInferResponse(
         model_name=response.model, model_version=response.version, id=response.id
     )
@@ -116,7 +116,7 @@ def write_raw(response: InferResponse) -> Sequence[Buffer]:
     """Build `response` with raw contents. Raises ValueError if protobuf cannot hold a value."""
     head = build_head(response, response.outputs)
     if head is None:
-        head = _head(response).SerializeToString(deterministic=True)
+        head = _message_head(response).SerializeToString(deterministic=True)
     return raw_parts(head, RAW_FIELD, response.outputs)
 
 
@@ -124,7 +124,7 @@ def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:
     """Build `response` with typed contents, or with raw contents if any output is FP16 or BF16."""
     if not can_be_typed(response.outputs):
         return write_raw(response)
-    head = _head(response)
+    head = _message_head(response)
     for message, tensor in zip(head.outputs, response.outputs, strict=True):
         write_typed(message, tensor)
     return (head.SerializeToString(deterministic=True),)

@@ -107,10 +107,10 @@ def read_model_metadata(message: Any) -> ModelMetadata:
     parameters: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for entry in message.parameters:
-        text = _text(entry.value)
+        text = _decode_text(entry.value)
         if text is not None and (text.isprintable() or not text):
             properties[entry.key] = text
-        elif (parameter := _parameter(entry.value)) is not None:
+        elif (parameter := _decode_parameter(entry.value)) is not None:
             parameters[entry.key] = parameter
         elif text is not None:
             properties[entry.key] = text
@@ -130,14 +130,14 @@ def read_model_metadata(message: Any) -> ModelMetadata:
     )
 
 
-def _text(value: bytes) -> str | None:
+def _decode_text(value: bytes) -> str | None:
     try:
         return value.decode()
     except UnicodeDecodeError:
         return None
 
 
-def _parameter(value: bytes) -> Any:
+def _decode_parameter(value: bytes) -> Any:
     """Return the parameter that `value` encodes, or None if `value` is not exactly an
     InferParameter."""
     try:

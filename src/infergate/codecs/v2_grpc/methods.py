@@ -84,7 +84,7 @@ def _repository_method(name: str, operation: Any, *, holds_files: bool = False) 
         response=pb.KServeModelResponse,
         read_request=lambda message: operation(*repository.read_request(message)),
         write_request=repository.write_request,
-        read_response=repository.read_done,
+        read_response=repository.read_acknowledgement,
         special_response=repository.kserve_response,
         holds_files=holds_files,
     )

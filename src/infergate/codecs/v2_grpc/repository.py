@@ -81,7 +81,7 @@ def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Pro
     return message
 
 
-def read_done(message: Any) -> Acknowledgement:
+def read_acknowledgement(message: Any) -> Acknowledgement:
     """Read an empty response or KServe's response. Raises BACKEND_ERROR if KServe reports a
     failure."""
     if message.model_name and not message.is_done:
