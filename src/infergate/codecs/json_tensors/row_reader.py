@@ -134,7 +134,6 @@ class _Column:
     parts: list[Array | list[Node]] = field(default_factory=list)
 
     def add(self, values: Array | list[Node]) -> None:
-        """Add the values of a row."""
         last = self.parts[-1] if self.parts else None
         if isinstance(values, list) and isinstance(last, list):
             last += values
@@ -337,7 +336,6 @@ class RowReader:
     # ---- values
 
     def _read(self, name: str, datatype: Datatype | None, value: JsonValue) -> Tensor:
-        """Return the tensor ``name`` in ``value``."""
         shape, values = self._read_values(name, datatype, value)
         column = _Column(name, datatype, self._rules, shape=shape)
         column.add(values)
@@ -406,7 +404,6 @@ class RowReader:
         return items
 
     def _finish(self, column: _Column, shape: Shape) -> Tensor:
-        """Return the tensor with the values of ``column``."""
         name = column.name
         datatype = column.datatype or column.inferred()
         if datatype is Datatype.BYTES:

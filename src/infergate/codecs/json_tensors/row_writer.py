@@ -170,7 +170,6 @@ def _element_value(element: bytes, *, is_binary: bool) -> Any:
 
 
 def _nested(tensor: Tensor, spelling: Spelling) -> Any:
-    """Return the elements as an object that orjson can write."""
     array = _array(tensor)
     if array.dtype == np.object_:
         return array.tolist()
@@ -180,7 +179,6 @@ def _nested(tensor: Tensor, spelling: Spelling) -> Any:
 
 
 def _row_values(array: Any, spelling: Spelling) -> Sequence[Any]:
-    """Return the rows of ``array`` as objects that orjson can write."""
     if array.dtype == np.object_:
         return array.tolist()  # type: ignore[no-any-return]
     if array.dtype.kind == "f" and not np.isfinite(array).all():

@@ -76,7 +76,6 @@ def _write_description(name: str, datatype: Datatype, shape: tuple[int, ...]) ->
 
 
 def _write_output(name: str) -> bytes:
-    """Encode a requested output."""
     message = ModelInferRequest()
     message.outputs.add(name=name)
     part: bytes = message.SerializeToString()

@@ -268,7 +268,6 @@ def requests_classes(message: Buffer) -> bool:
 
 
 def _is_classified(output: memoryview, budget: FieldBudget) -> bool:
-    """Return whether an InferRequestedOutputTensor has the classification parameter."""
     if _CLASSIFICATION not in bytes(output):
         return False
     for field in budgeted_fields(output, budget):

@@ -94,7 +94,6 @@ def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
 
 
 def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
-    """Return a final response without outputs."""
     response = ModelInferResponse(model_name=model, id=request_id)
     response.parameters[_FINAL_RESPONSE].bool_param = True
     message = ModelStreamInferResponse(error_message=error, infer_response=response)

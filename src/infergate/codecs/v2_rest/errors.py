@@ -129,7 +129,6 @@ def error_message(document: dict[str, Any]) -> str:
 
 
 def _validation_message(item: Any) -> str:
-    """Format one entry of FastAPI's ``detail`` list."""
     if isinstance(item, dict) and isinstance(item.get("msg"), str):
         location = item.get("loc")
         path = ".".join(map(str, location)) if isinstance(location, list) else ""

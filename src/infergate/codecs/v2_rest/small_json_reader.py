@@ -133,7 +133,6 @@ def _may_have_duplicates(text: bytes, members: int, document: Any) -> bool:
 
 
 def _count_string_colons(document: Any) -> int:
-    """Count the colons in all strings."""
     count = 0
     pending: list[Any] = [document]
     while pending:
