@@ -49,19 +49,20 @@ class TransportKind(enum.Enum):
 
 @record
 class RequestSummary:
-    """A short description of a request, obtained without reading its tensors."""
+    """A short description of a request, for which the tensors were not read."""
 
     operation: type[Operation]
     model: str = ""
     version: str = ""
     can_pass_through: bool = True
-    """Whether the message may pass through. It is false for requests that few servers
-    understand."""
+    """Whether the message may pass through. The value is false for requests that few servers
+    support."""
 
 
 @record
 class ParsedRequest:
-    """An operation and the codec's private data about the response format that the client wants."""
+    """An operation, and the codec's private data about the response format that the client
+    wants."""
 
     operation: Operation
     response_options: Any = None
@@ -77,8 +78,9 @@ class PartialInferRequest(Generic[T]):
     """An inference without tensor names, datatypes or shapes, which the model's metadata supplies.
 
     ``complete`` returns either a :class:`ParsedRequest` or the validated request of a
-    :class:`SupportsPassThrough` codec. It has no side effects, raises the client's errors, and may
-    be called again with newer metadata. The metadata contains the names that the client uses.
+    :class:`SupportsPassThrough` codec. ``complete`` has no side effects, raises the client's
+    errors, and may be called again with newer metadata. The metadata contains the names that the
+    client uses.
     """
 
     model: str
@@ -110,14 +112,15 @@ class Profile:
     has_log_settings: bool = False
     """V2: the server has log settings."""
     loads_by_name: bool = False
-    """V2: the server loads a model by its name alone. It has no load parameters or ignores them."""
+    """V2: the server loads a model by its name alone. The server has no load parameters or ignores
+    them."""
     loads_by_field_1: bool = False
     """V2 gRPC: the model name is field 1, not field 2, of a request to load or unload a model."""
     has_generate_stream: bool = False
     """V2 REST: only ``generate_stream`` returns all responses of a decoupled model."""
     supports_content_type: bool = False
-    """V2 REST: the server decodes BYTES marked as base64 by ``content_type``, and accepts null for
-    ``NaN``."""
+    """V2 REST: the server decodes BYTES with the parameter ``content_type: base64``, and accepts
+    null for ``NaN``."""
     has_infer_stream: bool = False
     """V2 REST: ``infer_stream`` returns all responses to an inference."""
     reports_decoupled: bool = False
@@ -127,23 +130,22 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The features that a protocol can carry."""
+    """The features of a protocol. If ``supports_classification``, ``reports_config`` or
+    ``reports_statistics`` is false, the :class:`Profile` of a server states whether the server has
+    the feature."""
 
     datatypes: frozenset[Datatype]
     supports_streaming: bool = False
     """The codec implements :class:`SupportsStreaming`."""
     supports_sequences: bool = True
-    """Whether servers may support sequences. If it is false, they receive no requests of a
-    sequence."""
+    """Whether servers may support sequences. If it is false, the gateway sends no requests that
+    belong to a sequence."""
     supports_classification: bool = False
-    """Whether every server supports classification. If it is false, the :class:`Profile` states
-    whether a particular server supports it."""
+    """Every server returns classes for an output with the parameter ``classification``."""
     reports_config: bool = False
-    """Whether every server reports a model's configuration. If it is false, the :class:`Profile`
-    states whether a particular server reports it."""
+    """Every server reports a model's configuration."""
     reports_statistics: bool = False
-    """Whether every server reports a model's statistics. If it is false, the :class:`Profile`
-    states whether a particular server reports them."""
+    """Every server reports a model's statistics."""
 
 
 class Codec(Protocol[Req, Resp]):
@@ -181,11 +183,11 @@ class Codec(Protocol[Req, Resp]):
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> Req:
-        """Write ``operation`` as a new message. The caller may add headers to it.
+        """Write ``operation`` as a new message. The caller may add headers to the message.
 
-        ``model`` is the metadata with the backend's names, passed for inferences if this codec
-        ``needs_metadata``. Raises UNSUPPORTED for an operation that the protocol does not have, and
-        BAD_REQUEST for an operation that contradicts ``model``.
+        If this codec ``needs_metadata``, ``model`` is the metadata of an inference's model, with
+        the backend's names. Raises UNSUPPORTED for an operation that the protocol does not have,
+        and BAD_REQUEST for an operation that contradicts ``model``.
         """
 
     def parse_response(
@@ -205,31 +207,31 @@ class SupportsPassThrough(Protocol[Req, Resp]):
         """Validate ``wire`` as ``parse_request`` does, without keeping the decoded tensors.
 
         Returns a :class:`PartialInferRequest` if the validation needs the model's metadata.
-        Otherwise returns the request without content encodings, in a form that any server accepts.
-        The result may be a subclass of ``Req`` with data for ``rewrite_request`` and
-        ``rewrite_response``.
+        Otherwise returns the request without content encodings and without empty fields that some
+        servers reject. The result may be a subclass of ``Req`` with data for ``rewrite_request``
+        and ``rewrite_response``.
         """
 
     def sequence_of(self, wire: Req, limits: Limits) -> SequenceId | None:
-        """Return the sequence id of the inference ``wire``, which need not be validated. Raises an
-        error if the message cannot be read."""
+        """Return the sequence id of the inference ``wire``, which may be a message that was not
+        validated. Raises an error if the message cannot be read."""
 
     def rewrite_request(self, wire: Req, model: str, version: str, profile: Profile) -> Req | None:
-        """Rewrite the inference ``wire`` for another model and version. Its tensors are unchanged.
-
+        """Rewrite the inference ``wire`` for another model and version. The tensors are unchanged.
         The result is a new object without the headers that concern only the client's connection.
-        Returns None if a server of ``profile`` cannot read the message; the gateway then translates
-        it.
+        Returns None if a server of ``profile`` cannot read the message. The gateway then translates
+        the message.
         """
 
     def rewrite_response(
         self, wire: Resp, request: Req, model: str, version: str, limits: Limits
     ) -> Resp:
-        """Rewrite the backend's response ``wire`` as the response to ``request``, which is the
-        result of ``validate``, or the client's message if ``validate`` was not called.
+        """Rewrite the backend's response ``wire`` as the response to ``request``. ``request`` is
+        the result of ``validate``, or the client's message if ``validate`` was not called.
 
-        The result contains ``model`` and ``version`` instead of the backend's names, unless they
-        are empty, and the client's id. Raises the backend's error like ``parse_response``.
+        In the result, the client's id replaces the backend's id, and ``model`` and ``version``
+        replace the backend's names if they are not empty. Raises the backend's error like
+        ``parse_response``.
         """
 
 
@@ -239,7 +241,7 @@ class SupportsPriority(Protocol[Req_contra]):
 
     def priority_of(self, wire: Req_contra) -> int:
         """Return the priority of the inference ``wire``, the result of ``validate``. Return 0 if
-        the inference requests no priority or was not validated. Never raises."""
+        the inference has no priority or was not validated. Never raises."""
 
 
 @runtime_checkable
@@ -254,27 +256,27 @@ class SupportsContentEncoding(Protocol[Req_contra]):
 
 @runtime_checkable
 class SupportsMessageFields(Protocol):
-    """Implemented by a codec with binary bodies that no library can print."""
+    """Implemented by a codec for binary bodies that no library can print."""
 
     def request_fields(self, wire: Any) -> dict[str, Any] | None:
         """Return the fields of a request's body as JSON data, with the first elements of long
         lists. Return None if the body is invalid. Never raises."""
 
     def response_fields(self, wire: Any) -> dict[str, Any] | None:
-        """Return the fields of the body of a response to an inference, like ``request_fields``."""
+        """Return the fields of the body of an inference response, like ``request_fields``."""
 
 
 @runtime_checkable
 class SupportsLongText(Protocol[Req_contra]):
     """Implemented by a codec whose messages may contain long texts, which are slow to read and
-    write. The methods estimate the cost; their results change no message.
+    write. The methods estimate costs. Their results do not affect the contents of messages.
 
     The codec, its arguments and its results can be pickled.
     """
 
     def request_text_bytes(self, wire: Req_contra) -> int:
-        """Return the maximum number of bytes of text to read for ``wire`` after inflation. Never
-        raises."""
+        """Return the maximum number of bytes of text that are read for ``wire``, after inflation.
+        Never raises."""
 
     def json_bytes(self, wire: Any, max_bytes: int) -> int:
         """Return the maximum number of bytes of JSON in the inflated request or response ``wire``.
@@ -294,7 +296,7 @@ class SupportsLongText(Protocol[Req_contra]):
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         """Return the minimum size of the body that ``build_response`` would write, and the maximum
-        memory that it allocates for the body, in bytes."""
+        memory that ``build_response`` would allocate for the body, in bytes."""
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         """Return the maximum number of bytes of text that ``build_request`` would write."""
@@ -310,7 +312,7 @@ class SupportsResponseNumbering(Protocol[Resp]):
 
 @runtime_checkable
 class SupportsServerVariants(Protocol[Req_co]):
-    """Implemented by a codec with alternatives to requests that some servers reject."""
+    """Implemented by a codec that has alternatives to requests that some servers reject."""
 
     def build_alternative_request(self, operation: Operation, error_kind: Kind) -> Req_co | None:
         """Return another request for a server that rejected the result of ``build_request`` with
@@ -323,7 +325,8 @@ class SupportsStreaming(Protocol[Req, Resp]):
     any number of responses, and is summarized and parsed like a unary request."""
 
     streaming_method: str
-    """The gRPC method. It is empty over HTTP, where the request selects a stream."""
+    """The gRPC method of the stream. It is empty over HTTP, where each request states whether its
+    client wants a stream."""
 
     # ---- for clients
     def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> Resp:
@@ -334,12 +337,12 @@ class SupportsStreaming(Protocol[Req, Resp]):
         last. Returns None if the protocol has no such message or the client does not want it."""
 
     def build_stream_error(self, error: GatewayError, wire: Req) -> Resp:
-        """Write ``error`` as the last response. An error with a code ends the stream."""
+        """Write ``error`` as the last response. A result with a status code ends the stream."""
 
     # ---- for backends
     def streams_need_metadata(self, profile: Profile) -> bool:
-        """Return whether the methods below need the model's metadata for a server of
-        ``profile``."""
+        """Return whether ``build_stream_request`` and ``parse_stream_response`` need the model's
+        metadata for a server of ``profile``."""
 
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
@@ -360,12 +363,12 @@ class SupportsStreaming(Protocol[Req, Resp]):
 
 @dataclass(frozen=True, slots=True)
 class CodecPlugin:
-    """The object behind an entry point of the group ``infergate.codecs``, one per protocol.
+    """The object that an entry point of the group ``infergate.codecs`` provides for a protocol.
 
-    A shared listener dispatches a request to the codec that has its first path segment (HTTP, for
-    example ``"v2"``) or its full service name (gRPC) in ``claims``, and all other requests to the
-    codec with ``is_fallback``. If several codecs claim a path, the configuration decides.
-    ``create`` builds the codec from validated options.
+    ``claims`` are first path segments (HTTP, for example ``"v2"``) or full service names (gRPC). A
+    shared listener dispatches a request to the codec that claims the request's first path segment
+    or service, and all other requests to the codec with ``is_fallback``. If several codecs have the
+    same claim, the configuration decides. ``create`` builds the codec from validated options.
     """
 
     name: str
@@ -385,4 +388,4 @@ class CodecPlugin:
     options_type: type | None = None
     """A pydantic model or a dataclass, which validates the options of this codec in
     ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` receives the values of the
-    configuration. If it is None, the configuration cannot have such options."""
+    configuration. If ``options_type`` is None, the configuration cannot have such options."""

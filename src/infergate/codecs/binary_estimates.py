@@ -1,4 +1,4 @@
-"""Cost estimates of codecs whose messages contain no JSON and are never compressed."""
+"""Cost estimates for codecs whose messages contain no JSON and are never compressed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from infergate.core.messages import InferRequest, InferResponse, Response
 
 
 class BinaryEstimates:
-    """Implements ``SupportsLongText``. A subclass estimates the cost of its loops, as the number of
-    bytes of JSON that take as long."""
+    """Implements ``SupportsLongText``. A subclass estimates the cost of its loops as the number of
+    bytes of JSON that take the same time to write."""
 
     def request_text_bytes(self, wire: Any) -> int:  # noqa: ARG002
         """Return 0, because requests contain no JSON."""
@@ -29,7 +29,7 @@ class BinaryEstimates:
         raise NotImplementedError
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return 0 and the cost of writing. Headers are short, and tensors are not copied."""
+        """Return 0 and the cost of writing, because tensors are not copied."""
         return 0, self.response_text_bytes(response, parsed)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002

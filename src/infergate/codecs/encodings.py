@@ -1,5 +1,4 @@
-"""Content encodings. This module inflates gzip and deflate up to a limit, and compresses on
-request."""
+"""Decodes and encodes bodies with the content encodings gzip and deflate, within a limit."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from infergate.core.wire import HttpRequest, join_parts, total_size
 CONTENT_ENCODING: Final = "content-encoding"
 _MAX_SMALL_BYTES: Final = 64 * KIB
 _SMALL_LIMITS: Final = Limits(body=256 * KIB)
-"""The limits for a short body. Inflating a body of this size takes half a millisecond."""
+"""The limits for a short body. Inflating 256 KiB takes half a millisecond."""
 _COMPRESSION_LEVEL: Final = 1
 """Higher levels hardly reduce the size of tensors and are many times slower."""
 
@@ -66,15 +65,15 @@ def inflate_small(wire: HttpRequest) -> None:
 
 
 def without_encoding(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return ``headers`` for a decoded body, without the content encoding."""
+    """Return ``headers`` without the content encoding, for a decoded body."""
     if CONTENT_ENCODING not in headers:
         return headers
     return {name: value for name, value in headers.items() if name != CONTENT_ENCODING}
 
 
 def max_decoded_bytes(headers: Mapping[str, str], body: Sequence[Buffer]) -> int:
-    """Return the maximum length of the decoded ``body``, according to the length field in
-    ``body``."""
+    """Return the maximum length of the decoded ``body``. If ``body`` has a length field, the field
+    may reduce this maximum."""
     if is_unencoded(headers):
         return total_size(body)
     data = join_parts(body)
@@ -121,8 +120,8 @@ def preferred_encoding(header: str) -> str:
 
 
 def _quality(parameters: str) -> float:
-    """Return an item's ``q`` value. It is 1 if it is missing, and 0 if it is not a number from 0 to
-    1."""
+    """Return an item's ``q`` value. A missing value counts as 1, and an invalid value counts as
+    0."""
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip() == "q":

@@ -45,9 +45,9 @@ KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
     504: Kind.TIMEOUT,
     508: Kind.LOOP_DETECTED,  # from another gateway
 }
-"""The kind of error for a backend's status. Any other 4xx is BAD_REQUEST (Triton and graphpipe-go
-send 400, FastAPI sends 422, KServe sends 409), any other 5xx is BACKEND_ERROR, and the rest are
-BACKEND_GARBAGE."""
+"""The kind of error for a backend's status. Any other status 4xx is BAD_REQUEST (Triton and
+graphpipe-go send 400, FastAPI sends 422, KServe sends 409), any other status 5xx is BACKEND_ERROR,
+and all other statuses are BACKEND_GARBAGE."""
 
 
 def kind_of_status(status: int) -> Kind:

@@ -1,9 +1,9 @@
 """A bounded cache of validated message heads, for the codecs whose messages have raw tensor data.
 
 The head of a message is the message without its id and tensor data. Clients send the same head
-over and over, so the cache maps the bytes of a head to the result of its validation. A message that
-matches a cached head gets the result of the full check. Only the full check reports errors, and it
-reads every message that does not match (docs/decisions/0015-message-header-cache.md).
+over and over, so the cache maps the bytes of a head to the result of its validation, which is also
+valid for other messages with this head. The full check reads all messages whose heads are not
+cached, and only the full check reports errors (docs/decisions/0015-message-header-cache.md).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ T = TypeVar("T")
 MAX_CACHED_HEAD: Final = 2 * KIB
 """Maximum size of a cached head, in bytes."""
 MAX_WEIGHT: Final = 2 * MIB
-"""Maximum weight of a cache. The weight is an upper bound of the cache's memory in bytes."""
+"""Maximum weight of a cache. The weight is an upper bound on the cache's memory in bytes."""
 _MAX_SEEN: Final = 4096
 _ENTRY_WEIGHT: Final = KIB
 _BYTE_WEIGHT: Final = 24
-"""Memory per byte of a head: two bytes of protobuf may become a dictionary entry."""
-
+"""The memory in bytes that an entry takes per byte of its head. For example, two bytes of protobuf
+may become a dictionary entry."""
 
 RawEntry = tuple[int, int, int]
-"""A raw entry's positions: the start of its field, the start of its value, and its end."""
+"""The positions of a raw entry: the start of the field, the start of the value, and the end."""
 
 
 class MessageHeadCache(Generic[T]):
@@ -40,15 +40,17 @@ class MessageHeadCache(Generic[T]):
     __slots__ = ("_byte_weight", "_seen", "entries")
 
     def __init__(self, byte_weight: int = _BYTE_WEIGHT) -> None:
-        """``byte_weight`` is the maximum memory of an entry per byte of its head."""
+        """``byte_weight`` is the maximum memory in bytes that an entry takes per byte of its
+        head."""
         self._byte_weight: Final = byte_weight
         self.entries: Final = GenerationalCache[bytes, T](MAX_WEIGHT // _ENTRY_WEIGHT, MAX_WEIGHT)
-        """The newer entries by head. Callers look here first, then call ``get``, which saves a call
-        for most heads."""
+        """The newer entries by head. Callers look up a head here before they call ``get``, because
+        most heads are here, and this saves a call."""
         self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
     def has_recurred(self, head: bytes) -> bool:
-        """Return whether `head` occurred recently. Some clients never repeat a head."""
+        """Return whether `head` occurred recently, and remember it. Callers store only heads that
+        recur, because some clients never repeat a head."""
         digest = hash(head)
         if digest in self._seen:
             return True
@@ -68,15 +70,15 @@ class MessageHeadCache(Generic[T]):
 class TensorLayout:
     """The tensors that a head describes, and the sizes that their raw entries must have."""
 
-    __slots__ = ("_described", "_sizes", "has_elements")
+    __slots__ = ("_described", "_sizes", "has_bytes_tensors")
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._described: Final = tuple(replace(tensor, data=b"") for tensor in tensors)
         self._sizes: Final = [
             None if tensor.datatype is Datatype.BYTES else len(tensor.data) for tensor in tensors
         ]
-        self.has_elements: Final = None in self._sizes
-        """Whether any tensor is BYTES, whose elements are checked one by one."""
+        self.has_bytes_tensors: Final = None in self._sizes
+        """Whether any tensor has the datatype BYTES, whose elements are checked one by one."""
 
     def fits(self, raw: Sequence[RawEntry], data: Buffer) -> bool:
         """Return whether the `raw` entries of `data` are valid data for these tensors."""

@@ -14,7 +14,7 @@ def check_option_names(options: Mapping[str, Any], names: Collection[str]) -> No
 
 
 def read_choice(options: Mapping[str, Any], name: str, choices: Collection[str]) -> str:
-    """Return the option ``name``. Its default is the first of ``choices``. Raises ValueError for a
+    """Return the option ``name``. The default is the first of ``choices``. Raises ValueError for a
     value that is not in ``choices``."""
     choice = options.get(name, next(iter(choices)))
     if not isinstance(choice, str) or choice not in choices:

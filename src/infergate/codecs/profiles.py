@@ -1,4 +1,4 @@
-"""Profiles of the servers that run behind the gateway.
+"""Profiles of known servers, and corrections of the errors that they report.
 
 Sources: docs/fidelity-v2.md, docs/fidelity-trtis.md and the servers' own source code.
 """
@@ -45,12 +45,12 @@ KSERVE: Final = Profile(
     loads_by_name=True,
     loads_by_field_1=True,
 )
-# The OpenVINO model server has the binary extension over REST (see its source code) and only the
-# six V2 operations that every server has (docs/model_server_rest_api_kfs.md): no configuration,
+# The OpenVINO model server has the binary extension over REST (see its source code), and only the
+# six V2 operations that every server has (docs/model_server_rest_api_kfs.md), but no configuration,
 # statistics or repository. This profile has not been tested with a real server, and the server's
 # name in metadata is an assumption.
 OVMS: Final = Profile("ovms", supports_binary=True, loads_by_name=True)
-# Legacy servers differ from each other only in their start options. They load a model by its name.
+# Legacy servers load a model by its name. They differ from each other only in their start options.
 TRTSERVER: Final = Profile("trtserver-1.x", supports_classification=True, loads_by_name=True)
 # GraphPipe has only inferences and metadata. The author of a server chooses its name, so infergate
 # cannot detect these two profiles; they must be configured.
@@ -71,9 +71,9 @@ PROFILES: Final = {
         GRAPHPIPE_PY,
     )
 }
-"""All profiles, by the name used in the configuration."""
+"""All profiles by their names in the configuration."""
 _BY_METADATA_NAME: Final = {**PROFILES, "openvino model server": OVMS}
-"""Profiles by the server name in metadata, in lower case."""
+"""The profiles by the server's name in its metadata, in lower case."""
 
 
 _KIND_CORRECTIONS: Final = (
@@ -101,8 +101,8 @@ _KIND_CORRECTIONS: Final = (
     # infergate reports a loop as FAILED_PRECONDITION, which other servers use for bad requests.
     (Kind.BAD_REQUEST, re.compile(re.escape(LOOP_TEXT)), Kind.LOOP_DETECTED),
 )
-"""Errors that servers report with an ambiguous or misleading code: (reported kind, message pattern,
-actual kind)."""
+"""Errors that servers report with an ambiguous or misleading code. Each entry has the reported
+kind, a pattern of the message, and the actual kind."""
 _REQUEST_ID: Final = re.compile(r"\[request id: [^]]*\] ")
 
 
@@ -118,8 +118,8 @@ def corrected_kind(kind: Kind, message: str) -> Kind:
 
 
 def detect_profile(metadata: ServerMetadata) -> Profile:
-    """Return the profile of the server that ``metadata`` describes. Extensions in the metadata add
-    features to the profile, because a Triton server may have any name (``--id``)."""
+    """Return the profile of the server that ``metadata`` describes. The extensions in ``metadata``
+    add features to the profile, because a Triton server may have any name (``--id``)."""
     profile = _BY_METADATA_NAME.get(metadata.name.lower(), GENERIC)
     extensions = metadata.extensions
     return replace(

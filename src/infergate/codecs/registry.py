@@ -1,4 +1,4 @@
-"""The registry of installed codecs. It finds the plugin of each protocol by its entry point."""
+"""The registry of installed codecs. Entry points provide the plug-in of each protocol."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ ENTRY_POINT_GROUP = "infergate.codecs"
 
 
 def plugins() -> dict[str, CodecPlugin]:
-    """Return all installed protocols by name. Raises RuntimeError for a duplicate protocol."""
+    """Return the plug-ins of all installed codecs, by protocol name. Raises RuntimeError if two
+    plug-ins have the same name."""
     return _installed()[0]
 
 
 def broken_plugins() -> dict[str, str]:
-    """Return the entry points that cannot be loaded, with the reasons. A broken package must not
-    prevent the gateway from serving other protocols."""
+    """Return the names of the entry points that could not be loaded, with the reasons. A broken
+    package does not prevent the gateway from serving other protocols."""
     return _installed()[1]
 
 
@@ -45,7 +46,7 @@ def _installed() -> tuple[dict[str, CodecPlugin], dict[str, str]]:
 
 def by_claim(protocols: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:
     """Return ``make(protocol)`` for each claim of ``protocols``. If several protocols have the same
-    claim, it belongs to the first of them."""
+    claim, the first of them gets it."""
     made: dict[str, T] = {}
     for name in protocols:
         for claim in plugins()[name].claims:

@@ -1,8 +1,8 @@
 """Formats wire messages as readable text for the console and for ``infergate explain``.
 
-*Rule.* Messages are truncated. Long messages are truncated before they are decoded, because a
-backend's message may be as long as ``limits.body``, and formatting it would delay other
-requests."""
+*Rule.* Messages are truncated before they are formatted, because a backend's message may be as long
+as ``limits.body``, and formatting it would delay other requests. JSON of over 1 MiB is truncated
+before it is decoded."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _MAX_TEXT_CHARS: Final = 8192
 _MAX_ITEMS: Final = 32
 """Maximum number of elements shown of a list."""
 _MAX_JSON_BYTES: Final = MIB
-"""Maximum bytes of JSON that is decoded, in about 10 ms. Longer JSON is shown undecoded and
-truncated."""
+"""Maximum number of bytes of JSON that is decoded. Decoding takes up to 10 ms. Longer JSON is
+truncated and shown undecoded."""
 _MAX_DEPTH: Final = 24
 """Maximum number of levels shown of nested JSON."""
 _MAX_VALUE_LENGTH: Final = 256
 """Maximum number of bytes or characters shown of one protobuf value."""
 _MAX_LENGTH_DIGITS: Final = 19
 _JSON_LENGTH_HEADER: Final = "inference-header-content-length"
-"""The header of V2 REST with the size of the JSON at the beginning of the body."""
+"""The header of V2 REST that contains the size of the JSON at the beginning of the body."""
 HIDDEN: Final = "(hidden)"
 
 
 def describe_request(wire: HttpRequest | RpcRequest) -> Json:
-    """Return ``start``, ``headers``, ``size``, ``decoded`` (text, empty if it cannot be decoded)
-    and ``bytes`` (a hex dump) of a request."""
+    """Return the fields ``start`` (the first line), ``headers``, ``size``, ``decoded`` (the decoded
+    body as text, or empty) and ``bytes`` (a hex dump) of a request."""
     if isinstance(wire, RpcRequest):
         text = _decode_protobuf(wire.method, wire.message, 0)
         return _describe(f"gRPC {wire.method}", wire.metadata, wire.message, text)
@@ -52,7 +52,8 @@ def describe_request(wire: HttpRequest | RpcRequest) -> Json:
 
 
 def describe_response(wire: HttpResponse | RpcResponse, method: str = "") -> Json:
-    """Return the fields of ``describe_request`` for a response. ``method`` is the gRPC method."""
+    """Return the same fields as ``describe_request`` for a response. ``method`` is the gRPC
+    method."""
     if isinstance(wire, RpcResponse):
         details = f" {wire.details}" if wire.details else ""
         text = "" if wire.code else _decode_protobuf(method, wire.message, 1)
@@ -73,13 +74,14 @@ def _describe(start: str, headers: Mapping[str, str], body: Sequence[Buffer], te
 
 
 def truncate(text: str) -> str:
-    """Return ``text`` with at most ``_MAX_TEXT_CHARS`` characters, and "…" if it is longer."""
+    """Return the first ``_MAX_TEXT_CHARS`` characters of ``text``, followed by "…" if ``text`` is
+    longer."""
     return text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}\n…"
 
 
 def shown_query(query: str) -> str:
-    """Return ``query``, of a URL, as it is appended to the path: empty, or with a question mark.
-    Values that may be credentials are hidden."""
+    """Return the ``query`` of a URL with a leading question mark, or an empty string if there is no
+    query. Values that may be credentials are hidden."""
     shown = [
         f"{name}={HIDDEN}" if is_credential else f"{name}{value}"
         for name, value, is_credential in query_parameters(query)
@@ -100,7 +102,7 @@ def _header_value(name: str, value: str) -> str:
 
 
 def hex_dump(data: bytes) -> Iterator[str]:
-    """Yield lines of hexadecimal digits with the printable characters beside them."""
+    """Yield lines of hexadecimal digits, each followed by the printable characters of its bytes."""
     for offset in range(0, min(len(data), _MAX_DUMP_BYTES), _BYTES_PER_ROW):
         row = data[offset : offset + _BYTES_PER_ROW]
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "·" for byte in row)
@@ -122,8 +124,8 @@ def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
 
 
 def _shorten(message: Message) -> Iterator[str]:
-    """Truncate the long values of ``message`` and yield a line for each, because formatting a whole
-    tensor takes seconds."""
+    """Truncate the long values of ``message``, because formatting a long tensor takes seconds, and
+    yield a line for each of these values."""
     for field, value in message.ListFields():
         if isinstance(value, Message):
             yield from _shorten(value)
@@ -172,8 +174,8 @@ def _decode_json(data: bytes) -> str:
 
 
 def format_json(value: Any, indent: str = "") -> str:
-    """Format JSON. Lists of plain values stay on one line. Lists that are long or deeply nested are
-    truncated."""
+    """Format a JSON value. A list without lists and objects takes one line. Long lists and deeply
+    nested values are truncated."""
     inner = f"{indent}  "
     if isinstance(value, dict | list) and value and len(indent) >= 2 * _MAX_DEPTH:
         return "…"

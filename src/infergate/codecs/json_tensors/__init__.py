@@ -1,12 +1,12 @@
 """JSON documents and tensor data in JSON, for the codecs of all protocols that use JSON.
 
-``json_document`` parses; ``json_data`` and ``small_data`` convert flat data of a given shape.
+``json_document`` parses documents. ``json_data`` and ``small_data`` convert data of a given shape.
 
 Nested lists without a shape, as in ``{"instances": [[1, 2], [3, 4]]}``, are read in two steps.
 ``row_document.parse_document`` returns the members of the body that the caller names. Then a
 ``row_reader.RowReader`` returns the tensors of a member, with ``read_instances`` (rows) or
-``read_inputs`` (columns). It gets the datatypes of the inputs from its caller, or infers them.
+``read_inputs`` (columns). The caller passes the datatypes of the inputs, or the reader infers them.
 ``row_writer.write_rows`` and ``write_columns`` return the JSON of such a member. These functions
-block, for longer the longer the body is. A codec estimates the size of the body with
-``SupportsLongText``, so that a helper process reads and writes long bodies.
+block, for a long time if the body is long. A codec therefore estimates the size of a body
+(``SupportsLongText``), and a helper process reads and writes long bodies.
 """

@@ -1,4 +1,4 @@
-"""Cost estimates of codecs whose bodies are JSON with tensors as nested lists."""
+"""Cost estimates for codecs whose bodies are JSON with tensors as nested lists."""
 
 from __future__ import annotations
 
@@ -10,28 +10,22 @@ from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 
 class NestedListEstimates(BinaryEstimates):
-    """Implements ``SupportsLongText`` for rows in bodies that are not compressed."""
+    """Implements ``SupportsLongText`` for tensors as nested lists in uncompressed bodies."""
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """Return the size of the body, which is JSON."""
         return total_size(wire.body)
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-        """Return the size of the body, which is JSON."""
         return min(total_size(wire.body), max_bytes)
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
-        """Return the size of the outputs and the cost of their lists and names."""
         return row_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:  # noqa: ARG002
-        """Return the minimum and maximum size of the outputs as nested lists."""
         return row_size_bounds(response.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
-        """Return the size of the inputs and the cost of their lists and names."""
         return row_cost(operation.inputs)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:  # noqa: ARG002
-        """Return the maximum size of the inputs as nested lists."""
         return row_size_bounds(operation.inputs)[1]

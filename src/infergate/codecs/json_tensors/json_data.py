@@ -1,21 +1,19 @@
 """Converts tensor data between JSON (arrays of numbers, booleans and strings) and the canonical
 layout.
 
-simdjson copies a number array as a whole and flattens nested arrays, and numpy converts the copy.
-If that fails, a loop finds the invalid element, or reads values that simdjson cannot copy: NaN and
-Infinity, as literals or strings.
+simdjson copies the numbers of a flat or nested array, and numpy converts the copy. If this fails, a
+loop finds the invalid element, or reads values that simdjson cannot copy, such as NaN.
 
 *Rule 1.* Values are never coerced: an integer type takes integers in its range, BOOL takes
 booleans, and BYTES takes strings. Float types take any number and round it to the nearest value,
 with ties to even. A finite number that would become infinity is an error.
 
 *Rule 2.* Data may be nested or flat, as in Triton. Only the number of elements must match the
-shape. The loop stops at the first element beyond the shape."""
+shape. The loop stops if there are more elements than the shape requires."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -51,8 +49,8 @@ from infergate.core.tensor import (
 
 @dataclass(frozen=True, slots=True)
 class DataRules:
-    """The rules for data of requests or responses. ``unicode_errors`` is an error handler for
-    encoding; ``allows_packed_uint8`` allows UINT8 data in a base64 string.
+    """The rules for data of requests or responses. ``unicode_errors`` is the error handler for
+    encoding strings. ``allows_packed_uint8`` allows UINT8 data in a base64 string.
     ``allows_non_finite_text`` allows strings and null for floats that JSON cannot express."""
 
     unicode_errors: str
@@ -66,18 +64,17 @@ _NON_FINITE_VALUES: Final[dict[str | None, float]] = {
     "-Infinity": -math.inf,
     None: math.nan,  # MLServer, KServe
 }
-"""The values of strings, literals and null that stand for floats that JSON cannot express."""
+"""The values of the strings, literals and null that represent floats that JSON cannot express."""
 REQUEST_RULES: Final = DataRules(unicode_errors="strict", allows_packed_uint8=False)
-# rest-proxy packs UINT8, and json_document.parse_backend_json explains ``surrogateescape``.
+# rest-proxy packs UINT8. json_document.parse_backend_json explains ``surrogateescape``.
 RESPONSE_RULES: Final = DataRules(unicode_errors="surrogateescape", allows_packed_uint8=True)
 
-
 ElementLabel = Callable[[int], str]
-"""Returns the description of the element at an index, for error messages."""
+"""A function that describes the element at an index, for error messages."""
 
 
 def element_label(name: str, index: int) -> str:
-    """Return the description of an element of tensor ``name``."""
+    """Describe the element of tensor ``name`` at ``index``, for error messages."""
     return f"tensor '{name}': element {index}"
 
 
@@ -109,7 +106,8 @@ def convert_elements(
     if datatype is Datatype.BYTES:
         return pack_bytes(_encode_strings(label, elements, rules))
     if datatype is Datatype.BOOL:
-        values = _booleans(label, elements)
+        _check_types(label, elements, frozenset({bool}), "; BOOL takes booleans")
+        values: Array = np.array(elements, np.bool_)
     elif datatype in INTEGERS:
         values = _integers(label, datatype, elements)
     else:
@@ -127,8 +125,8 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
 
 
 def copy_numbers(datatype: Datatype, node: simdjson.Array) -> Array | None:
-    """Return the array's numbers as ``datatype``, or None unless all elements are numbers that
-    fit."""
+    """Return the array's numbers as ``datatype``, or None if any element is not a number or does
+    not fit."""
     if datatype in (Datatype.BOOL, Datatype.BYTES):
         return None
     of_type: OneOf["d", "u", "i"] = "d"
@@ -166,7 +164,7 @@ def _flatten(node: Node, max_elements: int) -> list[Node]:
         for item in pending[-1]:
             if type(item) not in _ARRAY_TYPES:
                 flat.append(item)
-            elif len(item) > max_elements - len(flat):  # a longer array probably exceeds the limit
+            elif len(item) > max_elements - len(flat):  # the array probably exceeds the limit
                 pending.append(iter(item))
                 break
             else:
@@ -206,11 +204,6 @@ def _check_types(
     if not allowed.issuperset(map(type, flat)):
         index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
         raise _element_error(label, index, flat[index], problem)
-
-
-def _booleans(label: ElementLabel, flat: list[Node]) -> Array:
-    _check_types(label, flat, frozenset({bool}), "; BOOL takes booleans")
-    return np.array(flat, np.bool_)
 
 
 def _integers(label: ElementLabel, datatype: Datatype, flat: list[Node]) -> Array:
@@ -264,13 +257,13 @@ NON_FINITE_SPELLINGS: Final[Mapping[str, tuple[bytes, bytes, bytes]]] = {
     "string": (b'"NaN"', b'"Infinity"', b'"-Infinity"'),
     "null": (b"null", b"null", b"null"),
 }
-"""NaN, Infinity and -Infinity for each value of the option. ``literal`` is Triton's form. It is not
-valid JSON, but the only form that every known V2 client reads."""
+"""The JSON of NaN, Infinity and -Infinity for each value of the option ``non_finite``. ``literal``
+is Triton's form. It is not valid JSON, but it is the only form that every known V2 client reads."""
 
 
 def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
-    """Return the elements of a tensor other than BYTES as a flat list that orjson can write, with
-    the fewest digits that identify a float."""
+    """Return the elements of ``tensor``, which is not BYTES, as a flat list that orjson can write.
+    Floats get the fewest digits that identify them."""
     if (
         len(tensor.data) <= MAX_WRITTEN_BYTES
         and (small_data := write_small_data(tensor)) is not None
@@ -280,7 +273,8 @@ def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
 
 
 def number_array(tensor: Tensor) -> Array:
-    """Return the elements of a tensor other than BYTES as a flat array that orjson can write."""
+    """Return the elements of ``tensor``, which is not BYTES, as a flat array that orjson can
+    write."""
     if tensor.datatype is Datatype.BOOL:
         flags: Array = np.frombuffer(tensor.data, np.uint8) != 0
         return flags
@@ -291,7 +285,7 @@ def number_array(tensor: Tensor) -> Array:
 
 
 def write_array(values: Array, spelling: tuple[bytes, bytes, bytes]) -> Any:
-    """Return ``values``, of any shape, as an object that orjson can write."""
+    """Return ``values``, an array of any shape, as an object that orjson can write."""
     if values.dtype.kind != "f":
         return values
     non_finite = ~np.isfinite(values)
@@ -311,13 +305,13 @@ def write_array(values: Array, spelling: tuple[bytes, bytes, bytes]) -> Any:
 
 
 def write_strings(tensor: Tensor) -> list[str] | None:
-    """Return the elements of a BYTES tensor, or None if they must be written as base64, because an
-    element is not UTF-8, or because the parameters declare base64 and an element is not base64.
-    (Over gRPC, MLServer uses the same parameter for elements that already hold base64.)"""
+    """Return the elements of a BYTES tensor, or None if they must be written as base64. This is the
+    case if an element is not UTF-8, or if the parameters declare base64 and an element is not
+    base64. (Over gRPC, MLServer uses the same parameter for elements that already hold base64.)"""
     if (
         tensor.parameters
         and is_base64(tensor.parameters)
-        and None in map(_decode_element, unpack_bytes(tensor.data))
+        and None in map(decode_element, unpack_bytes(tensor.data))
     ):
         return None
     try:
@@ -327,7 +321,8 @@ def write_strings(tensor: Tensor) -> list[str] | None:
 
 
 def write_base64(tensor: Tensor) -> list[str]:
-    """Return the elements of a BYTES tensor as base64, for :data:`BASE64_PARAMETERS`."""
+    """Return the elements of a BYTES tensor as base64. The tensor needs the parameter in
+    :data:`BASE64_PARAMETERS`."""
     return [base64.b64encode(element).decode() for element in unpack_bytes(tensor.data)]
 
 
@@ -346,8 +341,9 @@ def is_base64(parameters: Parameters) -> bool:
 
 
 def decode_base64(name: str, data: Buffer) -> Buffer:
-    """Return the canonical data of a BYTES tensor from base64. Raises BAD_REQUEST."""
-    elements = [_decode_element(element) for element in unpack_bytes(data)]
+    """Decode each element of the BYTES tensor ``name`` from base64, and return the canonical data.
+    Raises BAD_REQUEST."""
+    elements = [decode_element(element) for element in unpack_bytes(data)]
     if None in elements:
         raise bad_request(
             f"tensor '{name}': element {elements.index(None)} is not base64, although its "
@@ -356,9 +352,9 @@ def decode_base64(name: str, data: Buffer) -> Buffer:
     return pack_bytes([element for element in elements if element is not None])
 
 
-def _decode_element(element: Buffer) -> bytes | None:
-    """Return ``element`` decoded from base64, or None if it is not base64."""
+def decode_element(element: Buffer | str) -> bytes | None:
+    """Decode ``element`` from base64, or return None if it is not base64."""
     try:
         return base64.b64decode(element, validate=True)
-    except binascii.Error:
+    except ValueError:
         return None

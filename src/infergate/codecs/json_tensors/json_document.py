@@ -1,9 +1,9 @@
 """JSON documents whose objects, arrays and scalars are read lazily.
 
-simdjson parses the bytes, and a value becomes a Python object only when it is read. An array of
-numbers never becomes a Python object. If simdjson rejects a document, the standard library parses
-it again, because some servers and clients send NaN and integers over 64 bits, and because its error
-messages are better.
+simdjson parses the bytes, and a value becomes a Python object only when it is read. The numbers of
+an array never become Python objects. If simdjson rejects a document, the standard library parses
+the document, because some servers and clients send NaN and integers over 64 bits, and because the
+error messages of the standard library are better.
 
 *Rule 1.* Each document has its own parser, because simdjson does not reuse a parser while its
 values exist, and an exception's traceback may hold such a value.
@@ -11,11 +11,11 @@ values exist, and an exception's traceback may hold such a value.
 *Rule 2.* A duplicate name in an object is an error, because Triton uses the first member and Python
 servers use the last member.
 
-*Rule 3.* Before parsing, nesting is limited to :data:`MAX_DEPTH` levels, and the number of arrays
-and objects to :data:`MAX_CONTAINERS`, because only arrays and objects cost much more than their
-bytes.
+*Rule 3.* Before a document is parsed, its nesting is limited to :data:`MAX_DEPTH` levels, and the
+number of its arrays and objects to :data:`MAX_CONTAINERS`, because only arrays and objects cost
+much more than their bytes.
 
-*Rule 4.* null is treated as absent.
+*Rule 4.* A member that is null is treated as absent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, check_loop_cost
 
 Node = Any
-"""A scalar, or an object or array of either parser."""
+"""A scalar, or an object or array from either parser."""
 
 MAX_CONTAINERS_ON_LOOP: Final = 16384
 """Maximum number of arrays and objects that are read on the event loop. Reading an array or object
@@ -46,34 +46,36 @@ MAX_CONTAINERS: Final = 1 << 18
 MAX_MEMBERS: Final = 1 << 16
 """Maximum number of members of an object. Their names become Python strings."""
 MAX_VALUES: Final = 1 << 16
-"""Maximum number of values of an object that is converted to Python values as a whole."""
+"""Maximum number of values of an object that is converted to plain Python values."""
 MAX_SLOW_BYTES_ON_LOOP: Final = 32 * KIB
-"""Maximum bytes that the standard library parses on the event loop, at 0.1 ms per KiB."""
+"""Maximum number of bytes that the standard library parses on the event loop. Parsing takes 0.1 ms
+per KiB."""
 MAX_MEMBERS_LOOKED_UP: Final = 1024
-"""Maximum number of members of an object in which all members are looked up, because each look-up
-walks the object."""
+"""Maximum number of members of an object if all members are looked up, because each look-up walks
+the object."""
 MAX_TEXT_CHARACTERS: Final = 4 * MIB
-"""Maximum number of characters of a message's id, and of all texts in its parameters, as in V2
-gRPC. The event loop unpickles them."""
+"""Maximum number of characters of a message's id, and of all texts in its parameters. The limit is
+the same as in V2 gRPC. The event loop unpickles these texts."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
 STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 """Matches a string, or the rest of an unterminated string, so that a quote is tried only once."""
-_SURROGATE: Final = re.compile(r"\\u[dD]")
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+"""Matches the escape sequence of a surrogate."""
 _BLOCK_BRACKETS: Final = 64 * 1024
 """Number of brackets per block. numpy needs about 20 bytes per bracket."""
 
 
 @mypyc_attr(native_class=False)
 class ObjectMembers(list[tuple[str, Any]]):
-    """An object's members from the standard library. They may include duplicates."""
+    """The members of an object that the standard library parsed. They may include duplicates."""
 
 
 @mypyc_attr(native_class=False)
 class NonFiniteLiteral(str):
-    """NaN, Infinity or -Infinity as a bare word. It is distinct from overlong numbers and from
-    strings."""
+    """NaN, Infinity or -Infinity as a bare word. The type distinguishes it from overlong numbers
+    and from strings."""
 
     __slots__ = ()
 
@@ -97,12 +99,18 @@ def _parse_slowly(text: bytes) -> Node:
     except UnicodeDecodeError as error:
         raise bad_request(f"the JSON is not UTF-8 at byte {error.start}") from None
     document = parse_with_stdlib(decoded)
-    if _SURROGATE.search(decoded):
+    check_surrogates(document, decoded)
+    return document
+
+
+def check_surrogates(document: Node, text: str) -> None:
+    """Raise BAD_REQUEST if ``text``, the JSON of ``document``, has escaped surrogates, and any
+    string in ``document`` has an unpaired surrogate."""
+    if _SURROGATE.search(text):
         try:
             json.dumps(document, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise bad_request("the JSON has an unpaired surrogate in a string") from None
-    return document
 
 
 def parse_backend_json(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
@@ -158,8 +166,8 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 def _is_shallow(text: bytes, bracket: bytes) -> bool:
-    """Return whether ``bracket`` is so rare that nesting is below the limit. This check is fast,
-    because it uses ``find``."""
+    """Return whether ``bracket`` is so rare that nesting cannot exceed the limit. ``find`` makes
+    this check fast."""
     position = -1
     for _ in range(MAX_DEPTH // 2 + 1):
         position = text.find(bracket, position + 1)
@@ -177,7 +185,7 @@ def check_json_size(size: int, max_size: int) -> None:
 
 
 def read_members(node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-    """Return the members like :func:`read_nullable_members`, but omit members that are null."""
+    """Return the members like :func:`read_nullable_members`, except members that are null."""
     return drop_nulls(read_nullable_members(node, path, names))
 
 
@@ -187,8 +195,9 @@ def drop_nulls(members: Mapping[str, Node]) -> dict[str, Node]:
 
 
 def read_nullable_members(node: Node, path: str, wanted: Iterable[str]) -> dict[str, Node]:
-    """Return the members of the object ``node`` that are in ``wanted``, including null. Raises
-    BAD_REQUEST, which names ``path``, if the node is not an object or has any duplicate name."""
+    """Return the members of the object ``node`` whose names are in ``wanted``. Values may be None.
+    Raises BAD_REQUEST, which names ``path``, if ``node`` is not an object or has duplicate
+    names, and TOO_LARGE."""
     names = set(member_names(node, path))
     # Only wanted names are looked up, because each look-up walks the object.
     members = node if isinstance(node, simdjson.Object) else dict(node)
@@ -210,14 +219,12 @@ def member_names(node: Node, path: str) -> list[str]:
 
 
 def read_all_members(node: Node, path: str) -> dict[str, Node]:
-    """Return the members of the object ``node``, without null. Raises like
-    :func:`read_nullable_members`, and TOO_LARGE for more than :data:`MAX_MEMBERS_LOOKED_UP`."""
-    if not isinstance(node, simdjson.Object | ObjectMembers):
-        raise bad_request(f"{path} must be an object, not {json_kind(node)}")
-    _check_size(len(node), path, MAX_MEMBERS_LOOKED_UP, "members")
-    if isinstance(node, simdjson.Object):
-        return read_members(node, path, list(node.keys()))
-    return read_members(node, path, [name for name, _ in node])
+    """Return the members of the object ``node``, except members that are null. Raises like
+    :func:`read_nullable_members`, and TOO_LARGE for more than :data:`MAX_MEMBERS_LOOKED_UP`
+    members."""
+    if isinstance(node, simdjson.Object | ObjectMembers):
+        _check_size(len(node), path, MAX_MEMBERS_LOOKED_UP, "members")
+    return read_members(node, path, member_names(node, path))
 
 
 def _check_size(size: int, path: str, max_size: int, unit: str) -> None:
@@ -225,15 +232,14 @@ def _check_size(size: int, path: str, max_size: int, unit: str) -> None:
         raise GatewayError(Kind.TOO_LARGE, f"{path} has over {max_size} {unit} (the limit)")
 
 
-def _check_unique(names: list[str], path: str) -> set[str]:
-    unique = set(names)
-    if len(unique) != len(names):
-        seen: set[str] = set()
-        for name in names:
-            if name in seen:
-                raise bad_request(f"{path} has '{abbreviated(name)}' twice")
-            seen.add(name)
-    return unique
+def _check_unique(names: list[str], path: str) -> None:
+    if len(set(names)) == len(names):
+        return
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise bad_request(f"{path} has '{abbreviated(name)}' twice")
+        seen.add(name)
 
 
 def read_items(node: Node, path: str, max_items: int, limit_name: str = "tensors") -> list[Node]:
@@ -258,7 +264,7 @@ def read_string(node: Node, path: str) -> str:
 
 
 def check_text_length(characters: int, path: str) -> None:
-    """Raise TOO_LARGE for more than ``MAX_TEXT_CHARACTERS`` of text outside of tensor data."""
+    """Raise TOO_LARGE for more than ``MAX_TEXT_CHARACTERS`` of text outside tensor data."""
     _check_size(characters, path, MAX_TEXT_CHARACTERS, "characters of text")
 
 
@@ -270,8 +276,8 @@ def _check_encodable(text: str, path: str) -> None:
 
 
 def read_plain_object(node: Node, path: str) -> dict[str, Any]:
-    """Return the object ``node`` as plain Python values. Raises BAD_REQUEST, and TOO_LARGE before
-    more than ``MAX_VALUES`` of them are created."""
+    """Return the object ``node`` as plain Python values. Raises BAD_REQUEST, and TOO_LARGE for more
+    than ``MAX_VALUES`` values, before they are created."""
     if isinstance(node, simdjson.Object):
         text: bytes = node.mini  # type: ignore[assignment]  # the stubs say str
         if text.count(b",") >= MAX_VALUES:
@@ -281,8 +287,8 @@ def read_plain_object(node: Node, path: str) -> dict[str, Any]:
             return node.as_dict()
         try:
             values: dict[str, Any] = json.loads(text, object_pairs_hook=_reject_duplicates)
-        except _DuplicateMemberError:  # the next line raises BAD_REQUEST
-            return _plain_members(parse_with_stdlib(text), path)
+        except _DuplicateMemberError:
+            return _plain_members(parse_with_stdlib(text), path)  # raises BAD_REQUEST
         return values
     if isinstance(node, ObjectMembers):
         plain = _plain_members(node, path)
@@ -292,8 +298,7 @@ def read_plain_object(node: Node, path: str) -> dict[str, Any]:
 
 
 def _count_commas(text: bytes) -> int:
-    """Count the commas outside strings in the valid JSON ``text``. No object is created per
-    string."""
+    """Count the commas outside strings in the valid JSON ``text``, without an object per string."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = np.frombuffer(text.translate(None, _NOT_COMMAS), np.uint8)

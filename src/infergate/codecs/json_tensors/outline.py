@@ -1,9 +1,9 @@
 """The outline of a JSON text: its brackets, braces, commas and colons outside strings.
 
-The outline shows whether nested arrays are rectangular, and their shape, in a few passes over bytes
-and without an object per array. Every list of two lists of two elements, such as ``[[1.5, 2], [3,
-4]]``, has the outline ``[[,],[,]]``. A list of one element has the same outline as an empty list.
-Only the number of elements distinguishes the two lists.
+From the outline, ``read_shape`` determines the shape of nested arrays, if they are rectangular, in
+a few passes over bytes and without an object per array. For example, ``[[1.5, 2], [3, 4]]`` has the
+outline ``[[,],[,]]``. A list of one element has the same outline as an empty list. Only the number
+of elements distinguishes the two lists.
 
 *Rule 1.* The text must be valid JSON. For any other text, the results have no meaning.
 """
@@ -16,17 +16,17 @@ from infergate.codecs.json_tensors.json_document import STRING
 
 Shape = tuple[int, ...]
 MAX_DEPTH: Final = 255
-"""Maximum depth of nesting that is measured."""
+"""Maximum number of dimensions that ``read_shape`` finds."""
 _MAX_QUOTES: Final = 1 << 16
-"""Maximum number of quotes around structural characters. A text with more such quotes has no
-outline."""
+"""Maximum number of quotes around strings that contain structural characters. A text with more such
+quotes has no outline."""
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{},:"\\'))
 _BASE64_OBJECT: Final = b"{:}"
 """The outline of an object with one scalar member."""
 
 
 def outline_of(text: bytes) -> bytes | None:
-    """Return the outline of ``text``, or None if it has too many strings with structure."""
+    """Return the outline of ``text``, or None if too many strings contain structural characters."""
     structure = text.translate(None, _NOT_STRUCTURE)
     if b"\\" in structure:
         structure = STRING.sub(b"", text).translate(None, _NOT_STRUCTURE)
@@ -39,9 +39,9 @@ def outline_of(text: bytes) -> bytes | None:
 
 
 def read_shape(outline: bytes, position: int) -> tuple[Shape, int] | None:
-    """Return the shape of the value at ``position`` and the position after the value, or None if
-    the value is neither a scalar, a base64 object nor a rectangular array. The last dimension is 1
-    for arrays of one element and for empty arrays."""
+    """Return the shape of the value at ``position`` and the position after the value. Return None
+    if the value is neither a scalar, a base64 object nor a rectangular array. The last dimension of
+    an empty array is 1, as for an array of one element."""
     if outline[position : position + 1] != b"[":
         if outline[position : position + 1] != b"{":
             return (), position
@@ -65,11 +65,11 @@ def read_shape(outline: bytes, position: int) -> tuple[Shape, int] | None:
 
 
 def _count_commas(outline: bytes, begin: int, step: int) -> int:
-    """Return the number of commas at ``begin`` and every ``step`` characters after it, before
-    another character."""
+    """Return the number of consecutive commas at ``begin``, ``begin + step``, ``begin + 2 * step``
+    and so on."""
     count, part = 0, 64
     while True:
-        # The parts grow, so that the work is bounded by the number of commas.
+        # The parts grow, so that the work is proportional to the number of commas.
         found = outline[begin : begin + part * step : step]
         commas = len(found) - len(found.lstrip(b","))
         count += commas

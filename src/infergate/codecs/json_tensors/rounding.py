@@ -4,6 +4,7 @@ infinity."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -15,26 +16,21 @@ from infergate.core.tensor import bf16_from_float64
 Array: TypeAlias = npt.NDArray[Any]
 
 
-def _to_float32(values: Array) -> Array:
+def _narrow(dtype: str, values: Array) -> Array:
     with np.errstate(over="ignore"):
-        return values.astype("<f4")
-
-
-def _to_float16(values: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return values.astype("<f2")
+        return values.astype(dtype)
 
 
 ROUND: Final[Mapping[Datatype, Callable[[Array], Array]]] = {
     Datatype.FP64: lambda values: values,
-    Datatype.FP32: _to_float32,
-    Datatype.FP16: _to_float16,
+    Datatype.FP32: partial(_narrow, "<f4"),
+    Datatype.FP16: partial(_narrow, "<f2"),
     Datatype.BF16: bf16_from_float64,
 }
 
 
 def infinite_indices(datatype: Datatype, values: Array) -> npt.NDArray[np.intp]:
-    """Return the indices of infinite ``values``."""
+    """Return the indices of the infinite elements of ``values``."""
     if datatype is Datatype.BF16:
         return np.flatnonzero((values & 0x7FFF) == 0x7F80)
     infinite = np.isinf(values)

@@ -1,11 +1,11 @@
 """A JSON object whose members hold rows or columns of tensors.
 
-*Rule 1.* simdjson parses a document. If simdjson rejects the document and ``is_strict`` is not set,
-the standard library parses the document again, because servers and clients write NaN, Infinity and
-bytes that are not UTF-8. Text after the object is then ignored.
+*Rule 1.* simdjson parses a document. If simdjson rejects the document and ``is_strict`` is false,
+the standard library parses the document, because some servers and clients write NaN, Infinity and
+bytes that are not UTF-8. The standard library ignores text after the object.
 
-*Rule 2.* A repeated name in an object is an error, because some servers use the first member, and
-others the last."""
+*Rule 2.* A repeated name in an object is an error, because some servers use the first member and
+others use the last member."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from infergate.codecs.json_tensors.json_document import (
     Node,
     ObjectMembers,
     check_nesting,
+    check_surrogates,
     member_names,
 )
 from infergate.codecs.json_tensors.outline import Shape, outline_of, read_shape
@@ -30,13 +31,13 @@ from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.records import record
 
 _INF: Final = re.compile(r'"(?:[^"\\]++|\\.?)*+"?|\bInf\b', re.DOTALL)
-_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_WHITE_SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 @record
 class JsonValue:
-    """A value of a document, and the value's ``position`` in the document's outline. Without an
-    outline, the shape of the value is unknown."""
+    """A value of a document, and the ``position`` of the value in the document's ``outline``. If
+    ``outline`` is None, the shape of the value is unknown."""
 
     node: Node
     outline: bytes | None = None
@@ -52,8 +53,8 @@ class JsonValue:
 
 
 class OutlineCursor:
-    """Moves through the outline of a document, value by value. After a value without a shape, the
-    cursor ignores the outline, and all further shapes are unknown."""
+    """Moves through the outline of a document, value by value. After the cursor moved over a value
+    without a shape, the shapes of all further values are unknown."""
 
     __slots__ = ("_outline", "_position", "_row", "_row_shapes")
 
@@ -68,7 +69,7 @@ class OutlineCursor:
         self._position += 1
 
     def read(self) -> Shape | None:
-        """Move over a value, and return its shape."""
+        """Move over a value, and return its shape, or None if it is unknown."""
         found = None if self._outline is None else read_shape(self._outline, self._position)
         if found is None:
             self._outline = None
@@ -77,9 +78,9 @@ class OutlineCursor:
         return shape
 
     def read_row(self, count: int) -> tuple[Shape, ...] | None:
-        """Move over an object of ``count`` members, and return the shapes of the members if all are
-        known. Rows often have the same outline as the row before, so their outlines are compared
-        first."""
+        """Move over an object of ``count`` members, and return the shapes of the members, or None
+        if any shape is unknown. Rows often have the same outline as the previous row, so their
+        outlines are compared first."""
         outline, position, shapes = self._outline, self._position, self._row_shapes
         if outline is None:
             return None
@@ -159,23 +160,10 @@ def _parse_leniently(text: bytes, limits: Limits) -> Node:
     except json.JSONDecodeError as error:
         reason = "The document is empty" if not text else error.msg
         raise bad_request(f"JSON Parse error: {reason}. at offset: {error.pos}") from None
-    except ValueError as failure:  # an integer of thousands of digits
+    except ValueError as failure:  # the text has an integer of thousands of digits
         raise bad_request(f"JSON Parse error: {failure}") from None
-    if _SURROGATE.search(decoded):
-        _check_surrogates(root, decoded)
+    check_surrogates(root, decoded)  # an escaped surrogate would be mistaken for a byte
     return root
-
-
-def _check_surrogates(root: Node, decoded: str) -> None:
-    """Raise BAD_REQUEST for an unpaired surrogate, which would be mistaken for a byte."""
-    try:
-        json.dumps(root, ensure_ascii=False).encode()
-        decoded.encode()
-    except UnicodeEncodeError:
-        raise bad_request("the JSON has an unpaired surrogate in a string") from None
-
-
-_WHITE_SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 def is_object(node: Node) -> bool:

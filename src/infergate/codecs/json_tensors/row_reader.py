@@ -2,17 +2,17 @@
 one member per tensor.
 
 The lists have no shapes, and usually no datatypes. The caller takes the datatypes of the inputs
-from the model's metadata. A datatype of None is inferred from the values.
+from the model's metadata. If a datatype is None, it is inferred from the values.
 
-*Rule 1.* The first elements at all levels determine the shape, which ends at an empty list. All
-other lists must have the same shape. Numeric arrays are compared in the document's outline and
-copied as a whole. Only arrays that differ, and strings and booleans, are visited element by
-element.
+*Rule 1.* The first elements at all levels determine the shape. If one of them is an empty list, the
+last dimension is 0. All other lists must match the shape. If the document's outline shows that an
+array is rectangular, and all elements are numbers, simdjson copies the elements. All other arrays
+are visited element by element.
 
 *Rule 2.* Values are not coerced (Rule 1 of ``json_data``). A BYTES element may also be ``{"b64":
 "…"}``.
 
-*Rule 3.* Every error names the tensor, and the instance if the rows are objects.
+*Rule 3.* Every error names the tensor. If the rows are objects, the error also names the row.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ from infergate.core.tensor import (
 RULES: Final = DataRules(
     unicode_errors="surrogateescape", allows_packed_uint8=False, allows_non_finite_text=False
 )
-"""Bytes that are not UTF-8 are kept (``row_document``)."""
+"""The default rules. Bytes that are not UTF-8 are kept (``row_document``)."""
 UNNAMED: Final = "input"
-"""The name of a tensor for which neither the JSON nor the caller has a name."""
+"""The name of a tensor that neither the JSON nor the caller names."""
 _BASE64: Final = "b64"
 _BASE64_TEXT: Final = re.compile(r"[A-Za-z0-9+/]*")
 _LOOKUPS_PER_CONTAINER: Final = 1024
@@ -83,7 +83,7 @@ _OBJECT_TYPES: Final = frozenset({simdjson.Object, ObjectMembers})
 _ARRAY_TYPES: Final = frozenset({simdjson.Array, list})
 _CONTAINER_TYPES: Final = _ARRAY_TYPES | _OBJECT_TYPES
 _ITEMS_AT_ONCE: Final = 4096
-"""The number of items that are read before the lists and objects among them are counted."""
+"""Number of items that are read before the lists and objects among them are counted."""
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 _TYPES_OF_INFERRED: Final[tuple[tuple[Datatype, frozenset[type]], ...]] = (
     (Datatype.FP64, frozenset()),
@@ -92,23 +92,28 @@ _TYPES_OF_INFERRED: Final[tuple[tuple[Datatype, frozenset[type]], ...]] = (
     (Datatype.FP64, frozenset({int, float, NonFiniteLiteral})),
     (Datatype.BYTES, _OBJECT_TYPES | {str}),
 )
-"""The datatypes that can be inferred, each with the types of the values that it can hold. The first
-datatype that can hold all values is used."""
+"""The datatypes that can be inferred, with the types of their values. The inferred datatype is the
+first that can hold all values."""
 
 InputTypes = Mapping[str, Datatype | None]
-"""The datatypes of a model's inputs by name. A datatype of None is inferred from the values as
-BOOL, INT64, FP64 or BYTES."""
+"""The datatypes of a model's inputs by name. If a datatype is None, it is inferred from the values
+as BOOL, INT64, FP64 or BYTES."""
+
+
+def known_datatype(tensor: TensorMetadata) -> Datatype:
+    """Return the datatype of ``tensor``. Raises UNSUPPORTED for an unknown datatype."""
+    datatype = DATATYPES_BY_NAME.get(tensor.datatype)
+    if datatype is None:
+        raise GatewayError(
+            Kind.UNSUPPORTED,
+            f"tensor '{tensor.name}': unknown datatype '{abbreviated(tensor.datatype)}'",
+        )
+    return datatype
 
 
 def input_types(tensors: Sequence[TensorMetadata]) -> dict[str, Datatype]:
     """Return the datatypes of ``tensors``. Raises UNSUPPORTED for an unknown datatype."""
-    for tensor in tensors:
-        if tensor.datatype not in DATATYPES_BY_NAME:
-            raise GatewayError(
-                Kind.UNSUPPORTED,
-                f"tensor '{tensor.name}': unknown datatype '{abbreviated(tensor.datatype)}'",
-            )
-    return {tensor.name: DATATYPES_BY_NAME[tensor.datatype] for tensor in tensors}
+    return {tensor.name: known_datatype(tensor) for tensor in tensors}
 
 
 _Values = tuple[Shape, Array | list[Node]]
@@ -117,9 +122,9 @@ _Values = tuple[Shape, Array | list[Node]]
 
 @dataclass(slots=True)
 class _Column:
-    """The values of a tensor, read row by row. ``parts`` are arrays and lists of JSON values. If
-    the rows are objects, ``key`` is the name of the member that holds them, and ``shape`` is the
-    shape of the tensor's value in each row."""
+    """The values of a tensor, which are added row by row. ``parts`` are arrays and lists of JSON
+    values. If the rows are objects, ``key`` is the name of the member that holds the rows, and
+    ``shape`` is the shape of the tensor's value in each row."""
 
     name: str
     datatype: Datatype | None
@@ -129,7 +134,6 @@ class _Column:
     parts: list[Array | list[Node]] = field(default_factory=list)
 
     def add(self, values: Array | list[Node]) -> None:
-        """Add the values of a row."""
         last = self.parts[-1] if self.parts else None
         if isinstance(values, list) and isinstance(last, list):
             last += values
@@ -137,7 +141,7 @@ class _Column:
             self.parts.append(values)
 
     def inferred(self) -> Datatype:
-        """Return the datatype of the values. Raises BAD_REQUEST."""
+        """Return the datatype that is inferred from the values. Raises BAD_REQUEST."""
         types: set[type] = set()
         for part in self.parts:
             if isinstance(part, list):
@@ -166,7 +170,7 @@ class _Column:
         return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
     def _label(self, first: int, index: int) -> str:
-        """Return the description of the element at ``first`` + ``index``."""
+        """Describe the element at ``first`` + ``index``, for error messages."""
         index += first
         if not self.key:
             return element_label(self.name, index)
@@ -194,8 +198,8 @@ class _Column:
 class RowReader:
     """Reads the tensors of one message.
 
-    ``inputs`` are the inputs of the model, or None if the inputs are unknown. In this case, the
-    JSON names the inputs, or the only input is called :data:`UNNAMED`."""
+    ``inputs`` are the inputs of the model, or None if they are unknown. If they are unknown, the
+    JSON names the inputs, or the only input has the name :data:`UNNAMED`."""
 
     def __init__(self, inputs: InputTypes | None, limits: Limits, rules: DataRules = RULES) -> None:
         self._inputs: Final = inputs
@@ -209,8 +213,8 @@ class RowReader:
 
     def read_instances(self, value: JsonValue, key: str = "instances") -> tuple[Tensor, ...]:
         """Return the tensors of the rows in ``value``, a member named ``key``. The first dimension
-        of each tensor is the number of rows. Raises BAD_REQUEST, TOO_LARGE, UNSUPPORTED, and
-        NeedsOffloadError on the event loop."""
+        of each tensor is the number of rows. Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError
+        on the event loop."""
         node = value.node
         if not is_array(node):
             raise bad_request(f"Expecting '{key}' to be an list/array")
@@ -232,7 +236,7 @@ class RowReader:
         return next(iter(self._inputs.items()))
 
     def _read_objects(self, value: JsonValue, key: str) -> tuple[Tensor, ...]:
-        """Read rows that are objects, which name the inputs."""
+        """Read rows that are objects, whose members have the names of the inputs."""
         count = len(value.node)
         inputs = self._inputs
         if inputs is None:
@@ -275,7 +279,8 @@ class RowReader:
         )
 
     def _row_members(self, row: Node, path: str, cursor: OutlineCursor) -> dict[str, _Values]:
-        """Return the members of ``row``, which is at ``cursor``, and move over it."""
+        """Return the members of ``row``, which is at ``cursor``, and move ``cursor`` over the
+        row."""
         size = len(row)
         value = cursor.value(row)
         shapes = cursor.read_row(size)
@@ -284,24 +289,26 @@ class RowReader:
                 nodes = row.as_dict()
                 if len(nodes) == size:
                     pairs = zip(nodes.items(), shapes, strict=True)
-                    return {name: self._small(name, node, shape) for (name, node), shape in pairs}
+                    return {
+                        name: self._read_small(name, node, shape) for (name, node), shape in pairs
+                    }
             # Each look-up walks the object.
             self._count_containers(size * size // _LOOKUPS_PER_CONTAINER, path)
             types = self._inputs or {}
             return {
-                name: self._values(name, types.get(name), member)
+                name: self._read_values(name, types.get(name), member)
                 for name, member in read_members(value, path, member_names(row, path)).items()
             }
         except GatewayError as error:
             raise error.reworded(f"{path}: {error.public}") from None
 
-    def _small(self, name: str, node: Node, shape: Shape) -> _Values:
-        """Return the elements of ``node``, which consists of Python objects."""
+    def _read_small(self, name: str, node: Node, shape: Shape) -> _Values:
+        """Return the shape and the elements of ``node``, which consists of Python objects."""
         if not shape:
             return (), [node]
         if len(shape) == 1 and len(node) == shape[0]:
             return shape, node
-        return self._walk(name, node)
+        return self._walk_lists(name, node)
 
     # ---- columns
 
@@ -329,13 +336,12 @@ class RowReader:
     # ---- values
 
     def _read(self, name: str, datatype: Datatype | None, value: JsonValue) -> Tensor:
-        """Return the tensor ``name`` in ``value``."""
-        shape, values = self._values(name, datatype, value)
+        shape, values = self._read_values(name, datatype, value)
         column = _Column(name, datatype, self._rules, shape=shape)
         column.add(values)
         return self._finish(column, shape)
 
-    def _values(self, name: str, datatype: Datatype | None, value: JsonValue) -> _Values:
+    def _read_values(self, name: str, datatype: Datatype | None, value: JsonValue) -> _Values:
         """Return the shape of ``value``, and its elements as an array or as JSON values."""
         node = value.node
         if not is_array(node):
@@ -347,9 +353,9 @@ class RowReader:
                 copied = _copy_regular(candidate, node, shape)
                 if copied is not None:
                     return copied
-        return self._walk(name, node)
+        return self._walk_lists(name, node)
 
-    def _walk(self, name: str, node: Node) -> _Values:
+    def _walk_lists(self, name: str, node: Node) -> _Values:
         """Return the shape of ``node`` and its elements, visiting every list."""
         sizes: list[int] = []
         first = node
@@ -385,8 +391,8 @@ class RowReader:
         return shape, values
 
     def _items(self, name: str, lists: list[Node]) -> list[Node]:
-        """Return the items of ``lists``. Each list or object becomes a Python object, so they are
-        counted while they are read."""
+        """Return the items of ``lists``. Lists and objects are counted while they are read, because
+        each of them becomes a Python object."""
         items: list[Node] = []
         unread = chain.from_iterable(lists)
         while part := list(islice(unread, _ITEMS_AT_ONCE)):
@@ -398,7 +404,6 @@ class RowReader:
         return items
 
     def _finish(self, column: _Column, shape: Shape) -> Tensor:
-        """Return the tensor of all values of ``column``."""
         name = column.name
         datatype = column.datatype or column.inferred()
         if datatype is Datatype.BYTES:
@@ -420,7 +425,7 @@ class RowReader:
         check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)
 
     def _count_objects(self, count: int, owner: str) -> None:
-        """Count objects that may be base64, which are limited like other elements of BYTES."""
+        """Count objects that may be base64. They are limited like other elements of BYTES."""
         self._objects += count
         if self._objects > MAX_BYTES_ELEMENTS:
             raise GatewayError(
@@ -436,19 +441,19 @@ class RowReader:
 
 
 def _is_small(shapes: tuple[Shape, ...]) -> bool:
-    """Return whether values of ``shapes`` have so few elements that each becomes an object."""
+    """Return whether values of ``shapes`` have so few elements that each may become an object."""
     return not any(shapes) or sum(map(math.prod, shapes)) <= _MAX_SMALL_ROW
 
 
 def _copy_regular(datatype: Datatype, node: Node, shape: Shape) -> tuple[Shape, Array] | None:
-    """Return the numbers of ``node``, whose outline has ``shape``, or None if the numbers must be
-    visited one by one."""
+    """Return the shape and the numbers of ``node``, whose outline has ``shape``. Return None if the
+    elements must be visited one by one."""
     values = copy_numbers(datatype, node) if isinstance(node, simdjson.Array) else None
     if values is None:
         return None
     if values.size == math.prod(shape):
         return shape, values
-    if values.size == 0 and shape[-1] == 1:  # the outline does not tell [] from [1]
+    if values.size == 0 and shape[-1] == 1:  # the outlines of [] and [1] are equal
         return (*shape[:-1], 0), values
     return None
 
@@ -459,7 +464,8 @@ def _path(index: int, shape: Shape) -> str:
 
 
 def _base64_text(node: Node) -> str | None:
-    """Return the string in ``node``, an object, if it has only a string named b64."""
+    """Return the string in the object ``node``, or None if ``node`` has any member except a string
+    named b64."""
     if len(node) != 1:
         return None
     name, text = next(iter(node)) if isinstance(node, ObjectMembers) else _only_member(node)
@@ -472,8 +478,8 @@ def _only_member(node: Node) -> tuple[str, Node]:
 
 
 def _decode_base64(node: Node) -> bytes | None:
-    """Return the bytes in a base64 object, or None. White space, missing padding and dots as
-    padding are accepted."""
+    """Return the bytes in ``node``, or None if it is not a base64 object. White space, missing
+    padding and dots as padding are accepted."""
     text = _base64_text(node)
     if text is None:
         return None

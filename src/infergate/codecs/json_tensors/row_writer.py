@@ -29,26 +29,26 @@ from infergate.core.tensor import Tensor, unpack_bytes
 
 _SPELLING: Final = NON_FINITE_SPELLINGS["literal"]
 Spelling = tuple[bytes, bytes, bytes]
-"""NaN, Infinity and -Infinity in JSON."""
+"""The JSON of NaN, infinity and negative infinity."""
 _MAX_EMPTY_LISTS: Final = 1 << 16
-"""The maximum number of lists in a tensor without elements. Its shape alone could require any
-number of lists."""
+"""Maximum number of lists in a tensor without elements. The shape of such a tensor could require
+any number of lists."""
 MAX_LIST_COST: Final = 1 << 26
-"""The maximum number of inner lists times dimensions of a tensor. orjson writes this many in about
-a second, or in 4 s if there are only two dimensions."""
+"""Maximum product of the numbers of inner lists and dimensions of a tensor. For this product,
+orjson takes about a second, or 4 s if there are only two dimensions."""
 _CHEAP_DIMENSIONS: Final = 8
 _BINARY_SUFFIX: Final = "_bytes"
 _ROWS_AT_ONCE: Final = 4096
-"""The number of rows of several tensors that are converted to Python objects at a time."""
+"""Number of rows of several tensors that are converted to Python objects at the same time."""
 
 
 def write_columns(
     tensors: Sequence[Tensor], *, is_named: bool | None = None, spelling: Spelling = _SPELLING
 ) -> bytes:
-    """Return ``tensors`` as the value of ``inputs`` or ``outputs``: the elements of the only
-    tensor, or an object with a member per tensor. ``is_named`` is True for an object, False for the
-    only tensor's elements, or None for an object only if there are several tensors. ``spelling`` is
-    the text of NaN and of the infinities. Raises TOO_LARGE."""
+    """Return ``tensors`` as the JSON of ``inputs`` or ``outputs``. If ``is_named`` is True, the
+    JSON is an object with a member per tensor. If it is False, the JSON is the elements of the only
+    tensor. If it is None, the JSON is an object unless there is exactly one tensor. ``spelling`` is
+    the JSON of NaN, infinity and negative infinity. Raises TOO_LARGE."""
     if is_named is None:
         is_named = len(tensors) != 1
     if not is_named:
@@ -59,9 +59,9 @@ def write_columns(
 def write_rows(
     tensors: Sequence[Tensor], *, is_named: bool | None = None, spelling: Spelling = _SPELLING
 ) -> bytes:
-    """Return ``tensors`` as the value of ``instances`` or ``predictions``: the rows of the only
-    tensor, or an object per row. If ``is_named`` is True, rows are always objects. Raises
-    BAD_REQUEST if the first dimensions differ, and TOO_LARGE."""
+    """Return ``tensors`` as the JSON of ``instances`` or ``predictions``. The JSON has an object
+    per row or, if there is only one tensor and ``is_named`` is not True, the rows of that tensor.
+    Raises BAD_REQUEST if the first dimensions differ, and TOO_LARGE."""
     count = check_rows(tensors)
     if len(tensors) == 1 and not is_named:
         return _dumps(_nested(tensors[0], spelling))
@@ -92,8 +92,8 @@ def check_rows(tensors: Sequence[Tensor]) -> int:
 
 
 def nesting_cost(tensors: Sequence[Tensor]) -> int:
-    """Return the size of ``tensors`` in bytes, plus the cost of their inner lists. A list takes
-    longer to write the more dimensions the tensor has."""
+    """Return the size of ``tensors`` in bytes, plus the cost of their inner lists. The cost of a
+    list grows with the number of the tensor's dimensions."""
     return sum(
         len(t.data) + _inner_lists(t.shape) * (2 + len(t.shape) // _CHEAP_DIMENSIONS)
         for t in tensors
@@ -110,7 +110,7 @@ def row_cost(tensors: Sequence[Tensor]) -> int:
 
 
 def have_rows(tensors: Sequence[Tensor]) -> bool:
-    """Return whether ``tensors`` have the same number of rows."""
+    """Return whether all ``tensors`` have rows, and the same number of rows."""
     counts = {tensor.shape[:1] for tensor in tensors}
     return len(counts) == 1 and () not in counts
 
@@ -125,7 +125,7 @@ def _inner_lists(shape: tuple[int, ...]) -> int:
 
 
 def row_size_bounds(tensors: Sequence[Tensor]) -> tuple[int, int]:
-    """Return the minimum and maximum size of ``tensors`` in bytes as nested lists."""
+    """Return the minimum and maximum size in bytes of ``tensors`` as nested lists in JSON."""
     low, high = json_size_bounds(tensors)
     lists = sum(3 * len(tensor.shape) * math.prod(tensor.shape) for tensor in tensors)
     names = sum(len(tensor.name) + 4 for tensor in tensors) * max(
@@ -135,7 +135,7 @@ def row_size_bounds(tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def _array(tensor: Tensor) -> Any:
-    """Return the elements as an array of the tensor's shape; elements of BYTES are objects that
+    """Return the elements as an array of the tensor's shape. Elements of BYTES are objects that
     orjson can write. Raises TOO_LARGE."""
     shape = tensor.shape
     if not len(tensor.data) and 0 in shape:
@@ -156,11 +156,11 @@ def _array(tensor: Tensor) -> Any:
     is_binary = tensor.name.endswith(_BINARY_SUFFIX)
     elements = list(unpack_bytes(tensor.data))
     array = np.empty(len(elements), np.object_)
-    array[:] = [_text(element, is_binary=is_binary) for element in elements]
+    array[:] = [_element_value(element, is_binary=is_binary) for element in elements]
     return array.reshape(shape)
 
 
-def _text(element: bytes, *, is_binary: bool) -> Any:
+def _element_value(element: bytes, *, is_binary: bool) -> Any:
     if not is_binary:
         try:
             return element.decode()
@@ -170,7 +170,6 @@ def _text(element: bytes, *, is_binary: bool) -> Any:
 
 
 def _nested(tensor: Tensor, spelling: Spelling) -> Any:
-    """Return the elements as an object that orjson can write."""
     array = _array(tensor)
     if array.dtype == np.object_:
         return array.tolist()
@@ -180,7 +179,6 @@ def _nested(tensor: Tensor, spelling: Spelling) -> Any:
 
 
 def _row_values(array: Any, spelling: Spelling) -> Sequence[Any]:
-    """Return the rows of ``array`` as objects that orjson can write."""
     if array.dtype == np.object_:
         return array.tolist()  # type: ignore[no-any-return]
     if array.dtype.kind == "f" and not np.isfinite(array).all():

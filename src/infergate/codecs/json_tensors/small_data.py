@@ -1,7 +1,7 @@
 """Converts a few elements between JSON and the canonical layout with ``struct``.
 
-This is faster than numpy, whose calls take 1 to 3 µs (docs/decisions/0016-small-json-reader.md).
-The result equals the result of ``json_data``, or is None if the results might differ."""
+This is faster than numpy, whose calls take 1 to 3 µs (docs/decisions/0016-small-json-reader.md). If
+the result might differ from the result of ``json_data``, it is None."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _STRUCT_CODES: Final = {
     Datatype.FP32: "f",
     Datatype.FP64: "d",
 }
-"""``struct`` format codes. Packing rounds FP32 like ``rounding``, and rejects overflow."""
+"""The ``struct`` format code of each datatype. Packing rounds FP32 like ``rounding``, and rejects
+overflow."""
 
 # ---- reading ------------------------------------------------------------------------------------
 
@@ -63,7 +64,8 @@ _LIST_TYPES: Final = frozenset({list})
 def read_small_data(
     datatype_name: str, count: int, data: list[Any]
 ) -> tuple[Datatype, bytes] | None:
-    """Pack ``count`` elements, flat or nested, as parsed by orjson.
+    """Return the datatype and the canonical data of ``data``, a flat or nested list from orjson
+    with ``count`` elements. Return None if ``json_data`` must read the elements.
 
     orjson parses integers over 64 bits as the nearest floats, which float datatypes accept.
     """
@@ -89,7 +91,8 @@ def read_small_data(
 
 
 def write_small_data(tensor: Tensor) -> Any:
-    """Return the elements of ``tensor``, which is not BYTES, as a flat list that orjson writes."""
+    """Return the elements of ``tensor``, which is not BYTES, as a flat list that orjson can write.
+    Return None if ``json_data`` must write the elements."""
     data = tensor.data
     code = _STRUCT_CODES.get(tensor.datatype)
     if code is None:

@@ -41,6 +41,10 @@ from infergate.codecs.v2_grpc.infer_response import (
 from infergate.codecs.v2_grpc.methods import BY_PATH, HEALTH, INFER, OPERATIONS, STREAM, method_of
 from infergate.codecs.v2_grpc.tensors import describe_error, typed_cost
 from infergate.codecs.v2_grpc.validated_heads import (
+    ID,
+    MODEL,
+    OUTPUTS,
+    VERSION,
     PassThroughHeads,
     RequestHeads,
     ResponseHeads,
@@ -56,24 +60,19 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 
-# These are fields 1 to 3 of both ModelInfer messages. Requests about a model have fields 1 and 2.
-_MODEL: Final = 1
-_VERSION: Final = 2
-_ID: Final = 3
-# Field of ModelInferResponse.
-_OUTPUTS: Final = 5
 _MAX_REQUEST_BYTES: Final = 64 * KIB
-"""Maximum size of a request other than an inference, in bytes."""
+"""Maximum size in bytes of a request that can hold neither tensors nor files."""
 _MAX_REQUEST_FIELDS: Final = 24 * KIB
 """Maximum number of fields of a request other than an inference, and of a response about one
 model."""
 _MAX_FILES: Final = 4096
 MAX_RESPONSE_BYTES: Final = 8 * MIB
-"""Maximum size of a response other than to an inference, in bytes. A model takes 1 to 4 KiB."""
+"""Maximum size in bytes of a response to a request other than an inference. A model takes 1 to 4
+KiB."""
 MAX_RESPONSE_FIELDS: Final = 131072
 """Maximum number of fields of a response about all models. Each model has up to 100 fields."""
 _ABOUT_ALL_MODELS: Final = frozenset({messages.ModelIndexRequest, messages.ModelStatisticsRequest})
-_NAMES: Final = frozenset({_MODEL, _VERSION, _ID})
+_NAMES: Final = frozenset({MODEL, VERSION, ID})
 _WRITERS: Final[dict[str, Callable[[InferResponse], Sequence[Buffer]]]] = {
     "raw": write_raw,
     "typed": write_typed_where_possible,
@@ -85,8 +84,8 @@ class _SharedRequest(RpcRequest):
 
 
 class V2Grpc:
-    """The codec. `contents` ("raw" or "typed") is the form of tensors in responses to clients.
-    `stream` ("triton" or "plain") is the form of stream messages to clients."""
+    """The V2 gRPC codec. `contents` ("raw" or "typed") is the form of tensors in responses to
+    clients. `stream` ("triton" or "plain") is the form of stream messages to clients."""
 
     name: str = "v2-grpc"
     capabilities: Capabilities = Capabilities(
@@ -105,7 +104,7 @@ class V2Grpc:
         self._options: Final = (contents, stream)
         self._is_plain: Final = stream == "plain"
         self._write_response: Final = _WRITERS[contents]
-        # In a response that passes through, tensors keep the form that the backend chose.
+        # Responses that pass through have raw contents.
         self.can_pass_through: bool = contents == "raw"
         self._request_heads: Final = RequestHeads()
         self._response_heads: Final = ResponseHeads()
@@ -117,18 +116,18 @@ class V2Grpc:
     # ---- for clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Return the operation and the names. Only top-level fields are read."""
-        operation = OPERATIONS.get(wire.method) or _operation(wire)
+        """Return the operation and the names. Read only top-level fields of inferences."""
+        operation = OPERATIONS.get(wire.method) or _operation_of(wire)
         if operation is InferRequest:
             split = self._request_heads.find(wire)
             if split and split.head:
                 return split.head.summary
-            names = _strings(
-                join_parts(wire.message), frozenset({_MODEL, _VERSION}), MAX_NAME_BYTES
+            names = _read_names(
+                join_parts(wire.message), frozenset({MODEL, VERSION}), MAX_NAME_BYTES
             )
-            if not names.get(_MODEL):
+            if not names.get(MODEL):
                 raise bad_request("model_name is missing")
-            return RequestSummary(operation, names[_MODEL], names.get(_VERSION, ""))
+            return RequestSummary(operation, names[MODEL], names.get(VERSION, ""))
         if BY_PATH[wire.method].holds_files:
             return RequestSummary(operation, _read_model_name(join_parts(wire.message)))
         parsed_operation = self.parse_request(wire, DEFAULT_LIMITS).operation
@@ -139,9 +138,7 @@ class V2Grpc:
         )
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
-        """Parse any request. Raises UNSUPPORTED for an unknown method, BAD_REQUEST, and
-        TOO_LARGE."""
-        if _operation(wire) is InferRequest:
+        if _operation_of(wire) is InferRequest:
             request = self._read_inference(wire, limits)
             return stream_messages.without_stream_parameter(request)
         method = BY_PATH[wire.method]
@@ -170,7 +167,6 @@ class V2Grpc:
         return validated.request
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> RpcResponse:
-        """Build the response, with raw or typed tensors according to the codec's options."""
         operation = type(parsed.operation)
         try:
             if operation is InferRequest and isinstance(response, InferResponse):
@@ -187,7 +183,6 @@ class V2Grpc:
             raise GatewayError(Kind.UNSUPPORTED, f"V2 gRPC: {describe_error(error)}") from None
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
-        """Build the status for `error`. It is the same for every method."""
         del wire
         return errors.build_error(error)
 
@@ -196,7 +191,7 @@ class V2Grpc:
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        """Build a request. Tensors are always raw, which every server accepts."""
+        """Build a request with raw tensors, which every server accepts."""
         del model
         try:
             if isinstance(operation, InferRequest):
@@ -206,10 +201,7 @@ class V2Grpc:
                 raise GatewayError(
                     Kind.UNSUPPORTED, f"V2 gRPC has no method for {type(operation).__name__}"
                 )
-            if method.needs_profile:
-                message = method.write_request(operation, profile)
-            else:
-                message = method.write_request(operation)
+            message = method.write_request(operation, profile)
             return RpcRequest(method.path, (message.SerializeToString(deterministic=True),))
         except ValueError as error:
             raise bad_request(f"V2 gRPC: {describe_error(error)}") from None
@@ -217,7 +209,7 @@ class V2Grpc:
     def build_alternative_request(
         self, operation: Operation, error_kind: Kind
     ) -> RpcRequest | None:
-        """Use the gRPC health service instead if a server does not implement ServerReady."""
+        """Build a gRPC health check if the server does not implement ServerReady."""
         use_health_service = (
             isinstance(operation, messages.ServerReadyRequest) and error_kind is Kind.UNSUPPORTED
         )
@@ -255,7 +247,6 @@ class V2Grpc:
     # ---- streams
 
     def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> RpcResponse:
-        """Build one response of a stream, with tensors as in `build_response`."""
         if self._is_plain:
             return self.build_response(response, parsed)
         return stream_messages.wrap(
@@ -274,13 +265,13 @@ class V2Grpc:
         return stream_messages.build_error(error, wire)
 
     def streams_need_metadata(self, profile: Profile) -> bool:
-        """Return whether the server's model metadata reports decoupled models, as Triton's does."""
         return profile.reports_decoupled
 
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest | None:
-        """Build a streaming request, or return None if a unary inference is sufficient."""
+        """Build a request for ModelStreamInfer, or return None for a Triton model that is not
+        decoupled, because a unary inference returns its only response."""
         if profile.reports_decoupled and model is not None and model.decoupled is False:
             return None
         return RpcRequest(STREAM, self.build_request(operation, profile).message)
@@ -292,19 +283,18 @@ class V2Grpc:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse | None:
-        """Parse a stream message. The message's fields determine its form."""
         del model
         if wire.code:
             raise_status(wire)
-        if not wire.message:  # only metadata
+        if not wire.message:  # the backend sent only gRPC metadata
             return None
         return stream_messages.read_response(join_parts(wire.message), limits, operation)
 
     # ---- the same protocol on both sides
 
     def validate(self, wire: RpcRequest, limits: Limits) -> RpcRequest:
-        """Check everything that `parse_request` checks, and drop empty typed contents if there are
-        raw contents."""
+        """Validate `wire` as `parse_request` does. If there are raw contents, drop empty typed
+        contents."""
         if OPERATIONS.get(wire.method) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
@@ -323,7 +313,6 @@ class V2Grpc:
         return RpcRequest(wire.method, message, wire.metadata)
 
     def sequence_of(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
-        """Read the sequence id from the request's own parameters."""
         split = self._request_heads.find(wire)
         head = split and split.head and split.head.validated
         if head and head.limits is limits:
@@ -334,7 +323,6 @@ class V2Grpc:
             raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
 
     def priority_of(self, wire: RpcRequest) -> int:
-        """Read the priority from the request's own parameters."""
         if OPERATIONS.get(wire.method) is not InferRequest:
             return 0
         split = self._request_heads.find(wire)
@@ -348,8 +336,8 @@ class V2Grpc:
     ) -> RpcRequest | None:
         """Replace model and version, and drop the client's metadata.
 
-        Return None if the request contains a classification that the server may not support, or if
-        tensors are in shared memory, because the gateway must check their regions.
+        Return None if the request asks for classes and the server may not support classification,
+        or if any tensor is in shared memory, because the gateway must check its region.
         """
         if isinstance(wire, _SharedRequest):
             return None
@@ -368,15 +356,15 @@ class V2Grpc:
         try:
             if not profile.supports_classification and requests_classes(message):
                 return None
-            rest = remove_fields(message, frozenset({_MODEL, _VERSION}), MAX_FIELDS)
+            rest = remove_fields(message, frozenset({MODEL, VERSION}), MAX_FIELDS)
         except MalformedMessageError as error:
             raise bad_request(f"the ModelInferRequest cannot be read: {error}") from None
-        return RpcRequest(wire.method, [_name_fields({_MODEL: model, _VERSION: version}), *rest])
+        return RpcRequest(wire.method, [_name_fields({MODEL: model, VERSION: version}), *rest])
 
     def rewrite_response(
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """Replace names and id as needed, and replace typed contents with raw contents."""
+        """Replace differing names and ids, and replace typed contents with raw contents."""
         if wire.code:
             raise_status(wire)
         # The specification says: "If specified, this identifier must be returned". MLServer
@@ -387,9 +375,9 @@ class V2Grpc:
         if sent is not None:
             request_id = sent.split.id
         else:
-            request_id = _strings(
-                join_parts(request.message), frozenset({_ID}), MAX_HEAD_BYTES
-            ).get(_ID, "")
+            request_id = _read_names(
+                join_parts(request.message), frozenset({ID}), MAX_HEAD_BYTES
+            ).get(ID, "")
         split = self._pass_through_heads.find(wire.message, limits)
         if split is not None:
             if not model and not version and split.split.id == request_id:
@@ -403,9 +391,9 @@ class V2Grpc:
                 message = join_parts(wire.message)
             names = read_strings(message, _NAMES, max_fields(limits), MAX_HEAD_BYTES)
             new_names = {
-                number: text for number, text in ((_MODEL, model), (_VERSION, version)) if text
+                number: text for number, text in ((MODEL, model), (VERSION, version)) if text
             }
-            new_names[_ID] = request_id
+            new_names[ID] = request_id
             changed = {n: text for n, text in new_names.items() if text != names.get(n, "")}
             if not changed:
                 return RpcResponse(wire.message)
@@ -418,28 +406,28 @@ class V2Grpc:
 
 
 class _TypedV2Grpc(BinaryEstimates, V2Grpc):
-    """The codec of a listener with typed responses, which are written element by element."""
+    """The codec of a listener whose responses have typed contents, which are written element by
+    element."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _TypedV2Grpc, self._options
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:  # noqa: ARG002
-        """Return the cost of writing the outputs, in bytes of JSON."""
         return typed_cost(response.outputs) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the minimum and maximum size. An integer takes up to 10 bytes."""
-        return 0, 10 * self.response_text_bytes(response, parsed)
+        max_bytes = 10 * self.response_text_bytes(response, parsed)  # a varint takes up to 10 bytes
+        return 0, max_bytes
 
 
-def _operation(wire: RpcRequest) -> type[Operation]:
+def _operation_of(wire: RpcRequest) -> type[Operation]:
     operation = OPERATIONS.get(wire.method)
     if operation is None:
         raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not served")
     return operation
 
 
-def _strings(message: Buffer, numbers: frozenset[int], max_bytes: int) -> dict[int, str]:
+def _read_names(message: Buffer, numbers: frozenset[int], max_bytes: int) -> dict[int, str]:
     try:
         return read_strings(message, numbers, MAX_FIELDS, max_bytes)
     except MalformedMessageError as error:
@@ -448,7 +436,7 @@ def _strings(message: Buffer, numbers: frozenset[int], max_bytes: int) -> dict[i
 
 def _read_model_name(message: Buffer) -> str:
     """Read the model name from a message with up to `_MAX_FILES` files. The message is not parsed,
-    because the protobuf runtime takes up to twenty times the size of small files."""
+    because the protobuf runtime would allocate up to twenty times the size of small files."""
     try:
         return repository.read_name(message, _MAX_FILES)
     except MalformedMessageError as error:
@@ -464,7 +452,7 @@ def _may_be_typed(message: Buffer, limits: Limits) -> bool:
     numbers = {
         f.number for f in scan_fields(message, max_fields(limits)) if f.wire_type == DELIMITED
     }
-    return _OUTPUTS in numbers and RAW_FIELD not in numbers
+    return OUTPUTS in numbers and RAW_FIELD not in numbers
 
 
 def create(options: Mapping[str, Any]) -> V2Grpc:

@@ -1,8 +1,8 @@
 """Derives the kind of an error in a stream from Triton's text, because stream errors have no code.
 
-Only errors that Triton reports before it runs a model are recognized. Any other text is a failure
-of the server. The texts come from Triton 2.51: the same requests were sent through ModelInfer,
-which also returns the code, and through ModelStreamInfer."""
+Only errors that Triton reports before it runs a model are recognized. Any other text counts as a
+failure of the server. The texts are from Triton 2.51. The codes are from ModelInfer, to which the
+same requests were sent."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _BAD_REQUEST: Final = (
     ("inference request to model '", "' must specify "),
     ("inference request for sequence ", " must specify the START flag "),
 )
-"""The start of an error text, and a part that must follow anywhere after the start."""
+"""The start of each error text, and a part that the text must also contain."""
 
 
 def kind_of(text: str, request_id: str) -> Kind:
-    """Return the kind of the error `text` to the request with the id `request_id`."""
+    """Return the kind of the error `text`, the response to the request with the id `request_id`."""
     text = text.removeprefix(f"[request id: {request_id or _NO_ID}] ")
     if text.startswith(_NOT_FOUND):
         return Kind.NOT_FOUND

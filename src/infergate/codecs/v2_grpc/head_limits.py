@@ -1,9 +1,10 @@
-"""Cuts typed contents out of a message, and limits the rest of it before protobuf parses it.
+"""Cuts typed contents out of a message, and limits the rest of the message before protobuf parses
+it.
 
-The protobuf runtime can take up to twenty times the size of a message, because an empty string
-takes two bytes in the message and a dimension takes one byte. Fields are counted over the whole
-message. `MAX_HEAD_BYTES` limits costs that no count covers, such as a parameter that is repeated
-many times."""
+The protobuf runtime can allocate up to twenty times the size of a message, because an empty string
+takes two bytes in the message and a dimension takes one byte. The number of fields of the complete
+message is limited. `MAX_HEAD_BYTES` limits other costs, such as a parameter that is repeated many
+times."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from infergate.core.limits import KIB, MIB, Limits, check_loop_cost
 from infergate.core.tensor import Buffer
 
 MAX_FIELDS: Final = 24 * KIB
-"""Maximum number of fields of one message that are read. Reading them takes at most 50 ms of CPU
-time."""
+"""Maximum number of fields of a message. Reading this many fields takes up to 50 ms of CPU time."""
 MIN_MAX_FIELDS: Final = 16
-"""The smallest result of `max_fields`."""
+"""The minimum result of `max_fields`."""
 MAX_HEAD_BYTES: Final = 4 * MIB
-"""Maximum size of a message without its tensors' data. Parsing takes about 6 ms per MiB."""
+"""Maximum size in bytes of a message without its tensors' data. Parsing takes about 6 ms per
+MiB."""
 
 _HEAD_ON_LOOP: Final = MIB
 _TENSORS: Final = 5
@@ -39,7 +40,7 @@ _REQUESTED_OUTPUTS: Final = 6
 _SHAPE: Final = 3
 _CONTENTS: Final = 5
 _DIMENSION_BYTES: Final = 10
-"""The size of the longest varint."""
+"""The size in bytes of the longest varint."""
 
 
 def max_fields(limits: Limits) -> int:
@@ -49,8 +50,8 @@ def max_fields(limits: Limits) -> int:
 
 
 def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedContents]]:
-    """Return `head` without typed contents, and the typed contents of each description as views.
-    Raises MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`."""
+    """Return `head` without typed contents, and views of the typed contents of each tensor. Raises
+    MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`."""
     budget = field_budget(MAX_FIELDS, limits)
     view = memoryview(head)
     kept_parts: list[Buffer] = []
@@ -89,7 +90,8 @@ def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedConten
 def _split_description(
     index: int, description: memoryview, limits: Limits, budget: FieldBudget
 ) -> tuple[list[memoryview], list[memoryview]]:
-    """Return the typed contents of tensor `index`, and the rest of its description."""
+    """Return the typed contents in `description`, which describes tensor `index`, and the rest of
+    `description`."""
     contents: list[memoryview] = []
     rest: list[memoryview] = []
     kept_from = shape = 0

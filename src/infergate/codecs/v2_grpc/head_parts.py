@@ -1,9 +1,9 @@
-"""Assembles message heads from cached parts, which is much faster than protobuf
+"""Assembles message heads from cached parts, because this is much faster than the protobuf runtime
 (docs/decisions/0018).
 
-Each part is written by the protobuf runtime, and parts are joined in the order of their field
-numbers, so the result equals what the runtime writes. Only short parts are cached, because names
-come from clients.
+The protobuf runtime writes each part, and parts are joined in the order of their field numbers, so
+the runtime would write the same bytes. Only short parts are cached, because names come from
+clients.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from infergate.core.tensor import Tensor
 _ID: Final = 3
 """The field number of the id, in requests and responses."""
 MAX_CACHED_NAME: Final = 128
-"""Maximum number of characters of a name in a cached part."""
+"""Maximum length of a name in a cached part, in characters."""
 _MAX_CACHED_RANK: Final = 16
 """Maximum number of dimensions of a shape in a cached part."""
 MAX_CACHED_PARTS: Final = 512
-"""Maximum number of cached parts of each kind. Together they take under 4 MB."""
+"""Maximum number of cached parts of each kind. All cached parts together take less than 4 MB."""
 
 
 def build_head(
@@ -33,15 +33,16 @@ def build_head(
     tensors: Sequence[Tensor],
     requested_outputs: Sequence[RequestedOutput] = (),
 ) -> bytes | None:
-    """Return all of `message` except its raw entries, or None if any part has parameters or is in
-    shared memory. Raises ValueError for values that protobuf cannot hold."""
+    """Return the encoding of `message` without its raw entries, or None if the message or any part
+    has parameters, or any tensor is in shared memory. Raises ValueError for values that protobuf
+    cannot hold."""
     if message.parameters:
         return None
     model, version = message.model, message.version
     if len(model) <= MAX_CACHED_NAME and len(version) <= MAX_CACHED_NAME:
         parts = [_cached_names(model, version)]
     else:
-        parts = [_names(model, version)]
+        parts = [_write_names(model, version)]
     if message.id:
         parts.append(string_field(_ID, message.id))
     for tensor in tensors:
@@ -51,37 +52,36 @@ def build_head(
         if len(name) <= MAX_CACHED_NAME and len(shape) <= _MAX_CACHED_RANK:
             parts.append(_cached_description(name, tensor.datatype, shape))
         else:
-            parts.append(_description(name, tensor.datatype, shape))
+            parts.append(_write_description(name, tensor.datatype, shape))
     for output in requested_outputs:
         if output.parameters or output.shared_memory is not None:
             return None
         is_short = len(output.name) <= MAX_CACHED_NAME
-        parts.append((_cached_request if is_short else _request)(output.name))
+        parts.append((_cached_output if is_short else _write_output)(output.name))
     return b"".join(parts)
 
 
-def _names(model: str, version: str) -> bytes:
+def _write_names(model: str, version: str) -> bytes:
     part: bytes = ModelInferRequest(model_name=model, model_version=version).SerializeToString()
     return part
 
 
-def _description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
-    """Return the encoding of an input's or output's description. It is the same in requests and
-    responses."""
+def _write_description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
+    """Encode the description of an input or output. Requests and responses have the same
+    encoding."""
     message = ModelInferRequest()
     message.inputs.add(name=name, datatype=datatype.value, shape=shape)
     part: bytes = message.SerializeToString()
     return part
 
 
-def _request(name: str) -> bytes:
-    """Return the encoding of a requested output."""
+def _write_output(name: str) -> bytes:
     message = ModelInferRequest()
     message.outputs.add(name=name)
     part: bytes = message.SerializeToString()
     return part
 
 
-_cached_names: Final = functools.lru_cache(MAX_CACHED_PARTS)(_names)
-_cached_description: Final = functools.lru_cache(MAX_CACHED_PARTS)(_description)
-_cached_request: Final = functools.lru_cache(MAX_CACHED_PARTS)(_request)
+_cached_names: Final = functools.lru_cache(MAX_CACHED_PARTS)(_write_names)
+_cached_description: Final = functools.lru_cache(MAX_CACHED_PARTS)(_write_description)
+_cached_output: Final = functools.lru_cache(MAX_CACHED_PARTS)(_write_output)

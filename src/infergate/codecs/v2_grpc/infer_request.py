@@ -2,8 +2,8 @@
 pass through.
 
 Contents are either raw or typed. If there are raw contents, an empty `contents` message is dropped,
-because MLServer's converter writes it and Triton rejects it. A tensor that does not fit its shape
-never reaches a server: old versions of Triton crash on it.
+because MLServer's converter writes it and Triton rejects it. Data that does not fit its shape never
+reaches a server, because old versions of Triton crash on it.
 """
 
 from __future__ import annotations
@@ -67,20 +67,22 @@ _REQUEST_PARAMETERS: Final = 4
 _PARAMETERS: Final = 2
 """The field number of InferRequestedOutputTensor.parameters."""
 _KEY: Final = 1
-"""The key of a map entry."""
+"""The field number of a map entry's key."""
 _CLASSIFICATION: Final = CLASSIFICATION.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
 _PRIORITY: Final = PRIORITY_PARAMETER.encode()
 _MAX_PRIORITY_FIELDS: Final = 4096
-"""Maximum number of fields of a message whose priority is read, which takes up to 4 ms."""
+"""Maximum number of fields of a message whose priority is read. Reading the fields takes up to 4
+ms."""
 _MAX_SEARCHED: Final = 16 * KIB
-"""Maximum size of a message that is first searched for the name. For short messages, a search is
-faster than a scan."""
+"""Maximum size in bytes of a message that is searched for a parameter's name before the fields are
+scanned. For short messages, the search is faster than the scan."""
 
 
 @record
 class ValidatedRequest:
-    """A validated request: the protobuf `head`, the `raw` entries, and any typed contents."""
+    """A validated request. `head` is the parsed ModelInferRequest without the tensors' data, `raw`
+    are the raw entries, and `typed` are the typed contents of each input."""
 
     request: InferRequest
     head: Any
@@ -107,7 +109,7 @@ def _read(
 ) -> InferRequest:
     if not head.model_name:
         raise bad_request("model_name is missing")
-    outputs = tuple(_output(output) for output in head.outputs)
+    outputs = tuple(_read_output(output) for output in head.outputs)
     _check_names("input", [tensor.name for tensor in head.inputs], limits)
     _check_names("output", [output.name for output in outputs], limits)
     for output in outputs:
@@ -131,7 +133,7 @@ def _read(
     )
 
 
-def _output(output: Any) -> RequestedOutput:
+def _read_output(output: Any) -> RequestedOutput:
     region, parameters = parse_region_ref(
         read_parameters(output.parameters), f"output '{output.name}'"
     )
@@ -225,8 +227,8 @@ def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
 
 
 def read_priority(message: Buffer) -> int:
-    """Return the priority in the parameters of `message`, which is valid, or 0. The parameters of a
-    message with unusually many fields or parameters are not read, because this would take long."""
+    """Return the priority in the parameters of the valid `message`, or 0. For a message with
+    unusually many fields or parameters, return 0, because reading them would take too long."""
     try:
         parameters = _read_parameters(message, _PRIORITY, _MAX_PRIORITY_FIELDS, _MAX_SEARCHED)
     except MalformedMessageError:
@@ -235,8 +237,9 @@ def read_priority(message: Buffer) -> int:
 
 
 def _read_parameters(message: Buffer, name: bytes, max_count: int, max_bytes: int) -> Parameters:
-    """Return the parameters of `message`, or no parameters if `message` does not contain `name`.
-    Raises MalformedMessageError for over `max_count` fields, or over `max_bytes` of parameters."""
+    """Return the parameters of `message`. If `message` is short and does not contain `name`, the
+    result is empty. Raises MalformedMessageError for over `max_count` fields or over `max_bytes` of
+    parameters."""
     if len(message) <= _MAX_SEARCHED and name not in bytes(message):
         return NO_PARAMETERS
     view = memoryview(message)
@@ -252,7 +255,7 @@ def _read_parameters(message: Buffer, name: bytes, max_count: int, max_bytes: in
 
 
 def requests_classes(message: Buffer) -> bool:
-    """Return whether classes are requested for an output. Raises MalformedMessageError."""
+    """Return whether `message` requests classes for any output. Raises MalformedMessageError."""
     if len(message) <= _MAX_SEARCHED and _CLASSIFICATION not in bytes(message):
         return False
     view = memoryview(message)
@@ -265,7 +268,6 @@ def requests_classes(message: Buffer) -> bool:
 
 
 def _is_classified(output: memoryview, budget: FieldBudget) -> bool:
-    """Return whether an InferRequestedOutputTensor has the classification parameter."""
     if _CLASSIFICATION not in bytes(output):
         return False
     for field in budgeted_fields(output, budget):
@@ -285,13 +287,13 @@ def write_request(request: InferRequest) -> Sequence[Buffer]:
     head = build_head(request, request.inputs, request.outputs)
     if head is not None:
         return raw_parts(head, RAW_FIELD, request.inputs)
-    head = _head(request).SerializeToString(deterministic=True)
+    head = _message_head(request).SerializeToString(deterministic=True)
     return raw_parts(
         head, RAW_FIELD, [tensor for tensor in request.inputs if tensor.shared_memory is None]
     )
 
 
-def _head(request: InferRequest) -> Any:
+def _message_head(request: InferRequest) -> Any:
     head = ModelInferRequest(model_name=request.model, model_version=request.version, id=request.id)
     write_parameters(head.parameters, request.parameters)
     for tensor in request.inputs:

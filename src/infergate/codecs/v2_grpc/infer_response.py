@@ -1,8 +1,8 @@
 """Converts between ModelInferResponse and InferResponse.
 
-Clients get raw contents by default, as from Triton, because tritonclient's ``as_numpy`` reads typed
-contents only for BYTES. Backends may mix both forms: KServe sends typed contents, MLServer uses the
-form of the request, and Triton sends raw contents with one entry per output.
+By default, clients receive raw contents, as Triton sends them, because tritonclient's ``as_numpy``
+reads typed contents only for BYTES. Backends may mix both forms. KServe sends typed contents,
+MLServer uses the form of the request, and Triton sends one raw entry per output.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def read_response(
         raise backend_garbage(
             "the backend's ModelInferResponse cannot be read", str(error)
         ) from None
-    except GatewayError as refusal:
-        raise as_backend_error(refusal) from None
+    except GatewayError as rejection:
+        raise as_backend_error(rejection) from None
     return InferResponse(
         model=head.model_name,
         version=head.model_version,
@@ -71,9 +71,9 @@ def _describe(
     typed: Sequence[TypedContents],
     regions: Mapping[str, RegionRef | None],
 ) -> Iterator[DescribedTensor]:
-    """Pair each output with its contents. In mixed messages, the raw entries belong, in order, to
-    the outputs without typed contents. If there is one raw entry per output, each non-empty entry
-    takes precedence over typed contents."""
+    """Pair each output with its contents. If there is one raw entry per output, each non-empty
+    entry takes precedence over typed contents. If there are fewer raw entries, they belong to the
+    outputs without typed contents, in the same order."""
     if len(raw) == len(outputs):
         contents: list[Buffer | TypedContents] = [
             entry if len(entry) or not typed_contents.has_elements() else typed_contents
@@ -101,7 +101,7 @@ def _describe(
             yield message, datatype, written_region(region, datatype, message.shape)
 
 
-def _head(response: InferResponse) -> Any:
+def _message_head(response: InferResponse) -> Any:
     head = ModelInferResponse(
         model_name=response.model, model_version=response.version, id=response.id
     )
@@ -116,7 +116,7 @@ def write_raw(response: InferResponse) -> Sequence[Buffer]:
     """Build `response` with raw contents. Raises ValueError if protobuf cannot hold a value."""
     head = build_head(response, response.outputs)
     if head is None:
-        head = _head(response).SerializeToString(deterministic=True)
+        head = _message_head(response).SerializeToString(deterministic=True)
     return raw_parts(head, RAW_FIELD, response.outputs)
 
 
@@ -124,7 +124,7 @@ def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:
     """Build `response` with typed contents, or with raw contents if any output is FP16 or BF16."""
     if not can_be_typed(response.outputs):
         return write_raw(response)
-    head = _head(response)
+    head = _message_head(response)
     for message, tensor in zip(head.outputs, response.outputs, strict=True):
         write_typed(message, tensor)
     return (head.SerializeToString(deterministic=True),)

@@ -1,6 +1,7 @@
 """The message classes of package ``inference``, from the gateway's private descriptor pool.
 
-Each class has its name in ``proto/open_inference.proto``: ``messages.ModelInferRequest``.
+Each message of ``proto/open_inference.proto`` is an attribute, for example
+``messages.ModelInferRequest``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Field 6 of ModelMetadataResponse maps keys to text (``properties``, Open Inference Protocol) or to
 an InferParameter (``parameters``, MLServer and Seldon). A value that is printable text is a
 property. Any other value is a parameter if it is exactly one InferParameter (each of MLServer's
-three kinds starts with a control character). Otherwise it is text with control characters."""
+three kinds starts with a control character). All remaining values must be text with control
+characters, and are properties."""
 
 from __future__ import annotations
 
@@ -76,8 +77,8 @@ def read_model_config(message: Any) -> ModelConfig:
 
 
 def write_model_config(response: ModelConfig) -> Any:
-    """Build a ModelConfigResponse from the server's own message with the current names or, without
-    such a message, from the settings. Raises ValueError for settings that do not fit the
+    """Build a ModelConfigResponse. If `response` has the server's own message, use this message
+    with the tensor names in the settings. Raises ValueError for settings that do not fit the
     message."""
     config = from_plain(ModelConfigMessage, response.settings)
     if response.message:
@@ -106,10 +107,10 @@ def read_model_metadata(message: Any) -> ModelMetadata:
     parameters: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for entry in message.parameters:
-        text = _text(entry.value)
+        text = _decode_text(entry.value)
         if text is not None and (text.isprintable() or not text):
             properties[entry.key] = text
-        elif (parameter := _parameter(entry.value)) is not None:
+        elif (parameter := _decode_parameter(entry.value)) is not None:
             parameters[entry.key] = parameter
         elif text is not None:
             properties[entry.key] = text
@@ -129,15 +130,15 @@ def read_model_metadata(message: Any) -> ModelMetadata:
     )
 
 
-def _text(value: bytes) -> str | None:
+def _decode_text(value: bytes) -> str | None:
     try:
         return value.decode()
     except UnicodeDecodeError:
         return None
 
 
-def _parameter(value: bytes) -> Any:
-    """Return the value of an InferParameter, or None if `value` is not exactly an
+def _decode_parameter(value: bytes) -> Any:
+    """Return the parameter that `value` encodes, or None if `value` is not exactly an
     InferParameter."""
     try:
         message = InferParameter.FromString(value)

@@ -1,4 +1,4 @@
-"""The table of the service's methods, except the inference methods."""
+"""The methods of the service, except the inference methods."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from infergate.codecs.base import Profile
 from infergate.codecs.v2_grpc import messages as pb
 from infergate.codecs.v2_grpc import metadata, repository, settings, shared_memory
 from infergate.core import messages
@@ -14,13 +15,14 @@ from infergate.core.messages import Acknowledgement, HealthStatus, InferRequest,
 
 SERVICE: Final = "inference.GRPCInferenceService"
 HEALTH: Final = "/grpc.health.v1.Health/Check"
-"""The health check for servers without ServerReady. An empty request checks the whole server."""
+"""The method of the gRPC health service, for servers without ServerReady. An empty request checks
+the complete server."""
 _SERVING: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A method other than inference: readers and writers of its two messages."""
+    """A method other than inference, with functions that read and write its two messages."""
 
     path: str
     operation: type[Operation]
@@ -28,11 +30,9 @@ class Method:
     request: Any
     response: Any
     read_request: Callable[[Any], Operation]
-    write_request: Callable[..., Any]
+    write_request: Callable[[Any, Profile], Any]
     read_response: Callable[[Any], Response]
     write_response: Callable[[Any], Any]
-    needs_profile: bool = False
-    """Whether `write_request` also takes the server's profile."""
     special_response: Callable[[Any], Any] = lambda _: None
     """Returns a special response (for KServe) to a request, or None to use `write_response`."""
     holds_files: bool = False
@@ -40,23 +40,27 @@ class Method:
 
 
 def _method(name: str, operation: Any, response_type: type[Response], **fields: Any) -> Method:
-    """Return the method `name`. By default, its messages are named after it, and its requests hold
-    at most the name and version of a model."""
-    request = getattr(pb, f"{name}Request")
-    by_model = "version" in request.DESCRIPTOR.fields_by_name
+    """Return the method `name`, whose messages have the same name. By default, a request has the
+    name and version of a model, or only a name, or no fields, and a response has no fields."""
+    request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
     defaults: dict[str, Any] = {
         "path": f"/{SERVICE}/{name}",
         "operation": operation,
         "response_type": response_type,
         "request": request,
-        "response": getattr(pb, f"{name}Response"),
-        "read_request": (lambda message: operation(*_read_model(message)))
-        if by_model
-        else (lambda _: operation()),
-        "write_request": (lambda model: request(name=model.model, version=model.version))
-        if by_model
-        else (lambda _: request()),
+        "response": response,
+        "read_response": lambda _: Acknowledgement(),
+        "write_response": lambda _: response(),
     }
+    request_fields = request.DESCRIPTOR.fields_by_name
+    if "version" in request_fields:
+        defaults["read_request"] = lambda message: operation(*_read_model(message))
+        defaults["write_request"] = lambda o, _: request(name=o.model, version=o.version)
+    elif "name" in request_fields:
+        defaults["write_request"] = lambda o, _: request(name=o.name)
+    else:
+        defaults["read_request"] = lambda _: operation()
+        defaults["write_request"] = lambda _, __: request()
     return Method(**{**defaults, **fields})
 
 
@@ -72,19 +76,23 @@ def _read_index_request(message: Any) -> messages.ModelIndexRequest:
     return messages.ModelIndexRequest(ready_only=message.ready)
 
 
-def _memory_methods(
-    prefix: str,
-    *,
-    cuda: bool,
-    read_register: Callable[[Any], Operation],
-    write_register: Callable[[Any], Any],
-    write_status: Callable[[Any], Any],
-) -> tuple[Method, ...]:
-    """Return the methods of a shared memory extension."""
-    status = getattr(pb, f"{prefix}SharedMemoryStatusRequest")
-    unregister = getattr(pb, f"{prefix}SharedMemoryUnregisterRequest")
-    registered = getattr(pb, f"{prefix}SharedMemoryRegisterResponse")
-    unregistered = getattr(pb, f"{prefix}SharedMemoryUnregisterResponse")
+def _repository_method(name: str, operation: Any, *, holds_files: bool = False) -> Method:
+    return _method(
+        name,
+        operation,
+        Acknowledgement,
+        response=pb.KServeModelResponse,
+        read_request=lambda message: operation(*repository.read_request(message)),
+        write_request=repository.write_request,
+        read_response=repository.read_acknowledgement,
+        special_response=repository.kserve_response,
+        holds_files=holds_files,
+    )
+
+
+def _memory_methods(prefix: str, *, cuda: bool) -> tuple[Method, ...]:
+    """Return the methods of the shared memory extension for system memory or GPU memory."""
+    status_response = getattr(pb, f"{prefix}SharedMemoryStatusResponse")
     return (
         _method(
             f"{prefix}SharedMemoryStatus",
@@ -93,18 +101,15 @@ def _memory_methods(
             read_request=lambda message: messages.SharedMemoryStatusRequest(
                 message.name, cuda=cuda
             ),
-            write_request=lambda operation: status(name=operation.name),
             read_response=shared_memory.read_status,
-            write_response=write_status,
+            write_response=lambda status: shared_memory.write_status(status, status_response()),
         ),
         _method(
             f"{prefix}SharedMemoryRegister",
             messages.SharedMemoryRegisterRequest,
             Acknowledgement,
-            read_request=read_register,
-            write_request=write_register,
-            read_response=lambda _: Acknowledgement(),
-            write_response=lambda _: registered(),
+            read_request=shared_memory.read_register,
+            write_request=lambda operation, _: shared_memory.write_register(operation),
         ),
         _method(
             f"{prefix}SharedMemoryUnregister",
@@ -113,9 +118,6 @@ def _memory_methods(
             read_request=lambda message: messages.SharedMemoryUnregisterRequest(
                 message.name, cuda=cuda
             ),
-            write_request=lambda operation: unregister(name=operation.name),
-            read_response=lambda _: Acknowledgement(),
-            write_response=lambda _: unregistered(),
         ),
     )
 
@@ -132,7 +134,7 @@ METHODS: Final = (
         "ServerReady",
         messages.ServerReadyRequest,
         HealthStatus,
-        response=pb.HealthCheckResponse,  # ``ready`` has the encoding of ``status`` (see HEALTH)
+        response=pb.HealthCheckResponse,  # ``ready`` and ``status`` have the same encoding (HEALTH)
         read_response=lambda message: HealthStatus(message.status == _SERVING),
         write_response=lambda response: pb.ServerReadyResponse(ready=response.ok),
     ),
@@ -162,35 +164,12 @@ METHODS: Final = (
         messages.ModelIndexRequest,
         messages.ModelIndex,
         read_request=_read_index_request,
-        write_request=lambda operation: pb.RepositoryIndexRequest(ready=operation.ready_only),
+        write_request=lambda operation, _: pb.RepositoryIndexRequest(ready=operation.ready_only),
         read_response=metadata.read_model_index,
         write_response=metadata.write_model_index,
     ),
-    _method(
-        "RepositoryModelLoad",
-        messages.ModelLoadRequest,
-        Acknowledgement,
-        response=pb.KServeModelResponse,
-        read_request=lambda message: messages.ModelLoadRequest(*repository.read_request(message)),
-        write_request=repository.write_request,
-        needs_profile=True,
-        read_response=repository.read_done,
-        write_response=lambda _: pb.RepositoryModelLoadResponse(),
-        special_response=repository.kserve_response,
-        holds_files=True,
-    ),
-    _method(
-        "RepositoryModelUnload",
-        messages.ModelUnloadRequest,
-        Acknowledgement,
-        response=pb.KServeModelResponse,
-        read_request=lambda message: messages.ModelUnloadRequest(*repository.read_request(message)),
-        write_request=repository.write_request,
-        needs_profile=True,
-        read_response=repository.read_done,
-        write_response=lambda _: pb.RepositoryModelUnloadResponse(),
-        special_response=repository.kserve_response,
-    ),
+    _repository_method("RepositoryModelLoad", messages.ModelLoadRequest, holds_files=True),
+    _repository_method("RepositoryModelUnload", messages.ModelUnloadRequest),
     _method(
         "ModelConfig",
         messages.ModelConfigRequest,
@@ -213,7 +192,7 @@ METHODS: Final = (
         read_request=lambda message: messages.TraceSettingsRequest(
             message.model_name, settings.read_trace_settings(message)
         ),
-        write_request=lambda operation: settings.write_trace_settings(
+        write_request=lambda operation, _: settings.write_trace_settings(
             pb.TraceSettingRequest(model_name=operation.model), operation.settings
         ),
         read_response=lambda message: messages.Settings(settings.read_trace_settings(message)),
@@ -228,7 +207,7 @@ METHODS: Final = (
         read_request=lambda message: messages.LogSettingsRequest(
             settings.read_log_settings(message)
         ),
-        write_request=lambda operation: settings.write_log_settings(
+        write_request=lambda operation, _: settings.write_log_settings(
             pb.LogSettingsRequest(), operation.settings
         ),
         read_response=lambda message: messages.Settings(settings.read_log_settings(message)),
@@ -236,21 +215,9 @@ METHODS: Final = (
             pb.LogSettingsResponse(), response.values
         ),
     ),
-    *_memory_methods(
-        "System",
-        cuda=False,
-        read_register=shared_memory.read_register,
-        write_register=shared_memory.write_register,
-        write_status=shared_memory.write_status,
-    ),
+    *_memory_methods("System", cuda=False),
 )
-_CUDA_METHODS: Final = _memory_methods(
-    "Cuda",
-    cuda=True,
-    read_register=shared_memory.read_cuda_register,
-    write_register=shared_memory.write_cuda_register,
-    write_status=shared_memory.write_cuda_status,
-)
+_CUDA_METHODS: Final = _memory_methods("Cuda", cuda=True)
 BY_PATH: Final = {method.path: method for method in (*METHODS, *_CUDA_METHODS)}
 _BY_OPERATION: Final = {method.operation: method for method in METHODS}
 _CUDA_BY_OPERATION: Final = {method.operation: method for method in _CUDA_METHODS}
@@ -264,6 +231,6 @@ OPERATIONS: Final[dict[str, type[Operation]]] = {
 
 
 def method_of(operation: Operation) -> Method | None:
-    """Return the method for `operation`, or None if there is no method."""
+    """Return the method of `operation`, or None if V2 gRPC has no such method."""
     methods = _CUDA_BY_OPERATION if shared_memory.is_cuda(operation) else _BY_OPERATION
     return methods.get(type(operation))

@@ -1,7 +1,7 @@
 """Converts parameters between the five kinds of InferParameter and Python's bool, int, str and
 float.
 
-Lists and objects from JSON are written as JSON text in string_param. A null is omitted.
+Lists and objects from JSON are written as JSON text in string_param. Null values are omitted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Converts between messages that load and unload models and canonical operations.
 
-KServe's messages hold only the model's name, in field 1. In other servers' messages, field 1 is the
-repository's name. No client sends a repository without a model, so a request that has only field 1
-comes from a KServe client and gets KServe's response."""
+KServe's messages hold only the model's name, which is field 1. In the messages of other servers,
+field 1 is the repository's name. No client sends a repository without a model, so a request that
+has only field 1 comes from a KServe client, and the gateway sends KServe's response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infergate.codecs.base import Profile
 from infergate.codecs.protos.wire_scanner import MAX_NAME_BYTES, read_strings
 from infergate.codecs.v2_grpc import messages as pb
 from infergate.codecs.v2_grpc.parameters import read_parameters
-from infergate.core.errors import GatewayError, Kind, Origin, bad_request
+from infergate.core.errors import Kind, backend_failure, bad_request
 from infergate.core.messages import Acknowledgement, ModelLoadRequest, ModelUnloadRequest
 from infergate.core.repository import require_name_only
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters
@@ -21,21 +21,21 @@ _MESSAGES: Final = {
     ModelLoadRequest: pb.RepositoryModelLoadRequest,
     ModelUnloadRequest: pb.RepositoryModelUnloadRequest,
 }
-# The fields are RepositoryModelLoadRequest.repository_name (KServe: model_name) and .model_name.
+# The field numbers of repository_name (KServe: model_name) and model_name in a request.
 _FIRST: Final = 1
 _SECOND: Final = 2
 _INT64: Final = range(-(2**63), 2**63)
 
 
 def read_name(message: Buffer, max_fields: int) -> str:
-    """Return the model's name from a message that may hold files. The files are not parsed. Raises
+    """Return the model's name from a message that may hold files, without parsing the files. Raises
     MalformedMessageError for malformed data and for more than `max_fields` fields."""
     names = read_strings(message, frozenset({_FIRST, _SECOND}), max_fields, MAX_NAME_BYTES)
     return names.get(_SECOND) or names.get(_FIRST, "")
 
 
 def read_request(message: Any) -> tuple[str, str, Parameters]:
-    """Return the model, repository and parameters in a request from a client of any server."""
+    """Return the model, repository and parameters of a request from any client."""
     if _is_kserve_request(message):
         return message.repository_name, "", NO_PARAMETERS
     if not message.model_name:
@@ -56,7 +56,7 @@ def kserve_response(message: Any) -> Any:
 
 def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile) -> Any:
     """Build a request for a server of `profile`. Raises BAD_REQUEST for a parameter of an
-    unsupported type, and UNSUPPORTED for values that the server does not accept."""
+    unsupported type, and UNSUPPORTED for values that the server does not support."""
     if profile.loads_by_name:
         operation = require_name_only(operation)
     if profile.loads_by_field_1:
@@ -81,13 +81,11 @@ def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Pro
     return message
 
 
-def read_done(message: Any) -> Acknowledgement:
-    """Read an empty response, or KServe's response. Raises BACKEND_ERROR if KServe reports a
+def read_acknowledgement(message: Any) -> Acknowledgement:
+    """Read an empty response or KServe's response. Raises BACKEND_ERROR if KServe reports a
     failure."""
     if message.model_name and not message.is_done:
-        raise GatewayError(
-            Kind.BACKEND_ERROR,
-            f"model '{message.model_name}' could not be changed",
-            origin=Origin.BACKEND,
+        raise backend_failure(
+            Kind.BACKEND_ERROR, f"model '{message.model_name}' could not be changed"
         )
     return Acknowledgement()

@@ -1,4 +1,5 @@
-"""The methods of the shared memory extensions, for system memory and for GPU memory."""
+"""Converts between the messages of the shared memory extensions, for system memory and GPU memory,
+and canonical operations."""
 
 from __future__ import annotations
 
@@ -28,33 +29,29 @@ def is_cuda(operation: Operation) -> bool:
 
 
 def read_register(message: Any) -> Operation:
-    """Read a SystemSharedMemoryRegisterRequest."""
-    return SharedMemoryRegisterRequest(message.name, message.key, message.offset, message.byte_size)
-
-
-def read_cuda_register(message: Any) -> Operation:
-    """Read a CudaSharedMemoryRegisterRequest. Raises BAD_REQUEST."""
-    if message.device_id < 0:
-        raise bad_request(f"device_id is {message.device_id}, not 0 or more")
+    """Read a register request of either extension. Raises BAD_REQUEST."""
+    device = getattr(message, "device_id", None)
+    if device is not None and device < 0:
+        raise bad_request(f"device_id is {device}, not 0 or more")
     return SharedMemoryRegisterRequest(
-        message.name, size=message.byte_size, device=message.device_id, handle=message.raw_handle
+        message.name,
+        getattr(message, "key", ""),
+        getattr(message, "offset", 0),
+        message.byte_size,
+        device,
+        getattr(message, "raw_handle", b""),
     )
 
 
 def write_register(operation: SharedMemoryRegisterRequest) -> Any:
-    """Build a SystemSharedMemoryRegisterRequest. Raises ValueError."""
-    return pb.SystemSharedMemoryRegisterRequest(
-        name=operation.name, key=operation.key, offset=operation.offset, byte_size=operation.size
-    )
-
-
-def write_cuda_register(operation: SharedMemoryRegisterRequest) -> Any:
-    """Build a CudaSharedMemoryRegisterRequest. Raises ValueError."""
+    """Build a register request. Raises ValueError for a value that does not fit the message."""
+    name, size, device = operation.name, operation.size, operation.device
+    if device is None:
+        return pb.SystemSharedMemoryRegisterRequest(
+            name=name, key=operation.key, offset=operation.offset, byte_size=size
+        )
     return pb.CudaSharedMemoryRegisterRequest(
-        name=operation.name,
-        raw_handle=operation.handle,
-        device_id=operation.device,
-        byte_size=operation.size,
+        name=name, raw_handle=operation.handle, device_id=device, byte_size=size
     )
 
 
@@ -74,20 +71,13 @@ def read_status(message: Any) -> SharedMemoryStatus:
     )
 
 
-def write_status(response: SharedMemoryStatus) -> Any:
-    """Build a SystemSharedMemoryStatusResponse."""
-    message = pb.SystemSharedMemoryStatusResponse()
-    for region in response.regions:
+def write_status(status: SharedMemoryStatus, message: Any) -> Any:
+    """Fill `message`, the status response of either extension, and return it."""
+    for region in status.regions:
         entry = message.regions[region.name]
-        entry.name, entry.key = region.name, region.key
-        entry.offset, entry.byte_size = region.offset, region.size
-    return message
-
-
-def write_cuda_status(response: SharedMemoryStatus) -> Any:
-    """Build a CudaSharedMemoryStatusResponse."""
-    message = pb.CudaSharedMemoryStatusResponse()
-    for region in response.regions:
-        entry = message.regions[region.name]
-        entry.name, entry.device_id, entry.byte_size = region.name, region.device or 0, region.size
+        entry.name, entry.byte_size = region.name, region.size
+        if hasattr(entry, "key"):
+            entry.key, entry.offset = region.key, region.offset
+        else:
+            entry.device_id = region.device or 0
     return message

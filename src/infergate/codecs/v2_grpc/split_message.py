@@ -1,14 +1,13 @@
 """Splits a message into its head, its id and its raw tensor data.
 
-The head of a ModelInferRequest or ModelInferResponse is the whole message except the id and the raw
-tensor data. Clients send the same head over and over, so a message is split in one pass and the
-parsed head is looked up in a `MessageHeadCache`. Messages in an unusual encoding are not split. The
-full check reads them, and only the full check reports errors.
+The head of a ModelInferRequest or ModelInferResponse is the message without the id and the raw
+tensor data. Clients send the same head over and over, so a message is split in one pass, and the
+parsed head is looked up in a `MessageHeadCache`. Messages in an unusual encoding are not split; the
+full check reads them. Only the full check reports errors.
 
 Many messages of a client differ only in the text of the id and in the raw data. `MessageLayouts`
 keeps the positions of the id and the raw data, keyed by the length of the message. A later message
-that is equal in all other bytes, in particular in all tags and lengths, is split at the same
-positions."""
+that is equal in all other bytes, including all tags and lengths, is split at the same positions."""
 
 from __future__ import annotations
 
@@ -22,19 +21,19 @@ from infergate.core.tensor import Buffer
 
 _STEPS: Final = range(MAX_CACHED_HEAD + 2)
 """The steps of splitting a message, one per field. A head of `MAX_CACHED_HEAD` bytes has at most
-half as many fields, and describes at most half as many raw entries. Two more steps read the id and
-detect the end."""
+`MAX_CACHED_HEAD` / 2 fields, and describes at most as many raw entries. Two more steps read the id
+and detect the end."""
 _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
 _ID_TAG: Final = 3 << 3 | 2
 _MAX_LAYOUTS: Final = 32
 _MAX_RAW_ENTRIES: Final = 16
-"""Maximum number of raw entries of a message whose layout is kept."""
+"""Maximum number of raw entries in a layout."""
 _MAX_LENGTH_BYTES: Final = 5
 
 
 class SplitMessage(NamedTuple):
-    """A split message. `fields` counts the fields of `head`. `id_field` is the encoded `id`, which
-    starts at `id_start`."""
+    """A split message. `fields` is the number of fields in `head`. `id_field` is the encoded field
+    of `id`, and starts at `id_start`."""
 
     head: bytes
     fields: int
@@ -44,7 +43,7 @@ class SplitMessage(NamedTuple):
     id_start: int
 
     def entries(self, data: Buffer) -> list[memoryview]:
-        """Return the fields of the raw entries in `data`. They are not copied."""
+        """Return views of the raw entries in `data`, including their tags and lengths."""
         view = memoryview(data)
         return [view[start:end] for start, _, end in self.raw]
 
@@ -58,8 +57,8 @@ def split_message(  # noqa: C901, PLR0912 - a call per field would double the co
 ) -> SplitMessage | None:
     """Split `data` at its id and raw entries. Return None if the full check must read it.
 
-    The function runs before the access check, so it reads no more fields than a head of
-    `MAX_CACHED_HEAD` bytes describes.
+    This function runs before the access check, so it does not read more fields than a head of
+    `MAX_CACHED_HEAD` bytes and its raw entries have.
     """
     raw_tag = raw_field << 3 | 2
     id_field: Buffer = b""
@@ -111,8 +110,9 @@ def split_message(  # noqa: C901, PLR0912 - a call per field would double the co
 
 
 class _Layout(NamedTuple):
-    """A split message, the parts that another message must share, each with its position, and the
-    positions of the id's text (0 and 0 if there is no id)."""
+    """The layout of the message `split`. `shared` are the parts that another message with this
+    layout must contain, with their positions. `id_text_start` and `id_end` are the positions of the
+    id's text, or 0 if there is no id."""
 
     split: SplitMessage
     shared: Sequence[tuple[bytes, int]]
@@ -121,8 +121,7 @@ class _Layout(NamedTuple):
 
 
 class MessageLayouts:
-    """The layouts of messages that were passed to `keep`: the latest layout for each length of a
-    message."""
+    """A cache of message layouts. It keeps the latest layout for each length of a message."""
 
     __slots__ = ("_layouts",)
 
@@ -130,7 +129,7 @@ class MessageLayouts:
         self._layouts: Final = BoundedCache[int, _Layout](_MAX_LAYOUTS)
 
     def split(self, data: Buffer) -> SplitMessage | None:
-        """Return the result of `split_message` if `data` has a known layout, and otherwise None."""
+        """Return the result of `split_message`, or None if `data` has no known layout."""
         layout = self._layouts.get(len(data))
         if layout is None or type(data) is not bytes:
             return None
@@ -149,7 +148,8 @@ class MessageLayouts:
         return _new_tuple(SplitMessage, (head, fields, id_text, id_field, raw, id_start))
 
     def keep(self, data: Buffer, split: SplitMessage) -> None:
-        """Keep the layout of `data`, which was split into `split`, unless it has many parts."""
+        """Keep the layout of `data`, which was split into `split`. Layouts with many raw entries
+        are not kept."""
         if type(data) is not bytes or len(split.raw) > _MAX_RAW_ENTRIES:
             return
         id_end = split.id_start + len(split.id_field)

@@ -5,12 +5,12 @@ Triton wraps each response in a ModelStreamInferResponse with ``error_message`` 
 id (3) or outputs (5), so the field numbers distinguish the forms.
 
 Triton marks the last response to a request with a parameter. A decoupled model may detect the end
-only after its last response. In this case, a request with another parameter gets an empty final
-response."""
+only after its last response. In this case, Triton sends an empty final response if another
+parameter of the request asks for it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from infergate.codecs.base import ParsedRequest
@@ -25,7 +25,8 @@ from infergate.codecs.protos.wire_scanner import (
 from infergate.codecs.v2_grpc import error_text, infer_response
 from infergate.codecs.v2_grpc.head_limits import MAX_FIELDS, max_fields
 from infergate.codecs.v2_grpc.messages import ModelInferResponse, ModelStreamInferResponse
-from infergate.core.errors import GatewayError, Origin, backend_garbage
+from infergate.codecs.v2_grpc.validated_heads import ID, MODEL
+from infergate.core.errors import GatewayError, backend_failure, backend_garbage
 from infergate.core.limits import MIB, Limits
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import Buffer
@@ -36,37 +37,25 @@ _WANTS_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 _WANTS_STATUS: Final = "triton_grpc_error"
 """The metadata key with which a client requests errors as a status."""
 _MAX_TEXT: Final = MIB
-"""Maximum size of an error message, and of the model name and id that an error message repeats."""
-# Fields of ModelStreamInferResponse.
+"""Maximum size in bytes of an error message, and of the model name and id that an error message
+repeats."""
+# Field numbers of ModelStreamInferResponse.
 _ERROR: Final = 1
 _RESPONSE: Final = 2
-# Fields of ModelInferRequest.
-_MODEL: Final = 1
-_ID: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _StreamOptions:
-    """Whether the client wants a final response without outputs."""
-
-    empty_final: bool
-
-
-_NO_EMPTY_FINAL: Final = _StreamOptions(empty_final=False)
 
 # ---- for clients
 
 
 def without_stream_parameter(request: InferRequest) -> ParsedRequest:
     """Return `request` without Triton's stream parameter, which concerns only the server of the
-    stream. Clients also set it outside streams, although Triton then refuses it over REST."""
+    stream. The `response_options` state whether the client wants an empty final response.
+
+    Clients also set the parameter outside streams, although Triton then rejects it over REST."""
     if _WANTS_EMPTY_FINAL not in request.parameters:
-        return ParsedRequest(request, _NO_EMPTY_FINAL)
+        return ParsedRequest(request, response_options=False)
     parameters = dict(request.parameters)
     wanted = parameters.pop(_WANTS_EMPTY_FINAL)
-    return ParsedRequest(
-        replace(request, parameters=parameters), _StreamOptions(empty_final=wanted is True)
-    )
+    return ParsedRequest(replace(request, parameters=parameters), wanted is True)
 
 
 def with_final_flag(response: InferResponse) -> InferResponse:
@@ -75,14 +64,14 @@ def with_final_flag(response: InferResponse) -> InferResponse:
 
 
 def wrap(response: RpcResponse) -> RpcResponse:
-    """Return a ModelInferResponse as a ModelStreamInferResponse."""
+    """Wrap a ModelInferResponse in a ModelStreamInferResponse."""
     return RpcResponse((field_prefix(_RESPONSE, total_size(response.message)), *response.message))
 
 
 def build_end(parsed_request: ParsedRequest) -> RpcResponse | None:
     """Return Triton's empty final response, or None if the client did not request it."""
     request = parsed_request.operation
-    if not parsed_request.response_options.empty_final or not isinstance(request, InferRequest):
+    if not parsed_request.response_options or not isinstance(request, InferRequest):
         return None
     return _final_message(request.model, request.id)
 
@@ -96,16 +85,15 @@ def build_error(error: GatewayError, wire: RpcRequest) -> RpcResponse:
     """Return `error` as a stream message, with the model and id of `wire` if they can be read."""
     try:
         found = read_strings(
-            join_parts(wire.message), frozenset({_MODEL, _ID}), MAX_FIELDS, _MAX_TEXT
+            join_parts(wire.message), frozenset({MODEL, ID}), MAX_FIELDS, _MAX_TEXT
         )
     except MalformedMessageError:
         found = {}
     text = error.public.encode("utf-8", "replace").decode()
-    return _final_message(found.get(_MODEL, ""), found.get(_ID, ""), text)
+    return _final_message(found.get(MODEL, ""), found.get(ID, ""), text)
 
 
 def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
-    """Return a final response without outputs."""
     response = ModelInferResponse(model_name=model, id=request_id)
     response.parameters[_FINAL_RESPONSE].bool_param = True
     message = ModelStreamInferResponse(error_message=error, infer_response=response)
@@ -135,14 +123,14 @@ def read_response(message: Buffer, limits: Limits, request: InferRequest) -> Inf
 
 
 def _unwrap(message: Buffer, limits: Limits, request: InferRequest) -> Buffer:
-    """Return the ModelInferResponse in `message`, or raise its error. Raises
+    """Return the ModelInferResponse in `message`. Raises the error in `message`, and
     MalformedMessageError."""
     by_number = {field.number: field for field in scan_fields(message, max_fields(limits))}
     if max(by_number, default=0) > _RESPONSE:
         return message
     error = read_strings(message, frozenset({_ERROR}), MAX_FIELDS, _MAX_TEXT).get(_ERROR, "")
     if error:
-        raise GatewayError(error_text.kind_of(error, request.id), error, origin=Origin.BACKEND)
+        raise backend_failure(error_text.kind_of(error, request.id), error)
     field = by_number.get(_RESPONSE)
     if field is None or field.wire_type != DELIMITED:
         raise MalformedMessageError(DECODE_ERROR)

@@ -1,7 +1,8 @@
 """Converts between the tensors of ModelInferRequest or ModelInferResponse and canonical tensors.
 
-Both messages encode tensors alike. Reading validates a tensor (Rule 1 of `core.tensor`) and raises
-client errors, which the caller converts for a backend's message.
+Both messages encode tensors in the same way. `read_tensors` validates each tensor (Rule 1 of
+`core.tensor`) and raises client errors. If the message is from a backend, the caller converts these
+errors.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from infergate.core.tensor import Buffer, Tensor, add_bytes_elements, check_data
 _MAX_SHOWN: Final = 80
 _COPIED_DATATYPES: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _FLOAT_DISCOUNT: Final = 64
-"""The cost of writing a byte of integers, relative to a byte of floats."""
+"""The cost of writing a byte of integers divided by the cost of writing a byte of floats."""
 TYPED_ON_LOOP: Final = MIB
-"""Maximum size of typed contents other than floats that the event loop reads. Reading them takes 15
-ms."""
+"""Maximum size in bytes of typed contents, except floats, that the event loop reads. Reading them
+takes up to 15 ms."""
 
 DescribedTensor = tuple[Any, Datatype, Buffer | TypedContents | RegionRef]
 """A tensor's description, its datatype, and its contents or shared memory region."""
@@ -111,8 +112,8 @@ def can_be_typed(tensors: Iterable[Tensor]) -> bool:
 
 
 def typed_cost(tensors: Iterable[Tensor]) -> int:
-    """Return the cost of writing typed contents, as the number of bytes of JSON that take as long
-    to write: an integer or string takes a few tenths of a microsecond."""
+    """Return the cost of writing typed contents, as the number of bytes of JSON that take the same
+    time to write. An integer or string takes a few tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
         cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _COPIED_DATATYPES else 1)

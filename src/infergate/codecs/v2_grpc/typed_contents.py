@@ -3,7 +3,7 @@
 A packed float or double field holds exactly the canonical bytes and is used in place. Integers and
 bools are varints, which numpy converts. The protobuf runtime does not parse typed contents, because
 its lists would take fifteen times the size on the wire before the shape could be checked. Values
-out of the datatype's range are rejected, although Triton wraps them (300 as INT8 becomes 44)."""
+outside the datatype's range are rejected, although Triton wraps them (300 as INT8 becomes 44)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from infergate.core.wire import join_parts
 
 
 class _ContentsField(NamedTuple):
-    """The field of a datatype's elements, their wire type, and the dtype of the field's values."""
+    """The field that holds the elements of a datatype, its number, the elements' wire type, and the
+    dtype of the values on the wire."""
 
     field: str
     number: int
@@ -59,7 +60,7 @@ TYPED_FIELDS: Final[dict[Datatype, _ContentsField]] = {
     Datatype.FP64: _ContentsField("fp64_contents", 7, FIXED64),
     Datatype.BYTES: _ContentsField("bytes_contents", 8, DELIMITED),
 }
-"""The fields of the datatypes. FP16 and BF16 have no field: they "must be represented as raw
+"""The field of each datatype. FP16 and BF16 have no field, because they "must be represented as raw
 content" (V2 protocol)."""
 _BY_NUMBER: Final = {spec.number: spec for spec in TYPED_FIELDS.values()}
 _BYTES_TAG: Final = TYPED_FIELDS[Datatype.BYTES].number << 3 | DELIMITED
@@ -71,12 +72,12 @@ _SHORT_LENGTH: Final = 0x80
 
 @record
 class TypedContents:
-    """The typed contents of one tensor: the `pieces` of an InferTensorContents. There are several
-    pieces if the message occurs repeatedly, and no pieces if the tensor has no typed contents."""
+    """The typed contents of one tensor. Each of the `pieces` is an InferTensorContents. There are
+    several pieces if the field `contents` is repeated, and no pieces if it is absent."""
 
     pieces: Sequence[memoryview]
     budget: FieldBudget
-    """The field budget of the message that contains them."""
+    """The field budget of the message that contains the pieces."""
 
     def has_elements(self) -> bool:
         """Return whether there are any elements. Raises MalformedMessageError."""
@@ -90,7 +91,8 @@ class TypedContents:
 
 
 def _is_set(field: WireField) -> bool:
-    """Return whether `field` has elements. Other wire types are ignored, as protobuf does."""
+    """Return whether `field` has elements. A field with an unexpected wire type has no elements, as
+    in protobuf."""
     spec = _BY_NUMBER.get(field.number)
     if spec is None or field.wire_type not in (DELIMITED, spec.element):
         return False
@@ -135,7 +137,7 @@ def _read_integers(
     count = sum(map(varints.count, runs))
     if count != expected:
         raise bad_request(
-            f"tensor '{name}': the shape announces {expected} elements, "
+            f"tensor '{name}': the shape requires {expected} elements, "
             f"but {spec.field} holds {count}"
         )
     values = varints.read(join_parts(runs), count, spec.dtype)
@@ -153,7 +155,7 @@ def _read_integers(
 
 
 def _read_bytes(name: str, spec: _ContentsField, expected: int, typed: TypedContents) -> bytearray:
-    """Read BYTES elements, at most `_MAX_PARTS` at a time, without counting them in the budget."""
+    """Return BYTES elements in the canonical layout, without counting them in the field budget."""
     elements = bytearray()
     parts: list[bytes] = []
     remaining = expected + 1

@@ -1,7 +1,8 @@
-"""Caches of request heads and response heads, either validated or with their names only.
+"""Caches the heads of requests and responses. A cached head was validated, or only its names were
+read.
 
-The cache gives the same result as the full check. The full check reads each message that does not
-match its cached head. Heads with typed elements or regions in shared memory are not cached."""
+A cached head gives the same result as the full check. The full check reads each message that does
+not match its cached head. Heads with typed elements or regions in shared memory are not cached."""
 
 from __future__ import annotations
 
@@ -32,18 +33,19 @@ from infergate.core.sequences import SequenceId
 from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, join_parts
 
-_MODEL: Final = 1
-_VERSION: Final = 2
-_ID: Final = 3
-_OUTPUTS: Final = 5
+# Field numbers of ModelInferRequest and ModelInferResponse.
+MODEL: Final = 1
+VERSION: Final = 2
+ID: Final = 3
+OUTPUTS: Final = 5
 """The field number of ModelInferResponse.outputs."""
-_NAMES: Final = frozenset({_MODEL, _VERSION})
+_NAMES: Final = frozenset({MODEL, VERSION})
 _new_tuple: Final = tuple.__new__
 """Creates a named tuple at a third of the cost of calling the class."""
 
 
 class HeadNames:
-    """The model and version of a head, and the head with the latest replacement names."""
+    """The model and version in a head, and the head with the latest replacement names."""
 
     __slots__ = ("_head", "_latest_head", "_latest_names", "model", "version")
 
@@ -55,11 +57,11 @@ class HeadNames:
         self._latest_head = b""
 
     def renamed(self, model: str, version: str) -> bytes:
-        """Return the head with `model` and `version`."""
+        """Return the head with other names."""
         if self._latest_names != (model, version) or not self._latest_head:
             names = (
-                string_field(_MODEL, model),
-                string_field(_VERSION, version) if version else b"",
+                string_field(MODEL, model),
+                string_field(VERSION, version) if version else b"",
             )
             self._latest_head = b"".join((*names, *remove_fields(self._head, _NAMES, MAX_FIELDS)))
             self._latest_names = (model, version)
@@ -68,10 +70,10 @@ class HeadNames:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedHead:
-    """The results of the full check of a request head, valid under `limits`."""
+    """The results of the full check of a request head. They are valid only for `limits`."""
 
     request: InferRequest
-    """The request without id and input data."""
+    """The request without its id and inputs."""
     tensors: TensorLayout
     sequence: SequenceId | None
     limits: Limits
@@ -79,19 +81,20 @@ class ValidatedHead:
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A cached request head. `validated` is None if only its names were read, for a route whose
-    requests are not validated."""
+    """A cached request head. `validated` is None if the route does not validate its requests, so
+    that only the names of the head were read."""
 
     summary: RequestSummary
     names: HeadNames
     wants_classes: bool
-    """Whether classes are requested for an output."""
+    """Whether the request asks for the classes of any output."""
     validated: ValidatedHead | None = None
 
 
 class SplitRequest(NamedTuple):
-    """A request split into head and raw entries. It has the `message` joined to `data`, and its
-    `head`. `has_recurred` means that the head is not cached yet but occurred recently."""
+    """A request that was split into its head and raw entries. `data` is the joined `message`.
+    `head` is the cached head, or None. `has_recurred` is true if the head is not cached yet but
+    occurred recently."""
 
     message: Sequence[Buffer]
     data: Buffer
@@ -100,7 +103,7 @@ class SplitRequest(NamedTuple):
     has_recurred: bool
 
     def validated_head(self, limits: Limits) -> ValidatedHead | None:
-        """Return the head if the whole message would pass the full check."""
+        """Return the validated head, or None if the message may not pass the full check."""
         head = None if self.head is None else self.head.validated
         if head is None or head.limits is not limits:
             return None
@@ -119,21 +122,21 @@ class SplitRequest(NamedTuple):
         )
 
     def renamed(self, names: HeadNames, model: str, version: str) -> Sequence[Buffer]:
-        """Return the message, whose head has `names`, with the other names `model` and
-        `version`."""
+        """Return the message with `model` and `version` instead of its `names`."""
         return [names.renamed(model, version), self.split.id_field, *self.split.entries(self.data)]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RequestHeads:
-    """The heads of requests."""
+    """A cache of the heads of requests."""
 
     def __init__(self) -> None:
         self._heads: Final[MessageHeadCache[RequestHead]] = MessageHeadCache()
         self._layouts: Final = MessageLayouts()
 
     def find(self, wire: RpcRequest) -> SplitRequest | None:
-        """Split `wire`, an inference, at most once. Return None if the fast path does not apply."""
+        """Split the inference `wire`, or return the result of the previous call. Return None if the
+        fast path does not apply."""
         cached = wire.codec_state
         if type(cached) is SplitRequest and cached.message is wire.message:
             return cached
@@ -186,8 +189,8 @@ class RequestHeads:
         self._heads.store(head, entry)
 
     def find_names(self, split: SplitRequest) -> RequestHead | None:
-        """Read and cache the names of `split`. The request was not validated, so its head was not
-        cached. Return None if the fast path does not apply."""
+        """Read and cache the names of `split`, a request that is not validated. Return None if the
+        fast path does not apply."""
         if not split.has_recurred:
             return None
         data = split.split.head
@@ -198,7 +201,7 @@ class RequestHeads:
                 wants_classes = requests_classes(data)
             except MalformedMessageError:
                 return None
-            model, version = names.get(_MODEL, ""), names.get(_VERSION, "")
+            model, version = names.get(MODEL, ""), names.get(VERSION, "")
             if not model:
                 return None
             summary = RequestSummary(InferRequest, model, version)
@@ -209,17 +212,17 @@ class RequestHeads:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """A cached response head. It is valid under `limits`."""
+    """A cached response head. It is valid only for `limits`."""
 
     response: InferResponse
-    """The response without id and output data."""
+    """The response without its id and outputs."""
     tensors: TensorLayout
     limits: Limits
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ResponseHeads:
-    """The heads of responses that passed the full check."""
+    """A cache of the heads of responses that passed the full check."""
 
     def __init__(self) -> None:
         self._heads: Final[MessageHeadCache[ResponseHead]] = MessageHeadCache()
@@ -276,7 +279,7 @@ class PassThroughHead:
 
 
 class PassThroughResponse(NamedTuple):
-    """A response that passes through. It has the `message` joined to `data`, and its cached
+    """A response that passes through. `data` is the joined `message`, and `head` is the cached
     head."""
 
     message: Sequence[Buffer]
@@ -285,8 +288,8 @@ class PassThroughResponse(NamedTuple):
     head: PassThroughHead
 
     def renamed(self, model: str, version: str, request_id: str) -> Sequence[Buffer]:
-        """Return the message with `model` and `version` and the id `request_id`. An empty name
-        stays unchanged."""
+        """Return the message with the id `request_id`, and with `model` and `version` if they are
+        not empty."""
         names, split = self.head.names, self.split
         model, version = model or names.model, version or names.version
         is_same_model = names.model == model and names.version == version
@@ -294,22 +297,22 @@ class PassThroughResponse(NamedTuple):
             return self.message
         return [
             split.head if is_same_model else names.renamed(model, version),
-            string_field(_ID, request_id) if request_id else b"",
+            string_field(ID, request_id) if request_id else b"",
             *split.entries(self.data),
         ]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PassThroughHeads:
-    """The heads of responses that pass through."""
+    """A cache of the heads of responses that pass through."""
 
     def __init__(self) -> None:
         self._heads: Final[MessageHeadCache[PassThroughHead]] = MessageHeadCache()
         self._layouts: Final = MessageLayouts()
 
     def find(self, message: Sequence[Buffer], limits: Limits) -> PassThroughResponse | None:
-        """Split `message` and find its head. Return None if the fast path does not apply or
-        elements may be typed."""
+        """Split `message` and find its head. Return None if the fast path does not apply, or if
+        tensors may have typed contents."""
         data = message[0] if len(message) == 1 else join_parts(message)
         known = self._layouts.split(data)
         split = split_message(data, RAW_OUTPUTS) if known is None else known
@@ -337,5 +340,5 @@ class PassThroughHeads:
 
 def _pass_through_head(head: bytes) -> PassThroughHead:
     names = read_strings(head, _NAMES, MAX_FIELDS, MAX_CACHED_HEAD)
-    outputs = any(field.number == _OUTPUTS for field in scan_fields(head, MAX_FIELDS))
-    return PassThroughHead(HeadNames(head, names.get(_MODEL, ""), names.get(_VERSION, "")), outputs)
+    outputs = any(field.number == OUTPUTS for field in scan_fields(head, MAX_FIELDS))
+    return PassThroughHead(HeadNames(head, names.get(MODEL, ""), names.get(VERSION, "")), outputs)

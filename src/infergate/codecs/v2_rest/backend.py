@@ -1,4 +1,4 @@
-"""Requests to servers, and the servers' responses to all operations except inferences."""
+"""Builds requests to servers, and parses the responses to all operations except inferences."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
 
 
 def _check_size(body: bytes, limits: Limits) -> None:
-    """Raise TOO_LARGE, and NeedsOffloadError on the event loop, because each value becomes an
-    object."""
+    """Raise TOO_LARGE, and NeedsOffloadError on the event loop. The limits exist because each value
+    becomes an object."""
     check_json_size(len(body), limits)
     if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
         raise GatewayError(
@@ -124,8 +124,8 @@ def _check_size(body: bytes, limits: Limits) -> None:
 
 
 def _is_negative(status: int, operation: Operation) -> bool:
-    """Return whether ``status`` means "not live" or "not ready". For a model that does not exist,
-    MLServer and KServe return an error (404), and Triton reports that it is not ready (400)."""
+    """Return whether ``status`` means "not live" or "not ready". For an unknown model, MLServer and
+    KServe return an error (404), but Triton reports that the model is not ready (400)."""
     match operation:
         case messages.ServerLiveRequest() | messages.ServerReadyRequest():
             return 400 <= status < 500 or status == 503

@@ -6,6 +6,7 @@ docs/fidelity-v2.md."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from infergate.codecs.base import (
@@ -60,15 +61,15 @@ from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 _DEFAULT_COMPRESS_MIN: Final = 256
 _JSON_HEADERS: Final = {"content-type": JSON_TYPE}
-_OVERLONG_DIGITS: Final = 19
-"""Length headers of this many digits or more are ignored."""
+_MAX_LENGTH_DIGITS: Final = 18
+"""Maximum number of digits of a length header. Longer headers are ignored."""
 
 
 class V2RestCodec:
     """The V2 REST codec.
 
     ``non_finite`` (``literal``, ``string``, ``null``) is the form of NaN and infinity in responses
-    to clients. ``compress_min`` is the minimum size in bytes of a response that is compressed.
+    to clients. ``compress_min`` is the minimum size of a compressed response in bytes.
     """
 
     name: str = "v2-rest"
@@ -90,7 +91,7 @@ class V2RestCodec:
         self._options: Final = (non_finite, compress_min)
         self._spelling: Final = NON_FINITE_SPELLINGS[non_finite]
         self._compress_min: Final = compress_min
-        # A response that passes through keeps the backend's form of NaN.
+        # A response that passes through keeps the backend's form of NaN and infinity.
         self.can_pass_through: bool = non_finite == "literal"
         self._request_heads: Final = RequestHeadCache()
         self._response_heads: Final = ResponseHeadCache()
@@ -108,7 +109,6 @@ class V2RestCodec:
     def parse_request(
         self, wire: HttpRequest, limits: Limits
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
-        """Parse any request. Raises NOT_FOUND for an unknown path, and client errors."""
         match: V2PathMatch = wire.codec_state or match_request(wire.method, wire.path)
         operation = match.operation
         if operation is InferRequest:
@@ -143,23 +143,19 @@ class V2RestCodec:
         return http_response
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Return ``{"error": …}`` with the status of the error's kind."""
         return errors.build_error(error, wire)
 
     def open_request(self, wire: HttpRequest) -> None:
-        """Inflate a short compressed body."""
         if CONTENT_ENCODING in wire.headers:
             inflate_small(wire)
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """Return the maximum size of the JSON, or of a compressed body after inflation."""
         headers, size = wire.headers, total_size(wire.body)
         if CONTENT_ENCODING in headers and not is_unencoded(headers):
             return max_decoded_bytes(headers, wire.body)
         return _max_json_bytes(wire, size) if JSON_LENGTH_HEADER in headers else size
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-        """Return the length of the JSON from the length header, or else the length of the body."""
         json_bytes = _max_json_bytes(wire, max_bytes)
         return (
             json_bytes
@@ -168,36 +164,30 @@ class V2RestCodec:
         )
 
     def rewrite_bytes(self, wire: HttpResponse, request: HttpRequest) -> int:
-        """Return the inflated size, or the size of a plain response that will be compressed."""
         if not is_unencoded(wire.headers):
             return total_size(wire.body) * MAX_RATIO
         accept = request.headers.get("accept-encoding", "")
         return total_size(wire.body) if accept and preferred_encoding(accept) else 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the size of the outputs that are written as JSON or compressed."""
         return response_text_bytes(response, parsed) if isinstance(response, InferResponse) else 0
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the minimum and maximum size. Binary outputs are copied only to compress them."""
         return response_size(response, parsed)
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the maximum size of the JSON, unless the server accepts binary data."""
         return 0 if profile.supports_binary else json_size_bounds(operation.inputs)[1]
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the size of the inputs, unless the server accepts binary data."""
-        return (
-            0 if profile.supports_binary else sum(len(tensor.data) for tensor in operation.inputs)
-        )
+        if profile.supports_binary:
+            return 0
+        return sum(len(tensor.data) for tensor in operation.inputs)
 
     # ---- for backends
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest:
-        """Build a request. Raises UNSUPPORTED."""
         del model
         return backend.build_request(operation, profile)
 
@@ -216,17 +206,14 @@ class V2RestCodec:
     # ---- streams
 
     def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> HttpResponse:
-        """Return an event with ``response``."""
-        return streams.event_response(
-            self.build_response(response, streams.with_json_outputs(parsed)).body
-        )
+        if not isinstance(parsed.response_options, GenerateFormat):
+            parsed = replace(parsed, response_options=None)  # events contain only JSON
+        return streams.event_response(self.build_response(response, parsed).body)
 
     def build_stream_end(self, parsed: ParsedRequest) -> HttpResponse:  # noqa: ARG002
-        """Return a response without events."""
         return streams.event_response(())
 
     def build_stream_error(self, error: GatewayError, wire: HttpRequest) -> HttpResponse:
-        """Return an event with ``error``, because the status was already sent."""
         return streams.event_response(errors.build_error(error, wire).body)
 
     def streams_need_metadata(self, profile: Profile) -> bool:
@@ -235,7 +222,6 @@ class V2RestCodec:
     def build_stream_request(
         self, operation: InferRequest, profile: Profile, model: ModelMetadata | None = None
     ) -> HttpRequest | None:
-        """Build a request for ``generate_stream`` or ``infer_stream``."""
         return streams.build_request(operation, profile, model)
 
     def parse_stream_response(
@@ -245,48 +231,33 @@ class V2RestCodec:
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse:
-        """Parse an event of a stream, with the ``model`` of its request."""
         return streams.read_response(wire, operation, limits, model)
 
     # ---- V2 REST on both sides
 
     def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
-        """Validate with the same function as ``parse_request``, so that the errors are the same."""
-        match = _match_of(wire)
+        match: V2PathMatch = wire.codec_state or match_request(wire.method, wire.path)
         if match.operation is InferRequest:
             return pass_through.validate_inference(wire, match, limits, self._request_heads)
         self.parse_request(wire, limits)
         return wire
 
     def sequence_of(self, wire: HttpRequest, limits: Limits) -> SequenceId | None:
-        """Return the sequence that ``validate`` found, or read it from the request."""
         return pass_through.sequence_of(wire, limits)
 
     def priority_of(self, wire: HttpRequest) -> int:
-        """Return the priority that ``validate`` found."""
         return wire.priority if isinstance(wire, pass_through.CheckedRequest) else 0
 
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` addressed to another model, or None if the server requires another
-        form."""
         return pass_through.rewrite_request(wire, model, version, profile)
 
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Replace names and id in place. Compress the response if ``request`` accepts that."""
         names = {"model": model, "version": version}
-        return pass_through.ResponseRewriter(request, names, limits, self._compress_min).rewrite(
-            wire
-        )
-
-
-def _match_of(wire: HttpRequest) -> V2PathMatch:
-    """Return the match that ``summarize`` stored. If it stored no match, match the path."""
-    match: V2PathMatch | None = wire.codec_state
-    return match_request(wire.method, wire.path) if match is None else match
+        return pass_through.rewrite_response(wire, request, names, limits, self._compress_min)
 
 
 def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
@@ -294,7 +265,7 @@ def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
     header = wire.headers.get(JSON_LENGTH_HEADER, "")
     return (
         min(int(header), max_bytes)
-        if header.isdecimal() and len(header) < _OVERLONG_DIGITS
+        if header.isdecimal() and len(header) <= _MAX_LENGTH_DIGITS
         else max_bytes
     )
 

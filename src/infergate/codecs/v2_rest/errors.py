@@ -1,4 +1,4 @@
-"""Errors that are sent to clients, and errors that backends return."""
+"""Writes errors for clients, and reads the errors of backends."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from infergate.codecs import http_status
 from infergate.codecs.base import OutputsNeedTranslationError
 from infergate.codecs.profiles import corrected_kind
 from infergate.codecs.v2_rest.paths import match_path
-from infergate.core.errors import GatewayError, Kind, Origin, error_headers, parse_retry_after
+from infergate.core.errors import (
+    GatewayError,
+    Kind,
+    Origin,
+    backend_failure,
+    error_headers,
+    parse_retry_after,
+)
 from infergate.core.wire import HttpRequest, HttpResponse
 
 JSON_TYPE: Final = "application/json"
 MAX_MESSAGE_CHARACTERS: Final = 2000
-"""Maximum number of characters of a message sent to a client."""
+"""Maximum number of characters of an error message that is sent to a client."""
 
 STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     **http_status.STATUS_BY_KIND,
@@ -31,7 +38,7 @@ def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
     """Return the response ``{"error": …}``. Never raises."""
     headers = {"content-type": JSON_TYPE, **error_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED and wire is not None:
-        # The path may be unknown if the transport rejected the request.
+        # If the transport rejected the request, its path may be unknown.
         with contextlib.suppress(GatewayError):
             headers["allow"] = match_path(wire.path).allowed_methods
     # Names may be as long as a body, and paths may contain lone surrogates.
@@ -47,19 +54,18 @@ _STREAM_STARTED_ERROR: Final = (
     "RuntimeError: Caught handled exception, but response already started."
 )
 _CAUSE_SEPARATOR: Final = "The above exception was the direct cause of the following exception:"
-"""The line after an error that occurred when Starlette had already started a stream (MLServer's
+"""The line after the actual error in a traceback that ends with ``_STREAM_STARTED_ERROR``.
+Starlette writes both lines if an error occurs after a stream has started (MLServer's
 ``infer_stream``)."""
-_EVENT_PREFIX: Final = "data:"
-"""The prefix of an error in a stream of events (SSE)."""
 _MAX_DETAIL_CHARACTERS: Final = 20_000
 _MAX_HTML_CHARACTERS: Final = 4096
-"""Maximum number of characters that are searched for a title, because unclosed titles take
-quadratic time."""
+"""Maximum number of characters that are searched for a title. The search takes quadratic time if
+titles are not closed."""
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
 def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """Return the error in a backend's response. Its Content-Type is ignored."""
+    """Return the error in a backend's response, whatever its Content-Type."""
     text = body[: 4 * _MAX_DETAIL_CHARACTERS].decode("utf-8", "replace").strip()
     message = _error_line(text) or f"the backend answered HTTP {status}"
     error = OutputsNeedTranslationError if _NEEDS_BINARY_OUTPUT.match(message) else GatewayError
@@ -74,9 +80,17 @@ def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> Gatew
     )
 
 
+def reported_error(message: Any, detail: str) -> GatewayError:
+    """Return the error for the ``error`` member of a backend's response. It is a BACKEND_ERROR,
+    because the status of the response does not indicate the kind of the error."""
+    known = type(message) is str and message
+    public = message if known else "the backend returned an error without a message"
+    return backend_failure(Kind.BACKEND_ERROR, public[:MAX_MESSAGE_CHARACTERS], detail)
+
+
 def _error_line(text: str) -> str:
-    """Return the meaningful line of an error body in any of the formats that servers use."""
-    text = text.removeprefix(_EVENT_PREFIX).lstrip()
+    """Return the line with the error message from a body in any of the formats that servers use."""
+    text = text.removeprefix("data:").lstrip()  # an event of a stream (SSE)
     if text.startswith("{"):
         try:
             message = error_message(json.loads(text))
@@ -98,8 +112,9 @@ def _error_line(text: str) -> str:
 
 
 def error_message(document: dict[str, Any]) -> str:
-    """Return the message of an error object: ``error`` (V2), ``detail`` (FastAPI: MLServer, KServe)
-    or ``message`` (rest-proxy), or the ``message`` of such an object (proxies, OpenAI's format)."""
+    """Return the message of an error object. The message is in the member ``error`` (V2),
+    ``detail`` (FastAPI: MLServer, KServe) or ``message`` (rest-proxy). If the member is an object
+    (proxies, OpenAI's format), the message is in the ``message`` of that object."""
     for key in ("error", "detail", "message"):
         value = document.get(key)
         if isinstance(value, str) and value:
@@ -114,7 +129,6 @@ def error_message(document: dict[str, Any]) -> str:
 
 
 def _validation_message(item: Any) -> str:
-    """Format one entry of FastAPI's ``detail`` list."""
     if isinstance(item, dict) and isinstance(item.get("msg"), str):
         location = item.get("loc")
         path = ".".join(map(str, location)) if isinstance(location, list) else ""

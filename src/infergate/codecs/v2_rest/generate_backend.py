@@ -1,8 +1,8 @@
-"""Requests to backends, and their responses, in Triton's ``generate_stream`` (decoupled models).
+"""Writes requests to Triton's ``generate_stream``, for decoupled models, and reads the responses.
 
 The messages have neither shapes nor datatypes. For responses, the model's metadata supplies shapes
-and datatypes. Requests that Triton would interpret differently, and requests with outputs of
-unknown shape, are rejected before they are sent. ``generate_frontend`` lists the sources."""
+and datatypes. The gateway rejects requests that Triton would interpret differently, and requests
+for outputs of unknown shape. ``generate_frontend`` lists the sources."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from infergate.codecs.json_tensors.json_document import (
     read_all_members,
     read_string,
 )
-from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS
-from infergate.codecs.v2_rest.generate_frontend import ID, PARAMETERS, known_datatype, resolve_shape
+from infergate.codecs.json_tensors.row_reader import known_datatype
+from infergate.codecs.v2_rest.errors import JSON_TYPE, reported_error
+from infergate.codecs.v2_rest.generate_frontend import ID, PARAMETERS, resolve_shape
 from infergate.codecs.v2_rest.infer_response import unusable_response
 from infergate.codecs.v2_rest.paths import model_path
 from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters
@@ -42,7 +43,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 _INFER_ONLY_PARAMETERS: Final = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
 )
-"""Parameters that have a meaning in ``infer``. ``generate_stream`` would pass them to the model."""
+"""Parameters that have a special meaning in ``infer``. ``generate_stream`` would pass them to the
+model."""
 _FLOATS: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _BINARY_ONLY_DATATYPES: Final = frozenset({Datatype.FP16, Datatype.BF16})
 """Datatypes that Triton rejects in JSON."""
@@ -56,7 +58,8 @@ EVENT_STREAM_HEADERS: Final = {
 
 
 def write_generate_request(operation: InferRequest, model: ModelMetadata) -> HttpRequest:
-    """Write the request. Raises UNSUPPORTED for features that it cannot express."""
+    """Write the request. Raises UNSUPPORTED for an operation that ``generate_stream`` cannot
+    express."""
     inputs = {tensor_metadata.name: tensor_metadata for tensor_metadata in model.inputs}
     members: dict[str, Any] = {ID: operation.id} if operation.id else {}
     for tensor in operation.inputs:
@@ -71,7 +74,8 @@ def write_generate_request(operation: InferRequest, model: ModelMetadata) -> Htt
         if output.shared_memory is not None or CLASSIFICATION in output.parameters:
             raise _unsupported(f"the requested format of output '{output.name}'")
     for output_metadata in model.outputs:
-        if _count_free(_output_dimensions(output_metadata, operation, model)) > 1:
+        dimensions = _output_dimensions(output_metadata, operation, model)
+        if sum(dimension < 0 for dimension in dimensions) > 1:
             raise _unsupported(
                 f"output '{output_metadata.name}' of shape {list(output_metadata.shape)}"
             )
@@ -119,16 +123,13 @@ def _unsupported(subject: str) -> GatewayError:
 def _output_dimensions(
     output: TensorMetadata, operation: InferRequest, model: ModelMetadata
 ) -> Sequence[int]:
-    """Return the known dimensions of an output, with the batch dimension of the inputs."""
+    """Return the dimensions of an output. The batch dimension, if the model has one, is the batch
+    dimension of the inputs."""
     shape = output.shape
     first = next((tensor.shape for tensor in operation.inputs), ())
     if model.max_batch_size and shape and first:
         return (first[0], *shape[1:])
     return shape
-
-
-def _count_free(dimensions: Sequence[int]) -> int:
-    return sum(dimension < 0 for dimension in dimensions)
 
 
 # ---- responses ----------------------------------------------------------------------------------
@@ -143,7 +144,9 @@ def read_generate_response(
         check_json_size(len(body), limits)
         members = read_all_members(parse_backend_json(body, limits), "the answer")
         if "error" in members and "model_name" not in members:
-            raise _event_error(members["error"], wire.status)
+            # Triton sends an error with status 400 or, after the first response, with status 200.
+            detail = f"in a stream of events under HTTP {wire.status}"
+            raise reported_error(members["error"], detail)
         names = [read_string(members.pop(name, ""), name) for name in _RESPONSE_FIELDS]
         outputs = _read_outputs(members, operation, model)
         parameters = {name: _read_parameter(name, node) for name, node in members.items()}
@@ -153,20 +156,6 @@ def read_generate_response(
         raise unusable_response(error) from None
     model_name, version, response_id = names
     return InferResponse(model_name or operation.model, version, response_id, parameters, outputs)
-
-
-def _event_error(message: Node, status: int) -> GatewayError:
-    """Return the error in an event. Triton sends it with status 400 or, after the first response,
-    with status 200."""
-    public = (
-        message
-        if type(message) is str and message
-        else "the backend returned an error without a message"
-    )
-    detail = f"in a stream of events under HTTP {status}"
-    return GatewayError(
-        Kind.BACKEND_ERROR, public[:MAX_MESSAGE_CHARACTERS], origin=Origin.BACKEND, detail=detail
-    )
 
 
 def _read_outputs(

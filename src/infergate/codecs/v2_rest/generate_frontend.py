@@ -1,9 +1,10 @@
 """Triton's generate extension for clients: an inference and its response as flat JSON objects.
 
-*Rule 1.* A member with the name of a model input is that tensor, as a scalar or a list;
-``parameters`` holds more members; ``id`` is the request's id; any other member is a parameter.
-*Rule 2.* The shape comes from the model. The last variable dimension follows from the number of
-elements; all other variable dimensions are 1.
+*Rule 1.* A member with the name of a model input holds that tensor, as a scalar or a list. The
+member ``parameters`` is an object with more members. The member ``id`` is the request's id. Any
+other member is a parameter.
+*Rule 2.* A tensor has the shape in the model's metadata. The last variable dimension is set to
+match the number of elements; all other variable dimensions are 1.
 *Rule 3.* The members of a response are in alphabetical order. A tensor of one element is written as
 a scalar.
 *Rule 4.* Requests name no outputs and select no format. Responses are JSON and never compressed.
@@ -38,8 +39,9 @@ from infergate.codecs.json_tensors.json_document import (
     read_all_members,
     read_string,
 )
+from infergate.codecs.json_tensors.row_reader import known_datatype
 from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
@@ -56,15 +58,14 @@ ID: Final = "id"
 
 
 class GenerateFormat:
-    """The ``ParsedRequest.response_options`` of requests whose response is written according to
-    Rule 3."""
+    """The ``ParsedRequest.response_options`` of requests whose responses follow Rule 3."""
 
 
 def read_generate_request(
     wire: HttpRequest, model: str, version: str, limits: Limits, *, wants_stream: bool
 ) -> PartialInferRequest[ParsedRequest]:
     """Read a request, which the model's metadata completes. This function raises errors about the
-    body; ``complete`` raises errors about the JSON."""
+    body, and the result's ``complete`` raises errors about the JSON."""
     body = bytes(decode_body(wire.headers, wire.body, limits))
     if not body:
         raise bad_request("the body is empty")
@@ -78,7 +79,7 @@ def _complete(
 ) -> ParsedRequest:
     inputs = {tensor.name: tensor for tensor in metadata.inputs}
     reader = _MemberReader(inputs)
-    # Helper processes receive long bytes as a view.
+    # A helper process receives a long body as a memoryview.
     members = read_all_members(
         parse_json(body if isinstance(body, bytes) else bytes(body)), "the body"
     )
@@ -152,18 +153,9 @@ class _MemberReader:
 _SCALARS: Final = frozenset({int, float, bool})
 
 
-def known_datatype(tensor: TensorMetadata) -> Datatype:
-    """Return the datatype of ``tensor``. Raises UNSUPPORTED for an unknown datatype."""
-    datatype = DATATYPES_BY_NAME.get(tensor.datatype)
-    if datatype is None:
-        raise GatewayError(
-            Kind.UNSUPPORTED, f"tensor '{tensor.name}': unknown datatype '{tensor.datatype}'"
-        )
-    return datatype
-
-
 def resolve_shape(name: str, count: int, dimensions: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of ``count`` elements (Rule 2). Raises BAD_REQUEST."""
+    """Return the shape of a tensor with ``count`` elements (Rule 2). ``dimensions`` is the shape in
+    the metadata. Raises BAD_REQUEST."""
     remaining = count
     for dimension in dimensions:
         if dimension >= 0:

@@ -1,19 +1,19 @@
-"""The inference request: JSON with data, JSON followed by binary data, or raw binary data.
+"""Reads and writes inference requests. A request is JSON with data, JSON followed by binary data,
+or raw binary data.
 
 *Rule 1.* ``binary_data`` of an output overrides ``binary_data_output`` of the request. Without
 these parameters, an output is JSON. (If a request lists outputs, Triton ignores
 ``binary_data_output``, contrary to the extension's specification.)
 
-*Rule 2.* A length header of 0 marks a raw request, without JSON (``raw_request``).
+*Rule 2.* A length header of 0 marks a raw request, which has no JSON (``raw_request``).
 
-*Rule 3.* ``stream: true`` in the request's parameters selects the format of the response and is not
-sent to servers. Any other value is a parameter of the model.
+*Rule 3.* ``stream: true`` in the request's parameters requests a stream of responses and is not
+sent to servers. With any other value, ``stream`` is a parameter of the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -50,11 +50,9 @@ from infergate.codecs.v2_rest.tensors import (
     BinaryDataReader,
     MessageBody,
     TensorReader,
-    TensorRules,
     encode_json,
     parse_json_length,
     read_parameters,
-    read_tensor,
     read_tensor_name,
     read_tensors,
     split_at,
@@ -63,14 +61,13 @@ from infergate.codecs.v2_rest.tensors import (
 )
 from infergate.codecs.v2_rest.wire_features import WireFeature
 from infergate.core.classification import class_count
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
-from infergate.core.priorities import requested_priority
 from infergate.core.records import record
 from infergate.core.region_ref import parse_region_ref, region_parameters
-from infergate.core.sequences import SequenceId, sequence_id
+from infergate.core.sequences import sequence_id
 from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
 from infergate.core.wire import HttpRequest
 
@@ -81,7 +78,8 @@ _NO_FEATURES: Final[frozenset[WireFeature]] = frozenset()
 
 @record
 class ResponseFormat:
-    """The requested format of individual outputs, and of all other outputs."""
+    """The requested format of a response. It has the formats of individual outputs, the format of
+    all other outputs, and the client's Accept-Encoding header."""
 
     binary_by_output: Mapping[str, bool]
     binary_by_default: bool
@@ -98,23 +96,8 @@ JSON_FORMAT: Final = ResponseFormat({}, binary_by_default=False, accept_encoding
 # ---- reading ----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class InferRequestReading:
-    """A request, its response format, its id, and the features of its message."""
-
-    parsed: ParsedRequest | PartialInferRequest[ParsedRequest]
-    response_format: ResponseFormat
-    id: str = ""
-    features: frozenset[WireFeature] = frozenset()
-    shared_memory_outputs: tuple[RequestedOutput, ...] = ()
-    """The requested outputs if any tensor is in shared memory; otherwise an empty tuple."""
-    sequence_id: SequenceId | None = None
-    priority: int = 0
-    """The priority in the parameters, or 0."""
-
-
 class RequestHeadCache(JsonHeadCache[tuple[RequestFields, frozenset[WireFeature]]]):
-    """The heads of binary requests, with the features of each request."""
+    """A cache of the heads of binary requests, with the features of each request."""
 
     __slots__ = ()
 
@@ -154,7 +137,7 @@ def read_request(
         body = parts[0]
     else:
         body = decode_body(wire.headers, parts, limits)
-    return _read_parts(wire, body, model, version, limits, heads)[0]
+    return read_body(wire, body, model, version, limits, heads)[0]
 
 
 def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
@@ -164,35 +147,11 @@ def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
     version: str,
     limits: Limits,
     heads: RequestHeadCache | None = None,
-) -> InferRequestReading:
-    """Parse an inference with a decoded body."""
-    parsed, response_format, features = _read_parts(wire, body, model, version, limits, heads)
-    if isinstance(parsed, PartialInferRequest):
-        return InferRequestReading(parsed, response_format)
-    request = parsed.operation
-    assert isinstance(request, InferRequest)
-    return InferRequestReading(
-        parsed,
-        response_format,
-        request.id,
-        features,
-        request.outputs if WireFeature.SHARED_MEMORY in features else (),
-        sequence_id(request.parameters),
-        requested_priority(request.parameters) if request.parameters else 0,
-    )
-
-
-def _read_parts(  # noqa: PLR0913, PLR0917 - its callers' parameters
-    wire: HttpRequest,
-    body: Buffer,
-    model: str,
-    version: str,
-    limits: Limits,
-    heads: RequestHeadCache | None,
 ) -> tuple[
     ParsedRequest | PartialInferRequest[ParsedRequest], ResponseFormat, frozenset[WireFeature]
 ]:
-    """Parse an inference. Also return its response format and the features of its message."""
+    """Parse an inference with the decoded ``body``. Also return the requested format of the
+    response, and the features of the message."""
     headers = wire.headers
     accept = headers.get("accept-encoding", "")
     header = headers.get(JSON_LENGTH_HEADER)
@@ -234,13 +193,11 @@ def _read_fields(
 ) -> tuple[RequestFields, frozenset[WireFeature], int]:
     """Read the JSON of any request, the features of its message, and the number of inputs that are
     binary data."""
-    reader = TensorReader(_TENSOR_RULES, BinaryDataReader(body.binary), limits)
+    reader = TensorReader(REQUEST_RULES, BinaryDataReader(body.binary), limits)
     members = reader.read_members(parse_json(body.json, limits), "the body", _FIELDS)
     if "inputs" not in members:
         raise bad_request("inputs is missing")
-    inputs = read_tensors(
-        members["inputs"], "inputs", lambda node, path: read_tensor(node, path, reader), limits
-    )
+    inputs = read_tensors(members["inputs"], "inputs", reader)
     reader.binary_data.check_consumed()
     parameters = read_parameters(members, "", reader)
     binary_by_default, parameters = _pop_flag(parameters, BINARY_DATA_OUTPUT, "parameters")
@@ -271,14 +228,6 @@ def _complete_raw(
     )
 
 
-def _missing_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
-    del shape, parameters
-    raise bad_request(f"tensor '{abbreviated(name)}' has neither data nor {BINARY_DATA_SIZE}")
-
-
-_TENSOR_RULES: Final = TensorRules(REQUEST_RULES, DATATYPES_BY_NAME.get, _missing_data)
-
-
 def _read_output(
     node: Node, path: str, reader: TensorReader
 ) -> tuple[RequestedOutput, bool | None]:
@@ -304,12 +253,12 @@ def _pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None,
     return value, {name: parameter for name, parameter in parameters.items() if name != key}
 
 
-# ---- write ------------------------------------------------------------------------------------
+# ---- writing ----------------------------------------------------------------------------------
 
 
 def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
-    """Write the request in binary if a server of ``profile`` accepts binary data, and otherwise as
-    JSON."""
+    """Write the request with binary data, or as JSON if a server of ``profile`` accepts no binary
+    data."""
     head: dict[str, Any] = {}
     if operation.id:
         head["id"] = operation.id
@@ -376,5 +325,5 @@ def _write_json_tensor(tensor: Tensor, profile: Profile) -> dict[str, Any]:
 
 
 _NUMPY_SPELLINGS: Final = (b"null", b'"Infinity"', b'"-Infinity"')
-"""The spellings of NaN and infinity for MLServer, which parses them with numpy and rejects bare
-words."""
+"""The spellings of NaN, infinity and negative infinity for MLServer, which parses them with numpy
+and rejects bare words."""

@@ -1,13 +1,13 @@
-"""The inference response, as JSON with or without binary data after it.
+"""Writes and reads inference responses. A response is JSON, which binary data may follow.
 
-If any element of a BYTES tensor is not UTF-8, the whole tensor is written to JSON as base64 and
-marked by the parameter ``content_type: base64`` (as in rest-proxy and MLServer). BYTES that a
-backend marked this way are decoded and lose the mark. A backend's content type is ignored.
+If any element of a BYTES tensor in JSON is not UTF-8, all elements are written as base64, and the
+tensor has the parameter ``content_type: base64`` (as in rest-proxy and MLServer). If a backend's
+tensor has this parameter, its BYTES are decoded and the parameter is removed. The Content-Type
+header of a backend is ignored.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,13 +26,12 @@ from infergate.codecs.json_tensors.json_data import (
     write_strings,
 )
 from infergate.codecs.json_tensors.json_document import (
-    Node,
     parse_backend_json,
     read_members,
     read_string,
 )
 from infergate.codecs.json_tensors.small_data import MAX_WRITTEN_BYTES, write_small_data
-from infergate.codecs.v2_rest.errors import JSON_TYPE, MAX_MESSAGE_CHARACTERS, backend_error
+from infergate.codecs.v2_rest.errors import JSON_TYPE, backend_error, reported_error
 from infergate.codecs.v2_rest.infer_request import JSON_FORMAT, ResponseFormat
 from infergate.codecs.v2_rest.json_heads import JsonHeadCache
 from infergate.codecs.v2_rest.tensors import (
@@ -42,27 +41,25 @@ from infergate.codecs.v2_rest.tensors import (
     BinaryDataReader,
     MessageBody,
     TensorReader,
-    TensorRules,
     encode_json,
     read_parameters,
-    read_tensor,
     read_tensors,
     split_body,
     write_parameters,
     write_tensor,
 )
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
-from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage, bad_request
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.inflation import MAX_RATIO
 from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
+from infergate.core.tensor import NO_PARAMETERS, Buffer, Tensor
 from infergate.core.wire import HttpResponse, total_size
 
 _FIELDS: Final = ("model_name", "model_version", "id", "parameters", "outputs")
 
-# ---- write ------------------------------------------------------------------------------------
+# ---- writing ----------------------------------------------------------------------------------
 
 
 def write_response(
@@ -106,7 +103,7 @@ def write_response(
 
 
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
-    """Return the bytes of the tensors that ``write_response`` writes as JSON, or compresses."""
+    """Return the number of tensor bytes that ``write_response`` writes as JSON or compresses."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     accept, binary_by_output = response_format.accept_encoding, response_format.binary_by_output
@@ -121,14 +118,14 @@ def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
-    """Return an output in shared memory without parameters, as Triton does, because perf_analyzer
-    expects ``binary_data_size`` in any parameters."""
+    """Return an output in shared memory without parameters, as Triton writes it. If an output has
+    parameters, perf_analyzer expects ``binary_data_size`` among them."""
     return {"name": tensor.name, "datatype": tensor.datatype.v2_name, "shape": tensor.shape}
 
 
 def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-    """Return the minimum size of the response, and the maximum size, which includes uncompressed
-    bytes."""
+    """Return the minimum size of the body, and the maximum memory in bytes that writing the body
+    takes, including the uncompressed body."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     accept = response_format.accept_encoding
@@ -170,8 +167,8 @@ def write_json_tensor(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> d
 def ok_response(
     headers: dict[str, str], body: list[Buffer], accept_encoding: str, compress_min: int
 ) -> HttpResponse:
-    """Return a response with status 200, compressed if the client accepts compression and the body
-    has at least ``compress_min`` bytes."""
+    """Return a response with status 200. It is compressed if the client accepts compression and the
+    body has at least ``compress_min`` bytes."""
     if accept_encoding and total_size(body) >= compress_min:
         encoding = preferred_encoding(accept_encoding)
         if encoding:
@@ -180,7 +177,7 @@ def ok_response(
     return HttpResponse(200, headers, body)
 
 
-# ---- read -------------------------------------------------------------------------------------
+# ---- reading ----------------------------------------------------------------------------------
 
 
 def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
@@ -198,12 +195,12 @@ def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
 
 
 def unusable_response(error: GatewayError) -> GatewayError:
-    """Return an error in a backend's response as the backend's error."""
+    """Return the error for a response that cannot be used because of ``error``."""
     return backend_garbage(f"invalid response from the backend: {error.public}")
 
 
 class ResponseHeadCache(JsonHeadCache[InferResponse]):
-    """The heads of binary responses."""
+    """A cache of the heads of binary responses."""
 
     __slots__ = ()
 
@@ -254,19 +251,18 @@ def read_response(
 def _read_message(
     message: MessageBody, operation: InferRequest, limits: Limits
 ) -> tuple[InferResponse, bool, int]:
-    """Read any response. Also return whether it names the model, and the number of outputs that are
-    binary data."""
+    """Read any response. Also return whether the response contains the model's name, and the number
+    of outputs that are binary data."""
     fields = read_members(parse_backend_json(message.json, limits), "the body", (*_FIELDS, "error"))
     if "outputs" not in fields:
-        # Triton and Seldon report some errors with status 200.
-        raise _error_member(fields) if "error" in fields else bad_request("outputs is missing")
+        if "error" in fields:  # Triton and Seldon report some errors with status 200
+            raise reported_error(fields["error"], "sent with HTTP status 200")
+        raise bad_request("outputs is missing")
     # Triton sends no length header if every binary output is empty.
     binary_data = BinaryDataReader(memoryview(b"") if message.binary is None else message.binary)
     regions = {output.name: output.shared_memory for output in operation.outputs}
-    reader = TensorReader(_TENSOR_RULES, binary_data, limits, regions)
-    outputs = read_tensors(
-        fields["outputs"], "outputs", lambda node, path: read_tensor(node, path, reader), limits
-    )
+    reader = TensorReader(RESPONSE_RULES, binary_data, limits, regions)
+    outputs = read_tensors(fields["outputs"], "outputs", reader)
     binary_data.check_consumed()
     response = InferResponse(
         read_string(fields.get("model_name", operation.model), "model_name"),
@@ -278,39 +274,8 @@ def _read_message(
     return response, "model_name" in fields, binary_data.count
 
 
-def _error_member(members: dict[str, Node]) -> GatewayError:
-    """Return the error in a response with status 200. The status does not indicate the kind of
-    error."""
-    error = members["error"]
-    message = (
-        error
-        if isinstance(error, str) and error
-        else "the backend returned an error without a message"
-    )
-    return GatewayError(
-        Kind.BACKEND_ERROR,
-        message[:MAX_MESSAGE_CHARACTERS],
-        origin=Origin.BACKEND,
-        detail="sent with HTTP status 200",
-    )
-
-
 def _check_outputs(operation: InferRequest, response: InferResponse) -> None:
     output_names = {tensor.name for tensor in response.outputs}
     for output in operation.outputs:
         if output.name not in output_names:
             raise backend_garbage(f"the backend's response lacks output '{output.name}'")
-
-
-def _parse_datatype(name: str) -> Datatype | None:
-    return DATATYPES_BY_NAME.get(name.upper())
-
-
-def _empty_data(name: str, shape: tuple[int, ...], parameters: Parameters) -> Buffer:
-    del parameters
-    if math.prod(shape) != 0:
-        raise bad_request(f"tensor '{name}' has no data")
-    return b""
-
-
-_TENSOR_RULES: Final = TensorRules(RESPONSE_RULES, _parse_datatype, _empty_data)

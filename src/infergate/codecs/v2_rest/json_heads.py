@@ -1,8 +1,9 @@
-"""Caches of the JSON of binary messages, for requests and for responses.
+"""Caches the JSON of binary requests and responses.
 
-The head of a binary message is its JSON without the ``id``. It contains the size of each tensor, so
-only the total size and the elements of BYTES tensors are left to check. Heads with data in the JSON
-or with tensors in shared memory are not cached.
+The head of a binary message is its JSON without the ``id``. Because the head contains the size of
+each tensor, only the total size and the elements of BYTES tensors remain to be checked for a
+message with a cached head. Heads with data in the JSON or with tensors in shared memory are not
+cached.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from infergate.core.tensor import Tensor
 T = TypeVar("T")
 
 BYTE_WEIGHT: Final = 36
-"""The maximum memory of a cached head per byte of JSON: ``{"":0}`` becomes a dictionary."""
+"""The maximum memory in bytes that a cached head takes per byte of JSON. For example, ``{"":0}``
+becomes a dictionary."""
 _ID: Final = re.compile(
     rb'\s*+\{(?:\s*+"model_(?:name|version)"\s*+:\s*+"[^"\\]*+"\s*+,)*+'
     rb'\s*+"id"\s*+:\s*+"([ !#-\[\]-~]*+)"'
 )
-"""Matches an ``id`` that follows no members except the names, which is where clients and servers
-write it. The id has no characters with a special meaning in JSON, so another id in its place is
-equally valid."""
+"""Matches the start of an object in which only the model's name and version precede the ``id``, as
+clients and servers write it. The id has no characters with a special meaning in JSON, so replacing
+it with another such id keeps the JSON valid."""
 
 
 class SplitJson(NamedTuple):
@@ -52,8 +54,8 @@ def split_json(text: bytes) -> SplitJson:
 
 
 class JsonHead(Generic[T]):
-    """A cached head, valid under ``limits``: its ``fields`` without the tensors, and the layout of
-    the binary data. ``id`` is the message's id if the head contains it."""
+    """A cached head, which is valid only for ``limits``. ``fields`` are the fields of the message
+    without the tensors. ``id`` is the message's id if the head contains the id, or else empty."""
 
     __slots__ = ("_layout", "_raw", "_size", "fields", "id", "limits")
 
@@ -71,11 +73,12 @@ class JsonHead(Generic[T]):
         self._layout: Final = TensorLayout(tensors)
 
     def fits(self, binary: memoryview, limits: Limits) -> bool:
-        """Return whether a message with this head and ``binary`` passes the full check."""
+        """Return whether a message with this head and the binary data ``binary`` passes the full
+        check."""
         return (
             limits is self.limits
             and len(binary) == self._size
-            and (not self._layout.has_elements or self._layout.fits(self._raw, binary))
+            and (not self._layout.has_bytes_tensors or self._layout.fits(self._raw, binary))
         )
 
     def read(self, binary: memoryview) -> tuple[Tensor, ...]:
@@ -84,7 +87,7 @@ class JsonHead(Generic[T]):
 
 
 class JsonHeadCache(Generic[T]):
-    """The heads of binary messages that passed the full check, with the fields of each message."""
+    """A cache of the heads of binary messages that passed the full check."""
 
     __slots__ = ("_heads",)
 
@@ -94,8 +97,8 @@ class JsonHeadCache(Generic[T]):
     def find(
         self, body: MessageBody, limits: Limits
     ) -> tuple[SplitJson | None, JsonHead[T] | None]:
-        """Return the split JSON of ``body``, or None if it cannot be cached, and its cached head if
-        ``body`` needs no full check."""
+        """Return the split JSON of ``body``, or None if it cannot be cached. Also return the cached
+        head, or None if ``body`` needs the full check."""
         binary = body.binary
         if binary is None or len(body.json) > MAX_CACHED_HEAD:
             return None, None
@@ -112,14 +115,10 @@ class JsonHeadCache(Generic[T]):
         binary_count: int,
         limits: Limits,
     ) -> None:
-        """Cache the head of a message that passed the full check. ``binary_count`` of its
-        ``tensors`` were binary data."""
-        if (
-            split is not None
-            and binary_count == len(tensors)
-            and self._heads.has_recurred(split.head)
-        ):
-            self._heads.store(
-                split.head,
-                JsonHead(fields, "" if split.id is not None else id_, tensors, limits),
-            )
+        """Cache the head of a message that passed the full check. ``binary_count`` is the number of
+        its ``tensors`` that are binary data."""
+        if split is None or binary_count != len(tensors):
+            return
+        if self._heads.has_recurred(split.head):
+            head_id = id_ if split.id is None else ""
+            self._heads.store(split.head, JsonHead(fields, head_id, tensors, limits))

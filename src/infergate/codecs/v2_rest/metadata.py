@@ -1,8 +1,8 @@
-"""Messages about health, server metadata, model metadata, model configuration, statistics and the
-model index.
+"""Reads and writes messages about health, server metadata, model metadata, model configuration,
+statistics and the model index.
 
-Messages are written as the specification defines, and are read in all forms that servers write:
-optional members may be null or absent (KServe), dimensions may be strings (rest-proxy), datatypes
+Messages are written as the specification defines, and are read in all forms that servers write.
+Optional members may be null or absent (KServe), dimensions may be strings (rest-proxy), datatypes
 may be in lower case (MLServer models), and an index is a list of objects (Triton, MLServer) or
 ``{"models": [names]}`` (KServe)."""
 
@@ -34,11 +34,9 @@ from infergate.core.limits import KIB, Limits
 from infergate.core.wire import HttpResponse
 
 _MAX_ENTRIES: Final = 32_768
-"""Maximum number of entries of a list in a server's response."""
+"""Maximum number of entries in a list of a server's response."""
 MAX_HEALTH_BYTES: Final = 16 * KIB
-"""Maximum size of a health response in bytes. The usual size is 15 bytes."""
-_STATE_PREFIX: Final = "State."
-"""The prefix of a state in MLServer 1.7."""
+"""Maximum size in bytes of a health response. The usual size is 15 bytes."""
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -48,8 +46,9 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 def write_health(response: messages.HealthStatus, operation: messages.Operation) -> HttpResponse:
     """Write status 200, or 400 ("a 4xx status code indicates false").
 
-    The body repeats the result, as the Open Inference Protocol defines and KServe's clients read
-    it. For a model that is not ready it also has an ``error``, which clients display.
+    The body also contains the result, as the Open Inference Protocol defines, because KServe's
+    clients read it there. For a model that is not ready, the body also has an ``error``, which
+    clients display.
     """
     status = 200 if response.ok else 400
     if not isinstance(operation, messages.ModelReadyRequest):
@@ -129,7 +128,7 @@ def _json_response(status: int, document: Any) -> HttpResponse:
 
 
 # ---- requests, and responses of backends --------------------------------------------------------
-# All functions raise BAD_REQUEST with the field's name. Callers change the kind for a response.
+# All functions raise BAD_REQUEST with the field's name. Callers change the kind for responses.
 
 
 def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexRequest:
@@ -144,7 +143,8 @@ def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexReques
 
 
 def read_health(body: bytes) -> messages.HealthStatus:
-    """Read the body of a 200 response, which may report false for ``live`` or ``ready``."""
+    """Read the body of a health response with status 200, in which ``live`` or ``ready`` may be
+    false."""
     if len(body) > MAX_HEALTH_BYTES:
         raise bad_request(f"it has {len(body)} bytes; the limit is {MAX_HEALTH_BYTES}")
     if body.lstrip()[:1] != b"{":
@@ -192,7 +192,7 @@ def read_statistics(document: Node) -> messages.ModelStatistics:
 
 
 def read_index(document: Node) -> messages.ModelIndex:
-    """Read the index in either format."""
+    """Read an index in either format."""
     path = "the body"
     if not is_array(document):
         document = read_members(document, path, ("models",)).get("models")
@@ -210,7 +210,8 @@ def _read_entry(node: Node, path: str) -> messages.ModelIndexEntry:
     name, version, state, reason = (
         _read_text(fields, key) for key in ("name", "version", "state", "reason")
     )
-    return messages.ModelIndexEntry(name, version, state.removeprefix(_STATE_PREFIX), reason)
+    state = state.removeprefix("State.")  # MLServer 1.7
+    return messages.ModelIndexEntry(name, version, state, reason)
 
 
 def _read_text(members: Mapping[str, Node], key: str) -> str:

@@ -1,12 +1,13 @@
-"""Pass-through between V2 REST clients and servers, with the tensors unchanged.
+"""Passes messages between V2 REST clients and servers without changing the tensors.
 
-*Rule 1.* A request is validated by the function that parses it.
+*Rule 1.* Requests that pass through and requests that are translated are validated by the same
+function.
 
-*Rule 2.* A response is read only up to its names, which every server writes first, and names that
-differ are replaced in place. Its tensors are not checked.
+*Rule 2.* A response is read only up to the end of its names, which every server writes first. Names
+that differ are replaced in place. The tensors are not checked.
 
-*Rule 3.* A response that does not allow Rule 2, or whose JSON is not UTF-8 (Triton's BYTES), is
-parsed and written again.
+*Rule 3.* If the names are not at the beginning of a response, or if its JSON is not UTF-8 (Triton's
+BYTES), the response is parsed and written again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from infergate.codecs.base import ParsedRequest, Profile
+from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
 from infergate.codecs.encodings import decode_body, without_encoding
 from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.v2_rest.errors import JSON_TYPE
@@ -40,8 +41,9 @@ from infergate.codecs.v2_rest.wire_features import WireFeature, is_supported
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import MIB, Limits, check_loop_cost
 from infergate.core.messages import InferRequest, RequestedOutput
+from infergate.core.priorities import requested_priority
 from infergate.core.sequences import SEQUENCE_ID as SEQUENCE
-from infergate.core.sequences import SequenceId
+from infergate.core.sequences import SequenceId, sequence_id
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse
 
@@ -59,14 +61,15 @@ _OBJECT_START: Final = re.compile(rb"\s*+\{")
 _MEMBER_NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
 _WHITESPACE: Final = b" \t\r\n"
 _MAX_DECODED_ON_LOOP: Final = 4 * MIB
-"""Maximum size of text other than ASCII that is decoded on the event loop."""
+"""Maximum size in bytes of text other than ASCII that is decoded on the event loop."""
 _TAIL_BYTES: Final = 64
 """Number of bytes at the end of a response's JSON that are searched for the last two brackets."""
 
 
 @dataclass
 class CheckedRequest(HttpRequest):
-    """A validated request: its ``features``, the client's ``id``, and the response format."""
+    """A validated request with the ``features`` of its message, the client's ``id``, and the format
+    of its response."""
 
     features: frozenset[WireFeature] = frozenset()
     id: str = ""
@@ -82,25 +85,38 @@ def validate_inference(
 ) -> CheckedRequest:
     """Validate ``wire``, whose path is ``match``, and undo its content encoding."""
     body = decode_body(wire.headers, wire.body, limits)
-    reading = read_body(wire, body, match.model, match.version, limits, heads)
+    return _validate(wire, body, match, limits, heads)
+
+
+def _validate(
+    wire: HttpRequest,
+    body: Buffer,
+    match: V2PathMatch,
+    limits: Limits,
+    heads: RequestHeadCache | None,
+) -> CheckedRequest:
+    model, version = match.model, match.version
+    parsed, response_format, features = read_body(wire, body, model, version, limits, heads)
+    request = InferRequest(model) if isinstance(parsed, PartialInferRequest) else parsed.operation
+    assert isinstance(request, InferRequest)
     return CheckedRequest(
         wire.method,
         wire.path,
         wire.query,
         without_encoding(wire.headers),
         (body,),
-        reading.features,
-        reading.id,
-        reading.response_format,
-        reading.shared_memory_outputs,
-        reading.sequence_id,
-        reading.priority,
+        features,
+        request.id,
+        response_format,
+        request.outputs if WireFeature.SHARED_MEMORY in features else (),
+        sequence_id(request.parameters),
+        requested_priority(request.parameters) if request.parameters else 0,
     )
 
 
 def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
-    """Return the sequence that ``wire`` belongs to. A request that was not validated is parsed only
-    if its text may contain the name ``sequence_id``."""
+    """Return the sequence that ``wire`` belongs to, or None. If the request was not validated, it
+    is parsed only if its text may contain the name ``sequence_id``."""
     if isinstance(wire, CheckedRequest):
         return wire.sequence_id
     body = decode_body(wire.headers, wire.body, limits)
@@ -110,14 +126,14 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
     )
     if SEQUENCE.encode() not in text and b"\\u" not in text:
         return None
-    match = match_path(wire.path)
-    return read_body(wire, body, match.model, match.version, limits).sequence_id
+    return _validate(wire, body, match_path(wire.path), limits, None).sequence_id
 
 
 def rewrite_request(
     wire: HttpRequest, model: str, version: str, profile: Profile
 ) -> HttpRequest | None:
-    """Return ``wire`` addressed to another model, or None if ``profile`` requires translation."""
+    """Return ``wire`` with the path of another model, or None if a server of ``profile`` cannot
+    read the message."""
     if JSON_LENGTH_HEADER in wire.headers and not profile.supports_binary:
         return None
     if isinstance(wire, CheckedRequest) and not is_supported(wire.features, profile):
@@ -131,90 +147,87 @@ def rewrite_request(
 def _message_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that describe the message.
 
-    The content type is set from the body's format, because MLServer and KServe depend on it, and
-    clients omit it (tritonclient) or send their library's default (curl)."""
+    The format of the body determines the content type, because MLServer and KServe depend on the
+    content type, and clients omit it (tritonclient) or send their library's default (curl)."""
     if JSON_LENGTH_HEADER in headers:
         return {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: headers[JSON_LENGTH_HEADER]}
     return {"content-type": JSON_TYPE}
 
 
-# ---- the response -------------------------------------------------------------------------------
+# ---- responses ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseRewriter:
-    """Rewrites a backend's response into the response to ``request``.
+def rewrite_response(
+    wire: HttpResponse,
+    request: HttpRequest,
+    names: Mapping[str, str],
+    limits: Limits,
+    compress_min: int,
+) -> HttpResponse:
+    """Rewrite a backend's response into the response to ``request``, replacing names in place (Rule
+    2). Raises the backend's error, or BACKEND_GARBAGE.
 
-    The response gets each non-empty name in ``names`` ("model", "version") and the id of
-    ``request``, which may be empty. If ``request`` was not validated, the response keeps the
-    backend's id.
+    The response has the non-empty ``names`` (``model``, ``version``) and the id of ``request``,
+    which may be empty. If ``request`` was not validated, the response keeps the backend's id.
     """
-
-    request: HttpRequest
-    names: Mapping[str, str]
-    limits: Limits
-    compress_min: int
-
-    def rewrite(self, wire: HttpResponse) -> HttpResponse:
-        """Return the response for the client, with the names replaced in place (Rule 2). Raises the
-        backend's error, or BACKEND_GARBAGE."""
-        body = read_response_body(wire, self.limits)
-        headers = _message_headers(wire.headers)
-        names = {key: name for key, name in self.names.items() if name}
-        if isinstance(self.request, CheckedRequest):
-            names["id"] = self.request.id
-        try:
-            length = (
-                parse_json_length(headers[JSON_LENGTH_HEADER])
-                if JSON_LENGTH_HEADER in headers
-                else len(body)
-            )
-            if length > len(body):
-                raise bad_request(
-                    f"Inference-Header-Content-Length is {length}, "
-                    f"but the body has {len(body)} bytes"
-                )
-            members = _leading_members(body, length)
-        except GatewayError as error:
-            raise unusable_response(error) from None
-        if members is None or not _is_utf8(body, length, self.limits):
-            return self._rebuild(wire)
-        parts = _splice_names(body, names, members)
-        if JSON_LENGTH_HEADER in headers:
-            headers[JSON_LENGTH_HEADER] = str(length + sum(map(len, parts)) - len(body))
-        accept = self.request.headers.get("accept-encoding", "")
-        return ok_response(headers, parts, accept, self.compress_min)
-
-    def _rebuild(self, wire: HttpResponse) -> HttpResponse:
-        """Parse the response and write it again (Rule 3), in the client's format or, if that is
-        unknown, in the backend's format."""
-        operation = InferRequest(match_path(self.request.path).model)
-        if isinstance(self.request, CheckedRequest):
-            operation = replace(operation, outputs=self.request.shared_memory_outputs)
-        response = read_response(wire, operation, self.limits)
-        if isinstance(self.request, CheckedRequest):
-            response_id, response_format = self.request.id, self.request.response_format
-        else:
-            accept = self.request.headers.get("accept-encoding", "")
-            response_id, response_format = (
-                response.id,
-                ResponseFormat({}, JSON_LENGTH_HEADER in wire.headers, accept),
-            )
-        renamed = replace(
-            response,
-            model=self.names["model"] or response.model,
-            version=self.names["version"] or response.version,
-            id=response_id,
+    body = read_response_body(wire, limits)
+    headers = _message_headers(wire.headers)
+    new_names = {key: name for key, name in names.items() if name}
+    if isinstance(request, CheckedRequest):
+        new_names["id"] = request.id
+    try:
+        length = (
+            parse_json_length(headers[JSON_LENGTH_HEADER])
+            if JSON_LENGTH_HEADER in headers
+            else len(body)
         )
-        spelling = NON_FINITE_SPELLINGS["literal"]
-        return write_response(
-            renamed, ParsedRequest(operation, response_format), spelling, self.compress_min
-        )
+        if length > len(body):
+            raise bad_request(
+                f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
+            )
+        members = _leading_members(body, length)
+    except GatewayError as error:
+        raise unusable_response(error) from None
+    if members is None or not _is_utf8(body, length, limits):
+        return _rebuild(wire, request, names, limits, compress_min)
+    parts = _splice_names(body, new_names, members)
+    if JSON_LENGTH_HEADER in headers:
+        headers[JSON_LENGTH_HEADER] = str(length + sum(map(len, parts)) - len(body))
+    return ok_response(headers, parts, request.headers.get("accept-encoding", ""), compress_min)
+
+
+def _rebuild(
+    wire: HttpResponse,
+    request: HttpRequest,
+    names: Mapping[str, str],
+    limits: Limits,
+    compress_min: int,
+) -> HttpResponse:
+    """Parse the response and write it again (Rule 3) in the format that ``request`` selects. If
+    ``request`` was not validated, keep the backend's format."""
+    operation = InferRequest(match_path(request.path).model)
+    if isinstance(request, CheckedRequest):
+        operation = replace(operation, outputs=request.shared_memory_outputs)
+    response = read_response(wire, operation, limits)
+    if isinstance(request, CheckedRequest):
+        response_id, response_format = request.id, request.response_format
+    else:
+        accept = request.headers.get("accept-encoding", "")
+        response_id = response.id
+        response_format = ResponseFormat({}, JSON_LENGTH_HEADER in wire.headers, accept)
+    renamed = replace(
+        response,
+        model=names["model"] or response.model,
+        version=names["version"] or response.version,
+        id=response_id,
+    )
+    parsed = ParsedRequest(operation, response_format)
+    return write_response(renamed, parsed, NON_FINITE_SPELLINGS["literal"], compress_min)
 
 
 def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | None:
-    """Return the names at the start of the object in ``body``, or None if Rule 2 cannot be applied.
-    Raises BAD_REQUEST if the body is not an object."""
+    """Return the names at the start of the object in ``body``, or None if Rule 3 applies. Raises
+    BAD_REQUEST if the body is not an object."""
     start = _OBJECT_START.match(body, 0, end)
     if start is None:
         raise bad_request("it is not a JSON object")
@@ -231,7 +244,8 @@ def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | N
 
 
 def _ends_in_array(body: Buffer, end: int) -> bool:
-    """Return whether the object ends in an array, which must then be ``outputs``."""
+    """Return whether the last member of the object is an array. If it is, it must be
+    ``outputs``."""
     tail = bytes(memoryview(body)[max(0, end - _TAIL_BYTES) : end])
     return tail.translate(None, _WHITESPACE).endswith(b"]}")
 
@@ -251,7 +265,7 @@ def _is_utf8(body: Buffer, length: int, limits: Limits) -> bool:
 def _splice_names(
     body: Buffer, names: Mapping[str, str], member_matches: Mapping[bytes, re.Match[bytes]]
 ) -> list[Buffer]:
-    """Return ``body`` with ``names``. An empty id is removed."""
+    """Return ``body`` with ``names``. Remove the id if the id in ``names`` is empty."""
     replacements: list[tuple[int, int, bytes]] = []
     added_members = b""
     for field, name in names.items():

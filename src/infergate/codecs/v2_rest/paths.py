@@ -1,4 +1,4 @@
-"""Paths of V2 REST: the operation that a path names, and the path of an operation."""
+"""Matches the paths of V2 REST to operations, and builds the paths of operations."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ requests."""
 
 @record
 class V2PathMatch:
-    """The operation and the names in a path. Absent names are empty.
+    """The operation and the names in a path. A name that the path does not contain is empty.
 
-    ``method`` is the HTTP method that the path requires; ``allows_get`` also allows GET. ``action``
-    distinguishes the kinds of inference requests. ``region`` is a shared memory region, on a GPU if
-    ``cuda``. ``summary`` describes a request for the path.
+    ``method`` is the HTTP method that the path requires. If ``allows_get`` is true, the path also
+    allows GET. ``action`` distinguishes the kinds of inference requests. ``region`` is the name of
+    a shared memory region, which is GPU memory if ``cuda`` is true. ``summary`` describes the
+    request.
     """
 
     method: str
@@ -138,12 +139,13 @@ def _match_path(path: str) -> V2PathMatch:
 
 
 _cached_match: Final = lru_cache(maxsize=1024)(_match_path)
-"""Caches matches, because clients use few paths. The entries take less than 1 MB, even for the
-longest paths."""
+"""A cache of matches, because clients use few paths. It takes less than 1 MB, even for the longest
+paths."""
 
 
 def match_request(method: str, path: str) -> V2PathMatch:
-    """Match ``path`` like :func:`match_path`. Raises METHOD_NOT_ALLOWED."""
+    """Match ``path`` like :func:`match_path`. Also raises METHOD_NOT_ALLOWED if the path does not
+    allow ``method``."""
     match = _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
     if method != match.method and not (match.allows_get and method == "GET"):
         raise GatewayError(
@@ -154,7 +156,8 @@ def match_request(method: str, path: str) -> V2PathMatch:
 
 
 def model_path(model: str, version: str, suffix: str) -> str:
-    """Return the path of a model with a suffix ("", "/infer", …). Raises BAD_REQUEST."""
+    """Return the path of a model with ``suffix`` ("", "/infer" and so on). Raises BAD_REQUEST and
+    UNSUPPORTED."""
     if not model:
         raise bad_request("the model name is empty")
     path = f"/v2/models/{_quote_segment(model)}"
@@ -164,7 +167,7 @@ def model_path(model: str, version: str, suffix: str) -> str:
 
 
 def repository_path(repository: str, model: str, action: str) -> str:
-    """Return the path of an action ("load", "unload"). Raises BAD_REQUEST."""
+    """Return the path of ``action`` ("load", "unload"). Raises BAD_REQUEST and UNSUPPORTED."""
     if not model:
         raise bad_request("the model name is empty")
     repository_segment = f"/{_quote_segment(repository)}" if repository else ""
@@ -172,8 +175,8 @@ def repository_path(repository: str, model: str, action: str) -> str:
 
 
 def memory_path(region: str, action: str, *, cuda: bool) -> str:
-    """Return the path of an action ("status", "register", "unregister") on ``region`` or, if
-    ``region`` is empty, on all regions."""
+    """Return the path of ``action`` ("status", "register", "unregister") for ``region``, or for all
+    regions if ``region`` is empty. Raises UNSUPPORTED."""
     path = "/v2/cudasharedmemory" if cuda else "/v2/systemsharedmemory"
     if region:
         path += f"/region/{_quote_segment(region)}"

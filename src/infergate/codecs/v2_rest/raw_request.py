@@ -1,9 +1,9 @@
-"""Raw binary requests, which consist of tensor data only. The model's metadata turns them into
-inferences.
+"""Reads raw binary requests, which consist only of tensor data. The model's metadata supplies the
+name, datatype and shape of the tensor.
 
-If several dimensions are variable and the first dimension is among them, it is taken as the batch
-dimension and set to 1. The body's length determines one remaining variable dimension. BYTES data is
-one element without its length prefix. The source is the V2 binary tensor data extension."""
+If the first dimension and other dimensions are variable, the first dimension is the batch and is
+set to 1. The length of the body determines one variable dimension. BYTES data is one element
+without its length prefix. The source is the V2 binary tensor data extension."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infergate.core.tensor import Buffer, Tensor, pack_bytes
 
 
 def read_only_input(data: Buffer, metadata: ModelMetadata) -> Tensor:
-    """Return the only input of the model, with ``data``. Raises BAD_REQUEST and UNSUPPORTED."""
+    """Return the model's only input with ``data``. Raises BAD_REQUEST and UNSUPPORTED."""
     if len(metadata.inputs) != 1:
         raise bad_request(
             f"a raw binary request requires a model with one input; model '{metadata.name}' has "

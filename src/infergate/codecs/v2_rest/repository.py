@@ -1,22 +1,23 @@
-"""Requests to load and unload models. A parameter whose name begins with ``file:`` holds base64."""
+"""Reads and writes requests to load and unload models. A parameter whose name begins with ``file:``
+contains a file in base64."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any, Final
 
 import orjson
 
 from infergate.codecs.base import Profile
+from infergate.codecs.json_tensors.json_data import decode_element
 from infergate.codecs.json_tensors.json_document import (
     abbreviated,
     check_text_length,
     drop_nulls,
     parse_json,
     read_members,
+    read_plain_object,
 )
-from infergate.codecs.json_tensors.json_document import read_plain_object as plain
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import V2PathMatch, repository_path
 from infergate.codecs.v2_rest.tensors import check_json_size
@@ -46,7 +47,7 @@ def _read_parameters(body: bytes, limits: Limits) -> Parameters:
     parameters = read_members(parse_json(body), "the body", ("parameters",)).get("parameters")
     if parameters is None:
         return NO_PARAMETERS
-    values = drop_nulls(plain(parameters, "parameters"))
+    values = drop_nulls(read_plain_object(parameters, "parameters"))
     return {key: _read_value(key, value) for key, value in values.items()}
 
 
@@ -55,10 +56,10 @@ def _read_value(key: str, value: Any) -> Any:
         if isinstance(value, str):
             check_text_length(len(value), f"parameters.{abbreviated(key)}")
         return value
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError, TypeError):
-        raise bad_request(f"parameter '{abbreviated(key)}' is not a base64-encoded file") from None
+    file = decode_element(value) if isinstance(value, str) else None
+    if file is None:
+        raise bad_request(f"parameter '{abbreviated(key)}' is not a base64-encoded file")
+    return file
 
 
 def write_request(

@@ -1,4 +1,4 @@
-"""Trace and log settings (the trace and logging extensions).
+"""Reads and writes trace and log settings (the trace and logging extensions).
 
 On the wire, a trace setting is a string or a list of strings. A null resets a model's setting to
 the global setting. The canonical form is always a list, which is empty for null."""
@@ -77,7 +77,7 @@ def _to_list(name: str, value: Any) -> list[str]:
 
 
 def write_request(operation: SettingsOperation) -> HttpRequest:
-    """Write a request for settings, as a GET if no setting changes. Raises UNSUPPORTED."""
+    """Write a POST that changes settings, or a GET if no setting changes. Raises UNSUPPORTED."""
     if isinstance(operation, LogSettingsRequest):
         path, settings = LOGGING_PATH, dict(operation.settings)
     else:
@@ -89,7 +89,7 @@ def write_request(operation: SettingsOperation) -> HttpRequest:
 
 
 def write_response(response: Settings, operation: Operation) -> HttpResponse:
-    """Write all settings. Raises UNSUPPORTED."""
+    """Write the response to a settings request. Raises UNSUPPORTED."""
     values = response.values
     settings = _from_lists(values) if isinstance(operation, TraceSettingsRequest) else dict(values)
     return HttpResponse(200, {"content-type": JSON_TYPE}, [_encode(settings)])

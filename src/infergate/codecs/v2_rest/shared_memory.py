@@ -1,11 +1,11 @@
-"""The system and CUDA shared memory extensions."""
+"""Reads and writes the messages of the system and CUDA shared memory extensions."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any
 
+from infergate.codecs.json_tensors.json_data import decode_element
 from infergate.codecs.json_tensors.json_document import (
     Node,
     json_kind,
@@ -31,7 +31,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 
 def read_unregister(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
-    """Parse a request to unregister a region. Its body is ignored."""
+    """Parse a request to unregister a region. The body is ignored."""
     del body, limits
     return SharedMemoryUnregisterRequest(match.region, cuda=match.cuda)
 
@@ -45,26 +45,26 @@ def read_register(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
         fields = read_members(parse_json(body), "the body", ("key", "offset", "byte_size"))
         return SharedMemoryRegisterRequest(
             match.region,
-            _text(fields, "key"),
-            _number(fields, "offset", 0),
-            _number(fields, "byte_size"),
+            _read_text(fields, "key"),
+            _read_number(fields, "offset", 0),
+            _read_number(fields, "byte_size"),
         )
     fields = read_members(parse_json(body), "the body", ("raw_handle", "device_id", "byte_size"))
     return SharedMemoryRegisterRequest(
         match.region,
-        size=_number(fields, "byte_size"),
-        device=_number(fields, "device_id"),
-        handle=_handle(fields),
+        size=_read_number(fields, "byte_size"),
+        device=_read_number(fields, "device_id"),
+        handle=_read_handle(fields),
     )
 
 
 def write_status(response: SharedMemoryStatus) -> HttpResponse:
-    """Write a list of regions."""
-    regions = [_region(region) for region in response.regions]
+    """Write the list of regions."""
+    regions = [_write_region(region) for region in response.regions]
     return HttpResponse(200, {"content-type": JSON_TYPE}, [encode_json(regions)])
 
 
-def _region(region: SharedMemoryRegion) -> dict[str, Any]:
+def _write_region(region: SharedMemoryRegion) -> dict[str, Any]:
     if region.device is not None:
         return {"name": region.name, "device_id": region.device, "byte_size": region.size}
     return {
@@ -75,13 +75,13 @@ def _region(region: SharedMemoryRegion) -> dict[str, Any]:
     }
 
 
-def _text(members: dict[str, Node], key: str) -> str:
+def _read_text(members: dict[str, Node], key: str) -> str:
     if key not in members:
         raise bad_request(f"{key} is missing")
     return read_string(members[key], key)
 
 
-def _number(members: dict[str, Node], key: str, default: int | None = None) -> int:
+def _read_number(members: dict[str, Node], key: str, default: int | None = None) -> int:
     value = members.get(key, default)
     if value is None:
         raise bad_request(f"{key} is missing")
@@ -91,14 +91,14 @@ def _number(members: dict[str, Node], key: str, default: int | None = None) -> i
     return value
 
 
-def _handle(fields: dict[str, Node]) -> bytes:
+def _read_handle(fields: dict[str, Node]) -> bytes:
     if "raw_handle" not in fields:
         raise bad_request("raw_handle is missing")
-    handle = read_members(fields["raw_handle"], "raw_handle", ("b64",))
-    try:
-        return base64.b64decode(_text(handle, "b64"), validate=True)
-    except (binascii.Error, ValueError):
-        raise bad_request("raw_handle.b64 is not base64") from None
+    members = read_members(fields["raw_handle"], "raw_handle", ("b64",))
+    handle = decode_element(_read_text(members, "b64"))
+    if handle is None:
+        raise bad_request("raw_handle.b64 is not base64")
+    return handle
 
 
 # ---- to backends

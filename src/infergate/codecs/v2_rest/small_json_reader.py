@@ -3,9 +3,9 @@
 *Rule 1.* This reader never rejects input. It leaves invalid and rare input to the full reader. For
 all other input, both readers return the same result.
 
-*Rule 2.* A dictionary keeps only the last of two members with the same name. Every member has a
-colon, so there are no duplicates if the text has as many colons as there are members and colons
-inside strings.
+*Rule 2.* If an object has two members with the same name, orjson keeps only the last. Every member
+has a colon, so no member is lost if the number of colons in the text is the number of members plus
+the number of colons inside strings.
 
 *Rule 3.* orjson parses integers over 64 bits as floats. In parameters, integers and floats have
 different meanings, so a float that may have been such an integer is left to the full reader.
@@ -31,16 +31,16 @@ MAX_BYTES: Final = 4 * KIB
 """Maximum size in bytes of a body that this reader accepts."""
 _INT64_END: Final = 2**63
 _MAX_SHORT_NAME: Final = 64
-"""Maximum length of a tensor name that is only checked for being printable."""
+"""Maximum length of a tensor name that needs no other check if it is printable."""
 _SPECIAL_PARAMETERS: Final = frozenset({REGION_PARAMETER, CLASSES, BINARY_DATA_SIZE})
 """Parameters that change the meaning of other parts of a message."""
 _SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class RequestFields(NamedTuple):
-    """The fields of a request's JSON. ``binary_by_output`` requests binary data for individual
-    outputs, and ``binary_by_default`` for all other outputs. ``binary_by_default`` is None if the
-    request does not set it."""
+    """The fields of a request's JSON. ``binary_by_output`` states for individual outputs whether
+    they are requested as binary data. ``binary_by_default`` states this for all other outputs. It
+    is None if the request does not set it."""
 
     id: str
     parameters: Parameters
@@ -55,11 +55,11 @@ _new_tuple: Final = tuple.__new__
 
 
 class _NotSimpleError(Exception):
-    """The body is invalid or rare, so the full reader must read it."""
+    """The full reader must read the body."""
 
 
 def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
-    """Read ``body``, which is only JSON. Return None if the full reader must read it."""
+    """Read ``body``, which consists only of JSON. Return None if the full reader must read it."""
     if len(body) > MAX_BYTES or len(body) > limits.json:
         return None
     text = bytes(body)
@@ -70,7 +70,8 @@ def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
 
 
 def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
-    """Read the fields. Each function that it calls checks all members of its object."""
+    """Read the fields of ``document``. The functions that read the objects in ``document`` check
+    the members of these objects."""
     if type(document) is not dict:
         raise _NotSimpleError
     inputs: dict[str, Tensor] = {}
@@ -125,17 +126,13 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
 
 
 def _may_have_duplicates(text: bytes, members: int, document: Any) -> bool:
-    """Return whether an object may have a duplicate name (Rule 2). ``members`` is the total number
-    of members."""
-    colons = text.count(b":")
-    # The text does not contain the escaped colons of strings.
-    return colons != members and (
-        b"\\" in text or colons != members + _count_string_colons(document)
-    )
+    """Return whether any object may have a duplicate name (Rule 2). ``members`` is the number of
+    all members, and differs from the number of colons in ``text``."""
+    # With escapes, a string may have colons that the text does not have.
+    return b"\\" in text or text.count(b":") != members + _count_string_colons(document)
 
 
 def _count_string_colons(document: Any) -> int:
-    """Count the colons in all strings."""
     count = 0
     pending: list[Any] = [document]
     while pending:
@@ -187,7 +184,8 @@ def _read_tensor(item: Any, limits: Limits) -> Tensor:
 def _read_outputs(
     items: list[Any], outputs: dict[str, RequestedOutput], binary_by_output: dict[str, bool]
 ) -> int:
-    """Add the requested outputs in ``items``, and return the number of their members."""
+    """Add the requested outputs in ``items`` to ``outputs`` and ``binary_by_output``, and return
+    the number of their members."""
     members = 0
     for item in items:
         if type(item) is not dict:
@@ -210,7 +208,7 @@ def _read_outputs(
 
 
 def _check_parameters(parameters: Any) -> Parameters:
-    """Return ``parameters`` unless the full reader must read them."""
+    """Return ``parameters``. Raises _NotSimpleError if the full reader must read them."""
     if type(parameters) is not dict or not _SPECIAL_PARAMETERS.isdisjoint(parameters):
         raise _NotSimpleError
     for value in parameters.values():

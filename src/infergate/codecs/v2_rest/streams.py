@@ -1,9 +1,10 @@
-"""Inferences with any number of responses, as a stream of events. Each event is a response as JSON.
+"""Inferences with any number of responses, which are sent as a stream of events. Each event is a
+response as JSON.
 
 Clients request a stream with ``generate_stream``, with MLServer's ``infer_stream``, or with
-``stream: true`` in the parameters of ``infer``. For backends, Triton's ``generate_stream`` is
-used only for decoupled models, because ``infer`` carries more information; MLServer's
-``infer_stream`` is used for all models.
+``stream: true`` in the parameters of ``infer``. The gateway requests streams from MLServer with
+``infer_stream``. The gateway uses Triton's ``generate_stream`` only for decoupled models, because
+``infer`` carries more information.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from infergate.codecs.v2_rest.generate_backend import (
     read_generate_response,
     write_generate_request,
 )
-from infergate.codecs.v2_rest.generate_frontend import GenerateFormat, read_generate_request
+from infergate.codecs.v2_rest.generate_frontend import read_generate_request
 from infergate.codecs.v2_rest.paths import V2PathMatch, model_path
 from infergate.core import server_sent_events
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import Kind, backend_failure
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.tensor import Buffer
@@ -32,8 +33,9 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _HEADERS: Final = {"content-type": f"{server_sent_events.EVENT_STREAM_TYPE}; charset=utf-8"}
 _NO_STREAM_STATUSES: Final = frozenset({404, 405})
-"""The statuses for an unknown path. Servers return the same statuses for an unknown model; the
-gateway then sends a unary request, whose response reports that error."""
+"""The statuses for an unknown path. Servers also return them for an unknown model. In both cases,
+the gateway then sends a unary request. If the model is unknown, the response to this request is an
+error."""
 
 # ---- for clients ------------------------------------------------------------------------------
 
@@ -59,17 +61,8 @@ def _complete_streamed(
     return replace(partial_request.complete(metadata), wants_stream=True)
 
 
-def with_json_outputs(parsed: ParsedRequest) -> ParsedRequest:
-    """Return ``parsed`` with its outputs requested as JSON."""
-    return (
-        parsed
-        if isinstance(parsed.response_options, GenerateFormat)
-        else replace(parsed, response_options=None)
-    )
-
-
 def event_response(text: Sequence[Buffer]) -> HttpResponse:
-    """Return a response that begins with an event of ``text``, unless ``text`` is empty."""
+    """Return a response whose body is an event with ``text``, or is empty if ``text`` is empty."""
     return HttpResponse(
         200, _HEADERS, server_sent_events.format_event(join_parts(text)) if text else ()
     )
@@ -81,7 +74,8 @@ def event_response(text: Sequence[Buffer]) -> HttpResponse:
 def build_request(
     operation: InferRequest, profile: Profile, model: ModelMetadata | None
 ) -> HttpRequest | None:
-    """Build a streaming request, or return None if ``infer`` must be used. Raises UNSUPPORTED."""
+    """Build a request for a stream, or return None if the gateway must send a unary request. Raises
+    UNSUPPORTED."""
     if profile.has_generate_stream:
         return write_generate_request(operation, model) if model and model.decoupled else None
     if not profile.has_infer_stream:
@@ -95,15 +89,11 @@ def build_request(
 def read_response(
     wire: HttpResponse, operation: InferRequest, limits: Limits, model: ModelMetadata | None
 ) -> InferResponse:
-    """Parse one event, or a response that is not a stream. ``model`` is given if
-    ``generate_stream`` was requested. Raises the backend's error, BACKEND_GARBAGE or
-    UNSUPPORTED."""
+    """Parse one event, or a response that is not a stream. ``model`` is the model's metadata if
+    ``generate_stream`` was requested, and None for other requests. Raises the backend's error,
+    BACKEND_GARBAGE or UNSUPPORTED."""
     if wire.status in _NO_STREAM_STATUSES:
-        raise GatewayError(
-            Kind.UNSUPPORTED,
-            "the backend does not support streams over REST",
-            origin=Origin.BACKEND,
-        )
+        raise backend_failure(Kind.UNSUPPORTED, "the backend does not support streams over REST")
     content_type = wire.headers.get("content-type", "")
     if model is None or not (
         wire.status == 200 or content_type.startswith(server_sent_events.EVENT_STREAM_TYPE)

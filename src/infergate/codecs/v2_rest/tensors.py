@@ -1,16 +1,16 @@
-"""The parts that requests and responses have in common: tensors, parameters, and binary data.
+"""Reads and writes the parts that requests and responses have in common: tensors, parameters, and
+binary data.
 
-``binary_data_size``, ``binary_data`` and ``binary_data_output``, and ``content_type: base64`` of
-BYTES, describe the format of a message and are not passed to other protocols. Canonical parameters
-may contain the first three parameters (in KServe's responses over gRPC), and these are dropped."""
+The parameters ``binary_data_size``, ``binary_data`` and ``binary_data_output``, and for BYTES
+``content_type: base64``, describe the format of a message and are not passed to other protocols.
+Canonical parameters from KServe's responses over gRPC may contain the first three parameters.
+``write_parameters`` drops them."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from infergate.codecs.json_tensors.json_data import (
     CONTENT_TYPE,
     DataRules,
     decode_base64,
+    decode_element,
     is_base64,
     read_data,
 )
@@ -78,8 +79,8 @@ MAX_PARAMETER_VALUES: Final = 1 << 14
 
 @record
 class MessageBody:
-    """A message's JSON and the binary data after it. The binary data is None without a length
-    header."""
+    """A message's JSON and the binary data after the JSON. If the message has no length header,
+    the binary data is None."""
 
     json: bytes
     binary: memoryview | None
@@ -127,13 +128,13 @@ def check_json_size(size: int, limits: Limits) -> None:
 
 
 class BinaryDataReader:
-    """Reads the bytes after the JSON in the order of the tensors."""
+    """Reads the binary data of one tensor after another."""
 
     def __init__(self, binary: memoryview | None) -> None:
         self._binary: Final = binary
         self._position = 0
         self.count = 0
-        """The number of tensors read."""
+        """The number of tensors that were read."""
 
     def take(self, name: str, size: int) -> Buffer:
         """Return the next ``size`` bytes. Raises BAD_REQUEST if fewer bytes are left."""
@@ -158,47 +159,37 @@ class BinaryDataReader:
             raise bad_request(f"{left} bytes follow the last tensor's binary data")
 
 
-def read_tensors(
-    node: Node, path: str, read_item: Callable[[Node, str], Tensor], limits: Limits
-) -> tuple[Tensor, ...]:
+def read_tensors(node: Node, path: str, reader: TensorReader) -> tuple[Tensor, ...]:
     """Read an array of tensors with unique names."""
     tensors: dict[str, Tensor] = {}
-    nodes = read_items(node, path, limits.tensors)
-    check_loop_cost(limits, len(nodes), MAX_TENSORS_ON_LOOP)
+    nodes = read_items(node, path, reader.limits.tensors)
+    check_loop_cost(reader.limits, len(nodes), MAX_TENSORS_ON_LOOP)
     for index, item in enumerate(nodes):
-        tensor = read_item(item, f"{path}[{index}]")
+        tensor = _read_tensor(item, f"{path}[{index}]", reader)
         if tensor.name in tensors:
             raise bad_request(f"{path} has '{abbreviated(tensor.name)}' twice")
         tensors[tensor.name] = tensor
     return tuple(tensors.values())
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRules:
-    """Rules for tensors of requests or responses. ``parse_datatype`` returns None for an unknown
-    name. ``default_data`` returns the data of a tensor that has neither data nor a size."""
-
-    data_rules: DataRules
-    parse_datatype: Callable[[str], Datatype | None]
-    default_data: Callable[[str, tuple[int, ...], Parameters], Buffer]
-
-
 @dataclass(slots=True)
 class TensorReader:
-    """Reads one message's tensors, and counts parameter values and characters of text."""
+    """The state of reading the tensors of one message. It counts BYTES elements, parameter values
+    and characters of text."""
 
-    rules: TensorRules
+    rules: DataRules
     binary_data: BinaryDataReader
     limits: Limits
     regions: Mapping[str, RegionRef | None] | None = None
-    """For a response, the requested regions of outputs by name. It is None for a request."""
+    """The requested regions of outputs by name for a response, and None for a request."""
     features: set[WireFeature] = field(default_factory=set)
     bytes_elements: int = 0
     parameter_values: int = 0
     text_characters: int = 0
 
     def read_members(self, node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-        """Read the members that are not null, and record whether any member is null."""
+        """Return the members in ``names`` that are not null, and record whether any of them is
+        null."""
         nullable = read_nullable_members(node, path, names)
         members = drop_nulls(nullable)
         if len(members) < len(nullable):
@@ -206,7 +197,7 @@ class TensorReader:
         return members
 
 
-def read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
+def _read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
     """Read and validate one tensor. Raises BAD_REQUEST, which names the field or the tensor."""
     members = reader.read_members(node, path, _TENSOR_FIELDS)
     name, datatype, shape = _read_description(members, path, reader)
@@ -230,7 +221,7 @@ def read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
         data = reader.binary_data.take(name, size)
         check_data(name, datatype, shape, data)
     elif "data" in members:
-        data = _read_data(name, datatype, shape, members["data"], reader.rules.data_rules)
+        data = _read_data(name, datatype, shape, members["data"], reader.rules)
         if not is_array(members["data"]):
             reader.features.add(WireFeature.SCALAR_DATA)
         if datatype is Datatype.BYTES and parameters and is_base64(parameters):
@@ -239,7 +230,7 @@ def read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
             reader.features.add(WireFeature.BASE64)
         reader.features.update(features_of(datatype, data))
     else:
-        data = reader.rules.default_data(name, shape, parameters)
+        data = _absent_data(name, shape, reader)
     return Tensor(name, datatype, shape, data, parameters)
 
 
@@ -248,7 +239,9 @@ def _read_description(
 ) -> tuple[str, Datatype, tuple[int, ...]]:
     name = read_tensor_name(members, path)
     datatype_name = read_string(_required_member(members, "datatype", path), f"{path}.datatype")
-    datatype = reader.rules.parse_datatype(datatype_name)
+    # The datatypes in the responses of some servers are in lower case.
+    known_name = datatype_name if reader.regions is None else datatype_name.upper()
+    datatype = DATATYPES_BY_NAME.get(known_name)
     if datatype is None:
         raise bad_request(
             f"tensor '{abbreviated(name)}': unknown datatype '{abbreviated(datatype_name)}' "
@@ -266,6 +259,16 @@ def _read_description(
             name, shape, reader.bytes_elements, reader.limits
         )
     return name, datatype, shape
+
+
+def _absent_data(name: str, shape: tuple[int, ...], reader: TensorReader) -> Buffer:
+    """Return the data of a tensor without data and size. Only a response may have such a tensor,
+    which has no elements."""
+    if reader.regions is None:
+        raise bad_request(f"tensor '{abbreviated(name)}' has neither data nor {BINARY_DATA_SIZE}")
+    if math.prod(shape):
+        raise bad_request(f"tensor '{name}' has no data")
+    return b""
 
 
 def _read_region(
@@ -291,10 +294,9 @@ def _read_data(
     name: str, datatype: Datatype, shape: tuple[int, ...], node: Node, rules: DataRules
 ) -> Buffer:
     if type(node) is str and datatype is Datatype.UINT8 and rules.allows_packed_uint8:
-        try:
-            data = base64.b64decode(node, validate=True)
-        except (binascii.Error, ValueError):
-            raise bad_request(f"tensor '{name}': the data string is not base64") from None
+        data = decode_element(node)
+        if data is None:
+            raise bad_request(f"tensor '{name}': the data string is not base64")
         check_data(name, datatype, shape, data)
         return data
     return read_data(name, datatype, shape, node, rules)
@@ -361,8 +363,8 @@ def _required_member(members: Mapping[str, Node], key: str, path: str) -> Node:
 def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
     """Return the JSON object of ``tensor`` without its data, in Triton's order of members.
 
-    ``wire_parameters`` are added to the tensor's own parameters. A tensor in shared memory has only
-    the parameters of its region."""
+    The object has the tensor's own parameters and ``wire_parameters`` or, if the tensor is in
+    shared memory, the parameters of its region instead of ``wire_parameters``."""
     members: dict[str, Any] = {
         "name": tensor.name,
         "datatype": tensor.datatype.v2_name,
@@ -378,7 +380,7 @@ def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
 
 
 def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:
-    """Return ``values`` in a form that orjson writes. Raises UNSUPPORTED."""
+    """Return ``values`` in a form that orjson can write. Raises UNSUPPORTED."""
     return {
         key: _json_value(value, f"{owner}: parameter '{key}'")
         for key, value in values.items()

@@ -1,4 +1,4 @@
-"""Features of request messages that this codec accepts but some servers reject or misread."""
+"""Features of request messages that this codec accepts but some servers reject or misinterpret."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from infergate.core.tensor import Buffer, float32_from_bf16
 
 
 class WireFeature(enum.Enum):
-    """A feature that some server would misread if the message passed through."""
+    """A feature of a request. Some servers reject or misinterpret a request with this feature if it
+    passes through."""
 
     NULL = "null for an optional member"
     """Triton returns 500 with "Unable to parse 'id'"."""
-    BINARY_ONLY = "JSON data of datatypes that servers with the binary extension accept only binary"
-    """Triton accepts FP16 and BF16 only in binary form."""
+    BINARY_ONLY = "JSON data of a datatype that servers with the binary extension reject in JSON"
+    """Triton accepts FP16 and BF16 only as binary data."""
     NON_FINITE = "words or null for NaN and infinity"
-    """Triton accepts bare words; MLServer accepts null."""
+    """Triton accepts bare words. MLServer accepts null for NaN, and strings for infinity."""
     SCALAR_DATA = "data that is not an array"
     """Triton returns 500."""
     BASE64 = "BYTES in base64, marked by the parameter ``content_type``"

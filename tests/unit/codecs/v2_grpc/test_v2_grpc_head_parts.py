@@ -22,7 +22,7 @@ Y = Tensor("y", Datatype.BYTES, (), b"\0\0\0\0")
 CACHES = (
     head_parts._cached_names,
     head_parts._cached_description,
-    head_parts._cached_request,
+    head_parts._cached_output,
 )
 
 
@@ -39,7 +39,7 @@ def plain(request: InferRequest) -> InferRequest:
 @given(infer_requests(frozenset(Datatype)))
 def test_request_heads_equal_protobufs(message: InferRequest) -> None:
     for request in (message, plain(message), plain(message)):
-        head = infer_request._head(request)
+        head = infer_request._message_head(request)
         for tensor in request.inputs:
             head.raw_input_contents.append(bytes(tensor.data))
         expected = head.SerializeToString(deterministic=True)
@@ -51,7 +51,7 @@ def test_response_heads_equal_protobufs(message: InferResponse) -> None:
     outputs = tuple(replace(each, parameters=NO_PARAMETERS) for each in message.outputs)
     simple = replace(message, parameters=NO_PARAMETERS, outputs=outputs)
     for response in (message, simple, simple):
-        head = infer_response._head(response)
+        head = infer_response._message_head(response)
         for tensor in response.outputs:
             head.raw_output_contents.append(bytes(tensor.data))
         expected = head.SerializeToString(deterministic=True)
@@ -70,7 +70,7 @@ def test_response_heads_equal_protobufs(message: InferResponse) -> None:
 )
 def test_unusual_messages_are_written_by_protobuf(request_: InferRequest) -> None:
     infer_request.write_request(plain(request_))
-    head = infer_request._head(request_).SerializeToString(deterministic=True)
+    head = infer_request._message_head(request_).SerializeToString(deterministic=True)
     assert bytes(join_parts(infer_request.write_request(request_))).startswith(head)
 
 

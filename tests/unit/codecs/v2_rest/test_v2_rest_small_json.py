@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from v2_rest_kit import body, post
 
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.json_tensors import json_data
 from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS, write_numbers
 from infergate.codecs.v2_rest import infer_request
@@ -20,6 +21,7 @@ from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import InferRequest
+from infergate.core.sequences import sequence_id
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest
 from infergate.testing import load
@@ -31,10 +33,11 @@ def outcome_of(text: bytes, limits: Limits) -> Any:
     """Return the request ``text`` in a comparable form, in which 1, 1.0 and True differ, or its
     error."""
     try:
-        found = read_body(post(text), text, "m", "", limits)
+        parsed, response_format, features = read_body(post(text), text, "m", "", limits)
     except GatewayError as error:
         return error.kind, error.public
-    request = found.parsed.operation  # type: ignore[union-attr]
+    assert isinstance(parsed, ParsedRequest)
+    request = parsed.operation
     assert isinstance(request, InferRequest)
     tensors = [
         (t.name, t.datatype, t.shape, bytes(t.data), dict(t.parameters), t.shared_memory)
@@ -42,12 +45,10 @@ def outcome_of(text: bytes, limits: Limits) -> Any:
     ]
     outputs = [(o.name, dict(o.parameters), o.shared_memory) for o in request.outputs]
     rest = (
-        found.id,
-        sorted(found.features, key=str),
-        found.parsed.wants_stream,
-        found.shared_memory_outputs,
-        found.sequence_id,
-        found.response_format,
+        sorted(features, key=str),
+        parsed.wants_stream,
+        sequence_id(request.parameters),
+        response_format,
         request.id,
     )
     return repr((tensors, outputs, dict(request.parameters), rest))
