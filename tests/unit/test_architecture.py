@@ -137,10 +137,11 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
     "matrix": (
         "core",
         "codecs",
-        "transport",
+        "transport.base",
+        "routing",
         "backends",
-        "config",
-        "runtime",
+        "gateway",
+        "terminal",
     ),
     "terminal": (),
     "cli": (

@@ -30,9 +30,14 @@ from infergate.migration.replay.perf_analyzer import (
     export,
     read_imported,
 )
-from infergate.migration.replay.replayer import Replayer, ReplayOptions
+from infergate.migration.replay.replayer import (
+    EXACT,
+    ComparisonRuleError,
+    ComparisonRules,
+    Replayer,
+    ReplayOptions,
+)
 from infergate.migration.replay.result import ReplayResult
-from infergate.migration.replay.rules import EXACT, ComparisonRuleError, ComparisonRules
 from infergate.migration.replay.target import (
     ConfigTarget,
     ReplayTarget,

@@ -8,7 +8,6 @@ from typing import Final
 
 from infergate.cli.admin_client import AdminQueryError, get_json
 from infergate.cli.command import Arguments
-from infergate.migration.replay.rules import ComparisonRules
 from infergate.migration.report import (
     RecordingError,
     Summary,
@@ -44,7 +43,7 @@ def _summary(arguments: Arguments) -> Summary:
     if arguments.replay is not None:
         return read_result(arguments.replay).summary
     if arguments.mismatches is not None:
-        summary, damaged = summarize_mismatches(arguments.mismatches, ComparisonRules())
+        summary, damaged = summarize_mismatches(arguments.mismatches)
         for part in damaged:
             print(f"infergate report: {part.text}", file=sys.stderr)
         return summary

@@ -1,8 +1,8 @@
 """Batches of comparisons for a helper process.
 
 - Outcomes are sent as tuples, because pickling the objects takes four times as long.
-- Short pairs are pickled one at a time when they are packed, so that a batch of them blocks the
-event loop no longer than a single pair.
+- Short pairs are pickled one at a time when they are packed, so that a batch of short pairs blocks
+the event loop no longer than a single pair.
 """
 
 from __future__ import annotations

@@ -226,9 +226,9 @@ class ModelSummary:
         self.timeline.merge(other.timeline)
 
     def classify(self, comparison: Comparison, judge: Judge = judge) -> Verdict:
-        """Return the verdict on ``comparison``, which has been added. It is within noise if every
-        part of it that differs is within noise, and noise comparisons have distances that are as
-        large. ``judge`` weighs the differences."""
+        """Return the verdict on ``comparison``, which has been added. A comparison is within noise
+        if each of its differences is within noise, and noise comparisons have distances that are at
+        least as large. ``judge`` weighs the differences."""
         verdicts = []
         if comparison.cause:
             verdicts.append(judge(self.differences, self.noise).verdict)

@@ -136,13 +136,13 @@ def percent(count: int, total: int) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a share as ``percent`` does."""
+    """Return a share in percent, rounded like ``percent``."""
     return percent(round(share * 10**12), 10**12)
 
 
 def round_up(value: float, digits: int = 2) -> str:
-    """Return ``value`` rounded up to ``digits`` significant digits, so that a tolerance still
-    suffices."""
+    """Return ``value`` rounded up to ``digits`` significant digits, so that the text is a
+    sufficient tolerance."""
     if value in (0, math.inf):
         return f"{value:g}"
     text = f"{value:.{digits - 1}e}"
@@ -273,8 +273,8 @@ def _conclusion(verdict: Verdict, models: list[ModelReport]) -> str:
         )
     names = [printable(model.name) for model in models if model.verdict is Verdict.DIFFERENT]
     return (
-        f"The new server gave other answers than the old server for {len(names)} of {len(models)} "
-        f"models: {_join_names(names)}."
+        f"The new server and the old server gave different answers for {len(names)} of "
+        f"{len(models)} models: {_join_names(names)}."
     )
 
 

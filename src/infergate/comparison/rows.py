@@ -38,7 +38,7 @@ class RowStats:
 
 def compare_rows(rule: OutputRule, expected: Tensor, actual: Tensor) -> RowStats:
     """Compare the rows of two numeric tensors of the same datatype and shape by ``rule.cosine`` and
-    ``rule.top_k``. At least one whole row is held at a time."""
+    ``rule.top_k``. At least one complete row is held at a time."""
     stats = RowStats()
     length = expected.shape[-1] if expected.shape else 1
     count = math.prod(expected.shape)
@@ -98,7 +98,7 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
         norms *= np.sqrt(np.einsum("ij,ij->i", second, second))
         cosines: npt.NDArray[np.float64] = np.clip(dot / norms, -1.0, 1.0)
     cosines[is_zero | other_is_zero] = 0.0
-    # Rows of zeros, or rows whose finite elements are all zeros. The cosine of other equal rows
+    # The finite elements of both rows are zeros, or the rows are equal. The cosine of equal rows
     # may be rounded to less than 1.
     cosines[(is_zero & other_is_zero) | equal.all(axis=1)] = 1.0
     cosines[~comparable] = -1.0

@@ -42,7 +42,7 @@ class MismatchStorage:
 
 @dataclass(frozen=True, slots=True)
 class MirrorComparison:
-    """How the responses of a mirror are compared with the served responses."""
+    """The settings for comparing the responses of a mirror with the served responses."""
 
     rules: ComparisonRules = field(default_factory=ComparisonRules)
     baseline: Baseline | None = None

@@ -3,9 +3,9 @@
 Summaries of several processes can be merged; the result does not depend on the order. A summary is
 bounded: clients may choose the names of models on routes with patterns, and servers choose the
 names of outputs, so each route has entries for at most MAX_MODELS models, and each model for at
-most MAX_OUTPUTS outputs. All other entries are aggregated under OTHER. So are comparisons whose
-responses do not prove that the model exists, because names that clients invent must not displace
-names of models."""
+most MAX_OUTPUTS outputs. All other entries are aggregated under OTHER. Comparisons whose responses
+do not prove that the model exists are aggregated under OTHER too, because names that clients invent
+must not displace names of models."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Summary:
         *,
         time: float = 0.0,
         request_id: str = "",
-    ) -> Verdict:
-        """Add a comparison, and return the verdict on it, given all comparisons so far.
+    ) -> None:
+        """Add a comparison.
 
         ``noise`` is a comparison of the expected server with itself. ``time`` is in seconds since
         the Unix epoch, or 0 to omit the comparison from the timelines. ``request_id`` identifies
@@ -58,7 +58,6 @@ class Summary:
         if noise is not None:
             summary.add_noise(noise)
         summary.add(comparison, time, request_id[:_MAX_ID])
-        return summary.classify(comparison)
 
     def classify(
         self, route: str, model: str, comparison: Comparison, judge: Judge = judge
@@ -109,8 +108,8 @@ class Summary:
 
 
 def _entry_name(model: str, comparison: Comparison) -> str:
-    """Return the name of the entry of ``comparison``. It depends on nothing else, so that merged
-    summaries do not depend on the order of comparisons."""
+    """Return the name of the entry of ``comparison``. The name depends only on the arguments, so
+    that merged summaries do not depend on the order of comparisons."""
     kinds = {comparison.expected_kind, comparison.actual_kind}
     return OTHER if kinds <= _MODEL_MAY_NOT_EXIST else model
 

@@ -18,10 +18,9 @@ from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
 from infergate.matrix.recording_backend import EchoModel
 
 HANGING_MODEL: Final = "hanging"
-"""A model that responds after the ``HANGING_TIMEOUT`` of its routes."""
-HANGING_TIMEOUT: Final = "50ms"
+"""A model that responds after the timeout of its route."""
 UNKNOWN_MODEL: Final = "unknown"
-"""A model that has a route but does not exist."""
+"""A model that has a route but does not exist. Clients assume the tensors of the model FP32."""
 _PARAMETERS: Final = {"flag": True, "count": -7, "text": "x", "real": 0.5}
 _REJECTED: Final = GatewayError(Kind.BAD_REQUEST, "the model rejects input 'IN0'")
 _BUSY: Final = GatewayError(Kind.OVERLOADED, "the model is busy", retry_after=3.0)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from infergate.backends.backend_settings import BackendSettings
-from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
-from infergate.codecs.base import Codec, Profile, TransportKind
+from infergate.codecs.base import Codec, Profile
 from infergate.codecs.profiles import GENERIC, TRITON, TRTSERVER
-from infergate.codecs.registry import plugins
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.codecs.v2_grpc.messages import ModelInferRequest
 from infergate.codecs.v2_grpc.tensors import can_be_typed, write_typed
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, ModelMetadata, Operation
 from infergate.core.wire import RpcRequest, join_parts
-from infergate.transport.base import Endpoint
-from infergate.transport.compat.grpcio_client import GrpcioUpstream
-from infergate.transport.framed.client import HttpOrFrameUpstream
 
 
 class _TypedContentsCodec(V2Grpc):
@@ -39,54 +32,35 @@ class _TypedContentsCodec(V2Grpc):
         return RpcRequest(wire.method, (message.SerializeToString(),))
 
 
-RAW_SOCKETS: Final = "frames"
-"""The name of the raw-socket listeners. There is a listener for each model."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClientKind:
-    """A protocol and tensor format. The client connects to ``listener``: ``http``, ``grpc``,
-    ``grpc typed``, ``additional.<protocol>`` or ``RAW_SOCKETS``. If the URL identifies the model,
-    ``path_prefix`` precedes the model's name."""
+    """A protocol and tensor format. ``codec`` is the client's codec, by default the codec of
+    ``protocol``. ``options`` are the options of the listener's codec. ``is_framed`` selects raw
+    sockets, whose listeners serve a single model."""
 
     name: str
     protocol: str
-    listener: str
     profile: Profile = GENERIC
-    codec: Callable[[Mapping[str, Any]], Codec[Any, Any]] | None = None
-    path_prefix: str = ""
-
-    def path(self, model: str, version: str) -> str:
-        """Return the URL path of ``model``, or an empty path if the URL does not identify the
-        model."""
-        path = f"{self.path_prefix}{model}" + (f"/versions/{version}" if version else "")
-        return path if self.path_prefix else ""
-
-    def create_client(self, endpoint: Endpoint) -> RemoteBackend[Any, Any]:
-        plugin = plugins()[self.protocol]
-        codec = (self.codec or plugin.create)({})
-        server = BackendSettings(self.name, (endpoint,), profile=self.profile)
-        limits = DEFAULT_LIMITS
-        if plugin.transport_kind is TransportKind.HTTP:
-            upstream = HttpOrFrameUpstream(limits)
-            return RemoteBackend(server, codec, upstream, HTTP_MESSAGES, limits)
-        return RemoteBackend(server, codec, GrpcioUpstream(limits), RPC_MESSAGES, limits)
+    codec: Codec[Any, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_framed: bool = False
 
 
-WITHOUT_METADATA: Final = ("kserve-v1",)
-"""Protocols without metadata. The clients know the metadata, and the gateways declare it."""
 CLIENT_KINDS: Final = (
-    ClientKind("V2 REST, JSON", "v2-rest", "http"),
-    ClientKind("V2 REST, binary", "v2-rest", "http", TRITON),
-    ClientKind("V2 gRPC, raw", "v2-grpc", "grpc"),
+    ClientKind("V2 REST, JSON", "v2-rest"),
+    ClientKind("V2 REST, binary", "v2-rest", TRITON),
+    ClientKind("V2 gRPC, raw", "v2-grpc", options={"contents": "raw"}),
     ClientKind(
-        "V2 gRPC, typed", "v2-grpc", "grpc typed", codec=lambda _: _TypedContentsCodec("typed")
+        "V2 gRPC, typed",
+        "v2-grpc",
+        codec=_TypedContentsCodec("typed"),
+        options={"contents": "typed"},
     ),
-    ClientKind("GraphPipe, HTTP", "graphpipe", "http", path_prefix="/graphpipe/"),
-    ClientKind("GraphPipe, TCP", "graphpipe", RAW_SOCKETS),
-    ClientKind("legacy TRT, HTTP", "trtis-http", "http", TRTSERVER),
-    ClientKind("legacy TRT, gRPC", "trtis-grpc", "grpc", TRTSERVER),
-    ClientKind("TF Serving, gRPC", "tfs-grpc", "grpc"),
-    ClientKind("TF Serving, REST", "tfs-rest", "http"),
-    ClientKind("KServe V1", "kserve-v1", f"additional.{WITHOUT_METADATA[0]}"),
+    ClientKind("GraphPipe, HTTP", "graphpipe"),
+    ClientKind("GraphPipe, TCP", "graphpipe", options={"errors": "response"}, is_framed=True),
+    ClientKind("legacy TRT, HTTP", "trtis-http", TRTSERVER),
+    ClientKind("legacy TRT, gRPC", "trtis-grpc", TRTSERVER),
+    ClientKind("TF Serving, gRPC", "tfs-grpc"),
+    ClientKind("TF Serving, REST", "tfs-rest"),
+    ClientKind("KServe V1", "kserve-v1"),
 )

@@ -53,11 +53,9 @@ def finding_of(notes: Sequence[str]) -> Finding:
     return Finding(Mark.CONVERTED, "; ".join(dict.fromkeys(notes))) if notes else EXACT
 
 
-def rejection(error: GatewayError, *models: str) -> Finding:
-    """Return the finding for an unexpected error. Its note omits the names of ``models``."""
-    text = error.public
-    for name in models:
-        text = text.replace(f"'{name}'", "'…'")
+def rejection(error: GatewayError, model: str) -> Finding:
+    """Return the finding for an unexpected error. Its note omits the name of ``model``."""
+    text = error.public.replace(f"'{model}'", "'…'")
     mark = Mark.REJECTED if error.kind in _REJECTION_KINDS else Mark.WRONG
     return Finding(mark, f"{_kind_text(error.kind)}: {text}")
 
@@ -172,7 +170,7 @@ def _output_differences(
     names, received_names = (
         sorted(output.name for output in side) for side in (expected.outputs, received)
     )
-    # Requesting no output is the same as requesting all of them.
+    # A request without requested outputs requests all outputs.
     if not received_names:
         if len(names) not in (0, len(expected.inputs)):
             yield "the server computes all outputs; the client gets only the requested outputs"

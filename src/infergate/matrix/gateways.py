@@ -1,23 +1,35 @@
-"""The gateways of the matrix, which run in this process. One gateway serves the recording models
-over every protocol, and the gateways in front of it use it as a backend over every protocol."""
+"""Connects clients to the recording models through two gateways. The messages pass from codec to
+codec in this process, without sockets."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from infergate.backends.remote import RemoteBackend
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.base import Backend
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
+from infergate.codecs.base import Codec, Profile, TransportKind
+from infergate.codecs.profiles import PROFILES
 from infergate.codecs.registry import plugins
-from infergate.config.schema import Config
+from infergate.core.errors import Kind, backend_failure
+from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import ModelMetadata
-from infergate.matrix import cases
-from infergate.matrix.client_kinds import RAW_SOCKETS, WITHOUT_METADATA, ClientKind
-from infergate.matrix.recording_backend import RecordingBackend
-from infergate.runtime.assemble import assemble
-from infergate.transport.base import Address, Endpoint
+from infergate.core.request_context import RequestContext
+from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
+from infergate.gateway.frontend import Frontend
+from infergate.gateway.gateway import RoutingGateway
+from infergate.matrix.cases import HANGING_MODEL
+from infergate.matrix.client_kinds import ClientKind
+from infergate.matrix.recording_backend import HANGING_TIMEOUT, RecordingBackend
+from infergate.routing.table import Route, RouteTable
+from infergate.transport.base import Endpoint
 
+WITHOUT_METADATA: Final = ("kserve-v1",)
+"""Protocols without metadata. The clients know the metadata, and the gateways declare it."""
 BUILTIN: Final = "builtin"
 BACKENDS: Final = (
     BUILTIN,
@@ -30,130 +42,96 @@ BACKENDS: Final = (
     "tfs-rest",
     *WITHOUT_METADATA,
 )
-_PATH_PREFIXES: Final = {"graphpipe": "/graphpipe/"}
-"""The path prefixes of the protocols in which an endpoint's URL identifies a model."""
 _PROFILES: Final = {"v2-rest": "triton", "v2-grpc": "triton", "graphpipe": "graphpipe-go"}
-_FREE_PORT: Final = {"address": "127.0.0.1:0"}
+"""The profiles of backends. All other profiles are detected, as in a configuration."""
 
 
-class MatrixGateways:
-    """The running gateways and their clients. ``recorder`` serves the models."""
+class LoopbackUpstream:
+    """An ``Upstream`` that passes messages to ``frontend`` instead of a server. As in the real
+    transports, only gRPC tells the server the deadline, and frames carry only bodies."""
 
-    def __init__(self) -> None:
-        self.recorder: Final = RecordingBackend(cases.create_models())
-        self._listeners: dict[str, Address] = {}
-        self._clients: Final[dict[tuple[ClientKind, Endpoint], RemoteBackend[Any, Any]]] = {}
-        self._stack: Final = AsyncExitStack()
+    def __init__(self, frontend: Frontend[Any, Any]) -> None:
+        self._frontend: Final = frontend
 
-    @classmethod
-    @asynccontextmanager
-    async def run(cls) -> AsyncGenerator[MatrixGateways, None]:
-        """Run the gateways until the context exits."""
-        gateways = cls()
-        models = dict(gateways.recorder.models)
-        models[cases.UNKNOWN_MODEL] = models["FP32"]
+    async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
+        respond = self._frontend.respond
         try:
-            inner = await gateways._start(_INNER_CONFIG, " behind")
-            await gateways._start(_outer_config(inner, models))
-            await gateways._start(_outer_config(inner, models, typed=True), " typed")
-            yield gateways
-        finally:
-            await asyncio.gather(*(client.close() for client in gateways._clients.values()))
-            await gateways._stack.aclose()
+            async with asyncio.timeout(timeout):
+                if isinstance(wire, RpcRequest):
+                    deadline, message = time.monotonic() + timeout, (join_parts(wire.message),)
+                    context = RequestContext("matrix", deadline, headers=wire.metadata)
+                    call = RpcRequest(wire.method, message, wire.metadata)
+                    reply: RpcResponse = await respond(call, context)
+                    return replace(reply, message=(join_parts(reply.message),))
+                path, body = endpoint.path + wire.path or "/", (join_parts(wire.body),)
+                request = HttpRequest(wire.method, path, wire.query, wire.headers, body)
+                context = RequestContext("matrix", headers=wire.headers)
+                response: HttpResponse = await respond(request, context)
+        except TimeoutError:
+            raise backend_failure(Kind.TIMEOUT, "the backend did not answer in time") from None
+        body = (join_parts(response.body),)
+        return HttpResponse(200, body=body) if endpoint.framed else replace(response, body=body)
 
-    async def _start(self, config: dict[str, Any], suffix: str = "") -> dict[str, Address]:
-        """Start a gateway and return the addresses of its listeners. Its listeners are registered
-        under their names and ``suffix``; raw sockets are registered under the model's name."""
-        settings = Config.model_validate({"log": {"access": False}, "helpers": 0, **config})
-        running = assemble(settings, lambda _name, _timeout: self.recorder)
-        await running.start()
-        self._stack.push_async_callback(running.stop, 0)
-        addresses = {name: server.address for name, server in running.listeners.items()}
-        self._listeners |= {f"{name}{suffix}": address for name, address in addresses.items()}
-        for index, listener in enumerate(settings.listeners.graphpipe):
-            self._listeners[f"{RAW_SOCKETS} {listener.model}"] = addresses[f"graphpipe[{index}]"]
-        return addresses
-
-    def client(self, kind: ClientKind, model: str, version: str) -> RemoteBackend[Any, Any]:
-        """Return a client for ``model`` (the name that clients use) and ``version``."""
-        framed = kind.listener == RAW_SOCKETS
-        address = self._listeners[f"{RAW_SOCKETS} {model}" if framed else kind.listener]
-        path = "" if framed else kind.path(model, version)
-        endpoint = Endpoint(address.host, address.port, path=path, framed=framed)
-        if (kind, endpoint) not in self._clients:
-            self._clients[kind, endpoint] = kind.create_client(endpoint)
-        return self._clients[kind, endpoint]
+    async def close(self) -> None:
+        """Do nothing: there are no connections."""
 
 
-def client_model_name(backend: str, model: str) -> str:
-    """Return the name that clients use for ``model`` on ``backend``."""
-    return f"{backend}.{model}"
+def make_target(recorder: RecordingBackend, backend: str, model: str) -> Backend:
+    """Return a backend that reaches ``model`` of ``recorder`` over the protocol ``backend``."""
+    if backend == BUILTIN:
+        return recorder
+    frontend = _frontend(backend, {}, recorder, {})
+    profile = PROFILES.get(_PROFILES.get(backend, ""))
+    return _connect(backend, None, frontend, Endpoint(path=_path(backend, model)), profile)
 
 
-_ADDITIONAL: Final = {name: {**_FREE_PORT, "protocols": (name,)} for name in WITHOUT_METADATA}
-"""Listeners for protocols that share their paths with another protocol of the shared listener."""
-_INNER_CONFIG: Final = {
-    "listeners": {
-        "http": _FREE_PORT,
-        "grpc": _FREE_PORT,
-        "admin": None,
-        "additional": _ADDITIONAL,
-    },
-    "backends": {BUILTIN: {"protocol": BUILTIN}},
-    "routes": ({"model": "*", "backend": BUILTIN},),
-}
-
-
-def _outer_config(
-    inner: Mapping[str, Address], models: Mapping[str, ModelMetadata], *, typed: bool = False
-) -> dict[str, Any]:
-    """Return the configuration of a gateway in front of the recording models. With ``typed``, V2
-    gRPC clients get typed contents."""
-    backends: dict[str, Any] = {}
-    declared: dict[str, Any] = {}
-    routes, raw_sockets = [], []
-    for protocol in BACKENDS:
-        for model in models:
-            name = client_model_name(protocol, model)
-            if protocol in WITHOUT_METADATA:
-                declared[name] = _declared(models[model])
-            backend = name if protocol in _PATH_PREFIXES else protocol
-            backends[backend] = _backend_config(protocol, model, inner)
-            timeout = cases.HANGING_TIMEOUT if model == cases.HANGING_MODEL else None
-            route = {"model": name, "backend": backend, "timeout": timeout}
-            routes.append({**route, "rewrite": {"model": model}})
-            raw_sockets.append({**_FREE_PORT, "model": name, "framing": "size-prefixed"})
-    listeners = {
-        "http": None if typed else _FREE_PORT,
-        "grpc": {**_FREE_PORT, "v2": {"contents": "typed" if typed else "raw"}},
-        "admin": None,
-        "graphpipe": () if typed else tuple(raw_sockets),
-        "additional": {} if typed else _ADDITIONAL,
-    }
-    return {
-        "listeners": listeners,
-        "backends": backends,
-        "routes": tuple(routes),
-        "models": declared,
-    }
-
-
-def _declared(model: ModelMetadata) -> dict[str, Any]:
-    """Return the entry of ``models`` that declares ``model``."""
-    return {
-        key: tuple(
-            {"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in tensors
+def make_client(
+    kind: ClientKind, target: Backend, model: ModelMetadata, version: str
+) -> RemoteBackend[Any, Any]:
+    """Return a client of ``kind``, whose gateway sends requests to ``target``. If the URL
+    identifies the model, it identifies ``version`` of ``model``."""
+    declared = {}
+    if target.protocol in WITHOUT_METADATA:
+        declared[model.name] = ModelMetadata(
+            model.name, inputs=model.inputs, outputs=model.outputs, max_batch_size=0
         )
-        for key, tensors in (("inputs", model.inputs), ("outputs", model.outputs))
-    }
+    options = {**kind.options, "model": model.name} if kind.is_framed else kind.options
+    frontend = _frontend(kind.protocol, options, target, declared)
+    path = "" if kind.is_framed else _path(kind.protocol, model.name, version)
+    endpoint = Endpoint(path=path, framed=kind.is_framed)
+    return _connect(kind.protocol, kind.codec, frontend, endpoint, kind.profile)
 
 
-def _backend_config(protocol: str, model: str, inner: Mapping[str, Address]) -> dict[str, Any]:
-    if protocol == BUILTIN:
-        return {"protocol": BUILTIN}
-    scheme = plugins()[protocol].transport_kind.value
-    listener = f"additional.{protocol}" if protocol in WITHOUT_METADATA else scheme
-    path = f"{_PATH_PREFIXES[protocol]}{model}" if protocol in _PATH_PREFIXES else ""
-    endpoints = (f"{scheme}://{inner[listener]}{path}",)
-    profile = {"profile": _PROFILES[protocol]} if protocol in _PROFILES else {}
-    return {"protocol": protocol, "endpoints": endpoints, **profile}
+def _frontend(
+    protocol: str,
+    options: Mapping[str, Any],
+    backend: Backend,
+    declared: Mapping[str, ModelMetadata],
+) -> Frontend[Any, Any]:
+    """Return the frontend of a gateway that serves the models of ``backend``."""
+    name = backend.name
+    table = RouteTable((Route(HANGING_MODEL, name, timeout=HANGING_TIMEOUT), Route("*", name)))
+    gateway = RoutingGateway(table, {name: backend}, declared)
+    return Frontend(plugins()[protocol].create(options), gateway, DEFAULT_LIMITS)
+
+
+def _connect(
+    protocol: str,
+    codec: Codec[Any, Any] | None,
+    frontend: Frontend[Any, Any],
+    endpoint: Endpoint,
+    profile: Profile | None,
+) -> RemoteBackend[Any, Any]:
+    plugin = plugins()[protocol]
+    access: Any = HTTP_MESSAGES if plugin.transport_kind is TransportKind.HTTP else RPC_MESSAGES
+    settings = BackendSettings(protocol, (endpoint,), profile=profile)
+    upstream = LoopbackUpstream(frontend)
+    return RemoteBackend(settings, codec or plugin.create({}), upstream, access, DEFAULT_LIMITS)
+
+
+def _path(protocol: str, model: str, version: str = "") -> str:
+    """Return the URL path of ``model``, or an empty path if the URL does not identify the model."""
+    plugin = plugins()[protocol]
+    if not plugin.supports_framing:
+        return ""
+    return f"/{plugin.claims[0]}/{model}" + (f"/versions/{version}" if version else "")

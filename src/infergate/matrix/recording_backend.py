@@ -1,4 +1,4 @@
-"""The model of the matrix, and the backend that records the requests that reach it."""
+"""The model of the matrix, and the backend that records the requests to the model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from typing import Final
 from infergate.backends.builtin.backend import BuiltinBackend
 from infergate.backends.builtin.model import Model, Signature, UnaryModel
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import InferRequest, InferResponse, Operation, Response
+from infergate.core.messages import (
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    Operation,
+    Response,
+)
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import NO_PARAMETERS, Parameters
 
-_FOREVER_SECONDS: Final = 3600.0
+HANGING_TIMEOUT: Final = 0.05
+"""The timeout of routes to a model that raises TIMEOUT, in seconds."""
 _GRACE_SECONDS: Final = 0.2
 
 
@@ -44,7 +51,8 @@ class EchoModel(UnaryModel):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request that reached a model, the seconds until its deadline, and the response or None."""
+    """A request that reached a model, the seconds until the request's deadline, and the response or
+    None."""
 
     request: InferRequest
     remaining_seconds: float | None
@@ -56,17 +64,17 @@ class RecordingBackend(BuiltinBackend):
 
     def __init__(self, models: Sequence[Model]) -> None:
         super().__init__("recording", models)
-        self.models: Final = {model.metadata.name: model.metadata for model in models}
-        self._requests: list[ReceivedRequest] = []
+        self._metadata: Final = {model.metadata.name: model.metadata for model in models}
+        self.requests: Final[list[ReceivedRequest]] = []
 
-    def take_requests(self) -> list[ReceivedRequest]:
-        """Return the requests since the last call."""
-        received, self._requests = self._requests, []
-        return received
+    def metadata_of(self, model: str) -> ModelMetadata:
+        """Return the metadata of ``model``. A model that does not exist has the tensors of the
+        model FP32."""
+        return replace(self._metadata.get(model, self._metadata["FP32"]), name=model)
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         """Perform ``operation``, and record it if it is an inference. A model's TIMEOUT is raised
-        after the deadline, so that the caller times out first."""
+        after the timeout of its route, so that a gateway in front times out first."""
         if not isinstance(operation, InferRequest):
             return await super().perform(operation, context)
         remaining = None if context.deadline is None else context.deadline - time.monotonic()
@@ -77,8 +85,8 @@ class RecordingBackend(BuiltinBackend):
             received = replace(received, response=response)
         except GatewayError as error:
             if error.kind is Kind.TIMEOUT:
-                await asyncio.sleep((remaining or _FOREVER_SECONDS) + _GRACE_SECONDS)
+                await asyncio.sleep(HANGING_TIMEOUT + _GRACE_SECONDS)
             raise
         finally:
-            self._requests.append(received)
+            self.requests.append(received)
         return response

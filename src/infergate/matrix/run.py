@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from functools import cache, partial
+from typing import Any, Final, NamedTuple
 
+from infergate.backends.base import Backend
+from infergate.backends.remote import RemoteBackend
 from infergate.core.errors import GatewayError
 from infergate.core.messages import InferRequest, InferResponse, Response
 from infergate.core.request_context import RequestContext
 from infergate.matrix import findings
-from infergate.matrix.cases import CASES, Case
-from infergate.matrix.client_kinds import CLIENT_KINDS, WITHOUT_METADATA, ClientKind
+from infergate.matrix.cases import CASES, Case, create_models
+from infergate.matrix.client_kinds import CLIENT_KINDS, ClientKind
 from infergate.matrix.findings import Finding, Mark, finding_of
-from infergate.matrix.gateways import BACKENDS, BUILTIN, MatrixGateways, client_model_name
-from infergate.matrix.recording_backend import ReceivedRequest
+from infergate.matrix.gateways import (
+    BACKENDS,
+    BUILTIN,
+    WITHOUT_METADATA,
+    make_client,
+    make_target,
+)
+from infergate.matrix.recording_backend import ReceivedRequest, RecordingBackend
 
 _TIMEOUT_SECONDS: Final = 10.0
 _ROUNDING_SECONDS: Final = 1.0
@@ -39,61 +48,72 @@ class _Outcome(NamedTuple):
 
 async def run_clients() -> AsyncGenerator[ClientResult, None]:
     """Yield the findings for each client when they are complete."""
-    async with MatrixGateways.run() as gateways:
-        for kind in CLIENT_KINDS:
-            rows = [tuple(await _run_case(gateways, kind, case)) for case in CASES]
-            yield ClientResult(kind.name, tuple(rows))
-
-
-async def _run_case(gateways: MatrixGateways, kind: ClientKind, case: Case) -> Sequence[Finding]:
-    """Return a finding for each backend. If the embedded backend, the first backend, does not
-    receive the original request, the cause is the client's protocol."""
-    try:
-        baseline = [await _send(gateways, kind, BUILTIN, case, item) for item in case.requests]
-    except _NotExpressibleError as error:
-        return [Finding(Mark.NOT_EXPRESSIBLE, str(error))] * len(BACKENDS)
-    pairs = zip(case.requests, baseline, strict=True)
-    limit = finding_of([note for sent, got in pairs for note in _request_notes(case, sent, got)])
-    if limit.mark is Mark.CONVERTED:
-        limit = Finding(Mark.NOT_EXPRESSIBLE, limit.note)
-    if limit.mark is not Mark.EXACT:
-        return [limit] * len(BACKENDS)
-    results = [_compare(BUILTIN, case, baseline, baseline)]
-    for backend in BACKENDS[1:]:
-        outcomes = [await _send(gateways, kind, backend, case, item) for item in case.requests]
-        results.append(_compare(backend, case, outcomes, baseline))
-    return results
+    recorder = RecordingBackend(create_models())
+    target = cache(partial(make_target, recorder))
+    for kind in CLIENT_KINDS:
+        clients = _Clients(kind, recorder, target)
+        rows = [tuple(await clients.run_case(case)) for case in CASES]
+        yield ClientResult(kind.name, tuple(rows))
 
 
 class _NotExpressibleError(Exception):
     """The client's protocol cannot express the request."""
 
 
-async def _send(
-    gateways: MatrixGateways, kind: ClientKind, backend: str, case: Case, request: InferRequest
-) -> _Outcome:
-    """Send ``request`` of ``case``. Raises _NotExpressibleError."""
-    named = replace(request, model=client_model_name(backend, request.model))
-    client = gateways.client(kind, named.model, named.version)
-    models = gateways.recorder.models
-    try:
-        model = models.get(request.model, models["FP32"])
-        client.codec.build_request(named, kind.profile, model)
-    except GatewayError as error:
-        raise _NotExpressibleError(error.public) from None
-    gateways.recorder.take_requests()
-    context = RequestContext("matrix", time.monotonic() + (case.deadline or _TIMEOUT_SECONDS))
-    if kind.protocol in WITHOUT_METADATA:
-        context.policy = replace(context.policy, declared_metadata=model)
-    result: Response | GatewayError
-    try:
-        result = await client.perform(named, context)
-    except GatewayError as error:
-        result = error
-    assert isinstance(result, InferResponse | GatewayError)
-    requests = gateways.recorder.take_requests()
-    received = (item for item in requests if item.request.model == request.model)
-    return _Outcome(next(received, None), result)
+class _Clients:
+    """The clients of ``kind``. ``target`` returns the backend of a protocol that has a model."""
+
+    def __init__(
+        self, kind: ClientKind, recorder: RecordingBackend, target: Callable[[str, str], Backend]
+    ) -> None:
+        self._kind: Final = kind
+        self._recorder: Final = recorder
+        self._target: Final = target
+        self._client: Final = cache(self._make_client)
+
+    def _make_client(self, backend: str, model: str, version: str) -> RemoteBackend[Any, Any]:
+        metadata = self._recorder.metadata_of(model)
+        return make_client(self._kind, self._target(backend, model), metadata, version)
+
+    async def run_case(self, case: Case) -> Sequence[Finding]:
+        """Return a finding for each backend. If the embedded backend, the first backend, does not
+        receive the original request, the cause is the client's protocol."""
+        try:
+            baseline = [await self._send(BUILTIN, case, each) for each in case.requests]
+        except _NotExpressibleError as error:
+            return [Finding(Mark.NOT_EXPRESSIBLE, str(error))] * len(BACKENDS)
+        pairs = zip(case.requests, baseline, strict=True)
+        notes = [note for sent, got in pairs for note in _request_notes(case, sent, got)]
+        limit = finding_of(notes)
+        if limit.mark is Mark.CONVERTED:
+            limit = Finding(Mark.NOT_EXPRESSIBLE, limit.note)
+        if limit.mark is not Mark.EXACT:
+            return [limit] * len(BACKENDS)
+        results = [_compare(case, baseline, baseline)]
+        for backend in BACKENDS[1:]:
+            outcomes = [await self._send(backend, case, each) for each in case.requests]
+            results.append(_compare(case, outcomes, baseline))
+        return results
+
+    async def _send(self, backend: str, case: Case, request: InferRequest) -> _Outcome:
+        """Send ``request`` of ``case``. Raises _NotExpressibleError."""
+        client = self._client(backend, request.model, request.version)
+        model = self._recorder.metadata_of(request.model)
+        try:
+            client.codec.build_request(request, self._kind.profile, model)
+        except GatewayError as error:
+            raise _NotExpressibleError(error.public) from None
+        self._recorder.requests.clear()
+        context = RequestContext("matrix", time.monotonic() + (case.deadline or _TIMEOUT_SECONDS))
+        if self._kind.protocol in WITHOUT_METADATA:
+            context.policy = replace(context.policy, declared_metadata=model)
+        result: Response | GatewayError
+        try:
+            result = await client.perform(request, context)
+        except GatewayError as error:
+            result = error
+        assert isinstance(result, InferResponse | GatewayError)
+        return _Outcome(next(iter(self._recorder.requests), None), result)
 
 
 def _request_notes(case: Case, sent: InferRequest, outcome: _Outcome) -> Iterator[str]:
@@ -107,9 +127,7 @@ def _request_notes(case: Case, sent: InferRequest, outcome: _Outcome) -> Iterato
             yield "the deadline is not sent to the server; infergate enforces it"
 
 
-def _compare(
-    backend: str, case: Case, outcomes: Sequence[_Outcome], baseline: Sequence[_Outcome]
-) -> Finding:
+def _compare(case: Case, outcomes: Sequence[_Outcome], baseline: Sequence[_Outcome]) -> Finding:
     """Compare the requests that the model received with the ``baseline``, and the client's
     responses with the model's."""
     if case.expected_error is not None:
@@ -118,14 +136,12 @@ def _compare(
         return finding_of([*findings.error_differences(case.expected_error, error)])
     notes: list[str] = []
     for request, outcome, expected in zip(case.requests, outcomes, baseline, strict=True):
-        name = client_model_name(backend, request.model)
         if isinstance(outcome.result, GatewayError):
-            return findings.rejection(outcome.result, name, request.model)
+            return findings.rejection(outcome.result, request.model)
         if outcome.received is None or outcome.received.response is None:
             return Finding(Mark.WRONG, "! a response that no model sent")
         reference = expected.received or outcome.received
         response = reference.response or outcome.received.response
-        named = replace(request, model=name)
         notes += _request_notes(case, reference.request, outcome)
-        notes += findings.response_differences(response, outcome.result, named)
+        notes += findings.response_differences(response, outcome.result, request)
     return finding_of(notes)

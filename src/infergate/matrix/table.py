@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -11,57 +10,39 @@ from infergate.matrix.cases import CASES
 from infergate.matrix.findings import Finding, Mark
 from infergate.matrix.gateways import BACKENDS
 from infergate.matrix.run import ClientResult
+from infergate.terminal import Table
 
 _MARKS_WITH_NOTE: Final = (Mark.CONVERTED, Mark.REJECTED, Mark.WRONG)
 _LEGEND: Final = {
     Mark.EXACT: "exact",
     Mark.CONVERTED: "converted",
-    Mark.REJECTED: "refused",
+    Mark.REJECTED: "rejected",
     Mark.NOT_EXPRESSIBLE: "not possible in the client's protocol",
     Mark.WRONG: "wrong",
 }
-_NAME: Final = 18
-_COLUMN: Final = 13
-_WIDE: Final = 200
 
 # ---- in a terminal ----------------------------------------------------------------------------
 
 
-def heading(width: int | None = None) -> str:
-    """Return the legend and the column titles, in several lines if they exceed ``width``."""
-    return (
-        f"{len(CASES)} cases from every client (rows) to every backend (columns)\n"
-        f"{textwrap.fill(_legend(), width or _WIDE)}\n\n{_lines('', BACKENDS, width)}"
-    )
-
-
-def row(result: ClientResult, width: int | None = None) -> str:
-    """Return a client's row, which has the number of cases with each mark for each backend. It has
-    as many lines as the heading."""
-    columns = zip(*result.findings, strict=True)
-    return _lines(result.name, [_count_marks(column) for column in columns], width)
-
-
-def _lines(name: str, cells: Sequence[str], width: int | None) -> str:
-    in_line = len(cells) if width is None else max((width - _NAME) // _COLUMN, 1)
-    lines = [
-        "".join(cell.ljust(_COLUMN) for cell in cells[start : start + in_line])
-        for start in range(0, len(cells), in_line)
+def summary(results: Iterable[ClientResult]) -> Table:
+    """Return a table with the number of cases with each mark, for each client and backend."""
+    rows = [
+        (result.name, *map(_count_marks, zip(*result.findings, strict=True))) for result in results
     ]
-    return "\n".join(
-        f"{'' if number else name:{_NAME}}{line}".rstrip() for number, line in enumerate(lines)
-    )
+    title = f"{len(CASES)} cases from every client (rows) to every backend (columns)"
+    return Table(title, ("client", *BACKENDS), rows)
 
 
 def notes(results: Iterable[ClientResult]) -> str:
-    """Return the list of notes, each with the number of pairs to which it applies."""
+    """Return the meaning of the marks, and the notes, each with the number of pairs to which it
+    applies."""
     counts = Counter(
         (finding.mark, case.name, finding.note)
         for result in results
         for column in zip(*result.findings, strict=True)
         for case, finding in zip(CASES, column, strict=True)
     )
-    lines = []
+    lines = [", ".join(f"{mark.value} {meaning}" for mark, meaning in _LEGEND.items())]
     for mark in _MARKS_WITH_NOTE:
         marked = [(key[1:], count) for key, count in counts.items() if key[0] is mark]
         if marked:
@@ -74,10 +55,6 @@ def _count_marks(findings: Iterable[Finding]) -> str:
     marks = Counter(finding.mark for finding in findings)
     shown = (mark for mark in Mark if mark is not Mark.NOT_EXPRESSIBLE and marks[mark])
     return " ".join(f"{marks[mark]}{mark.value}" for mark in shown)
-
-
-def _legend() -> str:
-    return ", ".join(f"{mark.value} {meaning}" for mark, meaning in _LEGEND.items())
 
 
 # ---- as a page --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, RpcRequest
 
 DEFAULT_PROTOCOL = "v2-rest"
-"""The protocol to use for an inference whose client's protocol is not spoken by backends."""
+"""The protocol that replaces a client's protocol that no backend speaks."""
 
 
 def client_message(

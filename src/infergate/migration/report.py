@@ -48,12 +48,10 @@ def read_result(file: Path) -> ReplayResult:
         raise SummaryFormatError(f"{file}: {error}") from None
 
 
-def summarize_mismatches(
-    folder: Path, rules: ComparisonRules
-) -> tuple[Summary, list[DamagedFilePart]]:
-    """Compare the stored outcomes of the inferences in ``folder``, and return the summary and the
-    damaged parts. Raises RecordingError."""
-    summary = Summary()
+def summarize_mismatches(folder: Path) -> tuple[Summary, list[DamagedFilePart]]:
+    """Compare the stored outcomes of the inferences in ``folder`` by the default rules, and return
+    the summary and the damaged parts. Raises RecordingError."""
+    summary, rules = Summary(), ComparisonRules()
     damaged: list[DamagedFilePart] = []
     for entry in read_entries(recording_files([str(folder)])):
         if isinstance(entry, DamagedFilePart):

@@ -29,14 +29,15 @@ RECORDED: Final = "recorded"
 UNRECORDABLE: Final = "unrecordable"
 NOT_WRITTEN: Final = "not_written"
 _COLLECT_SECONDS: Final = 0.005
-"""Seconds for which the thread collects further exchanges after the first one of a batch. Waking
-the thread for each exchange would cost more than writing the exchange."""
+"""Seconds for which the thread collects further exchanges after the first exchange of a batch.
+Waking the thread for each exchange would cost more than writing the exchange."""
 _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
 _JOBS_PER_PAUSE: Final = 8
 """Number of exchanges that are encoded between two pauses while the queue is long. With a short
-queue, the thread pauses after each exchange. In a pause, the thread releases the interpreter lock
-long enough for the event loop to wake up, which would otherwise wait for up to 5 ms."""
+queue, the thread pauses after each exchange. During a pause, the thread releases the interpreter
+lock long enough for the event loop to wake up. Without pauses, the event loop would wait for up to
+5 ms."""
 _LONG_QUEUE: Final = 100
 _PAUSE_SECONDS: Final = 0.00005
 _CLOSE_TIMEOUT_SECONDS: Final = 3.0
@@ -56,7 +57,7 @@ class WriteJob:
 @dataclass(slots=True)
 class BatchReport:
     """The report about a finished batch of jobs. The event loop closes the memory accounts of the
-    jobs and clears the list, which frees the messages."""
+    jobs, and clears the list to free the messages."""
 
     jobs: list[WriteJob]
     results: Counter[str] = field(default_factory=Counter)
@@ -67,8 +68,8 @@ class BatchReport:
     """The name of the file that is being written, or an empty string."""
 
 
-_Control = Callable[[], object]
-"""A function for the thread to call."""
+_Command = Callable[[], object]
+"""A function that the thread calls."""
 
 
 class BackgroundWriter:
@@ -81,7 +82,7 @@ class BackgroundWriter:
         self._directory: Final = directory
         self._on_report: Final = on_report
         self._loop: Final = asyncio.get_running_loop()
-        self._queue: Final[SimpleQueue[WriteJob | _Control | None]] = SimpleQueue()
+        self._queue: Final[SimpleQueue[WriteJob | _Command | None]] = SimpleQueue()
         self._has_failed = False
         self._is_closing = False
         self._thread: Final = threading.Thread(
@@ -121,8 +122,8 @@ class BackgroundWriter:
         return done
 
     def close(self) -> None:
-        """Write the jobs in the queue, for at most a few seconds, complete the file and stop. This
-        blocks."""
+        """Write the jobs in the queue, for at most a few seconds, complete the file, and stop the
+        thread. This method blocks."""
         self._is_closing = True
         self._queue.put(None)
         self._thread.join(_CLOSE_TIMEOUT_SECONDS)
@@ -133,17 +134,17 @@ class BackgroundWriter:
         is_running = True
         while is_running:
             jobs: list[WriteJob] = []
-            controls = self._collect(jobs)
+            commands = self._collect(jobs)
             if jobs:
                 self._write_batch(jobs)
-            for control in controls:
-                if control is None:
+            for command in commands:
+                if command is None:
                     is_running = False
                 else:
-                    control()
+                    command()
         self._close_file(BatchReport([]))
 
-    def _collect(self, jobs: list[WriteJob]) -> list[_Control | None]:
+    def _collect(self, jobs: list[WriteJob]) -> list[_Command | None]:
         """Wait for an item, and add jobs to ``jobs`` until the batch is complete. Return a list
         with the command that ended the batch, or an empty list if no command ended it."""
         size, item = 0, self._queue.get()

@@ -48,7 +48,8 @@ _MAX_METADATA_BYTES: Final = 4 * KIB
 _EVENT_ID: Final = re.compile(r"[!-~]{1,128}")
 _UNSAFE: Final = re.compile("[^ -~]|%|^ | $")
 """Matches the characters that are percent-encoded in a header. The HTTP binding also encodes double
-quotes and all spaces, but KServe does not, and the SDKs of some languages do not decode them."""
+quotes and all spaces, but KServe does not encode them, and the SDKs of some languages do not decode
+them."""
 
 
 @record
@@ -71,7 +72,7 @@ class CloudEvent:
 
 
 def event_id(headers: Mapping[str, str]) -> str:
-    """Return the id of the events of an inference: the client's ``ce-id``, or a new one."""
+    """Return the id of the events of an inference: the client's ``ce-id``, or a new id."""
     own = headers.get(EVENT_ID_HEADER, "")
     return own if _EVENT_ID.fullmatch(own) else str(uuid.uuid4())
 

@@ -2,7 +2,8 @@
 
 All workers of a gateway share a folder. The name of a file contains the number of its worker, and
 each worker manages the files with its number, including the files of earlier workers. Each of *n*
-workers may use 1/*n* of the total size, so together they never exceed it.
+workers may use 1/*n* of the total size, so together they never exceed the
+total size.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _StoredFile(NamedTuple):
 
 class RecordingDirectory:
     """Appends records to files in a folder, which is created with mode 0700. It is not thread-safe,
-    and blocks."""
+    and its methods block."""
 
     def __init__(self, settings: DirectorySettings) -> None:
         self._settings: Final = settings
@@ -89,7 +90,7 @@ class RecordingDirectory:
 
     def close_file(self) -> None:
         """Complete the current file, or remove it if a failure left no record in it. The next
-        record begins a new one. Raises OSError."""
+        record begins a new file. Raises OSError."""
         file, path = self._file, self._settings.path / self._name
         self._file, self._name = None, ""
         if file is not None:

@@ -52,8 +52,8 @@ _OBJECT_MEMORY: Final = 512
 """An upper bound for the memory in bytes of the Python objects of one message, without its texts
 and data."""
 _BYTE_MEMORY: Final = 10
-"""The memory in bytes of the Python objects for each encoded byte of a text, number or shape. A
-dimension takes up to 18 bytes for each encoded byte."""
+"""The estimated memory in bytes of the Python objects for each encoded byte of a text, number or
+shape. A single dimension may take up to 18 bytes for each encoded byte."""
 _SHAPE_LIMITS: Final = Limits(rank=1024)
 _RESPONSES_PER_PAUSE: Final = 16
 """Number of responses of a stream that are encoded between two pauses, which takes about 0.2 ms."""
@@ -107,8 +107,8 @@ def encode_exchange(
     pause: Callable[[], object] = lambda: None,
 ) -> list[Buffer]:
     """Return the record of ``exchange`` as parts. The parts with tensor data are views, not copies.
-    ``further_outcomes`` and ``redacted`` are fields of :class:`RecordedExchange`. ``pause`` is
-    called now and then during long work, so that a thread can let others run. Raises
+    ``further_outcomes`` and ``redacted`` are fields of :class:`RecordedExchange`. The
+    function calls ``pause`` repeatedly during long work, so that other threads can run. Raises
     UnrecordableError."""
     message = _Record(
         gateway_version=__version__,
@@ -139,7 +139,7 @@ def encode_exchange(
             f"the record without its tensors has {len(metadata)} bytes; the limit is "
             f"{MAX_METADATA_BYTES}"
         )
-    if len(metadata) > _MIN_OBJECT_BYTES * _MAX_OBJECTS:  # shorter ones are fine
+    if len(metadata) > _MIN_OBJECT_BYTES * _MAX_OBJECTS:  # shorter metadata cannot exceed the limit
         try:
             _check_objects(metadata, len(redacted))
         except MalformedMessageError as error:
@@ -234,7 +234,7 @@ def _write_parameters(owner: Any, parameters: Parameters) -> None:
 def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> RecordedExchange:
     """Return the record ``data``. Its tensors are views of ``data``. Raises
     MalformedMessageError."""
-    # Almost all top-level fields are objects; twice the object limit allows for the others.
+    # Almost all top-level fields are objects; twice the object limit allows for the rest.
     metadata, blobs = split_raw_fields(data, _TENSOR_DATA, 2 * _MAX_OBJECTS)
     if len(metadata) > MAX_METADATA_BYTES:
         raise MalformedMessageError(

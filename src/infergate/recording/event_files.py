@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -25,11 +25,7 @@ from infergate.recording.payload_log import FAILED, SENT, TOO_LARGE, WireEvent
 
 _PREFIX: Final = "events-"
 _SUFFIX: Final = ".jsonl"
-_MAX_BATCH: Final = 256
-_WAIT_SECONDS: Final = 0.2
-_FOLDER_MODE: Final = 0o700
-_FILE_MODE: Final = 0o600
-_CLOSE_TIMEOUT_SECONDS: Final = 1.0
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _RETRY_SECONDS: Final = 5.0
 """Seconds after a file system error during which nothing is written."""
 _SHORT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -46,8 +42,8 @@ class EventFiles:
     seconds."""
 
     encode = staticmethod(structured_line)
-    max_batch: int = _MAX_BATCH
-    max_wait: float = _WAIT_SECONDS
+    max_batch: int = 256
+    max_wait: float = 0.2
     max_concurrent: int = 1
 
     def __init__(
@@ -67,11 +63,10 @@ class EventFiles:
         self._lock: Final = threading.Lock()
         """A lock that is held while lines are written, because the thread of a cancelled ``send``
         continues to run."""
-        self._file = -1
-        self._path = folder
-        self._size = 0
+        self._path: Path | None = None
+        """The file for the next line, or None to begin a new file."""
         self._retry_at = -math.inf
-        folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(f"payload_log.file.path: the folder '{folder}' is not writable")
 
@@ -80,81 +75,50 @@ class EventFiles:
         return await asyncio.to_thread(self._append, [line for _, line in events])
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._close_when_idle)
+        """Do nothing: no file stays open after ``send``."""
 
-    def _close_when_idle(self) -> None:
-        if self._lock.acquire(timeout=_CLOSE_TIMEOUT_SECONDS):
-            self._close()
-            self._lock.release()
-
-    def _append(self, lines: list[bytes]) -> Counter[str]:
-        results = Counter[str]()
+    def _append(self, lines: Sequence[bytes]) -> Counter[str]:
+        waiting = deque(line for line in lines if len(line) <= self._file_bytes)
+        usable = len(waiting)
         with self._lock:
-            if self._file >= 0 and os.fstat(self._file).st_nlink == 0:
-                self._close()  # another process deleted the file
-            for line in lines:
-                results[self._write_or_report(line)] += 1
-        return results
+            if self._clock() >= self._retry_at:
+                try:
+                    while waiting:
+                        self._fill_file(waiting)
+                except OSError as error:
+                    self.error = f"cannot write to '{self._folder}': {error.strerror}"
+                    self._retry_at = self._clock() + _RETRY_SECONDS
+        failed = len(waiting)
+        return +Counter({SENT: usable - failed, FAILED: failed, TOO_LARGE: len(lines) - usable})
 
-    def _write_or_report(self, line: bytes) -> str:
-        if len(line) > self._file_bytes:
-            return TOO_LARGE
-        if self._clock() < self._retry_at:
-            return FAILED
-        try:
-            self._write(line)
-        except OSError as error:
-            self.error = f"cannot write to '{self._folder}': {error.strerror}"
-            self._retry_at = self._clock() + _RETRY_SECONDS
-            self._restore(error)
-            return FAILED
-        return SENT
-
-    def _write(self, line: bytes) -> None:
-        if self._file < 0 or self._size + len(line) > self._file_bytes:
-            self._close()
-            self._open()
-        view = memoryview(line)
-        while view:
-            view = view[os.write(self._file, view) :]
-        self._size += len(line)
-
-    def _restore(self, error: OSError) -> None:
-        """Remove the incomplete line that ``error`` left, or the file if it has no other line.
+    def _fill_file(self, lines: deque[bytes]) -> None:
+        """Move the first ``lines`` to the current file, until the file is full. Raises OSError.
 
         If the disk is full, later lines go to the same file, so that a full disk does not collect
         many short files. After other errors, the next line goes to a new file, which may succeed,
         for example on a network file system."""
-        if self._file < 0:
-            return
-        try:
-            os.ftruncate(self._file, self._size)
-            is_usable = self._size > 0 and error.errno in _SHORT_OF_SPACE
-        except OSError:
-            is_usable = False
-        if is_usable:
-            return
-        self._close()
-        if not self._size:
-            with suppress(OSError):
-                self._path.unlink()
+        path, self._path = self._path or self._new_path(), None
+        with os.fdopen(os.open(path, _FLAGS, 0o600), "ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                while lines and size + len(lines[0]) <= self._file_bytes:
+                    view = memoryview(lines[0])
+                    while view:
+                        view = view[os.write(file.fileno(), view) :]
+                    size += len(lines.popleft())
+            except OSError as error:
+                if not size:
+                    path.unlink()
+                else:
+                    file.truncate(size)  # removes the incomplete line
+                    self._path = path if error.errno in _SHORT_OF_SPACE else None
+                raise
+        if not lines:
+            self._path = path
 
-    def _open(self) -> None:
-        self._delete_oldest()
-        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        name = f"{_PREFIX}{started}-{os.getpid()}-{next(self._numbers):06}{_SUFFIX}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._path = self._folder / name
-        self._size = 0
-        self._file = os.open(self._path, flags, _FILE_MODE)
-
-    def _close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _delete_oldest(self) -> None:
-        """Delete the oldest files until a new file fits into ``total_bytes``."""
+    def _new_path(self) -> Path:
+        """Delete the oldest files until a new file fits into ``total_bytes``, and return its
+        path."""
         found = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -169,3 +133,6 @@ class EventFiles:
             with suppress(FileNotFoundError):
                 os.unlink(path)  # noqa: PTH108 - a path, not a Path
             total -= size
+        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        name = f"{_PREFIX}{started}-{os.getpid()}-{next(self._numbers):06}{_SUFFIX}"
+        return self._folder / name

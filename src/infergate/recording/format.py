@@ -2,8 +2,9 @@
 
 docs/recording.md describes the layout byte by byte. Integers are little-endian.
 
-*Rule.* A frame's marker contains the random id of its file. A reader that searches for the next
-frame after a damaged part therefore cannot mistake a tensor that contains a recording for a frame.
+*Rule.* A frame's marker contains the random id of its file. After a damaged part, a reader that
+searches for the next frame therefore never mistakes the contents of a tensor for a frame, even if
+the tensor contains a recording.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ else:
 __all__ = ["zstd"]
 
 FILE_MAGIC: Final = b"\x89IGREC\r\n"
-"""The first bytes of a file. As in PNG, they are corrupted by a transfer in text mode, which is
-thus detected."""
+"""The first bytes of a file. As in PNG, a transfer in text mode corrupts these bytes, so that
+readers detect it."""
 FRAME_MAGIC: Final = b"\x89IGF"
 FORMAT_VERSION: Final = 1
 """The version of the format that this module reads and writes."""

@@ -32,7 +32,7 @@ def held_bytes(exchange: Exchange) -> int | None:
     buffers: dict[int, int] = {}
     for tensor in chain(request.inputs, outputs):
         data = tensor.data
-        # A view keeps the whole message in memory.
+        # A view keeps the complete message in memory.
         buffer = data.obj if isinstance(data, memoryview) else data
         if id(buffer) not in buffers:
             buffers[id(buffer)] = memoryview(buffer).nbytes
@@ -55,16 +55,12 @@ def _values_bytes(values: list[Any]) -> int | None:
         size += _VALUE_BYTES
         if isinstance(value, str):
             size += 4 * len(value)
-        elif isinstance(value, Mapping):
+        elif isinstance(value, Mapping | list | tuple):
             count += len(value)
             if count > _MAX_VALUES:
                 return None
             values.extend(value)
-            values.extend(value.values())
-            size += len(getattr(value, "text", b""))  # of OpaqueParameters
-        elif isinstance(value, list | tuple):
-            count += len(value)
-            if count > _MAX_VALUES:
-                return None
-            values.extend(value)
+            if isinstance(value, Mapping):
+                values.extend(value.values())
+                size += len(getattr(value, "text", b""))  # the body of OpaqueParameters
     return size

@@ -6,8 +6,8 @@ a thread.
 
 *Rule 1.* A folder never exceeds its limits, even if several processes share it, because each
 process locks the folder. *Rule 2.* When the folder is full, nothing is stored until files expire or
-are removed. If the latest files were kept instead, the disk would be written continuously when
-every response differs.
+are removed. If the latest files were kept instead, the disk would be written continuously if every
+response differed.
 *Rule 3.* Only files with names of the form ``mismatch-TIME-PID-NUMBER`` are counted and deleted,
 because other programs may keep files in the folder.
 """
@@ -21,7 +21,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -88,11 +88,8 @@ class MismatchFolder:
             name = f"mismatch-{time.time_ns()}-{os.getpid()}-{next(self._numbers)}"
             partial = storage.path / f"{name}{_PARTIAL}"
             try:
-                file = RecordingFile(partial)
-                try:
+                with closing(RecordingFile(partial)) as file:
                     file.append(parts)
-                finally:
-                    file.close()
                 partial.rename(storage.path / f"{name}{SUFFIX}")
             except BaseException:
                 partial.unlink(missing_ok=True)
@@ -119,8 +116,8 @@ class MismatchFolder:
             os.close(descriptor)
 
     def _current_sizes(self) -> Iterator[int]:
-        """Delete expired files of this class, and yield the sizes of its other files (Rule 3). A
-        partial file, whose writer must have ended, is deleted too."""
+        """Delete expired and partial files of this class, and yield the sizes of its other files
+        (Rule 3). The writer of a partial file has ended, because it would hold the lock."""
         oldest = time.time() - self._storage.max_age
         for entry in os.scandir(self._storage.path):
             if not _NAME.fullmatch(entry.name):

@@ -3,7 +3,7 @@
 - Requests never wait for the log. Exchanges wait in a queue with limits on their number and bytes;
   their memory counts as optional work in ``limits.in_flight_bytes``. Exchanges beyond a limit are
   dropped and counted.
-- Helper processes write all but small events as JSON, because orjson holds the interpreter lock.
+- Helper processes write large events as JSON, because orjson holds the interpreter lock.
 - Failures of the sink are counted, and logged when they begin and when they end.
 """
 
@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from infergate.codecs.v2_rest.tensors import count_values
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange
 from infergate.core.json_size import json_size_bounds
@@ -27,7 +26,7 @@ from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
 from infergate.core.messages import InferRequest
 from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Parameters, Tensor
+from infergate.core.tensor import Tensor
 from infergate.recording.cloud_events import (
     CloudEvent,
     EventAttributes,
@@ -36,7 +35,9 @@ from infergate.recording.cloud_events import (
     event_id,
     make_events,
 )
+from infergate.recording.held_bytes import held_bytes
 from infergate.recording.redaction import Redaction
+from infergate.recording.sampling import RouteObserver, is_sampled
 
 SENT, REJECTED, FAILED = "sent", "rejected", "failed"
 """Results of a sink: the events arrived, the sink rejected them, or the sink failed."""
@@ -49,8 +50,6 @@ _MAX_INLINE_BYTES: Final = 32 * KIB
 """Maximum size of tensors that the event loop writes as JSON, in about 1 ms."""
 _MAX_BATCH_BYTES: Final = 8 * MIB
 _CLOSE_TIMEOUT_SECONDS: Final = 1.5
-_EXCHANGE_OVERHEAD: Final = 2 * KIB
-_VALUE_OVERHEAD: Final = 64
 _CLIENT: Final = ("payload log", "")
 """In the queue of the helper processes, the payload log counts as one client."""
 _log: Final = logging.getLogger(__name__)
@@ -86,8 +85,8 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PayloadLogSettings:
-    """``redaction`` removes data that must not be logged. The last fields limit the queue and the
-    tensors of one exchange."""
+    """``redaction`` removes data that must not be logged. ``max_queue`` and ``max_queue_bytes``
+    limit the queue, and ``max_exchange_bytes`` limits the tensors of one exchange."""
 
     attributes: EventAttributes
     redaction: Redaction = field(default_factory=Redaction)
@@ -130,6 +129,19 @@ class PayloadLog:
         self._is_closing = False
         self._is_failing = False
 
+    def observer(self, route: str, percent: float, mode: Mode, *, errors: bool) -> RouteObserver:
+        """Return an observer that logs ``percent`` of the inferences of ``route``. Without
+        ``errors``, it does not log inferences that end with an error."""
+
+        def selects(request: InferRequest, context: RequestContext) -> bool:
+            return is_sampled(percent, route, request, context.request_id)
+
+        def observe(exchange: Exchange, memory: MemoryAccount) -> None:
+            if errors or exchange.outcome.error is None:
+                self.add(exchange, mode, memory)
+
+        return RouteObserver(selects, observe, lambda: self._count(DROPPED, 1))
+
     def add(self, exchange: Exchange, mode: Mode, memory: MemoryAccount) -> None:
         """Queue the events of ``exchange``, or count them as dropped. ``memory`` is the account of
         its request. Never blocks."""
@@ -137,10 +149,10 @@ class PayloadLog:
         number = event_count(exchange, mode)
         id_ = event_id(exchange.headers)
         exchange, _, _ = settings.redaction.apply(exchange)
-        if exchange.size > settings.max_exchange_bytes:
+        size = held_bytes(exchange)
+        if size is None or exchange.size > settings.max_exchange_bytes:
             self._count(TOO_LARGE, number)
             return
-        size = _held_bytes(exchange)
         if (
             self._is_closing
             or len(self._queue) >= settings.max_queue
@@ -162,10 +174,6 @@ class PayloadLog:
             self._senders = [
                 asyncio.create_task(self._run()) for _ in range(self._sink.max_concurrent)
             ]
-
-    def count_lost(self) -> None:
-        """Count an event that is dropped because memory is short."""
-        self._count(DROPPED, 1)
 
     async def close(self) -> None:
         """Send the waiting events for at most ``_CLOSE_TIMEOUT_SECONDS``, and drop the others."""
@@ -242,8 +250,8 @@ class PayloadLog:
         """Return the encoded events. Raises OVERLOADED, TIMEOUT and UNSUPPORTED."""
         settings, memory = self._settings, waiting.memory
         tensor_bytes = waiting.exchange.size
-        # Charge the events and the pickled copy of the tensors together. If each encoder held a
-        # part while it waited for the rest, all of them could be refused.
+        # Charge the events and the pickled copy of the tensors together. If each encoder charged a
+        # part and then waited for the rest, the memory limit could stop all encoders.
         max_bytes = waiting.size + tensor_bytes + json_size_bounds(_tensors(waiting.exchange))[1]
         arguments: tuple[Any, ...] = (
             self._sink.encode,
@@ -288,52 +296,3 @@ def _tensors(exchange: Exchange) -> Iterator[Tensor]:
     yield from exchange.request.inputs
     for response in exchange.outcome.responses:
         yield from response.outputs
-
-
-def _held_bytes(exchange: Exchange) -> int:
-    """Return the bytes that ``exchange`` occupies: tensors, names, parameters and headers."""
-    error = exchange.outcome.error
-    size = exchange.size + _EXCHANGE_OVERHEAD + _parameter_bytes(exchange.request.parameters)
-    size += sum(len(name) + len(value) for name, value in exchange.headers.items())
-    size += 0 if error is None else len(error.public) + len(error.detail)
-    for response in exchange.outcome.responses:
-        size += _EXCHANGE_OVERHEAD + _parameter_bytes(response.parameters)
-    for tensor in _tensors(exchange):
-        size += _VALUE_OVERHEAD + len(tensor.name) + _parameter_bytes(tensor.parameters)
-    return size
-
-
-def _parameter_bytes(parameters: Parameters) -> int:
-    if not parameters:
-        return 0
-    values, characters = count_values(parameters)
-    return _VALUE_OVERHEAD * values + 4 * characters
-
-
-class LoggedRoute:
-    """Passes the inferences of a route to ``log``, as an observer of the gateway.
-
-    ``is_sampled`` chooses inferences. Without ``errors``, inferences that end with an error are
-    not logged."""
-
-    def __init__(
-        self,
-        log: PayloadLog,
-        is_sampled: Callable[[InferRequest, RequestContext], bool],
-        mode: Mode,
-        *,
-        errors: bool,
-    ) -> None:
-        self._log: Final = log
-        self._mode: Final = mode
-        self._errors: Final = errors
-        self.selects: Final = is_sampled
-
-    def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
-        """Queue ``exchange``."""
-        if self._errors or exchange.outcome.error is None:
-            self._log.add(exchange, self._mode, memory)
-
-    def count_lost(self) -> None:
-        """Count the events of a stream whose responses do not fit into memory."""
-        self._log.count_lost()

@@ -46,7 +46,7 @@ from infergate.core.tensor import Parameters, Tensor, check_data, check_shape, p
 MAX_FILE_BYTES: Final = 64 * MIB
 """Maximum size in bytes of a file to import. Parsing takes 15 times as much memory."""
 MAX_ENTRIES: Final = 1 << 20
-"""Maximum number of exported requests. Each takes about 200 bytes of memory."""
+"""Maximum number of exported requests. Each request takes about 200 bytes of memory."""
 _CHUNK_BYTES: Final = 1 * MIB
 _SEQUENCE_START: Final = "sequence_start"
 _SEQUENCE_END: Final = "sequence_end"
@@ -69,7 +69,8 @@ class ExportSummary:
 def export_perf_analyzer(
     exchanges: Iterable[Exchange], file: Path, metadata: ModelMetadata | None = None
 ) -> ExportSummary:
-    """Write ``exchanges``, all of one model, to ``file``, which is replaced only if this succeeds.
+    """Write ``exchanges``, all of one model, to ``file``, which is replaced only if the export
+    succeeds.
 
     If ``metadata`` has a batch dimension, each row of a request becomes a request. Raises
     BAD_REQUEST for several models, TOO_LARGE for more than ``MAX_ENTRIES`` requests, and
@@ -262,7 +263,7 @@ def _tensors(
     by_name: Mapping[str, TensorMetadata] = {tensor.name: tensor for tensor in known}
     found = []
     for name, value in read_all_members(node, path).items():
-        if name == "model":  # perf_analyzer allows this for other kinds of servers
+        if name == "model":  # perf_analyzer allows this member for other kinds of servers
             continue
         if name not in by_name:
             raise bad_request(

@@ -37,7 +37,7 @@ _SCAN_BYTES: Final = 1 << 20
 """Number of bytes that are searched at a time for the next frame."""
 _MAX_WASTED_READS: Final = 2
 """The limit for bytes of damaged frames that are read in full, as a multiple of the file's size.
-Only a file that was crafted to be slow to read exceeds it."""
+Only a file that was crafted to be slow to read exceeds this limit."""
 _NO_HEADER: Final = "there is no valid frame header"
 
 

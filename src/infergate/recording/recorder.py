@@ -28,7 +28,7 @@ from infergate.recording.background_writer import (
 from infergate.recording.directory import DirectorySettings, RecordingDirectory
 from infergate.recording.held_bytes import held_bytes
 from infergate.recording.redaction import Redaction
-from infergate.recording.sampling import is_sampled
+from infergate.recording.sampling import RouteObserver, is_sampled
 
 QUEUE_FULL: Final = "queue_full"
 MEMORY_SHORT: Final = "memory_short"
@@ -44,8 +44,8 @@ _log = logging.getLogger("infergate")
 
 
 class Recorder:
-    """Writes exchanges to files. It is used on the event loop. ``close`` must be called, because it
-    stops a thread."""
+    """Writes exchanges to files. Its methods are called on the event loop. ``close`` must be
+    called, because it stops a thread."""
 
     def __init__(
         self,
@@ -105,6 +105,14 @@ class Recorder:
         """Count an exchange that was dropped because its responses do not fit into memory."""
         self._counters.exchanges[MEMORY_SHORT] += 1
 
+    def observer(self, route: str, percent: float) -> RouteObserver:
+        """Return an observer that records ``percent`` of the inferences of ``route``."""
+
+        def selects(request: InferRequest, context: RequestContext) -> bool:
+            return self.is_active and is_sampled(percent, route, request, context.request_id)
+
+        return RouteObserver(selects, self.record, self.count_lost)
+
     def record(self, exchange: Exchange, memory: MemoryAccount) -> None:
         """Write ``exchange`` soon, or count it as dropped. ``memory`` is the account of its
         request."""
@@ -144,26 +152,3 @@ class Recorder:
             self._problem = report.failure
             self._counters.failures += 1
             _log.error("recording stopped: %s", report.failure, extra=RECORDING_STOPPED)
-
-
-class RouteRecorder:
-    """Records ``percent`` of the inferences of ``route``. It is an ``ExchangeObserver``."""
-
-    def __init__(self, recorder: Recorder, route: str, percent: float) -> None:
-        self._recorder: Final = recorder
-        self._route: Final = route
-        self._percent: Final = percent
-
-    def selects(self, request: InferRequest, context: RequestContext) -> bool:
-        """Return whether ``request`` is recorded."""
-        return self._recorder.is_active and is_sampled(
-            self._percent, self._route, request, context.request_id
-        )
-
-    def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
-        """Record ``exchange``."""
-        self._recorder.record(exchange, memory)
-
-    def count_lost(self) -> None:
-        """Count an exchange that is not recorded."""
-        self._recorder.count_lost()

@@ -28,8 +28,8 @@ class Redaction:
     - ``removed`` inputs and outputs are removed.
     - ``zeroed`` inputs and outputs keep their names, datatypes, shapes and sizes, but all their
       bytes become 0. BYTES elements become empty, because their lengths may be confidential too.
-    - If tensors are removed or zeroed, a body that only servers of certain protocols understand,
-    such as an explanation request, is removed too. So is its response, because tensor names cannot
+    - If tensors are removed or zeroed, bodies that only servers of certain protocols understand,
+    such as explanation requests and their responses, are removed too, because tensor names cannot
     select data in such a body.
     """
 

@@ -39,7 +39,8 @@ def max_frame_bytes(record_bytes: int) -> int:
 
 
 class RecordingFile:
-    """A new file. It is not thread-safe, and blocks: use it in a thread or a helper process.
+    """A new file. It is not thread-safe, and its methods block: use it in a thread or a helper
+    process.
 
     Records are compressed in pieces, so that a large record needs little memory. The header of a
     frame is written after its contents. After an OSError, the file contains the records up to the
@@ -129,8 +130,8 @@ class RecordingFile:
         self._flushed_bytes = self._written_bytes
 
     def close(self) -> None:
-        """Write all records to the disk and close the file. The file is closed even if this raises
-        OSError."""
+        """Write all records to the disk and close the file. The file is closed even if this method
+        raises OSError."""
         try:
             self.flush()
             os.fsync(self._descriptor)

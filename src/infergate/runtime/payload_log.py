@@ -10,13 +10,11 @@ from typing import Final
 
 from infergate.assembly.engines import load_engine
 from infergate.config import compile as compiled
-from infergate.config.payload_log import HttpSinkConfig, PayloadLogConfig, RoutePayloadLogConfig
+from infergate.config.payload_log import HttpSinkConfig, PayloadLogConfig
 from infergate.config.schema import Config
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB, Limits
-from infergate.core.messages import InferRequest
 from infergate.core.offload import Offload
-from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest
 from infergate.observe.metrics import Metrics
 from infergate.recording.cloud_events import (
@@ -33,13 +31,12 @@ from infergate.recording.payload_log import (
     REJECTED,
     SENT,
     EventSink,
-    LoggedRoute,
     PayloadLog,
     PayloadLogSettings,
     WireEvent,
 )
 from infergate.recording.redaction import Redaction
-from infergate.recording.sampling import is_sampled
+from infergate.recording.sampling import RouteObserver
 from infergate.routing.table import Route
 from infergate.runtime.running import GatewayParts
 from infergate.transport.base import Endpoint, HttpUpstream
@@ -191,18 +188,16 @@ def _delivery(http: HttpSinkConfig) -> HttpDelivery:
 
 def logged_routes(
     config: Config, routes: Sequence[Route], log: PayloadLog
-) -> dict[int, LoggedRoute]:
+) -> dict[int, RouteObserver]:
     """Return the observer of each route that ``log`` covers, by the route's position. ``routes``
     are the routes of ``config``."""
     return {
-        position: _logged_route(route.label, section.payload_log, log)
+        position: log.observer(
+            route.label,
+            section.payload_log.percent,
+            section.payload_log.mode,
+            errors=section.payload_log.errors,
+        )
         for position, (route, section) in enumerate(zip(routes, config.routes, strict=True))
         if section.payload_log is not None
     }
-
-
-def _logged_route(label: str, route: RoutePayloadLogConfig, log: PayloadLog) -> LoggedRoute:
-    def selects(request: InferRequest, context: RequestContext) -> bool:
-        return is_sampled(route.percent, label, request, context.request_id)
-
-    return LoggedRoute(log, selects, route.mode, errors=route.errors)

@@ -14,8 +14,9 @@ from infergate.core.log_events import AUDIT, with_fields
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.recording.directory import DirectorySettings
-from infergate.recording.recorder import Recorder, RouteRecorder
+from infergate.recording.recorder import Recorder
 from infergate.recording.redaction import Redaction
+from infergate.recording.sampling import RouteObserver
 from infergate.routing.table import Route
 from infergate.runtime.console import browser_checks
 from infergate.runtime.recording_actions import ControlRecording, RecordingAction
@@ -51,10 +52,10 @@ def make_recorder(section: RecordingConfig, workers: int, group: WorkerGroup) ->
 
 def route_recorders(
     sections: Sequence[RouteConfig], routes: Sequence[Route], recorder: Recorder
-) -> dict[int, RouteRecorder]:
+) -> dict[int, RouteObserver]:
     """Return the observers of ``routes``, whose configuration is ``sections``, by position."""
     return {
-        position: RouteRecorder(recorder, route.label, section.record.percent)
+        position: recorder.observer(route.label, section.record.percent)
         for position, (section, route) in enumerate(zip(sections, routes, strict=True))
         if section.record is not None
     }

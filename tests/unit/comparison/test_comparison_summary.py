@@ -130,12 +130,19 @@ def test_a_request_that_only_one_server_rejected_keeps_the_name_of_its_model(
     assert list(summary.routes["r"]) == ["m"]
 
 
+def verdict_on(
+    summary: Summary, comparison: Comparison, noise: Comparison | None = None, model: str = "m"
+) -> Verdict:
+    """Add a comparison of ``model``, and return the verdict on it."""
+    summary.add("r", model, comparison, noise)
+    return summary.classify("r", model, comparison)
+
+
 def test_the_verdict_on_a_rejected_request_comes_from_its_own_entry() -> None:
     summary = Summary()
     for rejected in REJECTED:
-        verdict = summary.add("r", "m", rejected)
-        assert verdict is (Verdict.DIFFERENT if rejected.cause else Verdict.EQUAL)
-        assert summary.classify("r", "m", rejected) is verdict
+        expected = Verdict.DIFFERENT if rejected.cause else Verdict.EQUAL
+        assert verdict_on(summary, rejected) is expected
     assert list(summary.routes["r"]) == [OTHER]
 
 
@@ -202,8 +209,9 @@ def test_a_noisy_server_is_within_noise_and_a_broken_one_is_not() -> None:
     summary = Summary()
     for number in range(200):
         noise = compare_values(0, 0.001 * (1 + number % 7))
-        noisy = summary.add("r", "twin", compare_values(0, 0.001 * (1 + number % 5)), noise)
-        broken = summary.add("r", "broken", compare_values(0, 0.1), noise)
+        similar = compare_values(0, 0.001 * (1 + number % 5))
+        noisy = verdict_on(summary, similar, noise, "twin")
+        broken = verdict_on(summary, compare_values(0, 0.1), noise, "broken")
     assert (noisy, broken) == (Verdict.WITHIN_NOISE, Verdict.DIFFERENT)
     models = summary.routes["r"]
     assert models["twin"].verdict() is Verdict.WITHIN_NOISE
@@ -216,9 +224,9 @@ def test_a_single_difference_beyond_all_noise_is_different_at_once() -> None:
     noise = compare_values(0, 0.001)
     for _ in range(500):
         summary.add("r", "m", noise, noise)
-    assert summary.add("r", "m", compare_values(0, math.nan)) is Verdict.DIFFERENT
-    assert summary.add("r", "m", compare_values(0, 0.001)) is Verdict.WITHIN_NOISE
-    assert summary.add("r", "m", compare_values(0, 0)) is Verdict.EQUAL
+    assert verdict_on(summary, compare_values(0, math.nan)) is Verdict.DIFFERENT
+    assert verdict_on(summary, compare_values(0, 0.001)) is Verdict.WITHIN_NOISE
+    assert verdict_on(summary, compare_values(0, 0)) is Verdict.EQUAL
 
 
 def test_errors_of_the_expected_server_are_noise_too() -> None:
@@ -226,7 +234,8 @@ def test_errors_of_the_expected_server_are_noise_too() -> None:
     failed = compare(NO_RULES, outcome(fp32("x", 1)), failure(Kind.TIMEOUT))
     for number in range(100):
         noise = failed if number % 2 else compare_values(1, 1)
-        verdict = summary.add("r", "m", failed if number % 2 else compare_values(1, 1), noise)
+        compared = failed if number % 2 else compare_values(1, 1)
+        verdict = verdict_on(summary, compared, noise)
     assert verdict is Verdict.WITHIN_NOISE
     summary.add("r", "other", failed, compare_values(1, 1))
     assert summary.routes["r"]["other"].verdict() is Verdict.DIFFERENT

@@ -14,7 +14,6 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
 from infergate.core.tensor import Tensor, pack_bytes
 from infergate.matrix import table
-from infergate.matrix.cases import CASES
 from infergate.matrix.findings import (
     EXACT,
     Finding,
@@ -161,18 +160,15 @@ def test_errors(got: GatewayError | None, notes: list[str]) -> None:
     assert [*error_differences(BUSY, got)] == notes
 
 
-def test_a_rejection_is_described_without_the_names_of_its_request() -> None:
-    error = GatewayError(Kind.UNSUPPORTED, "model 'a.m' cannot, 'm' neither")
-    finding = rejection(error, "m", "a.m")
-    assert finding == Finding(Mark.REJECTED, "unsupported: model '…' cannot, '…' neither")
-    assert rejection(GatewayError(Kind.INTERNAL, "bug")).mark is Mark.WRONG
+def test_a_rejection_is_described_without_the_name_of_its_model() -> None:
+    finding = rejection(GatewayError(Kind.UNSUPPORTED, "model 'm' is not 'n'"), "m")
+    assert finding == Finding(Mark.REJECTED, "unsupported: model '…' is not 'n'")
+    assert rejection(GatewayError(Kind.INTERNAL, "bug"), "m").mark is Mark.WRONG
 
 
-def test_the_matrix_fits_80_columns_with_as_many_lines_in_each_row() -> None:
-    result = ClientResult("a-client-protocol", ((EXACT,) * len(BACKENDS),) * len(CASES))
-    heading = table.heading(80).splitlines()
-    row = table.row(result, 80).splitlines()
-    assert max(map(len, [*heading, *row])) <= 80
-    assert heading[-len(row) :][0].split()[0] == BACKENDS[0]
-    assert sum(len(line.split()) for line in row) == 1 + len(BACKENDS)
-    assert len(table.row(result).splitlines()) == 1
+def test_the_summary_counts_the_marks_of_each_pair() -> None:
+    column = (EXACT, Finding(Mark.REJECTED, "no"), Finding(Mark.NOT_EXPRESSIBLE), EXACT)
+    result = ClientResult("a client", tuple((finding,) * len(BACKENDS) for finding in column))
+    summary = table.summary([result])
+    assert summary.headings == ("client", *BACKENDS)
+    assert summary.rows == [("a client", *["2= 1✗"] * len(BACKENDS))]

@@ -39,7 +39,7 @@ def test_stored_mismatches_are_compared_again(tmp_path: Path) -> None:
     for number in (2, 3):
         store(tmp_path, f"{number}", exchange(1), exchange(number))
     (tmp_path / "4.igrec").write_bytes((tmp_path / "3.igrec").read_bytes()[:-3])
-    found, damaged = summarize_mismatches(tmp_path, ComparisonRules())
+    found, damaged = summarize_mismatches(tmp_path)
     (model,) = found.routes["route"].values()
     assert (model.compared, model.equal) == (2, 0)
     assert [part.file for part in damaged] == [str(tmp_path / "4.igrec")]
@@ -47,7 +47,7 @@ def test_stored_mismatches_are_compared_again(tmp_path: Path) -> None:
 
 def test_a_folder_without_mismatches_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"has no recordings"):
-        summarize_mismatches(tmp_path, ComparisonRules())
+        summarize_mismatches(tmp_path)
 
 
 @pytest.mark.parametrize(

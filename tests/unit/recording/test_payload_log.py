@@ -22,7 +22,6 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import OpaqueParameters, Tensor, pack_bytes, tensor_from_array
 from infergate.recording.cloud_events import CloudEvent, EventAttributes, binary_message
 from infergate.recording.payload_log import (
-    LoggedRoute,
     PayloadLog,
     PayloadLogSettings,
     WireEvent,
@@ -33,8 +32,10 @@ from memory_budget import Budget
 
 
 def exchange(elements: int = 2, error: GatewayError | None = None, **request: Any) -> Exchange:
-    tensor = tensor_from_array("x", Datatype.FP32, np.ones(elements, np.float32))
-    responses = () if error else (InferResponse("m", outputs=(tensor,)),)
+    tensor, output = (
+        tensor_from_array("x", Datatype.FP32, np.ones(elements, np.float32)) for _ in range(2)
+    )
+    responses = () if error else (InferResponse("m", outputs=(output,)),)
     return Exchange(InferRequest("m", inputs=(tensor,), **request), Outcome(responses, error))
 
 
@@ -305,10 +306,10 @@ async def test_a_route_may_omit_errors() -> None:
     context = RequestContext("peer")
     failed = exchange(error=GatewayError(Kind.TIMEOUT, "late"))
     async with harness() as found:
-        quiet = LoggedRoute(found.log, lambda *_: False, "all", errors=False)
+        quiet = found.log.observer("m", 0, "all", errors=False)
         assert not quiet.selects(failed.request, context)
         quiet.observe(failed, UNLIMITED)
-        LoggedRoute(found.log, lambda *_: True, "response", errors=True).observe(failed, UNLIMITED)
+        found.log.observer("m", 100, "response", errors=True).observe(failed, UNLIMITED)
     ((headers, body),) = found.sent
     assert headers["ce-statuscode"] == "504"
     assert json.loads(body) == {"error": "late"}
@@ -316,5 +317,5 @@ async def test_a_route_may_omit_errors() -> None:
 
 async def test_a_stream_that_does_not_fit_into_memory_is_counted() -> None:
     async with harness() as found:
-        LoggedRoute(found.log, lambda *_: True, "all", errors=True).count_lost()
+        found.log.observer("m", 100, "all", errors=True).count_lost()
     assert found.results == {"dropped": 1}

@@ -31,7 +31,7 @@ from infergate.recording.directory import DirectorySettings, RecordingDirectory
 from infergate.recording.encoding import RecordedExchange
 from infergate.recording.held_bytes import held_bytes
 from infergate.recording.reader import read_recording
-from infergate.recording.recorder import Recorder, RouteRecorder
+from infergate.recording.recorder import Recorder
 from infergate.recording.redaction import Redaction
 from infergate.recording.sampling import is_sampled
 from infergate.transport.server.admission import Admission, RequestAccount
@@ -212,7 +212,7 @@ async def test_an_exchange_without_memory_is_dropped(tmp_path: Path) -> None:
 
 async def test_a_stream_that_does_not_fit_into_memory_is_counted(tmp_path: Path) -> None:
     async with recording(tmp_path) as found:
-        RouteRecorder(found.recorder, "m", 100).count_lost()
+        found.recorder.observer("m", 100).count_lost()
         assert found.results == {"memory_short": 1}
 
 
@@ -417,7 +417,7 @@ def test_a_sequence_is_selected_as_a_whole() -> None:
 
 async def test_a_route_selects_nothing_while_recording_is_stopped(tmp_path: Path) -> None:
     async with recording(tmp_path) as found:
-        observer = RouteRecorder(found.recorder, "m", 100)
+        observer = found.recorder.observer("m", 100)
         assert observer.selects(InferRequest("m"), _context("id"))
         await found.recorder.stop()
         assert not observer.selects(InferRequest("m"), _context("id"))
@@ -425,7 +425,7 @@ async def test_a_route_selects_nothing_while_recording_is_stopped(tmp_path: Path
 
 async def test_a_route_records_what_it_observes(tmp_path: Path) -> None:
     async with recording(tmp_path) as found:
-        RouteRecorder(found.recorder, "m", 50).observe(sample_exchange(3), UNLIMITED)
+        found.recorder.observer("m", 50).observe(sample_exchange(3), UNLIMITED)
         await found.settled()
         assert [exchange.request.id for exchange in found.exchanges()] == ["id-3"]
 

@@ -8,26 +8,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from infergate.core.datatypes import FLOATS, Datatype
+from infergate.core.datatypes import FLOATS, NUMPY_DTYPES, Datatype
 from infergate.core.tensor import Tensor, float32_from_bf16, unpack_bytes
 
 _MAX_LITERALS: Final = 64
 """Maximum number of elements that are written as a list."""
 _MAX_INLINE_BYTES: Final = 4096
 """Maximum size of a tensor that is written in base64."""
-NUMPY_NAMES: Final = {
+_NUMPY_NAMES: Final = {
+    **{datatype: np.dtype(dtype).name for datatype, dtype in NUMPY_DTYPES.items()},
     Datatype.BOOL: "bool_",
-    Datatype.UINT8: "uint8",
-    Datatype.UINT16: "uint16",
-    Datatype.UINT32: "uint32",
-    Datatype.UINT64: "uint64",
-    Datatype.INT8: "int8",
-    Datatype.INT16: "int16",
-    Datatype.INT32: "int32",
-    Datatype.INT64: "int64",
-    Datatype.FP16: "float16",
-    Datatype.FP32: "float32",
-    Datatype.FP64: "float64",
     Datatype.BF16: "float32",  # numpy has no bfloat16; clients convert
     Datatype.BYTES: "object_",
 }
@@ -64,11 +54,11 @@ class ArraySource:
         reshape = "" if len(shape) == 1 else f".reshape({shape})"
         literals = _literals(tensor)
         if literals is not None:
-            return f"np.array({literals}, np.{NUMPY_NAMES[tensor.datatype]}){reshape}"
+            return f"np.array({literals}, np.{_NUMPY_NAMES[tensor.datatype]}){reshape}"
         if tensor.datatype is Datatype.BYTES:
             self.reads_strings = True
             return f"read_strings({self._data(tensor, 'uint8')}.tobytes()){reshape}"
-        return f"{self._data(tensor, NUMPY_NAMES[tensor.datatype])}{reshape}"
+        return f"{self._data(tensor, _NUMPY_NAMES[tensor.datatype])}{reshape}"
 
     def _data(self, tensor: Tensor, dtype: str) -> str:
         """Return an expression for the data as a flat array of ``dtype``."""

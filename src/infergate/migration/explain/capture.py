@@ -21,7 +21,8 @@ from infergate.transport.base import Endpoint, Upstream
 
 
 class Captured:
-    """The message that a backend was about to send. All attributes are None or false until then."""
+    """The message that a backend was about to send. All attributes are None or false until the
+    backend has a message."""
 
     def __init__(self) -> None:
         self.wire: HttpRequest | RpcRequest | None = None
@@ -31,7 +32,6 @@ class Captured:
         """The inference with the backend's names. It stays None for messages that pass through."""
         self.needs_query = False
         """Whether the message depends on facts that only the server knows."""
-
         self.runs_model = False
         """Whether an embedded model was about to run the inference."""
 

@@ -6,9 +6,12 @@ are read from environment variables."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
+from infergate.codecs.tfs.datatypes import TYPES
+from infergate.codecs.tfs.messages import DTYPES
 from infergate.core.classification import CLASSIFICATION
 from infergate.core.credential_names import may_hold_credentials
 from infergate.core.datatypes import Datatype
@@ -25,21 +28,8 @@ from infergate.migration.explain.curl_code import curl_code
 
 _ARGUMENTS: Final = (SEQUENCE_ID, "sequence_start", "sequence_end", "priority", "timeout")
 """Parameters for which tritonclient's ``infer`` has arguments of the same name."""
-_TF_TYPES: Final = {
-    Datatype.BOOL: "DT_BOOL",
-    Datatype.UINT8: "DT_UINT8",
-    Datatype.UINT16: "DT_UINT16",
-    Datatype.UINT32: "DT_UINT32",
-    Datatype.UINT64: "DT_UINT64",
-    Datatype.INT8: "DT_INT8",
-    Datatype.INT16: "DT_INT16",
-    Datatype.INT32: "DT_INT32",
-    Datatype.INT64: "DT_INT64",
-    Datatype.FP16: "DT_HALF",
-    Datatype.FP32: "DT_FLOAT",
-    Datatype.FP64: "DT_DOUBLE",
-    Datatype.BYTES: "DT_STRING",
-}
+_TF_TYPES: Final = {number: name for name, number in DTYPES.items()}
+"""The names of TensorFlow's datatypes, by their numbers."""
 
 
 def code_of(clients: Iterable[str], inference: ClientInference) -> dict[str, str]:
@@ -65,6 +55,19 @@ class _Program:
     def add(self, *lines: str) -> None:
         self._lines.extend(lines)
 
+    def add_inputs(
+        self, request: InferRequest, constructor: str, array_source: Callable[[Tensor], str]
+    ) -> None:
+        """Add a list ``inputs`` of objects of tritonclient's or kserve's class ``constructor``."""
+        self.add("inputs = []")
+        for tensor in request.inputs:
+            arguments = f"{tensor.name!r}, {list(tensor.shape)}, {tensor.datatype.value!r}"
+            self.add(
+                f"tensor = {constructor}({arguments})",
+                f"tensor.set_data_from_numpy({array_source(tensor)})",
+                "inputs.append(tensor)",
+            )
+
     def headers(self, headers: Mapping[str, str]) -> str:
         """Return an expression for a dict of ``headers``."""
         entries = []
@@ -89,14 +92,7 @@ def _tritonclient(inference: ClientInference, module: str) -> str:
     is_http = module == "http"
     address = addresses.http if is_http and addresses.http_url() else addresses.grpc_address()
     program = _Program(inference, "import numpy as np", f"import tritonclient.{module} as client")
-    program.add("inputs = []")
-    for tensor in request.inputs:
-        program.add(
-            f"tensor = client.InferInput({tensor.name!r}, {list(tensor.shape)}, "
-            f"{tensor.datatype.value!r})",
-            f"tensor.set_data_from_numpy({_triton_array(program, tensor)})",
-            "inputs.append(tensor)",
-        )
+    program.add_inputs(request, "client.InferInput", partial(_triton_array, program))
     arguments = [repr(request.model), "inputs"]
     if request.version:
         arguments.append(f"model_version={request.version!r}")
@@ -148,14 +144,7 @@ def _kserve(inference: ClientInference) -> str:
         "from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig",
         "from kserve.protocol.infer_type import RequestedOutput",
     )
-    program.add("inputs = []")
-    for tensor in request.inputs:
-        program.add(
-            f"tensor = InferInput({tensor.name!r}, {list(tensor.shape)}, "
-            f"{tensor.datatype.value!r})",
-            f"tensor.set_data_from_numpy({program.arrays.source(tensor)})",
-            "inputs.append(tensor)",
-        )
+    program.add_inputs(request, "InferInput", program.arrays.source)
     arguments = [repr(request.model), "inputs"]
     if request.id:
         arguments.append(f"request_id={request.id!r}")
@@ -209,6 +198,7 @@ def _tensorflow_serving(inference: ClientInference) -> str:
     elif request.version:
         program.add(f"request.model_spec.version_label = {request.version!r}")
     for tensor in request.inputs:
+        datatype = _TF_TYPES[TYPES[tensor.datatype].number]
         is_text = tensor.datatype is Datatype.BYTES
         fill = (
             "tensor.string_val.extend(array.ravel().tolist())"
@@ -217,7 +207,7 @@ def _tensorflow_serving(inference: ClientInference) -> str:
         )
         program.add(
             f"array = {program.arrays.source(tensor)}",
-            f"tensor = tensor_pb2.TensorProto(dtype=types_pb2.{_TF_TYPES[tensor.datatype]})",
+            f"tensor = tensor_pb2.TensorProto(dtype=types_pb2.{datatype})",
             fill,
             "for size in array.shape:",
             "    tensor.tensor_shape.dim.add(size=size)",
@@ -262,7 +252,7 @@ def _tensorrtserver(inference: ClientInference) -> str:
     )
     program.add("inputs = {}")
     for tensor in request.inputs:
-        # A list with an array for each element of the batch.
+        # The client expects a list with an array for each element of the batch.
         source = program.arrays.source(tensor)
         rows = f"list({source})" if batches else f"[{source}]"
         program.add(f"inputs[{tensor.name!r}] = {rows}")

@@ -55,8 +55,8 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """A request to the gateway. ``authority`` is the ``host:port`` that it was sent to, or empty if
-    it is unknown."""
+    """A request to the gateway. ``authority`` is the ``host:port`` to which the request was sent,
+    or empty if the address is unknown."""
 
     wire: HttpRequest | RpcRequest
     authority: str = ""

@@ -4,7 +4,7 @@ receive. ``target`` runs the request through the real gateway once for each targ
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from infergate.assembly.transforms import make_transform_layer
@@ -20,7 +20,7 @@ from infergate.gateway.services import HEALTH_SERVICE, REFLECTION_SERVICES
 from infergate.migration.explain.client_request import ClientRequest
 from infergate.migration.explain.listeners import codec_of, listener_of
 from infergate.migration.explain.route_checks import RouteCheck, check_routes, targets_of
-from infergate.migration.explain.split_choice import split_note
+from infergate.migration.explain.split_choice import split_notes
 from infergate.migration.explain.target import (
     PEER,
     ExplainedRequest,
@@ -28,6 +28,7 @@ from infergate.migration.explain.target import (
     Wire,
     error_text,
 )
+from infergate.routing.table import Route
 
 __all__ = ["ExplainOptions", "Explanation", "ModelMetadata", "explain"]
 _ACCESS_NOTE: Final = "Access rules and rate limits are not applied here."
@@ -39,7 +40,7 @@ _CACHE_NOTE: Final = (
 _SERVER_NOTE: Final = "The gateway itself answers requests about the server."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Explanation:
     """The path of a request through the gateway."""
 
@@ -48,11 +49,11 @@ class Explanation:
     operation: str = ""
     model: str = ""
     version: str = ""
-    routes: tuple[RouteCheck, ...] = ()
-    targets: tuple[TargetExplanation, ...] = ()
-    notes: tuple[str, ...] = ()
+    routes: list[RouteCheck] = field(default_factory=list)
+    targets: list[TargetExplanation] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     error: str = ""
-    """The reason why the gateway refuses the request before the request reaches a route."""
+    """The reason why the gateway rejects the request before the request reaches a route."""
     inference: InferRequest | None = None
     """The client's inference, or None if it is unknown."""
     metadata: ModelMetadata | None = None
@@ -74,33 +75,37 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
     codec, envelope = codec_of(config, listener, wire)
     found = Explanation(listener, codec.name)
     if isinstance(wire, RpcRequest) and wire.method.startswith(_OWN_SERVICES):
-        return replace(found, protocol="grpc", notes=(_SERVER_NOTE,))
+        found.protocol = "grpc"
+        found.notes.append(_SERVER_NOTE)
+        return found
     if envelope:
-        found = replace(found, notes=(f"The envelope '{envelope}' carries the request.",))
+        found.notes.append(f"The envelope '{envelope}' carries the request.")
     if config.access is not None:
-        found = replace(found, notes=(*found.notes, _ACCESS_NOTE))
+        found.notes.append(_ACCESS_NOTE)
     table = compiled.routing_table(config)
     try:
         summary = codec.summarize(replace(wire))
         table.name_rule.check_model(summary.model, summary.version)
     except GatewayError as error:
-        return replace(found, error=error_text(error))
+        found.error = error_text(error)
+        return found
     model, version = summary.model, summary.version
-    operation = OPERATION_NAMES[summary.operation]
-    found = replace(found, operation=operation, model=model, version=version)
+    found.model, found.version = model, version
+    found.operation = OPERATION_NAMES[summary.operation]
     if not model and summary.operation is not InferRequest:
-        return replace(found, notes=(*found.notes, _SERVER_NOTE))
+        found.notes.append(_SERVER_NOTE)
+        return found
     context = _context(wire)
     headers = context.headers
-    checks, route = check_routes(table.routes, model, version, headers)
-    found = replace(found, routes=tuple(checks))
+    found.routes, route = check_routes(table.routes, model, version, headers)
     if route is None:
-        return replace(found, error=f"not_found: no route matches the model '{model}'")
-    configured = config.routes[checks[-1].number - 1]
-    found = replace(found, notes=(*found.notes, *_layer_notes(configured)))
+        found.error = f"not_found: no route matches the model '{model}'"
+        return found
+    configured = config.routes[found.routes[-1].number - 1]
+    found.notes += _layer_notes(configured)
     layer = make_transform_layer(configured, compiled.limits(config), None)
     declared = compiled.declared_models(config)
-    # With transforms, the model's tensors differ from the recorded ones.
+    # With transforms, the model's tensors differ from the recorded tensors.
     if options.recorded is not None and model not in declared and layer is None:
         declared[model] = replace(options.recorded, name=model)
     explained = ExplainedRequest(
@@ -113,22 +118,20 @@ async def explain(config: Config, request: ClientRequest, options: ExplainOption
         options.queries_servers,
         () if layer is None else (layer,),
     )
-    targets = [
-        await explained.send_to(target)
-        for target in targets_of(route)
-        if target.role == "backend" or explained.is_inference  # others get only inferences
-    ]
-    inference = next((each.inference for each in targets if each.inference), None)
-    if inference is not None:
+    await _add_targets(found, explained, route)
+    if found.inference is not None:
         own_id = _headers(wire).get(REQUEST_ID_HEADER) == context.request_id
-        note = split_note(route, inference, context, has_own_id=own_id)
-        found = replace(found, notes=(*found.notes, *([note] if note else [])))
-    return replace(
-        found,
-        targets=tuple(target.explanation for target in targets),
-        inference=inference,
-        metadata=next((each.metadata for each in targets if each.metadata), None),
-    )
+        found.notes += split_notes(route, found.inference, context, has_own_id=own_id)
+    return found
+
+
+async def _add_targets(found: Explanation, explained: ExplainedRequest, route: Route) -> None:
+    for target in targets_of(route):
+        if target.role == "backend" or explained.is_inference:  # other targets get only inferences
+            explanation, inference, metadata = await explained.send_to(target)
+            found.targets.append(explanation)
+            found.inference = found.inference or inference
+            found.metadata = found.metadata or metadata
 
 
 def _layer_notes(route: RouteConfig) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from infergate.core.messages import InferRequest
 from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
 from infergate.core.sequences import sequence_key
@@ -10,13 +12,13 @@ from infergate.routing.split import pick_target
 from infergate.routing.table import Route
 
 
-def split_note(
+def split_notes(
     route: Route, request: InferRequest, context: RequestContext, *, has_own_id: bool
-) -> str:
-    """Return a sentence about the target that ``request`` goes to, or an empty string for a route
-    without a split. ``has_own_id`` is true if the client sent the id of the request."""
+) -> Iterator[str]:
+    """Yield a sentence about the target of ``request`` if ``route`` has a split. ``has_own_id`` is
+    true if the client sent the id of the request."""
     if not route.split:
-        return ""
+        return
     if sequence_key(request) is not None:
         cause = "The sequence"
     elif context.headers.get(route.split_by):
@@ -24,8 +26,9 @@ def split_note(
     elif has_own_id:
         cause = f"The value of the header '{REQUEST_ID_HEADER}'"
     else:
-        return "The gateway gives such requests random ids, which decide on the target of each."
+        yield "The gateway gives such requests random ids, which select each request's target."
+        return
     key = split_key(request, context, route.split_by)
     index = pick_target([target.percent for target in route.split], f"{route.label}\0{key}")
     backend = route.backend if index is None else route.split[index].backend
-    return f"{cause} selects the backend '{backend}' for this request."
+    yield f"{cause} selects the backend '{backend}' for this request."

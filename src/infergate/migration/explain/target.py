@@ -71,16 +71,6 @@ class TargetExplanation:
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainedTarget:
-    """A target's explanation, with the client's inference and the model's metadata in the client's
-    names. Each of these is None if it is unknown."""
-
-    explanation: TargetExplanation
-    inference: InferRequest | None
-    metadata: ModelMetadata | None
-
-
-@dataclass(frozen=True, slots=True)
 class ExplainedRequest:
     """A client's request. ``declared`` is the known metadata, keyed by the client's model name."""
 
@@ -103,9 +93,12 @@ class ExplainedRequest:
         request_id = self.headers[REQUEST_ID_HEADER]
         return RequestContext(PEER, deadline, headers=self.headers, request_id=request_id)
 
-    async def send_to(self, target: RouteTarget) -> ExplainedTarget:
-        """Send the request to ``target`` through a gateway, and explain the message that the
-        backend keeps."""
+    async def send_to(
+        self, target: RouteTarget
+    ) -> tuple[TargetExplanation, InferRequest | None, ModelMetadata | None]:
+        """Send the request to ``target`` through a gateway. Return an explanation of the message
+        that the backend keeps, and the client's inference and the model's metadata in the client's
+        names. The inference and the metadata are None if they are unknown."""
         captured, route = Captured(), target.route
         backend = make_capturing_backend(
             self.config,
@@ -134,6 +127,12 @@ class ExplainedRequest:
             captured.needs_query = False
             context = self._context()
             await self._send(frontend, context)
+            sent = await self._read_back(backend, captured, target) or captured.operation
+            details = (
+                _describe(captured, sent)
+                if captured.is_complete
+                else {"error": self._missing(captured, context, backend)}
+            )
             explanation = TargetExplanation(
                 target.role,
                 target.when,
@@ -141,16 +140,10 @@ class ExplainedRequest:
                 backend.protocol,
                 tuple(display_names(self.config.backends[route.backend].endpoints)),
                 context.record.pipeline,
+                _steps(sent, inference, transformed.request, target, backend),
+                **details,
             )
-            sent = await self._read_back(backend, captured, target) or captured.operation
-            changes = _steps(sent, inference, transformed.request, target, backend)
-            explanation = replace(explanation, steps=changes)
-            if captured.is_complete:
-                explanation = replace(explanation, **_describe(captured, sent))
-            else:
-                error = self._missing(captured, context, backend)
-                explanation = replace(explanation, error=error)
-            return ExplainedTarget(explanation, inference, metadata)
+            return explanation, inference, metadata
         finally:
             await backend.close()
 

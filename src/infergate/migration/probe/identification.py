@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from infergate.backends.remote import RemoteBackend
@@ -29,11 +30,13 @@ from infergate.core.request_context import RequestContext
 _UNKNOWN_MODEL: Final = "infergate-probe"
 """A model name that no server is expected to have. The server's error shows whether it knows the
 protocol."""
-_TFS_ERROR: Final = re.compile(
+_TFS_REST_ERROR: Final = re.compile(
     "Could not find any versions of model|Servable not found|Model with requested name is not found"
 )
 """The errors of TensorFlow Serving and of the OpenVINO model server for an unknown model. The
 status alone proves nothing, because every web server returns 404."""
+_TFS_GRPC_ERROR: Final = re.compile("")
+"""Any text: only a TensorFlow Serving server returns NOT_FOUND, other servers UNIMPLEMENTED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +89,13 @@ async def _identify_trtis(
     return ServerIdentity("TensorRT Inference Server", status.version, ModelIndex(tuple(entries)))
 
 
-async def _identify_tfs_grpc(
-    backend: RemoteBackend[Any, Any], context: RequestContext
+async def _identify_tfs(
+    expected_error: re.Pattern[str], backend: RemoteBackend[Any, Any], context: RequestContext
 ) -> ServerIdentity:
     try:
         await backend.perform(ModelIndexRequest(model=_UNKNOWN_MODEL), context)
     except GatewayError as error:
-        if error.kind is not Kind.NOT_FOUND:  # other servers return UNIMPLEMENTED
-            raise
-    return ServerIdentity("TensorFlow Serving")
-
-
-async def _identify_tfs_rest(
-    backend: RemoteBackend[Any, Any], context: RequestContext
-) -> ServerIdentity:
-    try:
-        await backend.perform(ModelIndexRequest(model=_UNKNOWN_MODEL), context)
-    except GatewayError as error:
-        if error.kind is not Kind.NOT_FOUND or not _TFS_ERROR.search(error.public):
+        if error.kind is not Kind.NOT_FOUND or not expected_error.search(error.public):
             raise
     return ServerIdentity("TensorFlow Serving")
 
@@ -136,14 +128,14 @@ IDENTIFY: Final[Mapping[str, Identify]] = {
     "v2-grpc": _identify_v2,
     "trtis-http": _identify_trtis,
     "trtis-grpc": _identify_trtis,
-    "tfs-rest": _identify_tfs_rest,
-    "tfs-grpc": _identify_tfs_grpc,
+    "tfs-rest": partial(_identify_tfs, _TFS_REST_ERROR),
+    "tfs-grpc": partial(_identify_tfs, _TFS_GRPC_ERROR),
     "kserve-v1": _identify_kserve_v1,
     "graphpipe": _identify_graphpipe,
 }
-"""How to identify a server, by protocol. A protocol of another package uses ``_identify_v2``."""
+"""The function that identifies servers of each protocol."""
 
 
 def identification_of(protocol: str) -> Identify:
-    """Return the function that identifies servers of ``protocol``."""
+    """Return the function for ``protocol``. A protocol of another package is identified like V2."""
     return IDENTIFY.get(protocol, _identify_v2)

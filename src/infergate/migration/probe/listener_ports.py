@@ -42,10 +42,6 @@ def _is_local(host: str) -> bool:
     return any(_can_bind(family, address) for family, _, _, _, address in found)
 
 
-def _is_free(port: int) -> bool:
-    return _can_bind(socket.AF_INET, (HOST, port))
-
-
 def _can_bind(family: int, address: Any) -> bool:
     try:
         with socket.socket(family) as test:

@@ -1,8 +1,8 @@
 """Probes addresses: detects their protocols, groups them into servers, and describes the models.
 
-*Rule 1.* Every attempt has a timeout, at most ``MAX_CONCURRENT`` attempts run at once, and at most
-``MAX_MODELS`` models of a server are described. The codecs and ``LIMITS`` limit the size of every
-response.
+*Rule 1.* Every attempt has a timeout, at most ``MAX_CONCURRENT`` attempts run at a time, and at
+most ``MAX_MODELS`` models of a server are described. The codecs and ``LIMITS`` limit the size of
+every response.
 *Rule 2.* Each attempt closes its connections, because some servers (graphpipe-py) serve one
 connection at a time."""
 
@@ -54,9 +54,9 @@ LIMITS: Final = Limits(body=16 * MIB, json=16 * MIB)
 _BACKEND: Final = "server"
 _READY: Final = frozenset({"", "READY", "UNKNOWN"})
 """The states of models whose metadata is requested."""
-_REFUSED: Final = {
+_CREDENTIAL_PROBLEMS: Final = {
     Kind.UNAUTHENTICATED: "the server requires credentials",
-    Kind.FORBIDDEN: "the server refuses these credentials",
+    Kind.FORBIDDEN: "the server rejects these credentials",
 }
 _T = TypeVar("_T")
 
@@ -105,7 +105,7 @@ class Prober:
 
     async def _try_candidates(self, target: ProbeTarget, *, tls: bool) -> TargetFindings:
         attempts: dict[str, str] = {}
-        refused: Kind | None = None
+        rejected: Kind | None = None
         for candidates in target.candidates(tls=tls):
             results = await _gather(self._identify(name, url) for name, url in candidates)
             if detected := [item for item in results if isinstance(item, DetectedProtocol)]:
@@ -114,10 +114,11 @@ class Prober:
             for (name, _), error in zip(candidates, results, strict=True):
                 assert isinstance(error, GatewayError)
                 attempts[name] = f"{error.public}: {error.detail}" if error.detail else error.public
-                refused = error.kind if error.kind in _REFUSED else refused
-        if refused is not None:
+                rejected = error.kind if error.kind in _CREDENTIAL_PROBLEMS else rejected
+        if rejected is not None:
             problem = PortProblem(
-                _REFUSED[refused], "give them: --header 'authorization: Bearer …' or another header"
+                _CREDENTIAL_PROBLEMS[rejected],
+                "give them: --header 'authorization: Bearer …' or another header",
             )
         else:
             problem = PortProblem(

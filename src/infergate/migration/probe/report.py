@@ -21,8 +21,8 @@ _MAX_TENSORS: Final = 32
 """Maximum number of inputs, and of outputs, of a model in a table."""
 MAX_TEXT_EXAMPLES: Final = 20
 MAX_JSON_EXAMPLES: Final = 100
-"""Maximum number of models of a server whose requests are printed as text or as JSON. A request
-takes up to a second to write."""
+"""Maximum number of models of a server whose requests are printed as text or as JSON. Writing a
+request takes up to a second."""
 
 
 def shown(text: str) -> str:
@@ -173,13 +173,14 @@ def _model_json(model: ProbedModel, example: ExampleRequest) -> dict[str, Any]:
         "versions": list(metadata.versions) if metadata else [],
         "platform": metadata.platform if metadata else "",
         "max_batch_size": metadata.max_batch_size if metadata else None,
-        "inputs": [_tensor_json(tensor) for tensor in metadata.inputs] if metadata else [],
-        "outputs": [_tensor_json(tensor) for tensor in metadata.outputs] if metadata else [],
+        "inputs": [tensor_json(tensor) for tensor in metadata.inputs] if metadata else [],
+        "outputs": [tensor_json(tensor) for tensor in metadata.outputs] if metadata else [],
         "curl": example.curl or None,
         "python": example.python or None,
         "needs_gateway": example.needs_gateway,
     }
 
 
-def _tensor_json(tensor: TensorMetadata) -> dict[str, Any]:
+def tensor_json(tensor: TensorMetadata) -> dict[str, Any]:
+    """Return the name, the datatype and the shape of ``tensor`` as JSON data."""
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}

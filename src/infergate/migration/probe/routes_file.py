@@ -15,14 +15,14 @@ from infergate.codecs.registry import plugins
 from infergate.config.schema import BackendConfig
 from infergate.config.values import Url
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
-from infergate.core.messages import ModelMetadata, TensorMetadata
+from infergate.core.messages import ModelMetadata
 from infergate.core.name_rules import NameRule, find_tensor_name_problem
 from infergate.migration.probe.findings import ProbedModel, ProbedServer
 from infergate.migration.probe.listener_ports import HOST, ListenerPorts
 from infergate.migration.probe.mirror_text import cast_rules, mirror_lines
 from infergate.migration.probe.options import ProbeOptions
 from infergate.migration.probe.pairing import ModelPair, Pairing
-from infergate.migration.probe.report import shown
+from infergate.migration.probe.report import shown, tensor_json
 from infergate.migration.probe.yaml_text import flow, scalar
 from infergate.routing.table import is_glob
 
@@ -297,10 +297,6 @@ def _declaration(metadata: ModelMetadata) -> dict[str, Any]:
     batch = {"max_batch_size": metadata.max_batch_size} if metadata.max_batch_size else {}
     return {
         **batch,
-        "inputs": [_tensor(tensor) for tensor in metadata.inputs],
-        "outputs": [_tensor(tensor) for tensor in metadata.outputs],
+        "inputs": [tensor_json(tensor) for tensor in metadata.inputs],
+        "outputs": [tensor_json(tensor) for tensor in metadata.outputs],
     }
-
-
-def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}

@@ -4,7 +4,7 @@ A file holds inferences in the order in which they ended. Each worker of a gatew
 file, so files that overlap in time are merged.
 
 *Rule.* Memory does not depend on the size of the files. For each open file, at most
-``_MAX_WAITING`` inferences and ``_MAX_WAITING_BYTES`` are held, or one inference if it is larger.
+``_MAX_WAITING`` inferences and ``_MAX_WAITING_BYTES`` are held, or a single larger inference.
 An inference that ended much later than it began may therefore be returned late."""
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Sends recorded inferences and compares the outcomes.
 
-*Rule 1.* An inference of a sequence is sent after the response to the one before it.
+*Rule 1.* An inference of a sequence is sent after the response to the previous inference of the
+sequence.
 *Rule 2.* Memory is bounded: entries are read only when a sender is free and the inferences in
 progress hold less than ``_MAX_HELD_BYTES``. A single inference may exceed this limit.
 *Rule 3.* Reading files and comparing long tensors run in threads."""
@@ -10,22 +11,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, NamedTuple
 
 from infergate.comparison.outcomes import OTHER, Comparison, compare
-from infergate.comparison.rules import ComparisonRuleError, ComparisonRules
+from infergate.comparison.rules import ComparisonRuleError, ComparisonRules, Tolerance
+from infergate.core.datatypes import FLOATS
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.limits import KIB, MIB
-from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import REQUEST_ID_HEADER, RequestContext
 from infergate.core.sequences import SequenceKey
 from infergate.gateway.dispatch import assign_request_id
 from infergate.gateway.gateway import RoutingGateway
+from infergate.gateway.observation import Observation
 from infergate.migration.replay.entries import DamagedFilePart, Entry, start_time, valid_outcome
 from infergate.migration.replay.pace import Pace
 from infergate.migration.replay.result import ReplayResult
@@ -33,6 +35,9 @@ from infergate.migration.replay.target import ReplayTarget, ReplayTargetError
 from infergate.recording.encoding import RecordedExchange
 from infergate.recording.redaction import BODY
 
+__all__ = ["EXACT", "ComparisonRuleError", "ComparisonRules", "ReplayOptions", "Replayer"]
+EXACT: Final = ComparisonRules({datatype: Tolerance(0.0, 0.0) for datatype in FLOATS})
+"""Rules without any tolerance."""
 _MAX_HELD_BYTES: Final = 256 * MIB
 _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
@@ -46,8 +51,8 @@ _BODY_REDACTED: Final = "the body of the request was redacted in the recording"
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """``headers`` are sent with each inference, in addition to the recorded ones. ``rules`` decide
-    whether outcomes are equal."""
+    """``headers`` are sent with each inference, in addition to the recorded headers. ``rules``
+    decide whether outcomes are equal."""
 
     pace: Pace = field(default_factory=Pace)
     concurrency: int = 32
@@ -68,8 +73,8 @@ class _Job(NamedTuple):
 
 
 class Replayer:
-    """Replays ``entries`` to ``target``. ``on_progress`` is called with the number of bytes of the
-    files that were processed, and whether these bytes were an inference."""
+    """Replays ``entries`` to ``target``. For each inference and each damaged part, ``on_progress``
+    is called with the result so far and the size of the processed part of the file in bytes."""
 
     def __init__(
         self,
@@ -204,27 +209,22 @@ class Replayer:
 
     async def _send(self, gateway: RoutingGateway, exchange: Exchange) -> Outcome:
         context, request = self._context(exchange), exchange.request
-        responses: list[InferResponse] = []
-        offsets: list[float] = []
-        error: GatewayError | None = None
-        started = time.monotonic()
+        observation = Observation(request, context, is_stream=exchange.is_stream)
+        responses = observation.responses
         try:
+            binding = gateway.bind(request.model, request.version, context)
             if exchange.is_stream:
-                # One response more than recorded is already a difference.
-                remaining = len(exchange.outcome.responses) + 1
-                async with aclosing(_stream(gateway, request, context)) as stream:
+                async with aclosing(gateway.stream(request, binding, context)) as stream:
                     async for response in stream:
-                        responses.append(response)
-                        offsets.append(time.monotonic() - started)
-                        if len(responses) == remaining:
+                        observation.add(response)
+                        # One response more than recorded is already a difference.
+                        if len(responses) > len(exchange.outcome.responses):
                             break
             else:
-                binding = gateway.bind(request.model, request.version, context)
                 responses.append(await gateway.infer(request, binding, context))
-        except GatewayError as raised:
-            error = raised
-        duration = time.monotonic() - started
-        return Outcome(tuple(responses), error, duration, tuple(offsets))
+        except GatewayError as error:
+            observation.fail(error)
+        return observation.outcome()
 
     def _context(self, exchange: Exchange) -> RequestContext:
         headers = {**exchange.headers, **self._options.headers}
@@ -279,15 +279,6 @@ class Replayer:
         if expected.size + actual.size <= _MAX_INLINE_BYTES:
             return compare(rules, expected, actual)
         return await asyncio.to_thread(compare, rules, expected, actual)
-
-
-async def _stream(
-    gateway: RoutingGateway, request: InferRequest, context: RequestContext
-) -> AsyncGenerator[InferResponse, None]:
-    binding = gateway.bind(request.model, request.version, context)
-    async with aclosing(gateway.stream(request, binding, context)) as responses:
-        async for response in responses:
-            yield response
 
 
 def _are_outputs(names: Sequence[str], exchange: Exchange) -> bool:

@@ -15,7 +15,7 @@ from infergate.core.name_rules import escape_unsafe
 _FORMAT: Final = 1
 _KIND: Final = "replay"
 MAX_DAMAGED: Final = 100
-"""Maximum number of damaged parts that a result lists. All are counted."""
+"""Maximum number of damaged parts that a result lists. All damaged parts are counted."""
 MAX_REASONS: Final = 20
 """Maximum number of different reasons that a result lists."""
 _MAX_TEXT: Final = 2048

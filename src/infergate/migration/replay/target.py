@@ -31,7 +31,7 @@ from infergate.migration.recorded import recorded_metadata
 from infergate.routing.table import RouteTable
 
 MODEL: Final = "{model}"
-"""Replaced by the model's name in a URL, for protocols whose URL names the model."""
+"""The placeholder for the model's name in the URLs of protocols whose URLs name the model."""
 _BACKEND: Final = "target"
 _MAX_BODY_BYTES: Final = 2**31 - 1
 _MAX_GATEWAYS: Final = 1000
@@ -116,7 +116,7 @@ class UrlTarget:
         if protocol not in plugins():
             raise ReplayTargetError(
                 f"inferences were recorded in the protocol '{protocol[:_MAX_SHOWN_CHARACTERS]}', "
-                "which servers do not speak; choose another one with --protocol: "
+                "which servers do not speak; choose another protocol with --protocol: "
                 f"{', '.join(plugins())}"
             )
         prefix, schemes = f"{protocol}=", protocols.schemes(protocol)
@@ -177,8 +177,8 @@ def _check_urls(urls: Sequence[str], protocol: str) -> None:
 def _single_backend(protocol: str, url: str, forward_headers: Sequence[str]) -> Config:
     """Return a configuration that sends every model to ``url``. Raises ReplayTargetError."""
     document: dict[str, Any] = {
-        # No listener is opened. With the default ports, a gateway on this machine would be
-        # mistaken for this one.
+        # No listener is opened. With the default ports, the configuration check would mistake a
+        # gateway on this machine for this gateway.
         "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
         "backends": {
             _BACKEND: {

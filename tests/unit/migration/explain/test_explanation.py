@@ -221,9 +221,9 @@ async def test_the_target_of_a_split_is_named_if_the_request_decides(
         with pytest.raises(GatewayError):  # these backends have no model
             await gateway.infer(request, gateway.bind("m", "", context), context)
         chosen.add(context.record.backend)
-        assert found.notes == (
-            f"{cause} selects the backend '{context.record.backend}' for this request.",
-        )
+        assert found.notes == [
+            f"{cause} selects the backend '{context.record.backend}' for this request."
+        ]
     assert chosen == {"b", "c"}
 
 
@@ -334,7 +334,7 @@ async def test_a_query_goes_only_to_the_routes_own_backend() -> None:
 
 async def test_a_request_about_the_server_has_no_route() -> None:
     found = await explained(SPLIT, ClientRequest(HttpRequest("GET", "/v2")))
-    assert found.notes == ("The gateway itself answers requests about the server.",)
+    assert found.notes == ["The gateway itself answers requests about the server."]
     assert (found.operation, found.routes) == ("server_metadata", ())
 
 
@@ -398,14 +398,14 @@ async def test_an_envelope_is_named() -> None:
     assert isinstance(request.wire, HttpRequest)
     request.wire.path = "/invocations"
     found = await explained(one("", V2, listeners), request)
-    assert found.notes == ("The envelope 'sagemaker' carries the request.",)
+    assert found.notes == ["The envelope 'sagemaker' carries the request."]
     assert found.model == "m"
 
 
 async def test_the_gateways_own_services_have_no_route() -> None:
     wire = RpcRequest("/grpc.health.v1.Health/Check", (b"",))
     found = await explained(one("", V2), ClientRequest(wire))
-    assert found.notes == ("The gateway itself answers requests about the server.",)
+    assert found.notes == ["The gateway itself answers requests about the server."]
     assert found.error == ""
 
 
@@ -426,7 +426,7 @@ async def test_without_a_listener_for_the_transport_the_request_is_rejected() ->
 async def test_access_rules_are_mentioned() -> None:
     access = "access: {rules: [{who: [anonymous], models: [m]}]}\n"
     found = await explained(one("", V2, access), built(M))
-    assert found.notes == ("Access rules and rate limits are not applied here.",)
+    assert found.notes == ["Access rules and rate limits are not applied here."]
 
 
 async def test_the_text_and_the_json_have_every_part() -> None:

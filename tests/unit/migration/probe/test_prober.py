@@ -137,7 +137,7 @@ async def test_a_silent_server_is_given_up_after_the_timeout() -> None:
     ("status", "reason"),
     [
         (401, "the server requires credentials"),
-        (403, "the server refuses these credentials"),
+        (403, "the server rejects these credentials"),
     ],
 )
 async def test_rejected_credentials_are_reported(status: int, reason: str) -> None:

@@ -61,7 +61,7 @@ async def test_the_protocol_selects_the_url(
     [
         (["http://h:1"], "v2-grpc", "v2-grpc needs a URL with the scheme grpc or grpcs"),
         (["grpc://h:1"], "v2-rest", "v2-rest needs a URL with the scheme http"),
-        (["http://h:1"], "sagemaker", "choose another one with --protocol: "),
+        (["http://h:1"], "sagemaker", "choose another protocol with --protocol: "),
         (["http://h:99999"], "v2-rest", "http://h:99999: "),
         (["http://"], "v2-rest", "http://: "),
         (["http://h:1"], "x" * 1000, "'x{64}', which servers"),
