@@ -50,7 +50,7 @@ def count_bins(errors: Floats) -> Counter[int]:
     counts = np.bincount(errors.view(np.int64) >> 52)
     bins: Counter[int] = Counter()
     for exponent in np.flatnonzero(counts).tolist():
-        # Zeros have the exponent of denormal numbers, infinity has the largest one.
+        # Zeros have the exponent of denormal numbers, and infinity has the largest exponent.
         limit = math.inf if exponent == _INFINITE_EXPONENT else 2.0 ** max(exponent - 1023, -1022)
         bins[bin_of(limit)] += int(counts[exponent])
     zeros = errors.size - int(np.count_nonzero(errors))

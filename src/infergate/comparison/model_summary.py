@@ -78,8 +78,8 @@ class WorstCase:
 class OutputSummary:
     """The comparisons of an output. ``known`` counts the differences of an ignored output, which
     are not in ``differences``. ``required_atol`` is the smallest ``atol`` with which all
-    comparisons pass, except the ``unresolvable`` ones, which fail with any ``atol``. ``rules`` and
-    ``datatypes`` are the rules and datatypes that applied, limited to the first four in
+    comparisons pass, except ``unresolvable`` comparisons, which fail with any ``atol``. ``rules``
+    and ``datatypes`` are the rules and datatypes that applied, limited to the first four in
     alphabetical order."""
 
     datatypes: Annotated[set[Text], Field(max_length=_MAX_TEXTS)] = field(default_factory=set)
@@ -88,7 +88,7 @@ class OutputSummary:
     noise: DifferenceCounts = field(default_factory=DifferenceCounts)
     known: Count = 0
     causes: Causes = field(default_factory=Counter)
-    """The causes of all differences, including known ones."""
+    """The causes of all differences, including known differences."""
     required_atol: Size = 0.0
     unresolvable: Count = 0
     stats: ErrorStats = field(default_factory=ErrorStats)

@@ -123,8 +123,8 @@ def report_json(summary: Summary) -> dict[str, Any]:
 
 
 def percent(count: int, total: int) -> str:
-    """Return a share in percent, rounded down to two digits. It has more digits if it would
-    otherwise be displayed as 0 % or 100 %."""
+    """Return a share in percent, rounded down to two digits. It has more digits if two digits
+    would show 0 % or 100 %."""
     if count in (0, total):
         return f"{100 * count // total if total else 0} %"
     digits = 2

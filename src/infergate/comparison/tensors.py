@@ -113,7 +113,7 @@ def compare_tensors(check: OutputCheck, expected: Tensor, actual: Tensor) -> Out
 
 
 def merge_outputs(first: OutputComparison, second: OutputComparison) -> OutputComparison:
-    """Return the merged result of two comparisons. ``first`` is the earlier one."""
+    """Return the merged result of two comparisons. ``first`` is the earlier comparison."""
     stats = ErrorStats()
     stats.merge(first.stats)
     stats.merge(second.stats)

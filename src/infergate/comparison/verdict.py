@@ -35,7 +35,7 @@ _DEVIATIONS: Final = 3.0
 
 
 class Verdict(enum.Enum):
-    """The verdict on a comparison, an output, a model or a whole summary, from best to worst."""
+    """The verdict on a comparison, an output, a model or a summary, from best to worst."""
 
     EQUAL = "equal"
     WITHIN_NOISE = "within_noise"

@@ -68,8 +68,9 @@ results differ from the page. `infergate matrix` prints a summary in a few secon
 
 A client of each protocol sends every case through two gateways. The first gateway translates the
 case to the protocol of the column. The second gateway receives the case in that protocol and runs
-models that record the request. V2 backends have the profile `triton`, and GraphPipe backends have
-the profile `graphpipe-go`. The behavior with real servers and clients is described in detail for
+models that record the request. The messages pass between the gateways in one process, without
+sockets. V2 backends have the profile `triton`, and GraphPipe backends have the profile
+`graphpipe-go`. The behavior with real servers and clients is described in detail for
 [V2](fidelity-v2.md), [legacy TRT](fidelity-trtis.md), [GraphPipe](fidelity-graphpipe.md),
 [TensorFlow Serving](fidelity-tfs.md) and [KServe V1](fidelity-kserve-v1.md).
 """

@@ -1,4 +1,4 @@
-"""Events in files: JSON Lines, one CloudEvent in the JSON format per line.
+"""Writes events to files in JSON Lines: each line is a CloudEvent in the JSON format.
 
 Each process writes its own files, ``events-TIME-PID-NUMBER.jsonl``, with mode 0600. When a file is
 full, the process begins a new one, and deletes the oldest files of all processes. A failed write

@@ -55,8 +55,8 @@ _SEQUENCE_END: Final = "sequence_end"
 @dataclass(slots=True)
 class ExportSummary:
     """The number of exported requests, the number of exchanges that were skipped because they ended
-    with an error, and whether the file has expected outputs. The file has none if the number of
-    responses of any exchange is not one."""
+    with an error, and whether the file has expected outputs. The file has no expected outputs if
+    any exchange does not have exactly one response."""
 
     requests: int = 0
     skipped_errors: int = 0

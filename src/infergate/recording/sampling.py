@@ -27,8 +27,8 @@ class RouteObserver:
 
 def is_sampled(percent: float, route: str, request: InferRequest, request_id: str) -> bool:
     """Return whether ``request`` is among the selected ``percent`` of the inferences on ``route``.
-    The choice depends on ``request_id``. For sequences, it depends on the sequence, so that every
-    process selects either all requests of a sequence or no request of it."""
+    The choice depends on ``request_id`` or, for sequences, on the sequence, so that every process
+    makes the same choice for all requests of a sequence."""
     if percent >= _ALL:
         return True
     sequence = sequence_key(request)

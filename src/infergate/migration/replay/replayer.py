@@ -160,7 +160,7 @@ class Replayer:
         self._on_progress(self.result, damaged.part.length)
 
     async def _make_job(self, entry: RecordedExchange) -> _Job:
-        # The new response is likely to be as long as the recorded one.
+        # The new response is likely to be as long as the recorded response.
         size = entry.size + entry.exchange.outcome.size
         while self._held_bytes and self._held_bytes + size > _MAX_HELD_BYTES:
             self._released.clear()

@@ -64,7 +64,7 @@ class ReplayResult:
         return self.summary.verdict() is not Verdict.DIFFERENT and not self.counts.not_sent
 
     def add_damaged(self, text: str) -> None:
-        """Count a damaged part, and list the first ones."""
+        """Count a damaged part, and list it unless the list is full."""
         self.counts.damaged += 1
         if len(self.damaged) < MAX_DAMAGED:
             self.damaged.append(_printable(text))

@@ -335,7 +335,7 @@ async def test_a_query_goes_only_to_the_routes_own_backend() -> None:
 async def test_a_request_about_the_server_has_no_route() -> None:
     found = await explained(SPLIT, ClientRequest(HttpRequest("GET", "/v2")))
     assert found.notes == ["The gateway itself answers requests about the server."]
-    assert (found.operation, found.routes) == ("server_metadata", ())
+    assert (found.operation, found.routes) == ("server_metadata", [])
 
 
 async def test_a_model_without_a_route_is_refused() -> None:
