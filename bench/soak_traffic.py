@@ -40,7 +40,8 @@ from infergate.core.messages import (
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import join_parts
-from infergate.matrix.client_kinds import CLIENT_KINDS, RAW_SOCKETS, WITHOUT_METADATA, ClientKind
+from infergate.matrix.client_kinds import CLIENT_KINDS, ClientKind
+from infergate.matrix.gateways import WITHOUT_METADATA, model_path
 from infergate.transport.base import Endpoint
 from infergate.transport.compat.grpcio_client import GrpcioUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
@@ -62,7 +63,7 @@ _STREAMED: Final = 10
 _MODELS: Final = ("identity", *(f"{each}.identity" for each in (*SURE, *ONCE)))
 _REPEATS: Final = ("repeat", "rpc.repeat")
 _SUMS: Final = ("rpc.accumulate", "rest.accumulate")
-_UNBOUND: Final = [each for each in CLIENT_KINDS if each.listener != RAW_SOCKETS]
+_UNBOUND: Final = [each for each in CLIENT_KINDS if not each.is_framed]
 _SHARED: Final = [each for each in _UNBOUND if each.protocol not in WITHOUT_METADATA]
 _WITHOUT_SEQUENCES: Final = {"graphpipe", "tfs-grpc", "tfs-rest", *WITHOUT_METADATA}
 _SEQUENTIAL: Final = [each for each in CLIENT_KINDS if each.protocol not in _WITHOUT_SEQUENCES]
@@ -182,7 +183,7 @@ class Traffic:
         await self._record(f"{speaker.name} → a server", "identity", exchange)
 
     async def _infer(self, speaker: ClientKind, model: str, size: int) -> None:
-        if speaker.listener == RAW_SOCKETS:
+        if speaker.is_framed:
             model = "identity"  # the listener serves only this model
         client = self._client(speaker, model)
         await self._record(
@@ -363,7 +364,7 @@ class Traffic:
     async def _cancel(self) -> None:
         """Cancel a request in progress, or send it with a deadline that is too short."""
         speaker, model = random.choice(CLIENT_KINDS), random.choice(_MODELS)
-        if speaker.listener == RAW_SOCKETS:
+        if speaker.is_framed:
             model = "identity"
         self.counts.faults["a cancelled request"] += 1
         client = self._client(speaker, model)
@@ -387,20 +388,27 @@ class Traffic:
     def _client(
         self, speaker: ClientKind, model: str, plain: Mapping[str, Listener] | None = None
     ) -> RemoteBackend[Any, Any]:
-        path = speaker.path(model, "") if speaker.path_prefix else ""
-        listener = (plain or self._front)[speaker.listener.split()[0]]
-        key = speaker, path, listener.address
+        path = "" if speaker.is_framed else model_path(speaker.protocol, model)
+        listener = (plain or self._front)[_listener_of(speaker)]
+        key = speaker.name, path, listener.address
         if key not in self._clients:
             self._clients[key] = _build_client(speaker, listener, path)
         return self._clients[key]
 
 
+def _listener_of(speaker: ClientKind) -> str:
+    """Return the name of the listener to which clients of ``speaker`` connect."""
+    if speaker.is_framed:
+        return "frames"
+    if speaker.protocol in WITHOUT_METADATA:
+        return f"additional.{speaker.protocol}"
+    return plugins()[speaker.protocol].transport_kind.value
+
+
 def _build_client(speaker: ClientKind, listener: Listener, path: str) -> RemoteBackend[Any, Any]:
     host, _, port = listener.address.rpartition(":")
     plugin = plugins()[speaker.protocol]
-    endpoint = Endpoint(
-        host, int(port), listener.tls is not None, path, framed=speaker.listener == RAW_SOCKETS
-    )
+    endpoint = Endpoint(host, int(port), listener.tls is not None, path, framed=speaker.is_framed)
     server = BackendSettings(
         speaker.name,
         (endpoint,),
@@ -408,7 +416,7 @@ def _build_client(speaker: ClientKind, listener: Listener, path: str) -> RemoteB
         profile=speaker.profile,
         forward_headers=tuple(_CREDENTIALS),
     )
-    codec = (speaker.codec or plugin.create)({})
+    codec = speaker.codec or plugin.create({})
     if plugin.transport_kind is TransportKind.HTTP:
         http = HttpOrFrameUpstream(_LIMITS, tls=listener.tls)
         return RemoteBackend(server, codec, http, HTTP_MESSAGES, _LIMITS)

@@ -11,18 +11,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from e2e.running import Infergate, started_infergate
 from e2e.several import until
+from infergate.backends.backend_settings import BackendSettings
+from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
+from infergate.codecs.base import TransportKind
+from infergate.codecs.registry import plugins
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
+from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
-from infergate.matrix.client_kinds import CLIENT_KINDS
+from infergate.matrix.client_kinds import CLIENT_KINDS, ClientKind
+from infergate.matrix.gateways import WITHOUT_METADATA, model_path
 from infergate.transport.base import Endpoint
+from infergate.transport.compat.grpcio_client import GrpcioUpstream
+from infergate.transport.framed.client import HttpOrFrameUpstream
 
 DEMO = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
 LISTENERS = """
@@ -104,8 +113,22 @@ def traffic(harness: Harness) -> Iterator[None]:
         thread.join()
 
 
+def _make_client(kind: ClientKind, endpoint: Endpoint) -> RemoteBackend[Any, Any]:
+    plugin = plugins()[kind.protocol]
+    is_http = plugin.transport_kind is TransportKind.HTTP
+    upstream: Any = (HttpOrFrameUpstream if is_http else GrpcioUpstream)(DEFAULT_LIMITS)
+    messages: Any = HTTP_MESSAGES if is_http else RPC_MESSAGES
+    settings = BackendSettings(kind.name, (endpoint,), profile=kind.profile)
+    codec = kind.codec or plugin.create({})
+    return RemoteBackend(settings, codec, upstream, messages, DEFAULT_LIMITS)
+
+
 async def _send_requests(harness: Harness, stop: threading.Event) -> None:
-    kinds = [each for each in CLIENT_KINDS if each.listener in {"http", "grpc"}]
+    kinds = [
+        each
+        for each in CLIENT_KINDS
+        if not each.is_framed and each.protocol not in WITHOUT_METADATA
+    ]
     clients = {}
     tensor = tensor_from_array("INPUT0", Datatype.FP32, np.linspace(0, 1, 64, dtype="f4"))
     numbers = np.random.default_rng(7)
@@ -114,12 +137,12 @@ async def _send_requests(harness: Harness, stop: threading.Event) -> None:
         model = MODELS[min(int(numbers.exponential(1.4)), len(MODELS) - 1)]
         if numbers.random() < 0.02:
             model = "old-model"
-        address = getattr(harness.gateway, kind.listener)
+        address = getattr(harness.gateway, plugins()[kind.protocol].transport_kind.value)
         host, _, port = address.rpartition(":")
-        endpoint = Endpoint(host, int(port), path=kind.path(model, ""))
+        endpoint = Endpoint(host, int(port), path=model_path(kind.protocol, model))
         key = (kind.name, endpoint)
         if key not in clients:
-            clients[key] = kind.create_client(endpoint)
+            clients[key] = _make_client(kind, endpoint)
         request = InferRequest(model, inputs=(replace(tensor, name="INPUT0"),))
         with contextlib.suppress(GatewayError):
             await clients[key].perform(request, RequestContext("traffic"))

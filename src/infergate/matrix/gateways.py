@@ -82,7 +82,7 @@ def make_target(recorder: RecordingBackend, backend: str, model: str) -> Backend
         return recorder
     frontend = _frontend(backend, {}, recorder, {})
     profile = PROFILES.get(_PROFILES.get(backend, ""))
-    return _connect(backend, None, frontend, Endpoint(path=_path(backend, model)), profile)
+    return _connect(backend, None, frontend, Endpoint(path=model_path(backend, model)), profile)
 
 
 def make_client(
@@ -97,7 +97,7 @@ def make_client(
         )
     options = {**kind.options, "model": model.name} if kind.is_framed else kind.options
     frontend = _frontend(kind.protocol, options, target, declared)
-    path = "" if kind.is_framed else _path(kind.protocol, model.name, version)
+    path = "" if kind.is_framed else model_path(kind.protocol, model.name, version)
     endpoint = Endpoint(path=path, framed=kind.is_framed)
     return _connect(kind.protocol, kind.codec, frontend, endpoint, kind.profile)
 
@@ -129,7 +129,7 @@ def _connect(
     return RemoteBackend(settings, codec or plugin.create({}), upstream, access, DEFAULT_LIMITS)
 
 
-def _path(protocol: str, model: str, version: str = "") -> str:
+def model_path(protocol: str, model: str, version: str = "") -> str:
     """Return the URL path of ``model``, or an empty path if the URL does not identify the model."""
     plugin = plugins()[protocol]
     if not plugin.supports_framing:
