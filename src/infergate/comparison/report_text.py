@@ -27,8 +27,8 @@ from infergate.terminal import Table, align, plain_text
 
 
 def render_text(summary: Summary) -> str:
-    """Return the report on ``summary``: the result in one sentence, then the models and their
-    outputs, the worst first."""
+    """Return the report on ``summary``: the result in one sentence, and the models with their
+    outputs. The worst models and outputs come first."""
     report = build_report(summary)
     lines = [f"{report.headline}."]
     if report.models:

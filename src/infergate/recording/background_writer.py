@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -105,21 +106,17 @@ class BackgroundWriter:
     def close_file(self) -> asyncio.Future[None]:
         """Write all jobs in the queue, and complete the current file. The future is done when the
         file is complete, which can take a long time if the disk does not respond."""
-        done: asyncio.Future[None] = self._loop.create_future()
-
-        def finish() -> None:
-            if not done.done():  # A caller may have cancelled the future.
-                done.set_result(None)
+        done: Future[None] = Future()
 
         def close() -> None:
             report = BatchReport([])
             self._close_file(report)
             self._report(report)
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(finish)
+            if done.set_running_or_notify_cancel():
+                done.set_result(None)
 
         self._queue.put(close)
-        return done
+        return asyncio.wrap_future(done)
 
     def close(self) -> None:
         """Write the jobs in the queue, for at most a few seconds, complete the file, and stop the

@@ -30,7 +30,7 @@ class Redaction:
       bytes become 0. BYTES elements become empty, because their lengths may be confidential too.
     - If tensors are removed or zeroed, bodies that only servers of certain protocols understand,
     such as explanation requests and their responses, are removed too, because tensor names cannot
-    select data in such a body.
+    select data in such bodies.
     """
 
     def __init__(

@@ -14,8 +14,8 @@ _FULL_PERCENT = 100.0
 
 @dataclass(frozen=True, slots=True)
 class RouteCheck:
-    """A route of the configuration, and why the request does not match it. ``mismatch`` is empty
-    for the route that matches."""
+    """A route of the configuration. ``mismatch`` is the reason why the request does not match the
+    route. It is empty for the route that matches."""
 
     number: int
     """The position in ``routes``, from 1."""

@@ -36,7 +36,8 @@ _TFS_REST_ERROR: Final = re.compile(
 """The errors of TensorFlow Serving and of the OpenVINO model server for an unknown model. The
 status alone proves nothing, because every web server returns 404."""
 _TFS_GRPC_ERROR: Final = re.compile("")
-"""Any text: only a TensorFlow Serving server returns NOT_FOUND, other servers UNIMPLEMENTED."""
+"""Matches any text, because only TensorFlow Serving returns NOT_FOUND. Other servers return
+UNIMPLEMENTED."""
 
 
 @dataclass(frozen=True, slots=True)

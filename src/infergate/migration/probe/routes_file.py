@@ -51,7 +51,8 @@ class _Backend:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A model to serve under ``name``, with its counterpart at the backend ``target``, if any."""
+    """A model to serve under ``name``. If the model has a counterpart, ``pair`` contains both models,
+    and ``target`` is the counterpart's backend."""
 
     name: str
     backend: _Backend
