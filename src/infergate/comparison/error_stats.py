@@ -117,19 +117,13 @@ class ErrorStats:
     def quantile(self, share: float) -> float:
         """Return an upper bound for the quantile ``share`` of the absolute errors. It is less than
         twice the exact quantile."""
-        return quantile(self.bins, share, self.max_absolute)
-
-
-def quantile(bins: Counter[int], share: float, maximum: float = math.inf) -> float:
-    """Return the upper bound of the bin that contains the quantile, or ``maximum`` if it is finite
-    and smaller. Return 0 if there are no values."""
-    wanted, count = share * bins.total(), 0
-    for index in sorted(bins):
-        count += bins[index]
-        if count >= wanted:
-            limit = bin_limit(index)
-            return limit if limit == math.inf else min(limit, maximum)
-    return 0.0
+        wanted, count = share * self.bins.total(), 0
+        for index in sorted(self.bins):
+            count += self.bins[index]
+            if count >= wanted:
+                limit = bin_limit(index)
+                return limit if limit == math.inf else min(limit, self.max_absolute)
+        return 0.0
 
 
 def _finite(values: Floats) -> Floats:

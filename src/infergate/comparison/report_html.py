@@ -276,8 +276,6 @@ def _latency_text(latencies: Latencies) -> str:
 
 
 class _Markup(str):
-    """Text that is HTML."""
-
     __slots__ = ()
 
 

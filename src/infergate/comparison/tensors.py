@@ -280,8 +280,6 @@ def _float_errors(
 
 
 class _LargestValues:
-    """Keeps the ``count`` largest values."""
-
     def __init__(self, count: int) -> None:
         self._count: Final = count
         self._values: Floats = np.empty(0)

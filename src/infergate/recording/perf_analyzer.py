@@ -191,7 +191,6 @@ class _Export:
 
 
 def _row_of(tensor: Tensor, row: int) -> Any:
-    """Return the data of a row of ``tensor``."""
     if tensor.datatype is Datatype.BYTES:
         return pack_bytes(tensor.numpy().reshape(tensor.shape[0], -1)[row])
     size = math.prod(tensor.shape[1:]) * tensor.datatype.itemsize

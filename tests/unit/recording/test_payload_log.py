@@ -157,6 +157,12 @@ async def test_a_large_inference_is_not_logged() -> None:
     assert found.results == {"too_large": 2, "sent": 2}
 
 
+async def test_an_inference_with_too_many_parameters_is_not_logged() -> None:
+    async with harness() as found:
+        found.add(exchange(parameters={"list": [0] * 10_001}))
+    assert found.results == {"too_large": 2}
+
+
 async def test_held_memory_is_charged_and_released() -> None:
     class Account(Budget):
         detached: Budget

@@ -51,8 +51,8 @@ class _Backend:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A model to serve under ``name``. If the model has a counterpart, ``pair`` contains both models,
-    and ``target`` is the counterpart's backend."""
+    """A model to serve under ``name``. If there are new servers, ``pair`` is the result of the
+    search for a counterpart, and ``target`` is the counterpart's backend."""
 
     name: str
     backend: _Backend
@@ -274,7 +274,6 @@ def _models(entries: Sequence[_Entry]) -> Iterator[str]:
 
 
 def _names_of(entry: _Entry) -> tuple[str, ...]:
-    """Return the names of a model in the file."""
     new = entry.pair.new if entry.pair else None
     return (entry.name, new.name) if new else (entry.name,)
 
