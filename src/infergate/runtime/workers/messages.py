@@ -85,7 +85,7 @@ class ErrorResponse:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """A request to a worker to stop accepting, let requests finish for up to ``grace`` seconds,
-    then exit. It may be repeated to shorten the grace period. The response is None, and is sent
+    then exit. A repeated request replaces the grace period. The response is None, and is sent
     immediately."""
 
     grace: float

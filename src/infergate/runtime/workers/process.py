@@ -191,7 +191,7 @@ class _WorkerProcess:
         change, self._prepared = self._prepared, None
         if change is not None:
             change.apply()
-            self._set_log_format(self._gateway.config)
+            self._handler.setFormatter(FORMATTERS[self._gateway.config.log.format]())
 
     async def _discard_prepared(self) -> None:
         preparing = self._preparing
@@ -201,9 +201,6 @@ class _WorkerProcess:
         change, self._prepared = self._prepared, None
         if change is not None:
             await change.discard()
-
-    def _set_log_format(self, config: Config) -> None:
-        self._handler.setFormatter(FORMATTERS[config.log.format]())
 
     async def _stop(self, grace: float, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:

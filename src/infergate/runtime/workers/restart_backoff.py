@@ -15,9 +15,9 @@ again."""
 
 
 class RestartBackoff:
-    """The growing restart delay of one worker slot. ``random_float`` returns numbers from 0 to 1,
-    which shorten a delay by up to half, so that processes that ended together are not restarted
-    together."""
+    """The growing restart delay of one worker slot. ``random_float`` returns numbers from 0 to 1.
+    They shorten each delay by up to half, so that processes that ended at the same time are
+    restarted at different times."""
 
     def __init__(self, random_float: Callable[[], float] = random.random) -> None:
         self._random_float: Final = random_float

@@ -58,7 +58,7 @@ async def bind_listener(
 
 
 def socket_key(name: str, address: Address) -> str:
-    """Return the key that identifies a listener's sockets. If the address has any free port, the
+    """Return the key that identifies a listener's sockets. If the address allows any free port, the
     key includes the listener's name."""
     return str(address) if address.port or address.unix else f"{name} {address}"
 
@@ -76,6 +76,15 @@ def socket_layout(listeners: Iterable[ListenerSockets]) -> tuple[SocketLayout, l
 def worker_addresses(config: Config) -> dict[str, Address]:
     """Return the addresses on which workers listen, keyed by configuration name."""
     return {name: value for name, value in compiled.addresses(config).items() if name != "admin"}
+
+
+def bound_addresses(config: Config, sockets: Mapping[str, ListenerSockets]) -> dict[str, Address]:
+    """Return the actual addresses on which workers listen, keyed by configuration name. ``sockets``
+    has the keys of ``socket_key``."""
+    return {
+        name: sockets[socket_key(name, address)].address
+        for name, address in worker_addresses(config).items()
+    }
 
 
 def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
@@ -99,13 +108,18 @@ def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
 
 def supervisor_config(config: Config) -> Config:
     """Return the supervisor's part of ``config``: the admin listener and its dependencies."""
-    unused_sections: dict[str, Any] = {"backends": {}, "routes": (), "models": {}, "helpers": 0}
-    unused_sections["access"] = None  # the admin listener has its own keys
-    unused_sections["hooks"] = {}  # the supervisor must not wait for plug-ins
-    log = config.log.model_copy(update={"access": False})
-    tracing = config.tracing.model_copy(update={"enabled": False})
-    rest = config.model_copy(update={**unused_sections, "log": log, "tracing": tracing})
-    return _with_listeners(rest, {"http": None, "grpc": None, _GRAPHPIPE: (), "additional": {}})
+    changes: dict[str, Any] = {
+        "backends": {},
+        "routes": (),
+        "models": {},
+        "helpers": 0,
+        "access": None,  # the admin listener has its own keys
+        "hooks": {},  # the supervisor must not wait for plug-ins
+        "log": config.log.model_copy(update={"access": False}),
+        "tracing": config.tracing.model_copy(update={"enabled": False}),
+    }
+    listeners: dict[str, Any] = {"http": None, "grpc": None, _GRAPHPIPE: (), "additional": {}}
+    return _with_listeners(config.model_copy(update=changes), listeners)
 
 
 def _with_address(listener: Any, address: Address) -> Any:

@@ -7,8 +7,8 @@ RunningGateway for the admin listener.
 error. A worker that ends later is restarted after a growing delay.
 *Rule 2.* Either all workers accept a configuration or it is rejected. A worker that ends during a
 reload is restarted with the active configuration.
-*Rule 3.* The supervisor does not wait for a worker that does not respond. It uses the worker's last
-reported metrics."""
+*Rule 3.* The supervisor does not wait for a worker that does not respond, and uses the last metrics
+that the worker has reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric
@@ -51,6 +51,7 @@ from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.sockets import (
     ListenerSockets,
     bind_listener,
+    bound_addresses,
     socket_key,
     socket_layout,
     supervisor_config,
@@ -110,16 +111,16 @@ class Supervisor:
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._restart_tasks: list[asyncio.Task[None]] = []
         self._recording_action: RecordingAction | None = None
-        """The last action that started or stopped recording, which also applies to new workers."""
+        """The last action that started or stopped recording. It also applies to new workers."""
         self._is_stopping = False
-        self.is_creating_plugins = False  # as in RunningGateway
+        self.is_creating_plugins = False
         serving = Gauge(
             "infergate_workers", "Worker processes that serve.", registry=metrics.registry
         )
         serving.set_function(lambda: len(self._serving()))
         self._restarts: Final = Counter(
             "infergate_worker_restarts",
-            "Worker processes that were started because one had ended.",
+            "Worker processes that replaced a worker that had ended.",
             registry=metrics.registry,
         )
 
@@ -134,12 +135,9 @@ class Supervisor:
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        addresses = {
-            name: self._sockets[socket_key(name, address)].address
-            for name, address in worker_addresses(self._config).items()
-        }
         admin = self._admin_gateway.listeners
-        return addresses | {name: listener.address for name, listener in admin.items()}
+        own_addresses = {name: listener.address for name, listener in admin.items()}
+        return bound_addresses(self._config, self._sockets) | own_addresses
 
     async def run_action(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
         """Perform a console action in the first serving worker. The action is not repeated in
@@ -155,8 +153,7 @@ class Supervisor:
             raise GatewayError(response.kind, response.public)
         if response is None:
             raise GatewayError(Kind.OVERLOADED, "the worker did not respond; its log may tell why")
-        data: dict[str, Any] = response
-        return data
+        return cast("dict[str, Any]", response)
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
         """Return the recent requests and counters of all workers, and the supervisor's metrics."""
@@ -188,13 +185,13 @@ class Supervisor:
     # ---- startup
 
     async def start(self) -> None:
-        """Bind every address and start every worker. If either fails, stop everything. Raises
+        """Bind every address and start every worker. If a step fails, stop everything. Raises
         OSError, which names the address, or ProcessEndedError if a worker cannot serve."""
         try:
             self._sockets = await self._bind_all(self._config, {})
             await self._admin_gateway.start()
             try:
-                # a reload waits for all workers: it would end those that are still starting
+                # A reload waits for the lock, because it would end workers that are starting.
                 async with self._reload_lock, asyncio.TaskGroup() as tasks:
                     for slot in self._slots:
                         tasks.create_task(self._start_worker(slot))
@@ -243,7 +240,7 @@ class Supervisor:
         try:
             worker.hand_over_sockets(descriptors)
             seconds = _START_TIMEOUT_SECONDS + plugin_seconds(self._config)
-            config = self._worker_config(self._config, self._sockets)
+            config = worker_config(self._config, bound_addresses(self._config, self._sockets))
             serve = messages.ServeConfig(config, layout, self._recording_action)
             async with asyncio.timeout(seconds):
                 await worker.channel.request(serve)
@@ -264,14 +261,6 @@ class Supervisor:
             raise
         slot.is_serving = True
 
-    @staticmethod
-    def _worker_config(config: Config, sockets: Mapping[str, ListenerSockets]) -> Config:
-        addresses = {
-            name: sockets[socket_key(name, address)].address
-            for name, address in worker_addresses(config).items()
-        }
-        return worker_config(config, addresses)
-
     # ---- running
 
     async def _restart_loop(self, slot: WorkerSlot) -> None:
@@ -282,18 +271,21 @@ class Supervisor:
             code = await asyncio.shield(worker.exited)
             self._clear_slot(slot)
             wait = slot.backoff.next_delay(time.monotonic() - worker.started_at)
-            _log.error(
-                "worker %d (pid %d) ended: %s; restarting it in %.1f s",
-                *(slot.number, worker.pid, describe_exit(code), wait),
-                extra=WORKER_ENDED,
-            )
-            self._events.add("worker_ended", f"worker {slot.number} ended: {describe_exit(code)}")
+            if not worker.is_outdated:
+                reason = describe_exit(code)
+                _log.error(
+                    "worker %d (pid %d) ended: %s; restarting it in %.1f s",
+                    *(slot.number, worker.pid, reason, wait),
+                    extra=WORKER_ENDED,
+                )
+                self._events.add("worker_ended", f"worker {slot.number} ended: {reason}")
             await asyncio.sleep(wait)
             self._restarts.inc()
             try:
                 await self._start_worker(slot)
             except (ProcessEndedError, OSError) as error:
-                _log.error("worker %d: %s", slot.number, error, extra=WORKER_FAILED)
+                if slot.worker is None or not slot.worker.is_outdated:
+                    _log.error("worker %d: %s", slot.number, error, extra=WORKER_FAILED)
             except Exception:  # noqa: BLE001 - a bug must not end the restarts
                 _log.exception("bug while starting worker %d", slot.number, extra=BUG)
             else:
@@ -346,9 +338,8 @@ class Supervisor:
         """Return the metrics of all workers. Concurrent scrapes share one collection. Batches that
         arrive late are used by the next scrape."""
         collection = self._collection
-        if collection is None:
+        if collection is None or collection.done():
             collection = self._collection = asyncio.create_task(self._collect_metrics())
-            collection.add_done_callback(self._on_collected)
         finished, _ = await asyncio.wait({collection}, timeout=_COLLECT_TIMEOUT_SECONDS)
         for task in finished:
             task.result()
@@ -368,9 +359,6 @@ class Supervisor:
                 slot.last_metrics = metrics
 
         await asyncio.gather(*(collect(slot, worker) for slot, worker in self._serving()))
-
-    def _on_collected(self, _: asyncio.Task[None]) -> None:
-        self._collection = None
 
     async def _sum_metrics(self) -> AggregatedMetrics:
         self._drop_removed_names()
@@ -395,8 +383,9 @@ class Supervisor:
     async def _check_ready(self) -> bool:
         if self._admin_gateway.gateway.readiness.is_draining:
             return False
-        command = messages.WorkerCommand.CHECK_READY
-        responses = await self._request_all(command, _READY_TIMEOUT_SECONDS)
+        responses = await self._request_all(
+            messages.WorkerCommand.CHECK_READY, _READY_TIMEOUT_SECONDS
+        )
         missing = [False] * (len(self._slots) - len(responses))
         return READINESS_RULES[self._config.readiness]([*responses, *missing])
 
@@ -442,7 +431,8 @@ class Supervisor:
         meantime. Raises ConfigRejectedError if a worker fails."""
         new = (item for key, item in sockets.items() if key not in old_sockets)
         layout, descriptors = socket_layout(new)
-        message = messages.PrepareConfig(self._worker_config(config, sockets), layout)
+        addresses = bound_addresses(config, sockets)
+        message = messages.PrepareConfig(worker_config(config, addresses), layout)
         prepared: set[Worker] = set()
         while slots := [slot for slot, worker in self._serving() if worker not in prepared]:
             prepared.update(slot.worker for slot in slots if slot.worker)
@@ -463,7 +453,7 @@ class Supervisor:
         self._send_all(messages.WorkerCommand.DRAIN)
 
     def _send_all(self, message: object) -> None:
-        """Send ``message`` to every worker without waiting for the responses."""
+        """Send ``message`` to every serving worker without waiting for the responses."""
         for _, worker in self._serving():
             task = asyncio.create_task(self._request(worker, message))
             self._tasks.add(task)

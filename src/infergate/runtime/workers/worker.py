@@ -19,22 +19,20 @@ _WORKER_MODULE: Final = "infergate.runtime.workers.process"
 
 class Worker(asyncio.SubprocessProtocol):
     """A worker process. The future ``exited`` is done when the process has ended; its result is the
-    exit code, or the negative number of a signal. ``channel`` exists after ``start``."""
+    exit code, or the negated number of a signal. ``channel`` exists after ``start``.
+    ``is_outdated`` is set if the supervisor has ended the process to restart it."""
 
     def __init__(self) -> None:
         self.exited: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
         self.started_at: Final = time.monotonic()
         self.channel: WorkerChannel
         self.pid: int | None = None
+        self.is_outdated = False
         self._process: asyncio.SubprocessTransport | None = None
         self._descriptors: socket.socket
 
     async def start(
-        self,
-        number: int,
-        engine: str,
-        files: SharedFiles,
-        handle: Callable[[Any], Awaitable[Any]],
+        self, number: int, engine: str, files: SharedFiles, handle: Callable[[Any], Awaitable[Any]]
     ) -> None:
         """Start the process of worker ``number``. ``handle`` responds to the worker's requests.
         Raises OSError if the system cannot start a process."""
@@ -85,7 +83,7 @@ class Worker(asyncio.SubprocessProtocol):
             self._process.kill()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's class is not a subclass of asyncio's.
+        # uvloop's transport is not a subclass of asyncio's.
         self._process = cast("asyncio.SubprocessTransport", transport)
 
     def process_exited(self) -> None:

@@ -55,14 +55,15 @@ class WorkerSlot:
         return ""
 
     def end_start(self) -> None:
-        """If a worker is starting, with a configuration that has been replaced, end it. It is
-        restarted."""
+        """Kill a worker that is starting with a configuration that has been replaced, so that the
+        supervisor restarts it."""
         if self.worker is not None and self.worker.is_running and not self.is_serving:
             _log.info(
                 "worker %d is starting with a replaced configuration and is restarted",
                 self.number,
                 extra=WORKER_OUTDATED,
             )
+            self.worker.is_outdated = True
             self.worker.kill()
 
     def kill(self) -> None:

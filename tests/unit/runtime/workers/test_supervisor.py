@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 import socket
 import sys
 import time
@@ -16,6 +18,7 @@ from infergate.core.errors import GatewayError
 from infergate.gateway.model_catalogue import QUERY_TIMEOUT_SECONDS
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.running import ConfigRejectedError
+from infergate.runtime.worker_group import ProcessEndedError
 from infergate.runtime.workers.channel import ChannelClosedError
 from infergate.runtime.workers.messages import PrepareConfig, WorkerCommand
 from infergate.runtime.workers.shared_files import SharedFiles
@@ -159,6 +162,7 @@ class StandIn:
         self.channel = self
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.started_at, self.pid, self.is_running = time.monotonic(), 1, False
+        self.is_outdated = False
         self.requests: list[object] = []
         self.preparing, self.is_prepared = asyncio.Event(), asyncio.Event()
         self.kills = 0
@@ -174,6 +178,9 @@ class StandIn:
 
     def kill(self) -> None:
         self.kills += 1
+        if self.is_running:
+            self.exited.set_result(-signal.SIGKILL)
+            self.is_running = False
 
 
 async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_too(
@@ -268,6 +275,44 @@ async def test_a_reload_does_not_wait_for_a_worker_that_is_starting(
         await supervisor.reload(config(0))
     assert (serving.kills, starting.kills) == (0, 1), "it would serve the previous configuration"
     starting.is_running = False
+    restarts.cancel()
+    await asyncio.gather(restarts, return_exceptions=True)
+    await supervisor.stop(0)
+
+
+async def test_a_worker_that_is_ended_because_it_is_outdated_is_not_reported_as_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervisor = Supervisor(config(0), ConfigHistory())
+    serving, crashed, outdated, last = workers = [StandIn() for _ in range(4)]
+    for slot, worker in zip(supervisor._slots, workers, strict=False):
+        slot.worker, slot.is_serving = cast("Worker", worker), True
+    serves = asyncio.Event()
+
+    async def start(slot: WorkerSlot) -> None:
+        if slot.worker is cast("Worker", crashed):
+            outdated.is_running = True
+            slot.worker = cast("Worker", outdated)
+            raise ProcessEndedError("worker 1 ended: SIGKILL", await outdated.exited)
+        slot.worker, slot.is_serving = cast("Worker", last), True
+        serves.set()
+
+    monkeypatch.setattr(supervisor, "_start_worker", start)
+    supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
+    serving.is_prepared.set()
+    caplog.set_level(logging.INFO, "infergate")
+    async with asyncio.timeout(20):
+        restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
+        crashed.exited.set_result(3)
+        while not outdated.is_running:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await supervisor.reload(config(0))
+        await serves.wait()
+        await asyncio.sleep(0)
+    logged = [getattr(record, "event", "") for record in caplog.records]
+    assert logged == ["worker_ended", "worker_outdated", "worker_serves"]
+    events = [event["kind"] for event in supervisor._events.as_json(0)]
+    assert events == ["worker_started", "worker_ended", "start"]
     restarts.cancel()
     await asyncio.gather(restarts, return_exceptions=True)
     await supervisor.stop(0)

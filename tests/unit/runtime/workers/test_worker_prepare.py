@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -81,7 +82,7 @@ async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
     ends = socket.socketpair()
     process = _WorkerProcess(0, ends[0], files)
     process._gateway = assemble(config())
-    process._set_log_format = lambda _: None  # type: ignore[method-assign]
+    process._handler = logging.NullHandler()
     await process._gateway.start()
     found = Harness(LocalWorker(process), process)
     create = plugin_kit.Double.__init__
