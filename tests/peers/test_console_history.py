@@ -210,7 +210,7 @@ async def test_an_endpoint_names_the_owner_of_its_requests(page: Page, incident:
     owner = TEXT.format("history-owner")
     endpoint = f"http://{incident.servers['slow'].address}"
     await show(page, incident, f"backend=slow&endpoint={endpoint}")
-    await page.until(f"{owner} === 'These requests are those of all endpoints of slow.'")
+    await page.until(f"{owner} === 'These are the requests to all endpoints of slow.'")
     await show(page, incident, "backend=slow")
     await page.until(f"{owner} === ''")
 

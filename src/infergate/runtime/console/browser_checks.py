@@ -1,5 +1,5 @@
-"""Protects the console against other websites that an operator's browser visits. This module has no
-I/O.
+"""Protects the admin listener against other websites that an operator's browser visits. This module
+has no I/O.
 
 A web page can make its visitor's browser send requests to the admin port, which the page's author
 cannot reach directly.
@@ -7,8 +7,9 @@ cannot reach directly.
 *Rule 1* (against CSRF). A request that changes something must have a header that a page of another
 origin cannot send, and must not come from another origin according to the browser's headers.
 *Rule 2* (against DNS rebinding). An attacker's public name that resolves to this host would make
-the attacker's page same-origin. The console therefore responds only to requests whose Host is an IP
-address, a name that cannot exist in the public DNS, or a name that the operator lists.
+the attacker's page same-origin. The Host header of a request for the console or the configuration
+must therefore be an IP address, a name that cannot exist in the public DNS, or a name that the
+operator lists.
 
 Sources: Fetch (CORS-safelisted headers, Sec-Fetch-Site), RFC 6454 (Origin), RFC 6762 and the list
 of special-use domain names.
@@ -35,6 +36,13 @@ _PRIVATE_SUFFIXES: Final = (
 def is_from_browser(headers: Mapping[str, str]) -> bool:
     """Return whether the request has headers that only browsers add."""
     return any(name in headers for name in _BROWSER_HEADERS)
+
+
+def browser_problem(headers: Mapping[str, str]) -> str:
+    """Return why a request of a browser that changes something is refused (Rule 1), as the line of
+    a response. Return an empty string if the request is allowed or does not come from a browser."""
+    problem = rejection_reason(headers) if is_from_browser(headers) else ""
+    return f"refused: {problem}" if problem else ""
 
 
 def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -45,35 +46,26 @@ _TEXT_HEADERS: Final = {"content-type": "text/plain; charset=utf-8", **HEADERS}
 Json = dict[str, Any]
 
 
+@dataclass(slots=True, eq=False)
 class Console:
     """Responds to requests below ``/console``. ``source`` provides the data and performs actions.
     ``listener`` is the admin listener's configuration."""
 
-    def __init__(  # noqa: PLR0913 - dependency injection
-        self,
-        source: ConsoleSource,
-        is_ready: Callable[[], Awaitable[bool]],
-        history: ConfigHistory,
-        sampler: HistorySampler,
-        listener: AdminListener,
-        *,
-        can_reload: bool,
-        demo: ConsoleDemo | None = None,
-    ) -> None:
-        self._source: Final = source
-        self._is_ready: Final = is_ready
-        self._history: Final = history
-        self._sampler: Final = sampler
-        self._listener: Final = listener
-        self._can_reload: Final = can_reload
-        self._demo: Final = demo
-        self._active_actions = 0
-        self._comparisons: Final[dict[bool, asyncio.Task[bytes]]] = {}
-        self._config_texts: Final[dict[bool, tuple[Config, str]]] = {}
+    source: ConsoleSource
+    is_ready: Callable[[], Awaitable[bool]]
+    history: ConfigHistory
+    sampler: HistorySampler
+    listener: AdminListener
+    _: KW_ONLY
+    can_reload: bool
+    demo: ConsoleDemo | None = None
+    _active_actions: int = 0
+    _comparisons: dict[bool, asyncio.Task[bytes]] = field(default_factory=dict)
+    _config_texts: dict[bool, tuple[Config, str]] = field(default_factory=dict)
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Respond to a request at ``PATH`` or below."""
-        if rejected := reject_untrusted_host(wire, self._listener.hosts, _TEXT_HEADERS):
+        if rejected := reject_untrusted_host(wire, self.listener.hosts, _TEXT_HEADERS):
             return rejected
         action = _ACTIONS.get(wire.path.removeprefix(PATH))
         if action is not None:
@@ -86,7 +78,7 @@ class Console:
             case "/state":
                 return await self._state()
             case "/plan":
-                view = self._source
+                view = self.source
                 return _json_response(
                     await asyncio.to_thread(plan.plan, view.config, view.addresses)
                 )
@@ -107,7 +99,7 @@ class Console:
         """Perform an action of the console, and record it in the audit log."""
         if wire.method != "POST":
             return _text_response(405, "method not allowed; use POST", {"allow": "POST"})
-        if not self._listener.actions:
+        if not self.listener.actions:
             return _text_response(
                 403, "actions are disabled: set listeners.admin.actions to enable them"
             )
@@ -165,16 +157,16 @@ class Console:
         self._active_actions += 1
         try:
             if action == DEMO:
-                if self._demo is None:
-                    raise bad_request("this configuration is not that of the demo")
-                return await self._demo.perform(request)
-            return await self._source.run_action(action, request)
+                if self.demo is None:
+                    raise bad_request("this is not the configuration of the demo")
+                return await self.demo.perform(request)
+            return await self.source.run_action(action, request)
         finally:
             self._active_actions -= 1
 
     async def _state(self) -> HttpResponse:
-        processes, ready = await asyncio.gather(self._source.recent(), self._is_ready())
-        workers = self._source.workers
+        processes, ready = await asyncio.gather(self.source.recent(), self.is_ready())
+        workers = self.source.workers
         reporting = (
             len(processes)
             if workers.wanted == 1
@@ -186,12 +178,12 @@ class Console:
             "ready": ready,
             "workers": {**workers._asdict(), "reporting": reporting},
             "actions": {
-                "reload": self._can_reload and self._history.reload is not None,
-                "try": self._listener.actions,
-                "key": bool(self._listener.keys),
+                "reload": self.can_reload and self.history.reload is not None,
+                "try": self.listener.actions,
+                "key": bool(self.listener.keys),
             },
-            "config": self._history.as_json(),
-            "demo": None if self._demo is None else self._demo.as_json(),
+            "config": self.history.as_json(),
+            "demo": None if self.demo is None else self.demo.as_json(),
         }
         return await asyncio.to_thread(
             lambda: _json_response(
@@ -210,7 +202,7 @@ class Console:
             query = HistoryQuery.parse(text)
         except ValueError as error:
             return _json_response({"error": str(error)}, 400)
-        history, processes = self._sampler.history, await self._sampler.refresh()
+        history, processes = self.sampler.history, await self.sampler.refresh()
         return await asyncio.to_thread(
             lambda: _json_response(query.answer(history, processes, time.time()))
         )
@@ -231,14 +223,14 @@ class Console:
             task.exception()  # marks the error as retrieved; waiting callers receive it
 
     def _compare(self, *, defaults: bool) -> Json:
-        config, read = self._source.config, self._history.read_config
+        config, read = self.source.config, self.history.read_config
         comparison: Json = {
             "loaded": self._config_text(config, defaults=defaults),
-            "source": self._history.as_json()["source"],
+            "source": self.history.as_json()["source"],
             "mistakes": [],
             "diff": "",
         }
-        if read is not None and not self._history.matches_file():
+        if read is not None and not self.history.matches_file():
             try:
                 comparison["diff"] = redacted.redacted_diff(config, read())
             except ConfigError as error:

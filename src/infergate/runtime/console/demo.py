@@ -14,8 +14,8 @@ import ipaddress
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.runtime.config_history import ConfigHistory, ReloadResult
+from infergate.runtime.console.sources import ConsoleSource
 from infergate.runtime.running import ConfigRejectedError, RunningGateway
 from infergate.transport.base import Address
 
@@ -53,18 +54,6 @@ _UNKNOWN_SHARE: Final = 0.02
 _ROUTES: Final = ("digits", "digits-legacy", "digits-pipe", "digits-tf", "digits-embedded")
 _TRIGGER: Final = "demo"
 _log = logging.getLogger("infergate")
-
-
-class SupportsReload(Protocol):
-    """The part of a ``ConsoleSource`` that the demo uses."""
-
-    @property
-    def config(self) -> Config: ...
-
-    @property
-    def addresses(self) -> Mapping[str, Address]: ...
-
-    async def reload(self, config: Config) -> None: ...
 
 
 def is_demo(config: Config) -> bool:
@@ -85,11 +74,12 @@ def _is_local(address: Address) -> bool:
 
 
 class ConsoleDemo:
-    """The demo's servers and traffic. ``make`` assembles a gateway, which acts as a server."""
+    """The servers and the traffic of the demo. ``make`` assembles a gateway, which acts as a
+    server."""
 
     def __init__(
         self,
-        source: SupportsReload,
+        source: ConsoleSource,
         history: ConfigHistory,
         make: Callable[[Config], RunningGateway],
     ) -> None:
@@ -113,8 +103,8 @@ class ConsoleDemo:
         }
 
     def belongs_to(self, config: Config) -> bool:
-        """Return whether the console has the buttons of the demo with ``config``. They disappear
-        when another configuration has been loaded."""
+        """Return whether the console has the buttons of the demo while ``config`` is active. They
+        disappear when another configuration is loaded."""
         return config == self._active or is_demo(config)
 
     def as_json(self) -> Json:
@@ -133,7 +123,7 @@ class ConsoleDemo:
             raise bad_request(f"action must be one of: {', '.join(self._actions)}")
         async with self._lock:
             if not self.belongs_to(self._source.config):
-                raise bad_request("this configuration is not that of the demo")
+                raise bad_request("this is not the configuration of the demo")
             await action()
         return self.as_json()
 
@@ -249,8 +239,8 @@ class ConsoleDemo:
     # ---- traffic
 
     async def _stop_traffic(self) -> None:
-        """Stop after the current request, which takes at most ``_TIMEOUT_SECONDS``. Cancelling it
-        could leave a connecting socket open."""
+        """Stop after the current request, which takes at most ``_TIMEOUT_SECONDS``. Cancelling the
+        request could leave a connecting socket open."""
         task, self._traffic = self._traffic, None
         if task is not None:
             self._traffic_ends_at = 0.0
@@ -259,7 +249,7 @@ class ConsoleDemo:
     async def _send_requests(self) -> None:
         """Send about 25 requests per second, with clients of every protocol."""
         clients = self._clients()
-        numbers = random.Random(7)  # noqa: S311 - which requests are sent needs no secrecy
+        numbers = random.Random(7)  # noqa: S311 - the choice of requests needs no secrecy
         try:
             while time.monotonic() < self._traffic_ends_at and self._source.config == self._active:
                 model, client = numbers.choice(clients)
@@ -276,8 +266,8 @@ class ConsoleDemo:
                 await client.close()
 
     def _clients(self) -> Sequence[tuple[str, RemoteBackend[Any, Any]]]:
-        """Return a model and a client for each protocol of each listener, and for each route if the
-        URL names the model."""
+        """Return pairs of a model and a client: one pair for each route and each protocol of each
+        listener."""
         config = self._source.config
         addresses = self._source.addresses
         found: list[tuple[str, str, str]] = []
@@ -306,16 +296,15 @@ class ConsoleDemo:
 
 def demo_of(
     running: RunningGateway,
-    source: SupportsReload,
+    source: ConsoleSource,
     history: ConfigHistory,
     make: Callable[[Config], RunningGateway],
 ) -> ConsoleDemo | None:
-    """Return the demo of ``running``, and create it if necessary. Return None if the configuration
-    is not that of the demo."""
+    """Return the demo of ``running``, and create it if necessary. Return None without the
+    configuration of the demo."""
     if running.demo is None and is_demo(source.config):
         running.demo = ConsoleDemo(source, history, make)
     demo = running.demo
-    assert demo is None or isinstance(demo, ConsoleDemo)
     return demo if demo is not None and demo.belongs_to(source.config) else None
 
 

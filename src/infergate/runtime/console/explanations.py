@@ -46,10 +46,7 @@ def explain(kind: str) -> dict[str, str]:
     outcome."""
     advice = ADVICE.get(kind, "")
     end = "" if not advice or advice.endswith("?") else "."
-    return {
-        "meaning": MEANINGS.get(kind, ""),
-        "advice": f"{advice[:1].upper()}{advice[1:]}{end}",
-    }
+    return {"meaning": MEANINGS.get(kind, ""), "advice": f"{advice[:1].upper()}{advice[1:]}{end}"}
 
 
 def as_json(request: tuple[RequestSample, int | None]) -> dict[str, Any]:

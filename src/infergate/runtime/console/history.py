@@ -1,4 +1,4 @@
-"""One hour of counters of the whole gateway, in bounded memory. This module has no I/O.
+"""One hour of counters of all processes, in bounded memory. This module has no I/O.
 
 The history reads totals that the metrics count anyway, and keeps their increases in columns of ten
 seconds. It adds no work to requests. The increase is computed for each process, so that the history
@@ -38,9 +38,9 @@ COLUMNS: Final = 360
 """The number of columns: one hour."""
 MAX_SUBJECTS: Final = 384
 """Maximum number of routes and backends with a history, and maximum number of endpoints. When the
-number is reached, a new subject replaces one without traffic for an hour."""
+number is reached, a new subject replaces a subject without traffic for an hour."""
 HUNG_SECONDS: Final = 10.0
-"""A worker that has not responded for so long is an event."""
+"""Seconds without a response after which an event reports that a worker hangs."""
 _MIN_SUBJECTS: Final = 16
 _EJECTIONS: Final = ENDPOINT_COUNTERS.index("ejections")
 
@@ -63,7 +63,7 @@ class _Table:
 
     def add(self, columns: range, keys: Sequence[Key], increase: Counts) -> None:
         """Add the ``increase`` of each of ``keys`` in equal parts to ``columns``, and the remainder
-        to the last one."""
+        to the last column."""
         is_full = False
         numbers = increase.astype(np.uint32)
         part = numbers // len(columns)
@@ -110,8 +110,8 @@ class _Process:
     """The last counters of a worker's process, read at ``time`` of the monotonic clock."""
 
     id: int | None
-    """The process ID, or 0 if the process has not responded yet. None if that process may have
-    served before the history began."""
+    """The process ID. It is 0 if the process has not responded yet, and None if such a process may
+    have served before the history began."""
     time: float
     column: int
     traffic: SubjectTotals = field(default_factory=SubjectTotals)
@@ -126,7 +126,8 @@ class TrafficHistory:
     def __init__(self, events: GatewayEvents) -> None:
         self.events: Final = events
         self.missing: list[Json] = []
-        """The workers that the last sample lacks, and the wall-clock time of their counters."""
+        """The workers that did not respond to the last reading, and the wall-clock time of their
+        counters."""
         self._traffic: Final = _Table(len(TRAFFIC) + BUCKETS)
         self._endpoints: Final = _Table(len(ENDPOINT_COUNTERS))
         self._processes: dict[int | None, _Process] = {}
@@ -147,8 +148,8 @@ class TrafficHistory:
     def add(self, snapshots: Sequence[ProcessSnapshot], now: float, monotonic_time: float) -> None:
         """Add the counters of all processes that serve, read at wall-clock time ``now``. The first
         counters only start the count. A process that starts later counts from 0. Counts of the time
-        in which a worker did not respond are distributed evenly over this time. The counts of
-        exited workers are ignored, because they were added while these ran."""
+        in which a worker did not respond are distributed evenly over this time. The counters of
+        exited workers are ignored, because they were added while the workers ran."""
         is_first = self._origin is None
         column = self._advance(now, monotonic_time)
         processes: dict[int | None, _Process] = {}
@@ -182,7 +183,7 @@ class TrafficHistory:
         self._add_events(ejected, is_first=is_first)
 
     def _advance(self, now: float, monotonic_time: float) -> int:
-        """Return the column of ``monotonic_time``, and clear the columns since the last one."""
+        """Return the column of ``monotonic_time``, and clear the columns since the last reading."""
         if self._origin is None:
             self._origin = now - monotonic_time
         time = monotonic_time + self._origin
@@ -199,7 +200,7 @@ class TrafficHistory:
         return column
 
     def _add_increase(self, process: _Process, before: _Process, ejected: dict[Key, int]) -> None:
-        """Add what ``process`` has counted since ``before`` to its columns, and the ejections to
+        """Add the counts of ``process`` since ``before`` to its columns, and the ejections to
         ``ejected``."""
         traffic = process.traffic.increase_since(before.traffic)
         endpoints = process.endpoints.increase_since(before.endpoints)
@@ -214,8 +215,8 @@ class TrafficHistory:
             ejected[key] = ejected.get(key, 0) + int(counts[row, _EJECTIONS])
 
     def _add_events(self, ejected: Mapping[Key, int], *, is_first: bool) -> None:
-        """Add an event for each endpoint that was ejected, went down or came up again. A worker
-        that does not respond sees its endpoints as before."""
+        """Add an event for each endpoint that was ejected, went down or came up again. The last
+        known state applies to the endpoints of a worker that does not respond."""
         gauges: dict[Key, Counts] = {}
         for process in self._processes.values():
             addresses = process.endpoints.rows[:, -len(ENDPOINT_GAUGES) :]

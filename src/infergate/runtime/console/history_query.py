@@ -1,6 +1,6 @@
 """The JSON of ``/console/history``: the counters of the last hour for a route, a backend, an
-endpoint or the whole gateway, the events, and the failed and the slowest requests. This module has
-no I/O."""
+endpoint or all traffic, the events, and the failed and the slowest requests. This module has no
+I/O."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class HistoryQuery(NamedTuple):
         }
 
     def _matches(self, pair: tuple[RequestSample, int | None]) -> bool:
-        """Return whether the request is one of this subject. A request does not tell its endpoint,
-        and may have used several, so an endpoint has the requests of its backend."""
+        """Return whether the request belongs to this subject. A sample does not name endpoints, so
+        an endpoint has the requests of its backend."""
         sample, _ = pair
         match self.kind:
             case "route":
@@ -86,7 +86,7 @@ class HistoryQuery(NamedTuple):
         return True
 
     def _concerns(self, event: Json) -> bool:
-        """Return whether ``event`` concerns the whole gateway or this subject. The endpoints of a
+        """Return whether ``event`` belongs to this subject or to no endpoint. The endpoints of a
         route are not known here, so a route has all events."""
         if not event["backend"] or self.kind in {ALL, ROUTE}:
             return True

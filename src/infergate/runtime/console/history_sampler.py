@@ -54,9 +54,9 @@ class HistorySampler:
 
     async def refresh(self) -> Sequence[ProcessSnapshot]:
         """Read the counters and the recent requests of all processes, add the counters to the
-        history, and return them. They contain every request that finished before the call.
-        Concurrent callers share a reading unless it has begun before; at most one reading runs at
-        a time, because a worker that does not respond delays it."""
+        history, and return both. They contain every request that finished before the call.
+        Concurrent callers share a reading that has not begun. At most one reading runs at a time,
+        because a worker that does not respond delays it."""
         task = self._last
         if task is None or self._has_begun:
             task = self._last = asyncio.create_task(self._read(task))

@@ -26,9 +26,9 @@ ENDPOINT_COUNTERS: Final = ("ok", "failures", "ejections", "failed_checks")
 ENDPOINT_GAUGES: Final = ("available", "down", "ejected")
 """Numbers of addresses. They follow the counters of an endpoint."""
 TRAFFIC_OUTCOMES, ENDPOINT_OUTCOMES = 3, 2
-"""How many of the first counters add up to the requests."""
+"""The number of leading counters whose sum is the number of requests."""
 _KEY_BYTES: Final = 160
-"""About the size of a key with its names, which each worker's process has sent."""
+"""The approximate size of a key with its names, of which each worker has sent its own copies."""
 _BACKEND_COLUMNS: Final = {
     "infergate_retries": 0,
     "infergate_hedges": 1,
@@ -57,13 +57,13 @@ class SubjectTotals:
         return self.rows.nbytes + _KEY_BYTES * len(self.keys)
 
     def increase_since(self, before: Self) -> Counts:
-        """Return the increase of each number. A number that falls, because its counter began anew,
-        counts as unchanged. An unknown key counted from 0. Afterwards both share equal keys."""
+        """Return the increase of each number. A number that has fallen, because its counter was
+        reset, counts as unchanged. A key that is missing in ``before`` has counted from 0."""
         increase = self.rows.copy()
         if not before.keys:
             return increase
         if self.keys == before.keys:
-            self.keys = before.keys  # the names of each sample are other objects
+            self.keys = before.keys  # frees the equal names of this sample
             increase -= before.rows
         else:
             positions = {key: position for position, key in enumerate(before.keys)}
@@ -120,8 +120,8 @@ def endpoint_totals(process: ProcessSnapshot) -> SubjectTotals:
 
 
 def _rows(process: ProcessSnapshot, names: Container[str]) -> Iterator[tuple[str, Labels, int]]:
-    """Yield the rows of the families ``names``, each with the name of its family. They are read
-    without ``state.statistics``, whose samples and JSON would be half of the work."""
+    """Yield the rows of the families ``names``, each with the name of its family. The function
+    avoids ``state.statistics``, whose samples and JSON would double the work."""
     for family in process.families:
         if family.name in names and isinstance(family, MetricFamily):
             for labels, value in family.rows:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from infergate.config.schema import Config
-from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.metrics import Metrics
 from infergate.observe.recent_requests import ProcessSnapshot, RecentRequests, take_snapshot
 from infergate.runtime.comparisons import encode_summaries
 from infergate.transport.base import Address
+
+if TYPE_CHECKING:
+    from infergate.runtime.running import RunningGateway  # it imports this module
 
 Json = dict[str, Any]
 
@@ -42,8 +45,8 @@ class ConsoleSource(Protocol):
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
         """Return the recent requests and counters of each process that serves. An entry without a
-        worker number has data that all processes share. Of a worker that does not respond, the
-        entry is empty."""
+        worker number has data that all processes share. The entry of a worker that does not respond
+        is empty."""
         ...
 
     async def reload(self, config: Config) -> None:
@@ -63,32 +66,18 @@ class ConsoleSource(Protocol):
         ...
 
 
-class _ConsoleGateway(Protocol):
-    @property
-    def config(self) -> Config: ...
-
-    @property
-    def gateway(self) -> RoutingGateway: ...
-
-    @property
-    def listeners(self) -> Mapping[str, Any]: ...
-
-    async def reload(self, config: Config) -> None: ...
-
-
+@dataclass(frozen=True, slots=True, eq=False)
 class SingleProcess:
-    """A ``ConsoleSource`` for a single process."""
+    """A ``ConsoleSource`` for a single process. ``_running`` returns the gateway. It is called only
+    when data is requested, because the gateway may not exist before."""
 
-    workers = WorkerCounts()
+    _running: Callable[[], RunningGateway]
+    _metrics: Metrics
+    _recent: RecentRequests
 
-    def __init__(
-        self, running: Callable[[], _ConsoleGateway], metrics: Metrics, recent: RecentRequests
-    ) -> None:
-        """``running`` returns the gateway. It is called only when data is requested, because the
-        gateway may not exist before."""
-        self._running = running
-        self._metrics = metrics
-        self._recent = recent
+    @property
+    def workers(self) -> WorkerCounts:
+        return WorkerCounts()
 
     @property
     def config(self) -> Config:

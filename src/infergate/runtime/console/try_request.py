@@ -13,7 +13,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -62,39 +62,33 @@ _HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 """Header values that every transport accepts (RFC 9110, 5.5 and 5.6.2; gRPC: printable ASCII)."""
 
 
+@dataclass(frozen=True, slots=True)
 class _RecordingUpstream:
     """An upstream that adds its messages to ``exchanges``. It does not support streams."""
 
-    def __init__(
-        self,
-        upstream: Upstream[Any, Any],
-        codec: Codec[Any, Any],
-        exchanges: list[Json],
-        backend: str,
-    ) -> None:
-        self._upstream: Final = upstream
-        self._codec: Final = codec
-        self._exchanges: Final = exchanges
-        self._backend: Final = backend
+    upstream: Upstream[Any, Any]
+    codec: Codec[Any, Any]
+    exchanges: list[Json]
+    backend: str
 
     async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
         exchange: Json = {
-            "backend": self._backend,
+            "backend": self.backend,
             "endpoint": str(endpoint),
-            "request": _describe_request(self._codec, wire),
+            "request": _describe_request(self.codec, wire),
             "answer": None,
             "error": "",
         }
-        self._exchanges.append(exchange)
+        self.exchanges.append(exchange)
         began = time.monotonic()
         try:
-            response = await self._upstream.exchange(wire, endpoint, timeout)
+            response = await self.upstream.exchange(wire, endpoint, timeout)
         except GatewayError as error:
             exchange["error"] = f"{error.kind.value}: {error.public} {error.detail}".rstrip()
             raise
         finally:
             exchange["seconds"] = time.monotonic() - began
-        exchange["answer"] = _describe_response(self._codec, wire, response)
+        exchange["answer"] = _describe_response(self.codec, wire, response)
         return response
 
     async def close(self) -> None:
@@ -158,13 +152,7 @@ async def _try_request(config: Config, gateway: RoutingGateway, request: Json) -
 
 async def _example(config: Config, gateway: RoutingGateway, request: Json) -> Json:
     del config
-    model, version = _string(request, "model"), _string(request, "version")
-    context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=_headers(request))
-    recording_gateway = _recording_gateway(gateway, model, version, context, [])
-    try:
-        metadata = await recording_gateway.describe(model, version, context)
-    finally:
-        await recording_gateway.close()
+    metadata = await _describe_model(gateway, request)
     return {"inputs": tensor_format.example(metadata), "versions": list(metadata.versions)}
 
 
@@ -180,17 +168,23 @@ async def _code(config: Config, gateway: RoutingGateway, request: Json) -> Json:
     if not isinstance(operation, InferRequest):
         raise bad_request("only inferences can be written as code")
     headers = _headers(request)
-    context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=headers)
-    recording_gateway = _recording_gateway(gateway, model, version, context, [])
     try:
-        metadata = await recording_gateway.describe(model, version, context)
+        metadata = await _describe_model(gateway, request)
     except GatewayError:
         metadata = None  # only some clients need metadata
-    finally:
-        await recording_gateway.close()
     addresses = client_addresses(config, http_request("POST", "/", {}))
     inference = ClientInference(operation, addresses, headers, metadata)
     return {"code": await asyncio.to_thread(code_of, CLIENTS, inference)}
+
+
+async def _describe_model(gateway: RoutingGateway, request: Json) -> messages.ModelMetadata:
+    model, version = _string(request, "model"), _string(request, "version")
+    context = RequestContext(_PEER, time.monotonic() + _TIMEOUT_SECONDS, headers=_headers(request))
+    recording_gateway = _recording_gateway(gateway, model, version, context, [])
+    try:
+        return await recording_gateway.describe(model, version, context)
+    finally:
+        await recording_gateway.close()
 
 
 async def _metadata(

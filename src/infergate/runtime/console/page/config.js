@@ -1,6 +1,6 @@
 // The Config tab: the active configuration, how it differs from the file, and the reload button.
 
-import { byId, el, setText } from "./dom.js";
+import { byId, diffLines, el, setText } from "./dom.js";
 import { get, post } from "./api.js";
 
 let comparison = null;
@@ -22,10 +22,8 @@ function show() {
   } else if (!comparison.diff) {
     container.replaceChildren(el("p", { class: "same" }, "✓ The file matches the active configuration."));
   } else {
-    const lines = comparison.diff.split("\n").filter((line) => !/^(---|\+\+\+) /.test(line));
-    const style = (line) => (line.startsWith("+") ? " plus" : line.startsWith("-") ? " minus" : line.startsWith("@@") ? " hunk" : "");
     container.replaceChildren(el("pre", { class: "code", tabindex: 0, "aria-label": "Differences: lines with + are in the file, lines with - in the active configuration" },
-      lines.map((line) => el("span", { class: `line${style(line)}` }, line || " "))));
+      diffLines(comparison.diff)));
   }
   byId("config-mark").hidden = !(comparison.diff || comparison.mistakes.length);
   byId("config-mark").title = "the file differs from the active configuration";

@@ -12,7 +12,7 @@ import { errors, translation } from "./tables.js";
 import * as tryRequest from "./try_request.js";
 
 const INTERVAL_MS = 1000;
-/** With more routes, the configuration is compared with its file only when the Config tab is open. */
+/** If there are more routes, the configuration is compared with its file only on the Config tab. */
 const MAX_ROUTES_COMPARED = 500;
 const SECTIONS = ["live", "history", "translation", "comparison", "errors", "try", "config"];
 const history = new History();

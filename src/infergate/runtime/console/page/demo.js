@@ -29,6 +29,6 @@ function showDemo(demo) {
   byId("demo-break").disabled = !demo.running;
   byId("demo-stop").disabled = !demo.running;
   setText(byId("demo-break"), isBroken ? "Repair the server" : "Break a server");
-  setText(byId("demo-state"), !demo.running ? "Start two servers and clients of every protocol, then break a server, and watch Live and History."
+  setText(byId("demo-state"), !demo.running ? "Generate traffic to start two servers and clients of every protocol. Then break a server, and watch Live and History."
     : isBroken ? "Server two is broken: its endpoints fail, and requests go to server one." : "Two servers get requests of every protocol.");
 }

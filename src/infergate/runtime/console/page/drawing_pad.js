@@ -10,7 +10,7 @@ const SEVEN = [
 ].flat();
 
 export class DrawingPad {
-  /** ``onChange`` is called with the pixels, row by row, from 0 (paper) to the value of ink. */
+  /** ``onChange`` is called with the pixels, row by row. A pixel has a value from 0 (paper) to ``ink``. */
   constructor(onChange) {
     this.onChange = onChange;
     this.rows = this.columns = this.ink = 0;
@@ -23,7 +23,7 @@ export class DrawingPad {
     byId("pad-seven").addEventListener("click", () => this.set(SEVEN));
   }
 
-  /** Empty the pad if its size or its ink changes. Only the embedded model's pad offers a seven. */
+  /** Empty the pad if its size or its ink changes. Only the pad of the embedded model can draw a seven. */
   resize(rows, columns, ink, isDigit) {
     setText(byId("pad-title"), isDigit ? "Draw a digit" : `Draw the input, ${rows} × ${columns}, from 0 to ${ink}`);
     byId("pad-seven").hidden = !isDigit;
@@ -67,7 +67,7 @@ export class DrawingPad {
     if (index !== null) this.draw(index);
   }
 
-  /** Ink the pixels under the pen, and their neighbours a little. The pen grows with the pad. */
+  /** Ink the pixels under the pen, and their neighbours lightly. A larger pad has a larger pen. */
   draw(index) {
     const { columns, ink } = this;
     const [row, column] = [Math.floor(index / columns), index % columns];

@@ -1,14 +1,14 @@
-// The History tab: the last hour of a route, a backend, an endpoint or the whole gateway, what
-// changed, and the failed and the slowest requests. The address of the page holds what is shown.
+// The History tab: the last hour of a route, a backend, an endpoint or all traffic, the events,
+// and the failed and the slowest requests. The address of the page contains the selection.
 
 import { get } from "./api.js";
-import { byId, el, setText } from "./dom.js";
+import { byId, diffLines, el, fillList, setText, tag } from "./dom.js";
 import { bars, describe, heatMap, moveCursor, showTimes, TEXTS } from "./history_charts.js";
 import { count, percent, rate, seconds } from "./statistics.js";
 
 const REFRESH_MS = 3000;
 const MAX_OPTIONS = 500;
-/** The parameters of each kind of subject. Others in an address are ignored. */
+/** The parameters of each kind of subject. Other parameters in an address are ignored. */
 const SUBJECTS = [["route"], ["backend", "endpoint"], ["backend"]];
 /** The periods in minutes. */
 const PERIODS = ["5", "15", "60"];
@@ -114,7 +114,7 @@ function reread() {
   return refresh();
 }
 
-/** Read and show the history, every few seconds or when another subject was chosen. */
+/** Read and show the history if the selection has changed or some seconds have passed. */
 export async function refresh() {
   const { subject, minutes, at } = selection();
   const key = JSON.stringify([subject, minutes]);
@@ -122,7 +122,7 @@ export async function refresh() {
   readAt = performance.now();
   const read = (chosen) => get(`history?${new URLSearchParams({ ...chosen, minutes })}`);
   const [found, ...others] = await Promise.all([subject, ...related(subject)].map(read));
-  if (JSON.stringify([selection().subject, selection().minutes]) !== key) return; // another one was chosen meanwhile
+  if (JSON.stringify([selection().subject, selection().minutes]) !== key) return; // the selection has changed
   combine(found, subject, others);
   shown = { ...found, key };
   showSelection(subject);
@@ -132,8 +132,8 @@ export async function refresh() {
   setCursor(column !== null && column >= 0 && column < columns() ? column : null, { keep: true });
 }
 
-/** The backends whose counters complete the history: retries of a route's backends, latencies of an
- * endpoint's backend. */
+/** Return the backends whose counters complete the history: the backends of a route, for the retries,
+ * and the backend of an endpoint, for the latencies. */
 function related(subject) {
   if (subject.endpoint) return [{ backend: subject.backend }];
   if (!subject.route) return [];
@@ -173,9 +173,9 @@ function show(subject, minutes) {
   byId("history-plots").replaceChildren(...charts.map((chart) => chart.element));
   showTimes(byId("history-times"), shown);
   showSummary(subject, minutes, client);
-  const silent = ({ worker, since }) => `Worker ${worker} does not respond: what it has counted since ${new Date(since * 1000).toLocaleTimeString()} is missing.`;
+  const silent = ({ worker, since }) => `Worker ${worker} does not respond: its counts since ${new Date(since * 1000).toLocaleTimeString()} are missing.`;
   setText(byId("history-missing"), (shown.missing ?? []).map(silent).join(" "));
-  setText(byId("history-owner"), subject.endpoint ? `These requests are those of all endpoints of ${subject.backend}.` : "");
+  setText(byId("history-owner"), subject.endpoint ? `These are the requests to all endpoints of ${subject.backend}.` : "");
   setText(byId("history-events-title"), `What changed in the last ${minutes} minutes`);
   list("history-events", shown.events, eventItem, "Nothing changed.");
   list("history-failed", shown.failed, requestItem, "No recent request has failed.");
@@ -194,29 +194,19 @@ function showSummary(subject, minutes, client) {
   setText(byId("history-summary"), parts.join(" · "));
 }
 
-/** Show ``items``; open entries stay open. */
-function list(id, items, make, empty) {
-  const element = byId(id);
-  const marks = JSON.stringify(items);
-  if (element.dataset.marks === marks || element.contains(document.activeElement)) return;
-  element.dataset.marks = marks;
-  const open = new Set([...element.querySelectorAll("details[open]")].map((each) => each.dataset.key));
-  element.replaceChildren(...items.map((item) => make(item, open)));
-  if (!items.length) element.replaceChildren(el("li", { class: "empty" }, empty));
-}
+const list = (id, items, make, empty) =>
+  fillList(byId(id), JSON.stringify(items), (open) => items.map((item) => make(item, open)), empty);
 
 function eventItem(event, open) {
   const key = `${event.time} ${event.kind}`;
-  const lines = event.diff.split("\n").filter((line) => line && !/^(---|\+\+\+) /.test(line));
-  const style = (line) => (line.startsWith("+") ? " plus" : line.startsWith("-") ? " minus" : line.startsWith("@@") ? " hunk" : "");
   return el(
     "li", { class: `event ${event.kind}` },
     el("p", {},
       el("button", { type: "button", class: "quiet time", title: "Show this time in the charts", onclick: () => setCursor(Math.floor((event.time - shown.start) / shown.interval)) },
         new Date(event.time * 1000).toLocaleTimeString()),
       el("b", {}, EVENTS[event.kind] ?? event.kind), " ", event.text),
-    lines.length ? el("details", { "data-key": key, open: open.has(key) }, el("summary", {}, "Change of the configuration"),
-      el("pre", { class: "code diff", tabindex: 0, "aria-label": "Change of the configuration" }, lines.map((line) => el("span", { class: `line${style(line)}` }, line)))) : null,
+    event.diff ? el("details", { "data-key": key, open: open.has(key) }, el("summary", {}, "Change of the configuration"),
+      el("pre", { class: "code diff", tabindex: 0, "aria-label": "Change of the configuration" }, diffLines(event.diff.trimEnd()))) : null,
   );
 }
 
@@ -235,7 +225,7 @@ function requestItem(request, open) {
     "li", { class: "request" },
     el("details", { "data-key": key, open: open.has(key) },
       el("summary", {}, el("b", {}, seconds(request.seconds)), request.kind === "ok" ? null : el("span", { class: "kind" }, request.kind),
-        el("span", { class: "tag", "data-protocol": request.protocol }, request.protocol), el("span", { class: "muted" }, facts.filter(Boolean).join(" · ")),
+        tag(request.protocol), el("span", { class: "muted" }, facts.filter(Boolean).join(" · ")),
         el("span", { class: "phases", "aria-hidden": "true" }, phases.map(part))),
       request.error ? el("p", { class: "text" }, request.error) : null,
       request.detail ? el("p", { class: "text muted" }, request.detail) : null,

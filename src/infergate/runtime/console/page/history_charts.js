@@ -6,7 +6,7 @@ import { rate, seconds } from "./statistics.js";
 const HEIGHT = 100;
 const sumOf = (values) => values.reduce((sum, value) => sum + value, 0);
 
-/** A chart with a title, the scale, marks for events, and a line for the cursor. */
+/** Return a chart with a title, a legend, the top of the scale, and a line for the cursor. */
 function frame(title, legend, drawing, top) {
   const cursor = el("span", { class: "cursor", hidden: true });
   const element = el(
@@ -24,7 +24,7 @@ function marks(history, columns) {
   });
 }
 
-/** Bars that are stacked in the order of ``series``, which has [style, title, values]. */
+/** Return a chart of bars, stacked in the order of ``series``, whose items are [style, title, values]. */
 export function bars(title, history, series, format) {
   const columns = series[0][2].length;
   const totals = series[0][2].map((_, column) => sumOf(series.map(([, , values]) => values[column])));
@@ -44,7 +44,7 @@ export function bars(title, history, series, format) {
   return frame(title, series.map(([style, name]) => [style, name]), drawing, max > 1e-9 ? format(max) : "none");
 }
 
-/** The requests by time and latency; a darker cell has more requests. */
+/** Return a chart of the requests by time and latency, in which a darker cell has more requests. */
 export function heatMap(title, history) {
   const { bounds, latencies } = history;
   const used = bounds.map((_, bucket) => bucket).filter((bucket) => latencies.some((column) => column[bucket]));
@@ -54,7 +54,7 @@ export function heatMap(title, history) {
   const canvas = el("canvas", { class: "heat", width: Math.max(latencies.length, 1), height: rows, "aria-hidden": "true" });
   const context = canvas.getContext("2d");
   const max = Math.log1p(Math.max(1, ...latencies.flat()));
-  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--accent");
+  context.fillStyle = getComputedStyle(document.querySelector(".skip")).color; // the accent colour
   latencies.forEach((column, x) => {
     for (let bucket = low; bucket <= high; bucket += 1) {
       if (!column[bucket]) continue;
@@ -71,7 +71,7 @@ export function heatMap(title, history) {
 
 const boundText = (bounds, bucket) => (bounds[bucket] === null ? "∞" : seconds(bounds[bucket]).replace(/\.0+(?= )/, ""));
 
-/** Return the latency below which ``share`` of the requests of a column stay: the bucket's bound. */
+/** Return the upper bound of the bucket that contains the quantile ``share`` of a column's latencies. */
 export function columnQuantile(bounds, column, share) {
   const count = sumOf(column);
   let before = 0;

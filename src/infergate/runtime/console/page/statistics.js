@@ -1,4 +1,5 @@
-// Computes recent rates and latencies from the states, whose counters count since the start. Pure.
+// Computes recent rates and latencies from the states, whose counters count since the start. This
+// module has no I/O.
 
 /** The periods, in seconds, that rates and latencies cover. */
 export const RATE_SECONDS = 5;
@@ -10,7 +11,7 @@ export const keyOf = (flow) =>
 
 const total = (outcomes = {}) => Object.values(outcomes).reduce((sum, count) => sum + count, 0);
 
-/** The last states of the gateway; clear it after a restart. */
+/** The last states of the gateway. It must be cleared after the gateway was restarted. */
 export class History {
   constructor() {
     this.states = [];
@@ -35,8 +36,8 @@ export class History {
     return this.states.at(-1);
   }
 
-  /** Return the state of ``seconds`` ago, or the oldest state. Only states of the same number of
-   * workers are compared if a worker did not respond: its counters would seem to fall or to rise. */
+  /** Return the state of ``seconds`` ago, or the oldest state. If a worker did not respond, only
+   * states of the same number of workers are compared, because the sums would seem to fall or rise. */
   before(seconds) {
     const from = this.last.time - seconds - 0.5;
     return this.states.find((each) => each.time >= from && comparable(each.state.workers, this.last.state.workers));
@@ -93,7 +94,7 @@ export function sumOf(changed, matches) {
   return sum;
 }
 
-/** The same as Prometheus' histogram_quantile; null if the histogram is empty. */
+/** Return a quantile like Prometheus' histogram_quantile, or null if the histogram is empty. */
 export function quantile(buckets, share) {
   const ordered = [...buckets].map(([bound, count]) => [bound ?? Infinity, count]).sort((a, b) => a[0] - b[0]);
   const count = ordered.length ? ordered.at(-1)[1] : 0;

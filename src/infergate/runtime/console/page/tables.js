@@ -1,9 +1,7 @@
 // The Translation tab (a table of protocols) and the Errors tab.
 
-import { byId, el, setText } from "./dom.js";
+import { byId, el, fillList, PIPELINES, setText, tag } from "./dom.js";
 import { ago, changes, count, recent, rate, seconds, sumOf } from "./statistics.js";
-
-const PIPELINE_TEXTS = { forward: "passed through", translate: "translated" };
 
 export function translation(plan, history) {
   const { state } = history.last;
@@ -21,8 +19,6 @@ export function translation(plan, history) {
   );
 }
 
-const tag = (protocol) => el("span", { class: "tag", "data-protocol": protocol }, protocol);
-
 function cell(history, changed, row, column, maxCount) {
   const { state } = history.last;
   const pipelines = state.pipelines.filter((each) => each.protocol === row && each.backend_protocol === column);
@@ -38,14 +34,14 @@ function cell(history, changed, row, column, maxCount) {
   heat.style.setProperty("--heat", `${4 + (16 * Math.log1p(all)) / Math.log1p(maxCount)}%`);
   heat.append(
     el("b", {}, count(all)),
-    ...pipelines.map((each) => el("small", { class: "pipeline", "data-pipeline": each.pipeline }, PIPELINE_TEXTS[each.pipeline] + (pipelines.length > 1 ? ` ${count(each.count)}` : ""))),
+    ...pipelines.map((each) => el("small", { class: "pipeline", "data-pipeline": each.pipeline }, PIPELINES[each.pipeline] + (pipelines.length > 1 ? ` ${count(each.count)}` : ""))),
     el("small", {}, `${rate(now.rate)} now`),
     own === null || column === "builtin" ? "" : el("small", {}, `${seconds(own)} in infergate`), bar,
   );
   return heat;
 }
 
-/** Show the failures; similar ones share an entry. Open entries stay open. */
+/** Show the failures. Similar failures share an entry. */
 export function errors(history) {
   const { state } = history.last;
   const groups = new Map();
@@ -63,14 +59,10 @@ export function errors(history) {
   setText(byId("errors-note"), state.failures.length
     ? `The last ${state.failures.length} failed requests${workers}, with similar ones grouped. Search the log for a request ID to see more.`
     : "No request has failed.");
-  const list = byId("failures");
-  const open = new Set([...list.querySelectorAll("details[open]")].map((each) => each.dataset.key));
   const marks = [...groups].map(([key, group]) => `${key}${group.length}${group[0].time}`).join("\n");
   const tenSeconds = Math.floor(state.time / 10);
-  if (list.dataset.marks === `${marks}${tenSeconds}` || list.contains(document.activeElement)) return;
-  list.dataset.marks = `${marks}${tenSeconds}`;
-  list.replaceChildren(...[...groups].map(([key, group]) => failure(key, group, open.has(key), state.time)));
-  if (!groups.size) list.replaceChildren(el("li", { class: "empty" }, "No request has failed since the start."));
+  const entries = (open) => [...groups].map(([key, group]) => failure(key, group, open.has(key), state.time));
+  fillList(byId("failures"), `${marks}${tenSeconds}`, entries, "No request has failed since the start.");
 }
 
 function failure(key, group, open, now) {

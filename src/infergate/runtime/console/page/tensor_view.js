@@ -33,8 +33,8 @@ function matrixOf(tensor) {
   return [rows, columns, channels, at];
 }
 
-/** Return a picture of ``tensor``: an image for three channels, and otherwise a heat map in which
- * darker means more. Return null if it has no numbers. */
+/** Return a picture of ``tensor``: an image if it has three channels, and otherwise a heat map in which
+ * a darker pixel has a higher value. Return null if the tensor has no numbers. */
 export function picture(tensor) {
   const matrix = matrixOf(tensor);
   if (!matrix) return null;
@@ -61,7 +61,7 @@ export function picture(tensor) {
 
 const short = (value) => (Number.isInteger(value) ? String(value) : value.toPrecision(3));
 
-/** Return bars for the first row of ``tensor``, or null if it has too many or no numbers. */
+/** Return bars for the first row of ``tensor``, or null if the row has too many or no numbers. */
 export function scores(tensor) {
   const values = numbers(tensor);
   const count = tensor?.shape?.at(-1) ?? 0;

@@ -1,6 +1,6 @@
 // The graph of the Live tab: listeners, routes, backends, endpoints, and the traffic between them.
 
-import { byId, el, setText, svg } from "./dom.js";
+import { byId, el, setText, svg, tag } from "./dom.js";
 import { linkTo } from "./history.js";
 import { LATENCY_SECONDS, recent, percent, rate, seconds } from "./statistics.js";
 
@@ -34,8 +34,8 @@ export class TrafficGraph {
     this.update(visible);
   }
 
-  /** Select the part of the plan to show: items with problems first; of the others, the busiest in
-   * the order of the configuration. */
+  /** Select the part of the plan to show: first the items with problems, then the busiest of the
+   * other items in the order of the configuration. */
   select(plan, history) {
     const flows = [...history.last.flows.values()];
     const busy = new Map();
@@ -176,8 +176,8 @@ export class TrafficGraph {
   }
 
   backend(backend) {
-    const tag = el("p", { class: "sub" }, el("span", { class: "tag", "data-protocol": backend.protocol }, backend.protocol));
-    return this.node(`back:${backend.name}`, backend.name, "", [tag], { backend: backend.name });
+    const protocol = el("p", { class: "sub" }, tag(backend.protocol));
+    return this.node(`back:${backend.name}`, backend.name, "", [protocol], { backend: backend.name });
   }
 
   // ---- statistics
@@ -326,7 +326,7 @@ function problemsOf(plan, history) {
   return { routes, backends, endpoints: new Set(unhealthy.map((each) => `${each.backend} ${each.endpoint}`)) };
 }
 
-/** Return the listener of a flow: the model's own listener, else a shared listener. */
+/** Return the listener of a flow: the model's own listener, or else a shared listener. */
 function portOf(listeners, plan, flow) {
   const candidates = listeners.filter((listener) => listener.protocols.includes(flow.protocol));
   const own = candidates.find((listener) => listener.model && listener.model === flow.route);

@@ -1,7 +1,7 @@
 // The Try it tab: sends a request in any protocol and shows the messages on both sides.
 
 import { post } from "./api.js";
-import { byId, el, setText } from "./dom.js";
+import { byId, el, PIPELINES, setText, tag } from "./dom.js";
 import { DrawingPad, MAX_SIZE, MIN_SIZE } from "./drawing_pad.js";
 import { bytes, seconds } from "./statistics.js";
 import { picture, scores } from "./tensor_view.js";
@@ -20,13 +20,12 @@ export function init() {
   });
   byId("example").addEventListener("click", example);
   byId("try-operation").addEventListener("change", updateFields);
-  for (const radio of document.querySelectorAll("input[name=how]")) {
-    radio.addEventListener("change", () => { byId("outcome").dataset.how = radio.value; });
+  for (const [name, id] of [["how", "outcome"], ["how-all", "all-outcome"]]) {
+    byId(id).dataset.how = "decoded";
+    for (const radio of document.querySelectorAll(`input[name=${name}]`)) {
+      radio.addEventListener("change", () => { byId(id).dataset.how = radio.value; });
+    }
   }
-  for (const radio of document.querySelectorAll("input[name=how-all]")) {
-    radio.addEventListener("change", () => { byId("all-outcome").dataset.how = radio.value; });
-  }
-  for (const id of ["outcome", "all-outcome"]) byId(id).dataset.how = "decoded";
   byId("send-all").addEventListener("click", sendAll);
   byId("write-code").addEventListener("click", writeCode);
   byId("code-client").addEventListener("change", showCode);
@@ -56,7 +55,7 @@ function showPad() {
 
 const planeOf = (input) => input.shape.filter((size) => size !== 1);
 
-/** Return the only input of the form, without its data, if the pad can draw it, or null. */
+/** Return the form's input without its data if it is the only input and the pad can draw it, or null. */
 function drawableInput() {
   let inputs;
   try {
@@ -249,7 +248,7 @@ const exchangeViews = (exchange, protocol) => [
   exchange.answer ? messageView(exchange.answer, protocol, `${exchange.backend} → infergate, after ${seconds(exchange.seconds)}`) : el("p", { class: "empty" }, exchange.error),
 ];
 
-/** Show the inputs as pictures and the outputs as bars, or else as pictures. */
+/** Show the inputs as pictures, and the outputs as bars if possible, or otherwise as pictures. */
 function showViews(result) {
   let inputs = [];
   let outputs = [];
@@ -262,9 +261,6 @@ function showViews(result) {
   const views = [...inputs.map(picture), ...outputs.map((tensor) => scores(tensor) ?? picture(tensor))].filter(Boolean).slice(0, 8);
   byId("try-views").replaceChildren(...views);
 }
-
-const PIPELINES = { forward: "passed through", translate: "translated" };
-const tag = (protocol) => el("span", { class: "tag", "data-protocol": protocol }, protocol);
 
 function messageView(message, protocol, direction) {
   const headers = message.headers.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]);
