@@ -1,4 +1,6 @@
-"""Builds backends from a configuration, for the gateway and for the migration commands.
+"""Builds backends, plug-ins and transforms from a configuration, for the gateway and for the
+migration commands.
 
-``backends`` is the entry point; ``engines`` selects the transports, and ``endpoint_settings``
-converts the endpoint options."""
+``backends`` builds the backends of remote servers: ``engines`` selects the transports, and
+``endpoint_settings`` converts the endpoint options. ``plugins`` creates plug-ins, and
+``transforms`` builds the layers that transform tensors."""

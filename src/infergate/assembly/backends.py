@@ -1,4 +1,4 @@
-"""Builds the backend of remote servers that a configuration describes."""
+"""Builds the backends of remote servers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
     tracer: Tracer | None = None,
     make: Callable[..., RemoteBackend[Any, Any]] = RemoteBackend,
 ) -> RemoteBackend[Any, Any]:
-    """Build the backend ``name`` of ``gateway_config``, whose protocol must have a codec. This
-    needs a running event loop. ``make`` has the parameters of ``RemoteBackend``."""
+    """Return the backend ``name`` of ``gateway_config``, whose protocol must have a codec. An event
+    loop must be running. ``make`` has the parameters of ``RemoteBackend``."""
     config = gateway_config.backends[name]
     plugin = plugins()[config.protocol]
     if config.connect_time is not None:

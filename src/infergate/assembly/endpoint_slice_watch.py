@@ -26,8 +26,8 @@ _MAX_EVENT_BYTES: Final = 2 * MIB
 """Maximum size of an event, which holds one slice. etcd stores at most 1.5 MiB per object."""
 _MAX_NAMESPACE: Final = 63
 _watches: Final[WeakValueDictionary[Hashable, EndpointSliceWatch]] = WeakValueDictionary()
-"""The latest watch of each service. After a reload, the new watch of the service continues from it.
-Watches of rejected configurations are never in use."""
+"""The latest watch of each service. After a reload, the new watch of the service continues from the
+latest watch. A watch is added when it starts, so a rejected configuration adds no watch."""
 
 
 def make_watch(name: str, config: BackendConfig, limits: Limits) -> EndpointSliceWatch | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from infergate.core.limits import Limits
 from infergate.core.tls_settings import ClientTls
@@ -29,9 +29,9 @@ authorities."""
 
 class Engine(NamedTuple):
     """The factories of one engine. ``bind_grpc`` binds an address on which several processes can
-    listen. A gRPC server that is listening cannot change the limits named in ``fixed_grpc_limits``,
-    and can change its TLS files and server names only if ``can_change_grpc_tls`` is set.
-    ``make_loop`` creates the engine's event loop; None means asyncio's default loop."""
+    listen. A listening gRPC server cannot change the limits named in ``fixed_grpc_limits``, and can
+    change its TLS files and server names only if ``can_change_grpc_tls`` is set. ``make_loop``
+    creates the engine's event loop; None means asyncio's default loop."""
 
     make_http_server: MakeHttpServer
     make_grpc_server: MakeGrpcServer
@@ -87,9 +87,6 @@ def _compat_engine() -> Engine:
     )
 
 
-_ENGINES: Final[Mapping[str, Callable[[], Engine]]] = {"own": _own_engine, "compat": _compat_engine}
-
-
 def load_engine(name: str) -> Engine:
-    """Return the engine that the configuration names."""
-    return _ENGINES[name]()
+    """Return the engine ``own`` or ``compat``."""
+    return _compat_engine() if name == "compat" else _own_engine()

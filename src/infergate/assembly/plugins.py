@@ -1,5 +1,5 @@
 """Creates the plug-ins that a configuration names. Every function blocks while plug-ins are
-imported and created. Once the gateway is serving, call these functions in a thread."""
+imported and created. A gateway that is serving calls these functions in a thread."""
 
 from __future__ import annotations
 

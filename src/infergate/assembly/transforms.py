@@ -30,9 +30,9 @@ def make_transform_layer(
     offload: Offload | None,
     runner_of: RunnerOf = _create_runner,
 ) -> RouteLayer | None:
-    """Return the layer for the transforms of ``route``, or None if it has none. ``offload`` runs
-    long steps. ``runner_of`` returns the plug-in of a step; by default, a new plug-in is created.
-    Raises PluginError."""
+    """Return the layer for the transforms of ``route``, or None without transforms. ``offload``
+    runs long steps. ``runner_of`` returns the plug-in of a step; by default, a new plug-in is
+    created. Raises PluginError."""
     if route.transforms is None:
         return None
     # These modules delay the start, so they are imported only if they are needed.
@@ -40,7 +40,7 @@ def make_transform_layer(
     from infergate.gateway.transformed_route import TransformLayer  # noqa: PLC0415
 
     def make_plugin(step: PluginStepConfig) -> Step:
-        from infergate.plugin_host.transform_step import PluginStep  # noqa: PLC0415 - as above
+        from infergate.plugin_host.transform_step import PluginStep  # noqa: PLC0415 - if needed
 
         return PluginStep(runner=runner_of(step), timeout=step.timeout, limits=limits)
 

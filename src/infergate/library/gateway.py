@@ -98,7 +98,7 @@ class Gateway:
         running = self._running = self._assemble(self._config)
         try:
             await running.start()
-        except OSError:  # close everything
+        except OSError:  # ``running`` has closed everything
             self._running = None
             raise
         except BaseException:
@@ -120,11 +120,12 @@ class Gateway:
             await running.stop(running.config.drain.timeout if grace is None else grace)
 
     async def reload(self, config: Config | Mapping[str, Any] | None = None) -> None:
-        """Replace the configuration. Listeners that it keeps stay open, and requests in progress
-        finish under the old configuration. Without ``config``, read the file again.
+        """Replace the configuration. Listeners that both configurations have stay open, and
+        requests in progress finish under the old configuration. Without ``config``, read the file
+        again.
 
         Raises ConfigError if the configuration is invalid, and ConfigRejectedError if it cannot
-        replace the active one. The active configuration then stays in effect."""
+        replace the active configuration, which then stays in effect."""
         new = await asyncio.to_thread(self._read, config)
         await self._require_running().reload(new)
 
@@ -164,7 +165,7 @@ class Gateway:
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> AsyncGenerator[InferResponse, None]:
         """Yield all responses to ``request``, each of them on demand. Closing the generator cancels
-        the stream. The route's timeout applies to each response, and ``timeout`` to the whole
+        the stream. The route's timeout applies to each response, and ``timeout`` to the complete
         stream. Raises TypeError like ``infer``."""
         check_types(request)
         responses = self._require_running().in_process.stream(request, timeout, headers)
@@ -203,8 +204,8 @@ class Gateway:
     # ---- overridden by the subclass of ``infergate serve``, which owns the process
 
     def _adapt_config(self, config: Config) -> Config:
-        """Check ``config``, and return it without the settings that affect the whole process,
-        because the process belongs to the caller. Raises ConfigError."""
+        """Check ``config``, and return it without the settings that affect the process, because the
+        process belongs to the caller. Raises ConfigError."""
         check_config(config, needs_listener=False)
         changes: dict[str, Any] = {"workers": 1}
         if not self._has_access_log:

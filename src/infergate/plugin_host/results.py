@@ -37,22 +37,24 @@ def check_metadata(metadata: Any) -> ModelMetadata:
     if not isinstance(metadata.name, str) or not metadata.name:
         raise InvalidResultError("metadata has no model name")
     versions = metadata.versions
-    if not isinstance(versions, tuple) or not all(isinstance(each, str) for each in versions):
+    if not _is_tuple_of(str, versions):
         raise InvalidResultError("metadata.versions is not a tuple of texts")
     batch = metadata.max_batch_size
     if batch is not None and (type(batch) is not int or batch < 0):
         raise InvalidResultError(f"metadata.max_batch_size is {batch!r}; expected 0 or more")
     for side in ("inputs", "outputs"):
         tensors = getattr(metadata, side)
-        if not isinstance(tensors, tuple) or not all(
-            isinstance(t, TensorMetadata) for t in tensors
-        ):
+        if not _is_tuple_of(TensorMetadata, tensors):
             raise InvalidResultError(f"metadata.{side} is not a tuple of TensorMetadata")
         for tensor in tensors:
             check_tensor_metadata(tensor)
         if len({tensor.name for tensor in tensors}) < len(tensors):
             raise InvalidResultError(f"metadata.{side} has a name twice")
-    return replace(metadata, versions=metadata.versions or ("1",))
+    return replace(metadata, versions=versions or ("1",))
+
+
+def _is_tuple_of(expected: type, value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, expected) for each in value)
 
 
 def check_tensor_metadata(tensor: TensorMetadata) -> None:
@@ -154,7 +156,8 @@ def check_response(
 
 
 def check_request(changed: InferRequest, request: InferRequest, limits: Limits) -> InferRequest:
-    """Check the request into which a hook changed ``request``. Raises InvalidResultError."""
+    """Return ``changed``, the request with which a hook replaces ``request``. Raises
+    InvalidResultError."""
     for name in ("model", "version", "id"):
         if getattr(changed, name) != getattr(request, name):
             raise InvalidResultError(f"a hook cannot change the {name} of a request")
@@ -167,8 +170,8 @@ def check_request(changed: InferRequest, request: InferRequest, limits: Limits) 
 
 
 def _check_requested_outputs(outputs: Any) -> None:
-    if not isinstance(outputs, tuple) or not all(
-        isinstance(each, RequestedOutput) and isinstance(each.name, str) for each in outputs
+    if not _is_tuple_of(RequestedOutput, outputs) or not all(
+        isinstance(each.name, str) for each in outputs
     ):
         raise InvalidResultError("the requested outputs are not a tuple of RequestedOutput")
     for each in outputs:
@@ -188,7 +191,7 @@ def check_parameters(parameters: Any, label: str) -> None:
 def check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tensor]) -> None:
     """Check that ``tensors`` is a tuple of valid tensors within ``limits``. ``side`` names the
     tuple in errors. Tensors in ``known`` are not checked again. Raises InvalidResultError."""
-    if not isinstance(tensors, tuple) or not all(isinstance(each, Tensor) for each in tensors):
+    if not _is_tuple_of(Tensor, tensors):
         raise InvalidResultError(f"{side} is not a tuple of Tensor")
     if len(tensors) > limits.tensors:
         raise InvalidResultError(f"{len(tensors)} {side}; the limit is {limits.tensors}")

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from infergate.core.counters import PluginCounters
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.log_events import PLUGIN_FAILED, PLUGIN_HANGS
+from infergate.core.log_events import PLUGIN_FAILED, PLUGIN_HANGS, LogEvent
 from infergate.core.memory import (
     MIN_ACCOUNTED_BYTES,
     UNLIMITED,
@@ -53,7 +53,7 @@ class PluginCallError(GatewayError):
 
 
 class FailureKinds(NamedTuple):
-    """How failures of a plug-in are reported to clients."""
+    """The kinds and the origin of errors that clients receive when a plug-in fails."""
 
     error: Kind
     """The plug-in raised an exception, or refuses calls."""
@@ -88,8 +88,9 @@ def _nothing() -> None:
 
 
 class PluginRunner:
-    """Runs the calls of ``plugin``. ``label`` names the plug-in in errors and logs, as in ``hook
-    'guard'``. The methods are called on the gateway's event loop, except ``start``."""
+    """Runs the calls of ``plugin``. ``label`` names the plug-in in errors and logs, for example
+    ``hook 'guard'``. ``start`` and ``discard`` block the calling thread; all other methods are
+    called on the gateway's event loop."""
 
     def __init__(
         self, plugin: Plugin, label: str, counters: PluginCounters, kinds: FailureKinds
@@ -111,8 +112,8 @@ class PluginRunner:
         return time.monotonic() - self._stuck_since > HANGING_GRACE
 
     def start(self, seconds: float) -> None:
-        """Call the plug-in's ``start``, and block until it has ended. Raises the exception of
-        ``start``, or TimeoutError."""
+        """Call the plug-in's ``start``. Raises the exception of ``start``, or TimeoutError after
+        ``seconds``."""
         if type(self.plugin).start is not Plugin.start:
             loop = self._loop()
             asyncio.run_coroutine_threadsafe(self.plugin.start(), loop).result(seconds)
@@ -127,11 +128,11 @@ class PluginRunner:
         self.stop_threads()
 
     def discard(self) -> None:
-        """Close a plug-in that was never used. Blocks the calling thread. Never raises."""
+        """Close a plug-in that was never used. Never raises."""
 
         async def close() -> None:
             closing: Any = self.plugin.close()
-            if inspect.isawaitable(closing):  # as in ``run``, the method may be a plain one
+            if inspect.isawaitable(closing):  # a plug-in may define a plain method
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await closing
 
@@ -167,9 +168,9 @@ class PluginRunner:
     ) -> Any:
         """Return the result of ``step``, which must end within ``seconds``.
 
-        ``on_end`` is called when the step has ended, even if it was abandoned before. Until then,
-        ``held_bytes`` of ``memory`` stay charged. Raises PluginCallError, or the GatewayError that
-        the step raises."""
+        ``on_end`` is called when the step has ended, even if the step was abandoned before. Until
+        then, ``held_bytes`` of ``memory`` stay charged. Raises PluginCallError, or the GatewayError
+        that the step raises."""
         if self.is_stuck:
             on_end()
             self.counters.calls["refused"] += 1
@@ -193,7 +194,7 @@ class PluginRunner:
             self._abandon(call, memory, held_bytes)
             self.counters.calls["timeout"] += 1
             text = f"{self.label} did not respond within {seconds:.3g} seconds"
-            self._log_hanging(f"{text}; {self._hanging} of its calls hang")
+            self.log_failure(f"{text}; {self._hanging} of its calls hang", event=PLUGIN_HANGS)
             raise self._failure(Kind.TIMEOUT, text) from None
         except asyncio.CancelledError:
             self._abandon(call, memory, held_bytes)
@@ -249,7 +250,10 @@ class PluginRunner:
             return outcome.value
         if isinstance(error, GatewayError) and _is_valid(error):
             self.counters.calls["rejected"] += 1
-            raise _with_origin(error, self._kinds.origin)
+            # A plug-in may raise one instance repeatedly, which would extend its traceback.
+            rejection = error.reworded(error.public)
+            rejection.origin = self._kinds.origin
+            raise rejection
         if isinstance(error, InvalidResultError):
             self.counters.calls["invalid"] += 1
             text = f"{self.label} returned an invalid result: {error}"
@@ -265,28 +269,21 @@ class PluginRunner:
     def _failure(self, kind: Kind, public: str, detail: str = "") -> PluginCallError:
         return PluginCallError(kind, public, origin=self._kinds.origin, detail=detail)
 
-    def log_failure(self, text: str, error: BaseException | None = None) -> None:
-        """Log ``text``, unless a failure was logged shortly before."""
-        if (more := self._unlogged_text()) is not None:
-            _log.error("%s%s", text, more, exc_info=error, extra=PLUGIN_FAILED)
-
-    def _log_exit(self, error: BaseException) -> None:
-        self.log_failure(f"{self.label} tried to end its thread: {describe_exception(error)}")
-
-    def _log_hanging(self, text: str) -> None:
-        if (more := self._unlogged_text()) is not None:
-            _log.error("%s%s", text, more, extra=PLUGIN_HANGS)
-
-    def _unlogged_text(self) -> str | None:
-        """Return a note about the failures that were not logged, or None if it is too early to log
-        again."""
+    def log_failure(
+        self, text: str, error: BaseException | None = None, event: LogEvent = PLUGIN_FAILED
+    ) -> None:
+        """Log ``text`` if no failure was logged shortly before. The next line reports the number of
+        failures that were not logged."""
         now = time.monotonic()
         if now < self._next_log:
             self._unlogged += 1
-            return None
+            return
         more = f" ({self._unlogged} failures were not logged)" if self._unlogged else ""
         self._next_log, self._unlogged = now + _LOG_SECONDS, 0
-        return more
+        _log.error("%s%s", text, more, exc_info=error, extra=event)
+
+    def _log_exit(self, error: BaseException) -> None:
+        self.log_failure(f"{self.label} tried to end its thread: {describe_exception(error)}")
 
     # ---- in the plug-in's threads
 
@@ -306,7 +303,7 @@ class PluginRunner:
     async def _run_task(self, call: _Call, step: Callable[[], Awaitable[Any]]) -> None:
         try:
             outcome = _Outcome(await step(), None)
-        except BaseException as error:  # noqa: BLE001 - as above, including cancellation
+        except BaseException as error:  # noqa: BLE001 - a plug-in may raise anything
             outcome = _Outcome(None, error)
         call.task = None
         self._complete(call, outcome)
@@ -323,11 +320,3 @@ class PluginRunner:
 
 def _is_valid(error: GatewayError) -> bool:
     return isinstance(error.kind, Kind) and isinstance(error.public, str)
-
-
-def _with_origin(error: GatewayError, origin: Origin) -> GatewayError:
-    """Return a copy of ``error`` with ``origin``. A plug-in may raise one instance repeatedly, and
-    each raise would extend its traceback."""
-    copied = error.reworded(error.public)
-    copied.origin = origin
-    return copied

@@ -65,9 +65,9 @@ class LoopThread:
 
 
 class JobThreads:
-    """Runs jobs in threads. A thread is started when all others are busy, and reused afterwards.
-    The caller limits the number of jobs. Jobs must not raise exceptions. ``submit`` and ``stop``
-    must be called from the same thread."""
+    """Runs jobs in threads. A thread is started when all other threads are busy, and is reused
+    later. The caller limits the number of jobs. Jobs must not raise exceptions. ``submit`` and
+    ``stop`` must be called from the same thread."""
 
     def __init__(self, name: str) -> None:
         self._name: Final = name

@@ -43,7 +43,6 @@ class PluginStep(AsyncStep):
 
     @property
     def transform(self) -> TensorTransform:
-        """The plug-in."""
         assert isinstance(self.runner.plugin, TensorTransform)
         return self.runner.plugin
 

@@ -1,9 +1,10 @@
-"""The interfaces of plug-ins, and the types that they use. Plug-ins import nothing else.
+"""The interfaces of plug-ins, and the types that the interfaces use. A plug-in imports no other
+module of infergate. Each kind of plug-in has a group of entry points:
 
-- ``PythonModel``: a model that runs in the gateway's process (entry point ``infergate.backends``)
+- ``PythonModel``: a model that runs in the gateway's process (``infergate.backends``)
 - ``RequestHook``: code before and after the inferences of a route (``infergate.hooks``)
 - ``TensorTransform``: a transform of tensors and metadata (``infergate.transforms``)
-- ``CodecPlugin``: a protocol (``infergate.codecs``); ``infergate.codecs.base`` has its interfaces
+- ``CodecPlugin``: a protocol (``infergate.codecs``)
 
 The names in ``__all__`` follow semantic versioning under ``API_VERSION``: a change that breaks
 plug-ins raises the first number, and an addition raises the second number. docs/plugins.md
@@ -24,13 +25,7 @@ from infergate.codecs.base import (
 )
 from infergate.codecs.http_status import STATUS_BY_KIND, kind_of_status
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import (
-    GatewayError,
-    Kind,
-    backend_failure,
-    bad_request,
-    error_headers,
-)
+from infergate.core.errors import GatewayError, Kind, backend_failure, bad_request, error_headers
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import (
     HealthStatus,

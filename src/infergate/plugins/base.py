@@ -16,7 +16,7 @@ class Plugin:
 
     Asynchronous methods run on an event loop that belongs to the instance and has its own thread,
     so that a blocked plug-in does not block the gateway. The loop is running when ``start`` is
-    called, but the constructor runs outside of it.
+    called, but the constructor does not run on it.
     """
 
     options_type: ClassVar[type | None] = None
@@ -57,4 +57,4 @@ class PluginCall:
     is_stream: bool = False
     """Whether the client may receive several responses."""
     state: dict[str, Any] = field(default_factory=dict)
-    """Values that a hook keeps from ``before`` to ``after``. Each hook has its own."""
+    """Values that a hook keeps from ``before`` to ``after``. Each hook has its own dictionary."""

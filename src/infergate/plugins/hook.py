@@ -16,9 +16,7 @@ class RequestHook(Plugin):
     """
 
     async def before(
-        self,
-        request: InferRequest,
-        call: PluginCall,
+        self, request: InferRequest, call: PluginCall
     ) -> InferRequest | InferResponse | None:
         """Return None to leave ``request`` unchanged, another request for the same model to replace
         it, or a response to send without calling the model."""
@@ -26,10 +24,7 @@ class RequestHook(Plugin):
         return None
 
     async def after(
-        self,
-        request: InferRequest,
-        response: InferResponse,
-        call: PluginCall,
+        self, request: InferRequest, response: InferResponse, call: PluginCall
     ) -> InferResponse | None:
         """Return None to leave ``response`` unchanged, or another response to replace it.
 

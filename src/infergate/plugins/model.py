@@ -28,8 +28,9 @@ class PythonModel(Plugin, abc.ABC):
     @property
     @abc.abstractmethod
     def metadata(self) -> ModelMetadata:
-        """The model's name, inputs and outputs. It is read once, when the model is created. If
-        ``max_batch_size`` is above 0, the first dimension of every shape is the batch, -1."""
+        """The model's name, inputs and outputs. The gateway reads this property once, when it
+        creates the model. If ``max_batch_size`` is above 0, the first dimension of every shape is
+        the batch, -1."""
 
     @abc.abstractmethod
     def infer(
@@ -44,9 +45,9 @@ class PythonModel(Plugin, abc.ABC):
     def stream(
         self, request: InferRequest, call: PluginCall
     ) -> AsyncIterator[ModelResult] | Iterator[ModelResult] | None:
-        """Yield all responses to ``request``, as a generator or an asynchronous generator. By
-        default, it returns None, and the result of ``infer`` is the only response. Each response
-        has its own timeout."""
+        """Yield all responses to ``request``, as a generator or an asynchronous generator. Each
+        response has its own timeout. By default, this method returns None, and the result of
+        ``infer`` is the only response."""
         del request, call
         return None
 

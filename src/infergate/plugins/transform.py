@@ -11,7 +11,7 @@ from infergate.plugins.base import Plugin
 
 
 class TensorTransform(Plugin, abc.ABC):
-    """A step of a route's ``transforms``. It replaces the tensors that it ``reads`` with the
+    """A step of a route's ``transforms``. The step replaces the tensors that it ``reads`` with the
     tensors that it ``writes``: inputs on their way to the backend, or outputs on their way to the
     client.
 
@@ -28,7 +28,7 @@ class TensorTransform(Plugin, abc.ABC):
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The names of the tensors that replace them. By default, the names do not change."""
+        """The names of the new tensors. By default, the names do not change."""
         return self.reads
 
     @abc.abstractmethod
@@ -37,11 +37,11 @@ class TensorTransform(Plugin, abc.ABC):
         a thread, and several threads may run it at the same time."""
 
     def forward_metadata(self, *tensors: TensorMetadata) -> Sequence[TensorMetadata]:
-        """Return the metadata of ``writes`` for the tensors of ``reads``. Called for steps of
-        outputs. By default, datatypes and shapes do not change."""
+        """Return the metadata of ``writes`` for the tensors of ``reads``. The gateway calls this
+        method for steps of outputs. By default, datatypes and shapes do not change."""
         return tensors
 
     def backward_metadata(self, *tensors: TensorMetadata) -> Sequence[TensorMetadata]:
-        """Return the metadata of ``reads`` for the tensors of ``writes``. Called for steps of
-        inputs. By default, datatypes and shapes do not change."""
+        """Return the metadata of ``reads`` for the tensors of ``writes``. The gateway calls this
+        method for steps of inputs. By default, datatypes and shapes do not change."""
         return tensors
