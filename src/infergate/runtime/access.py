@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -23,13 +23,7 @@ from infergate.access.credentials import read_credential
 from infergate.access.keys import ApiKeys, parse_file
 from infergate.access.rate_limits import Rate, RateBuckets, RateLimit, RateLimits
 from infergate.access.rejection import AccessRejected
-from infergate.access.rules import (
-    KEY_PREFIX,
-    AccessRule,
-    AccessRules,
-    ClientShare,
-    RulePermit,
-)
+from infergate.access.rules import KEY_PREFIX, AccessRule, AccessRules, ClientShare, RulePermit
 from infergate.access.watched_file import WatchedFile
 from infergate.assembly.engines import load_engine
 from infergate.config import compile as compiled
@@ -43,6 +37,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.audit import log_denied
 from infergate.observe.metrics import Metrics
+from infergate.runtime.admin import text_response
 from infergate.runtime.running import GatewayParts
 from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.base import HttpApp, HttpUpstream
@@ -72,9 +67,9 @@ def make_authorizer(
 ) -> Authorizer:
     """Return the authorizer of ``config``, which must have an ``access`` section.
 
-    The authorizer of ``previous`` is reused if none of its settings has changed. It continues to
-    use the old routes until ``GatewayParts.activate``. A new authorizer keeps the in-memory
-    counters if the rate limits are unchanged."""
+    The authorizer of ``previous`` is reused if none of its settings has changed, and uses the old
+    routes until ``GatewayParts.activate``. A new authorizer keeps the in-memory counters if the
+    rate limits are unchanged."""
     access, metrics = config.access, group.metrics
     assert access is not None
     buckets: RateBuckets | None = None
@@ -258,26 +253,27 @@ def authorize_admin(app: HttpApp, config: Config, metrics: Metrics) -> HttpApp:
     return _AuthorizedAdmin(app, ApiKeys([entry.key for entry in listener.keys]), metrics)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _AuthorizedAdmin:
     """An HttpApp that requires a key for changes, and logs each attempted change to
     ``infergate.audit``."""
 
-    def __init__(self, app: HttpApp, keys: ApiKeys, metrics: Metrics) -> None:
-        self._app: Final = app
-        self._keys: Final = keys
-        self._metrics: Final = metrics
+    app: HttpApp
+    keys: ApiKeys
+    metrics: Metrics
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Pass reads on directly, and requests with other methods only with a valid key."""
+        """Pass GET and HEAD requests to the app, and other requests only with a valid key."""
         if wire.method in _READ_METHODS:
-            return await self._app.respond(wire, context)
+            return await self.app.respond(wire, context)
         try:
             context.permit = self._authenticate(context)
         except AccessRejected as rejection:
-            self._metrics.access_refused.labels(rejection.reason.value).inc()
-            response = _unauthorized(rejection.error)
+            self.metrics.access_refused.labels(rejection.reason.value).inc()
+            error = rejection.error
+            response = text_response(401, error.public, error_headers(error))
         else:
-            response = await self._app.respond(wire, context)
+            response = await self.app.respond(wire, context)
         fields = {
             "method": wire.method[:20],
             "path": wire.path[:_MAX_LOGGED_PATH],
@@ -296,7 +292,7 @@ class _AuthorizedAdmin:
         credential = read_credential(context.headers)
         if credential is None:
             raise rejections.no_credentials()
-        name = self._keys.find_owner(credential.secret)
+        name = self.keys.find_owner(credential.secret)
         if name is None:
             raise rejections.unknown_key()
         return RulePermit(KEY_PREFIX + name, ())
@@ -304,9 +300,4 @@ class _AuthorizedAdmin:
     def refuse(
         self, error: GatewayError, wire: HttpRequest, context: RequestContext
     ) -> HttpResponse:
-        return self._app.refuse(error, wire, context)
-
-
-def _unauthorized(error: GatewayError) -> HttpResponse:
-    headers = {"content-type": "text/plain; charset=utf-8", **error_headers(error)}
-    return HttpResponse(401, headers, [f"{error.public}\n".encode()])
+        return self.app.refuse(error, wire, context)

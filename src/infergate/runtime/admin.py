@@ -1,11 +1,12 @@
-"""The HTTP application of the admin listener: metrics, health, the active configuration and the
-console. It is never served on data ports."""
+"""The HTTP application of the admin listener: metrics, health, the active configuration, reloads,
+and further applications such as the console. Data ports never serve it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -14,14 +15,15 @@ import orjson
 from infergate import __version__
 from infergate.core.errors import GatewayError, Kind, retry_after_headers
 from infergate.core.log_events import AUDIT, with_fields
-from infergate.core.records import EMPTY_MAPPING
 from infergate.core.request_context import RequestContext
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.wire import NO_HEADERS, HttpRequest, HttpResponse
 from infergate.observe.exposition import Exposition
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console import browser_checks
 
-_TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
+TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
+"""The headers of responses that are plain text."""
+CONSOLE: Final = "/console"
 _JSON: Final = {"content-type": "application/json"}
 _RELOAD: Final = "/reload"
 _STATUSES: Final = {
@@ -30,122 +32,92 @@ _STATUSES: Final = {
     Kind.INTERNAL: 500,
     Kind.OVERLOADED: 503,
 }
-_CONSOLE: Final = "/console"
-_RECORDING: Final = "/recording"
 _PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
 _HOST_CHECKED_PATHS: Final = frozenset({"/", "/config"})
 """Paths that expose the configuration. Requests for these paths must have a trusted name in the
-Host header. Requests for other paths, such as those from scrapers and probes, may have any name."""
+Host header. Requests for other paths, for example from scrapers, may have any name."""
 _audit = logging.getLogger("infergate.audit")
 
 
 class SubtreeApp(Protocol):
-    """An application that serves a path, or all paths below a prefix."""
+    """An application that serves a path of the admin listener and the paths below it."""
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse: ...
 
 
-NO_APPS: Final[Mapping[str, SubtreeApp]] = EMPTY_MAPPING
-
-
+@dataclass(frozen=True, slots=True, eq=False)
 class AdminApp:
     """Serves ``/metrics``, ``/healthz`` (liveness), ``/readyz`` (readiness), ``/config`` (the
-    active configuration), ``/console`` and, if enabled, POST ``/reload``."""
+    active configuration), the paths of other applications and, if enabled, POST ``/reload``.
 
-    def __init__(  # noqa: PLR0913 - dependency injection
-        self,
-        scrape: Callable[[str], Awaitable[Exposition]],
-        check_ready: Callable[[], Awaitable[bool]],
-        history: ConfigHistory,
-        *,
-        allows_reload: bool = False,
-        count_limit: Callable[[str], None] = lambda _: None,
-        make_console: Callable[[], SubtreeApp] | None = None,
-        recording: SubtreeApp | None = None,
-        hosts: Collection[str] = (),
-        apps: Mapping[str, SubtreeApp] = NO_APPS,
-    ) -> None:
-        """``count_limit`` is called with the name of the limit that a request exceeded.
-        ``make_console`` builds the console on its first request, to save memory. ``recording``
-        serves the paths from ``/recording``, or is None. ``hosts`` are the trusted names in the
-        Host header, in addition to IP addresses and local names. ``apps`` serve further paths."""
-        self._scrape: Final = scrape
-        self._check_ready: Final = check_ready
-        self._history: Final = history
-        self._allows_reload: Final = allows_reload
-        self._count_limit: Final = count_limit
-        self._make_console: Final = make_console
-        self._console: SubtreeApp | None = None
-        self._recording: Final = recording
-        self._hosts: Final = hosts
-        self._apps: Final = apps
-        console_path = (_CONSOLE,) if make_console else ()
-        recording_path = (_RECORDING,) if recording else ()
-        self._paths: Final = (*_PATHS, *apps, *recording_path, *console_path)
+    ``count_limit`` is called with the name of the limit that a request exceeded. ``hosts`` are the
+    trusted names in the Host header, in addition to IP addresses and local names. ``apps`` returns
+    the application of each further path and of the paths below it."""
+
+    scrape: Callable[[str], Awaitable[Exposition]]
+    check_ready: Callable[[], Awaitable[bool]]
+    history: ConfigHistory
+    _: KW_ONLY
+    allows_reload: bool = False
+    count_limit: Callable[[str], None] = lambda _: None
+    hosts: Collection[str] = ()
+    apps: Mapping[str, Callable[[], SubtreeApp]] = field(default_factory=dict)
+
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        return (*_PATHS, *self.apps)
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         if wire.path == _RELOAD:
             return await self._respond_reload(wire, context)
-        if (app := self._apps.get(wire.path)) is not None:
-            return await app.respond(wire, context)
-        if self._make_console is not None and _is_below(_CONSOLE, wire.path):
-            if self._console is None:
-                self._console = self._make_console()
-            return await self._console.respond(wire, context)
-        if self._recording is not None and _is_below(_RECORDING, wire.path):
-            return await self._recording.respond(wire, context)
+        for path, app in self.apps.items():
+            if wire.path == path or wire.path.startswith(f"{path}/"):
+                return await app().respond(wire, context)
         if wire.method not in {"GET", "HEAD"}:
-            return _not_allowed("GET, HEAD")
+            return not_allowed("GET", "HEAD")
         return await self._respond_read(wire)
 
     async def _respond_read(self, wire: HttpRequest) -> HttpResponse:
         if wire.path in _HOST_CHECKED_PATHS and (
-            rejected := browser_checks.reject_untrusted_host(wire, self._hosts, _TEXT)
+            rejected := browser_checks.reject_untrusted_host(wire, self.hosts, TEXT)
         ):
             return rejected
         match wire.path:
             case "/metrics":
-                exposition = await self._scrape(wire.headers.get("accept", ""))
+                exposition = await self.scrape(wire.headers.get("accept", ""))
                 return await _exposition_response(exposition, whole=wire.method == "HEAD")
             case "/healthz":
-                return HttpResponse(200, _TEXT, [b"ok\n"])
+                return text_response(200, "ok")
             case "/readyz":
-                if await self._check_ready():
-                    return HttpResponse(200, _TEXT, [b"ready\n"])
-                return HttpResponse(503, _TEXT, [b"not ready\n"])
+                if await self.check_ready():
+                    return text_response(200, "ready")
+                return text_response(503, "not ready")
             case "/config":
-                return _json_response(200, self._history.as_json())
-            case "/" if self._make_console is not None and _accepts_html(wire.headers):
-                return HttpResponse(303, {"location": f"{_CONSOLE[1:]}/"})
+                return json_response(self.history.as_json())
+            case "/" if CONSOLE in self.apps and "text/html" in wire.headers.get("accept", ""):
+                return HttpResponse(303, {"location": f"{CONSOLE[1:]}/"})
             case "/":
-                return _json_response(200, self._index())
+                index = {"name": "infergate", "version": __version__, "paths": self._paths}
+                return json_response(index | {"config": self.history.as_json()})
             case _:
                 *leading, last = self._paths
-                not_found = f"not found; the paths are {', '.join(leading)} and {last}\n"
-                return HttpResponse(404, _TEXT, [not_found.encode()])
-
-    def _index(self) -> dict[str, Any]:
-        return {
-            "name": "infergate",
-            "version": __version__,
-            "paths": self._paths,
-            "config": self._history.as_json(),
-        }
+                return text_response(
+                    404, f"not found; the paths are {', '.join(leading)} and {last}"
+                )
 
     async def _respond_reload(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
         """Reload the configuration. Like Prometheus, respond with 403 if reloads are disabled, and
         with 500 if the configuration was rejected."""
         if wire.method != "POST":
-            return _not_allowed("POST")
-        reload = self._history.reload
-        if not self._allows_reload or reload is None:
-            disabled = b"POST /reload is disabled; 'reload: {post: true}' enables it\n"
-            return HttpResponse(403, _TEXT, [disabled])
+            return not_allowed("POST")
+        reload = self.history.reload
+        if not self.allows_reload or reload is None:
+            return text_response(403, "POST /reload is disabled; 'reload: {post: true}' enables it")
         if browser_checks.is_from_browser(wire.headers) and (
             problem := browser_checks.rejection_reason(wire.headers)
-            or browser_checks.untrusted_host(wire.headers, self._hosts)
+            or browser_checks.untrusted_host(wire.headers, self.hosts)
         ):
-            return HttpResponse(403, _TEXT, [f"refused: {problem}\n".encode()])
+            return text_response(403, f"refused: {problem}")
         reload_result = None
         try:
             reload_result = await reload(f"POST {_RELOAD}")
@@ -155,7 +127,7 @@ class AdminApp:
             )
             fields = with_fields(AUDIT, operation="reload", peer=context.peer, outcome=outcome)
             _audit.info("reload peer=%s outcome=%s", context.peer, outcome, extra=fields)
-        return _json_response(500 if reload_result.error else 200, self._history.as_json())
+        return json_response(self.history.as_json(), 500 if reload_result.error else 200)
 
     def refuse(
         self, error: GatewayError, wire: HttpRequest, context: RequestContext
@@ -163,10 +135,9 @@ class AdminApp:
         """Respond to a request that the transport rejected, and count the exceeded limit."""
         del wire, context
         if error.limit:
-            self._count_limit(error.limit)
-        headers = {**_TEXT, **retry_after_headers(error)}
+            self.count_limit(error.limit)
         status = _STATUSES.get(error.kind, 400)
-        return HttpResponse(status, headers, [error.public.encode(), b"\n"])
+        return text_response(status, error.public, retry_after_headers(error))
 
 
 async def _exposition_response(exposition: Exposition, *, whole: bool) -> HttpResponse:
@@ -196,18 +167,20 @@ class _ExpositionStream:
         """Do nothing, because nothing has to be released."""
 
 
-def _is_below(prefix: str, path: str) -> bool:
-    return path == prefix or path.startswith(f"{prefix}/")
+# ---- responses, also of the other applications
 
 
-def _accepts_html(headers: Mapping[str, str]) -> bool:
-    return "text/html" in headers.get("accept", "")
+def text_response(status: int, text: str, headers: Mapping[str, str] = NO_HEADERS) -> HttpResponse:
+    """Return a response whose body is the line ``text``."""
+    return HttpResponse(status, {**TEXT, **headers}, [f"{text}\n".encode()])
 
 
-def _json_response(status: int, fields: Mapping[str, Any]) -> HttpResponse:
+def json_response(fields: Mapping[str, Any], status: int = 200) -> HttpResponse:
+    """Return a response whose body is the JSON object ``fields``."""
     return HttpResponse(status, _JSON, [orjson.dumps(fields)])
 
 
-def _not_allowed(allowed: str) -> HttpResponse:
-    only = f"this path supports only {allowed.partition(',')[0]}\n"
-    return HttpResponse(405, {**_TEXT, "allow": allowed}, [only.encode()])
+def not_allowed(*methods: str) -> HttpResponse:
+    """Return the response to a request whose method is not one of ``methods``."""
+    allowed = {"allow": ", ".join(methods)}
+    return text_response(405, f"this path supports only {methods[0]}", allowed)

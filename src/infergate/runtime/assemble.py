@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,6 @@ from infergate.codecs.registry import by_claim, plugins
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.limits import Limits
-from infergate.core.offload import Offload
 from infergate.core.tracing import Tracer
 from infergate.gateway.authorized import AuthorizedGateway
 from infergate.gateway.canonical_frontend import IN_PROCESS, CanonicalFrontend
@@ -30,11 +29,10 @@ from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.steps import UNTRACED, Steps
 from infergate.gateway.traced import TracedSteps
 from infergate.observe.access_log import FORMATS, AccessLog
-from infergate.observe.exposition import Exposition
 from infergate.observe.log_sampler import LogSampler
 from infergate.runtime import comparisons
 from infergate.runtime.access import Authorizer, authorize_admin, make_authorizer
-from infergate.runtime.admin import AdminApp, SubtreeApp
+from infergate.runtime.admin import CONSOLE, AdminApp, SubtreeApp
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.history_sampler import HistorySampler
@@ -64,7 +62,7 @@ READINESS_RULES: Final = {"strict": all, "lenient": any}
 _FIXED_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FIXED_FRAMES: Final = {"the protocol": "frames"}
 _FIXED_GRPC: Final = {"the protocol": "grpc"}
-"""The fixed options of gRPC listeners (``ListenerSpec``)."""
+"""The fixed options of each kind of listener (``ListenerSpec``)."""
 _HTTP_1, _HTTP_2 = "http/1.1", "h2"
 """The ALPN names of the listeners' protocols."""
 
@@ -79,12 +77,13 @@ def assemble(
     history: ConfigHistory | None = None,
     group: WorkerGroup | None = None,
 ) -> RunningGateway:
-    """Build the gateway that ``config`` describes, but do not start it. This needs a running event
-    loop.
+    """Return the gateway that ``config`` describes, without starting it. An event loop must be
+    running.
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
-    The admin listener reports ``history``. ``group`` connects the process to the other
-    workers; it is None if there are no other workers."""
+    The admin listener reports ``history``. ``group`` connects the process to the other workers, and
+    is None if there are no other workers. Raises PluginError, and OSError if a file cannot be
+    used."""
     is_worker = group is not None and group.console_source is None
     group, limits = group or WorkerGroup(), compiled.limits(config)
     metrics, admission = group.metrics, Admission(limits)
@@ -144,18 +143,14 @@ class _SharedState:
     sampler: HistorySampler
     control_recording: ControlRecording
     make_demo: Callable[[], ConsoleDemo | None]
-    """Returns the demo of the console, or None if the configuration is not that of the demo."""
+    """Returns the demo of the console, or None without the configuration of the demo."""
     plugins: PluginFactory
 
 
-def _prepare_plugins(factory: PluginFactory, config: Config, previous: GatewayParts) -> None:
+def _prepare_plugins(factory: PluginFactory, config: Config, previous: GatewayParts | None) -> None:
     limits = compiled.limits(config)
-    factory.prepare(
-        config,
-        limits,
-        previous.plugins.unchanged(previous.config, config),
-        _unchanged_backends(previous, config, limits),
-    )
+    kept = NO_PLUGINS if previous is None else previous.plugins.unchanged(previous.config, config)
+    factory.prepare(config, limits, kept, _unchanged_backends(previous, config, limits))
 
 
 def _build_parts(
@@ -164,23 +159,26 @@ def _build_parts(
     """Build the parts that serve ``config``. Unchanged parts of ``previous`` are reused."""
     limits = compiled.limits(config)
     sharing = compiled.shared_memory_backends(config)
-    unchanged = {} if previous is None else _unchanged_backends(previous, config, limits)
-    if previous is not None and previous.config.tracing == config.tracing:
-        tracer = previous.tracer
-    else:
-        tracer = _make_tracer(config)
+    unchanged = _unchanged_backends(previous, config, limits)
+    tracer = _make_tracer(config, previous)
     if previous is not None and previous.config.helpers == config.helpers:
         helper_pool = previous.helper_pool
     else:
         counters = shared.group.metrics.backends.helpers
         helper_pool = HelperPool(config.helpers, counters) if config.helpers else None
-    backends = {
-        name: unchanged.get(name)
-        or _make_backend(name, config, limits, shared, tracer, helper_pool)
-        for name in config.backends
-    }
-    kept = previous.plugins.unchanged(previous.config, config) if previous else NO_PLUGINS
-    hosted = shared.plugins.host(config, kept)
+
+    def make_backend(name: str) -> Backend:
+        if config.backends[name].model:
+            return shared.plugins.model(name)
+        if config.backends[name].protocol not in plugins():  # the embedded models
+            return shared.make_builtin(name, config.backends[name].timeout)
+        counters = shared.group.metrics.backends.backend_counters(name)
+        return make_remote_backend(
+            name, config, limits, counters=counters, offload=helper_pool, tracer=tracer
+        )
+
+    backends = {name: unchanged.get(name) or make_backend(name) for name in config.backends}
+    hosted = shared.plugins.hosted
     recorder = make_recorder(config, shared.group, previous)
     payload_log = make_payload_log(config, limits, helper_pool, shared.group, previous)
     cache = make_cache(config, shared.group, previous)
@@ -223,10 +221,7 @@ def _build_parts(
         ),
         previous.gateway if previous else None,
     )
-    if previous is not None and previous.config.log == config.log:
-        access_log = previous.access_log
-    else:
-        access_log = _make_access_log(config, shared.group)
+    access_log = _make_access_log(config, shared.group, previous)
     authorizer = None
     try:
         if config.access is not None:
@@ -237,12 +232,10 @@ def _build_parts(
             config, gateway, helper_pool, access_log, shared, authorizer, tracer
         )
     except BaseException:
-        if access_log is not None and (previous is None or access_log is not previous.access_log):
-            access_log.close()  # stops the log's thread
-        if tracer is not None and (previous is None or tracer is not previous.tracer):
-            tracer.close()  # stops the tracer's thread
-        if recorder is not None and (previous is None or recorder is not previous.recorder):
-            recorder.close()  # stops the recorder's thread
+        kept = () if previous is None else (previous.access_log, previous.tracer, previous.recorder)
+        for part in (access_log, tracer, recorder):
+            if part is not None and part not in kept:
+                part.close()  # stops its thread
         raise
     shared.plugins.keep()
     return GatewayParts(
@@ -261,7 +254,9 @@ def _build_parts(
     )
 
 
-def _make_tracer(config: Config) -> Tracer | None:
+def _make_tracer(config: Config, previous: GatewayParts | None) -> Tracer | None:
+    if previous is not None and previous.config.tracing == config.tracing:
+        return previous.tracer
     if not config.tracing.enabled:
         return None
     from infergate.observe.tracing import create_tracer  # noqa: PLC0415 - only if enabled
@@ -274,10 +269,10 @@ def _make_steps(tracer: Tracer | None) -> Steps:
 
 
 def _unchanged_backends(
-    previous: GatewayParts, config: Config, limits: Limits
+    previous: GatewayParts | None, config: Config, limits: Limits
 ) -> dict[str, Backend]:
     """Return the backends of ``previous`` with unchanged configuration, by name."""
-    if previous.limits != limits or previous.config.helpers != config.helpers:
+    if previous is None or previous.limits != limits or previous.config.helpers != config.helpers:
         return {}
     if previous.config.tracing != config.tracing:
         return {}  # tracing wraps every upstream
@@ -291,7 +286,11 @@ def _unchanged_backends(
     }
 
 
-def _make_access_log(config: Config, group: WorkerGroup) -> AccessLog | None:
+def _make_access_log(
+    config: Config, group: WorkerGroup, previous: GatewayParts | None
+) -> AccessLog | None:
+    if previous is not None and previous.config.log == config.log:
+        return previous.access_log
     if not config.log.access:
         return None
     formatter, dropped = FORMATS[config.log.format], group.metrics.log_dropped.inc
@@ -381,11 +380,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
             make_server = functools.partial(transports.make_http_server, **both)
             listen(name, app, make_server, {**_FIXED_HTTP, **both}, _HTTP_1)
     if "admin" in addresses:
-        scrape = group.scrape or group.metrics.scrape
-        ready = group.check_ready or gateway.readiness.is_ready
-        admin_app = authorize_admin(
-            _make_admin(config, scrape, ready, shared), config, group.metrics
-        )
+        admin_app = authorize_admin(_make_admin(config, gateway, shared), config, group.metrics)
         listen(ADMIN, admin_app, transports.make_http_server, _FIXED_HTTP, _HTTP_1)
     in_process = CanonicalFrontend(factory.gateway, limits, record, assign_id, authorizer)
     make_in_process = functools.partial(InProcessListener, in_process, shared.admission)
@@ -394,34 +389,12 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     return listeners
 
 
-def _make_backend(  # noqa: PLR0913, PLR0917 - dependency injection
-    name: str,
-    config: Config,
-    limits: Limits,
-    shared: _SharedState,
-    tracer: Tracer | None,
-    offload: Offload | None,
-) -> Backend:
-    if config.backends[name].model:
-        return shared.plugins.model(name, config.backends[name], limits)
-    if config.backends[name].protocol not in plugins():  # the embedded models
-        return shared.make_builtin(name, config.backends[name].timeout)
-    counters = shared.group.metrics.backends.backend_counters(name)
-    return make_remote_backend(
-        name, config, limits, counters=counters, offload=offload, tracer=tracer
-    )
-
-
-def _make_admin(
-    config: Config,
-    scrape: Callable[[str], Awaitable[Exposition]],
-    ready: Callable[[], Awaitable[bool]],
-    shared: _SharedState,
-) -> AdminApp:
-    listener = config.listeners.admin
+def _make_admin(config: Config, gateway: RoutingGateway, shared: _SharedState) -> AdminApp:
+    listener, group = config.listeners.admin, shared.group
     assert listener is not None
+    ready = group.check_ready or gateway.readiness.is_ready
     reloads = config.reload.post or listener.actions
-    rejected = shared.group.metrics.refused_requests
+    rejected = group.metrics.refused_requests
 
     def console() -> SubtreeApp:
         from infergate.runtime.console.console import Console  # noqa: PLC0415 - on first use
@@ -436,28 +409,26 @@ def _make_admin(
             demo=shared.make_demo() if listener.actions else None,
         )
 
+    comparisons_app = comparisons.ComparisonsApp(
+        shared.console_source, listener.hosts, allows_reset=listener.actions
+    )
+    apps: dict[str, Callable[[], SubtreeApp]] = {comparisons.PATH: lambda: comparisons_app}
+    if config.recording is not None:
+        from infergate.runtime.recording import RecordingAdmin  # noqa: PLC0415 - only if configured
+
+        allows_recording = config.recording.post or listener.actions
+        recording = RecordingAdmin(
+            shared.control_recording, allows_actions=allows_recording, hosts=listener.hosts
+        )
+        apps["/recording"] = lambda: recording
+    if listener.console:
+        apps[CONSOLE] = functools.cache(console)  # creates it on its first request, to save memory
     return AdminApp(
-        scrape,
+        group.scrape or group.metrics.scrape,
         ready,
         shared.history,
         allows_reload=reloads,
         count_limit=lambda limit: rejected.labels(limit).inc(),
-        make_console=console if listener.console else None,
-        recording=_make_recording_admin(config, shared.control_recording),
         hosts=listener.hosts,
-        apps={
-            comparisons.PATH: comparisons.ComparisonsApp(
-                shared.console_source, listener.hosts, allows_reset=listener.actions
-            )
-        },
+        apps=apps,
     )
-
-
-def _make_recording_admin(config: Config, control: ControlRecording) -> SubtreeApp | None:
-    listener, section = config.listeners.admin, config.recording
-    if listener is None or section is None:
-        return None
-    from infergate.runtime.recording import RecordingAdmin  # noqa: PLC0415 - only if configured
-
-    actions = section.post or listener.actions
-    return RecordingAdmin(control, allows_actions=actions, hosts=listener.hosts)

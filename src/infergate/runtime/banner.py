@@ -60,11 +60,7 @@ def print_banner(
     if source is None and "http" in addresses:
         stream.write(
             _HTTP_EXAMPLES.format(
-                http=addresses["http"],
-                values=_VALUES,
-                ones=_ONES,
-                head=_HEAD,
-                length=len(_HEAD),
+                http=addresses["http"], values=_VALUES, ones=_ONES, head=_HEAD, length=len(_HEAD)
             )
         )
     stream.flush()

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -22,6 +23,7 @@ from infergate.core.log_events import AUDIT, with_fields
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.routing.table import Route
+from infergate.runtime.admin import TEXT, json_response, text_response
 from infergate.runtime.console import browser_checks
 from infergate.runtime.offload import HelperPool
 
@@ -29,10 +31,9 @@ if TYPE_CHECKING:
     from infergate.comparison.summary import Summary
     from infergate.gateway.comparer import MirrorComparer
     from infergate.recording.mismatches import MismatchFolder
+    from infergate.runtime.console.sources import ConsoleSource
 
 PATH: Final = "/comparisons"
-_TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
-_JSON: Final = {"content-type": "application/json"}
 _HTML: Final = {
     "content-type": "text/html; charset=utf-8",
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
@@ -48,9 +49,9 @@ def make_comparer(
     counters_of: Callable[[str], RouteCounters],
     previous: MirrorComparer | None,
 ) -> MirrorComparer | None:
-    """Return the comparer of ``routes``, or None if no route compares its mirror. It has its own
-    helper process, so that requests never wait for comparisons. It continues the summaries of
-    ``previous``."""
+    """Return the comparer of ``routes``, or None if no route compares its mirror. The comparer has
+    its own helper process, so that requests never wait for comparisons, and continues the summaries
+    of ``previous``."""
     if not any(route.mirror is not None and route.mirror.comparison for route in routes):
         return None
     from infergate.gateway.comparer import MirrorComparer
@@ -67,50 +68,36 @@ def _make_folder(comparison: MirrorComparison) -> MismatchFolder | None:
     return MismatchFolder(comparison.storage)
 
 
-class ComparisonSource(Protocol):
-    """The comparisons of all processes."""
-
-    async def comparisons(self) -> Sequence[bytes]:
-        """Return the summaries of each process that compares, as JSON."""
-        ...
-
-    async def reset_comparisons(self) -> None:
-        """Start new summaries."""
-        ...
-
-
+@dataclass(frozen=True, slots=True, eq=False)
 class ComparisonsApp:
-    """Serves GET and, if ``allows_reset``, DELETE ``/comparisons``. GET returns the merged summary,
-    or with ``?format=report`` the report as JSON, or with ``?format=html`` the report as a page.
-    Both methods require a trusted name in the Host header, because a summary contains elements of
-    responses."""
+    """Serves GET and, if ``allows_reset``, DELETE ``/comparisons``. GET returns the merged summary.
+    With ``?format=report`` it returns the report as JSON, and with ``?format=html`` the report as a
+    page. Both methods require a trusted name in the Host header, because a summary contains
+    elements of responses."""
 
-    def __init__(
-        self, source: ComparisonSource, hosts: Collection[str], *, allows_reset: bool
-    ) -> None:
-        self._source: Final = source
-        self._hosts: Final = hosts
-        self._allows_reset: Final = allows_reset
+    source: ConsoleSource
+    hosts: Collection[str]
+    allows_reset: bool
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        if rejected := browser_checks.reject_untrusted_host(wire, self._hosts, _TEXT):
+        if wire.path != PATH:
+            return text_response(404, f"not found; the path is {PATH}")
+        if rejected := browser_checks.reject_untrusted_host(wire, self.hosts, TEXT):
             return rejected
         if wire.method in {"GET", "HEAD"}:
             return await self._report(wire.query.removeprefix("format="))
         if wire.method != "DELETE":
-            allowed = {**_TEXT, "allow": "GET, HEAD, DELETE"}
-            return HttpResponse(405, allowed, [b"this path supports only GET, HEAD and DELETE\n"])
-        if not self._allows_reset:
-            disabled = b"DELETE is disabled; 'listeners.admin.actions: true' enables it\n"
-            return HttpResponse(403, _TEXT, [disabled])
-        if browser_checks.is_from_browser(wire.headers) and (
-            problem := browser_checks.rejection_reason(wire.headers)
-        ):
-            return HttpResponse(403, _TEXT, [f"refused: {problem}\n".encode()])
-        await self._source.reset_comparisons()
+            allowed = {"allow": "GET, HEAD, DELETE"}
+            return text_response(405, "this path supports only GET, HEAD and DELETE", allowed)
+        if not self.allows_reset:
+            disabled = "DELETE is disabled; 'listeners.admin.actions: true' enables it"
+            return text_response(403, disabled)
+        if problem := browser_checks.browser_problem(wire.headers):
+            return text_response(403, problem)
+        await self.source.reset_comparisons()
         fields = with_fields(AUDIT, operation="reset_comparisons", peer=context.peer, outcome="ok")
         _audit.info("reset comparisons peer=%s", context.peer, extra=fields)
-        return HttpResponse(200, _TEXT, [b"new summaries begin now\n"])
+        return text_response(200, "new summaries begin now")
 
     async def _report(self, report_format: str) -> HttpResponse:
         total = await self._merged()
@@ -118,29 +105,27 @@ class ComparisonsApp:
             case "report":
                 from infergate.comparison.report import report_json
 
-                return HttpResponse(
-                    200, _JSON, [await asyncio.to_thread(lambda: orjson.dumps(report_json(total)))]
-                )
+                return await asyncio.to_thread(lambda: json_response(report_json(total)))
             case "html":
                 from infergate.comparison.report_html import render_html
 
                 page = await asyncio.to_thread(render_html, total)
                 return HttpResponse(200, _HTML, [page.encode()])
             case "":
-                return HttpResponse(200, _JSON, [await self._as_json(total)])
+                return await self._as_json(total)
             case _:
-                return HttpResponse(400, _TEXT, [b"the formats are report and html\n"])
+                return text_response(400, "the formats are report and html")
 
     async def _merged(self) -> Summary:
         from infergate.comparison.summary import Summary
 
         total = Summary()
-        for encoded in await self._source.comparisons():
+        for encoded in await self.source.comparisons():
             total.merge(Summary.from_json(orjson.loads(encoded)))
             await asyncio.sleep(0)
         return total
 
-    async def _as_json(self, total: Summary) -> bytes:
+    async def _as_json(self, total: Summary) -> HttpResponse:
         from infergate.comparison.summary import Summary
 
         document = Summary().as_json()
@@ -148,12 +133,12 @@ class ComparisonsApp:
             for route, models in summary.as_json()["routes"].items():
                 document["routes"].setdefault(route, {}).update(models)
             await asyncio.sleep(0)
-        return orjson.dumps(document)
+        return json_response(document)
 
 
 async def encode_summaries(summaries: Iterable[Summary]) -> list[bytes]:
     """Return ``summaries`` as JSON, one model at a time. A route may have 33 models of 65 outputs
-    each, which together would block the event loop for 100 ms."""
+    each; encoding all of them in one step would block the event loop for 100 ms."""
     encoded = []
     for summary in summaries:
         for part in summary.by_model():

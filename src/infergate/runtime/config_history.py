@@ -17,7 +17,7 @@ from infergate.runtime.gateway_events import GatewayEvents
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """The result of a reload. ``error`` is empty unless the configuration was rejected."""
+    """The result of a reload. ``error`` is empty if the configuration was accepted."""
 
     trigger: str
     """The cause, for example a signal."""
@@ -31,8 +31,9 @@ class ReloadResult:
 
 
 class ConfigHistory:
-    """``source`` is the configuration file, or None. ``reload`` reloads for a given reason and
-    returns the result; it is None if reloads are not possible."""
+    """The active configuration and the last reload. ``source`` is the configuration file, or None.
+    ``reload`` reloads for a given reason and returns the result; the attribute is None if reloads
+    are not possible."""
 
     def __init__(self, source: Path | None = None, sha256: str = "") -> None:
         self._source = source
@@ -44,8 +45,8 @@ class ConfigHistory:
         self.events: Final = GatewayEvents()
         self.reload: Callable[[str], Awaitable[ReloadResult]] | None = None
         self.read_config: Callable[[], Config] | None = None
-        """Reads the current content of the configuration file. Raises ConfigError. It is None
-        without a file."""
+        """Reads the current content of the configuration file. Raises ConfigError. The attribute
+        is None without a file."""
         self.have_files_changed: Callable[[], bool] = lambda: True
         """Returns whether files have changed since the last reload, even if that reload failed."""
 
@@ -60,25 +61,21 @@ class ConfigHistory:
         metrics.config.info({"sha256": self._sha256, "number": str(self._version)})
 
     def matches_file(self) -> bool:
-        """Return whether the file is known to contain the active configuration. This does not read
-        the file."""
-        return (
-            not (self._last_reload is not None and self._last_reload.error)
-            and not self.have_files_changed()
-        )
+        """Return whether the file is known to contain the active configuration. The file is not
+        read."""
+        has_failed = self._last_reload is not None and self._last_reload.error
+        return not has_failed and not self.have_files_changed()
 
     def record(self, result: ReloadResult, sha256: str = "", diff: str = "") -> None:
-        """Record a finished reload. ``sha256`` is the hash of the new configuration, and ``diff``
-        its difference from the previous one, without secrets."""
+        """Record a finished reload. ``sha256`` is the hash of the new configuration. ``diff`` is
+        the difference from the previous configuration, without secrets."""
+        self._last_reload = result
         if result.error:
             text = f"the configuration was rejected ({result.trigger}): {result.error}"
             self.events.add("reload_failed", text, diff=diff)
         else:
-            self.events.add(
-                "reload", f"a new configuration is active ({result.trigger})", diff=diff
-            )
-        self._last_reload = result
-        if not result.error:
+            text = f"a new configuration is active ({result.trigger})"
+            self.events.add("reload", text, diff=diff)
             self._sha256, self._active_since = sha256, result.finished_at
             self._version += 1
         metrics = self._metrics

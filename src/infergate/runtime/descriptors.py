@@ -39,7 +39,8 @@ def raise_limit() -> None:
 
 
 def max_client_connections(configured: int) -> int:
-    """Return ``configured`` connections, or fewer if the current limit does not allow them."""
+    """Return ``configured``, or the number of connections that the current limit allows if that
+    number is lower."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return configured
@@ -50,7 +51,7 @@ def max_client_connections(configured: int) -> int:
 def count_open() -> int:
     """Return the number of open descriptors, or the limit if no descriptor is free for counting."""
     try:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing uses one
+        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the descriptor of the listing
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise

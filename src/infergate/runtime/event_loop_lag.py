@@ -10,12 +10,12 @@ from typing import Final
 from infergate.transport.net.timer import LATE_SECONDS
 
 _INTERVAL_SECONDS: Final = 0.25
-"""Seconds between two measurements. A longer lag is detected in most cases."""
+"""Seconds between two measurements."""
 
 
 class EventLoopLagMonitor:
-    """Measures the lag between ``start`` and ``stop``. If a timer is late, ``report_lag`` is called
-    with the delay in seconds, unless it is negligible."""
+    """Measures the lag between ``start`` and ``stop``. ``report_lag`` is called with the delay in
+    seconds if a timer is late by at least ``LATE_SECONDS``."""
 
     def __init__(self, report_lag: Callable[[float], object]) -> None:
         self._report_lag: Final = report_lag

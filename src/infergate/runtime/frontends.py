@@ -23,7 +23,7 @@ from infergate.runtime.access import Authorizer
 
 @dataclass(frozen=True, slots=True)
 class FrontendFactory:
-    """Makes the frontend of each codec, with what all frontends of a configuration share."""
+    """Makes the frontend of each codec. All frontends of a configuration share the attributes."""
 
     gateway: InferenceGateway
     limits: Limits
@@ -51,7 +51,7 @@ def envelope_claims(
 def own_services(
     claims: Mapping[str, Frontend[Any, Any]], gateway: RoutingGateway, authorizer: Authorizer | None
 ) -> GatewayServices:
-    """Return health and reflection of a listener that serves ``claims``."""
+    """Return the health and reflection services of a listener that serves ``claims``."""
     services = gateway_services(SCHEMA, tuple(claims), gateway.readiness)
     if authorizer is None:
         return services

@@ -19,7 +19,7 @@ _MAX_TEXT_CHARS: Final = 1024
 @dataclass(slots=True)
 class GatewayEvent:
     """An event at ``monotonic_time`` of the monotonic clock, and at wall-clock time ``time``.
-    ``backend`` and ``endpoint`` are empty unless it concerns an endpoint."""
+    Only the events of endpoints have a ``backend`` and an ``endpoint``."""
 
     monotonic_time: float
     time: float
@@ -53,8 +53,8 @@ class GatewayEvents:
         return event
 
     def set_clock(self, now: float, monotonic_time: float) -> None:
-        """Correct the times of all events after the wall clock was set: at ``monotonic_time``, its
-        time is ``now``."""
+        """Correct the times of all events after the wall clock was set. At ``monotonic_time``, the
+        wall clock shows ``now``."""
         for event in [*self._gateway, *self._endpoints]:
             event.time = now - monotonic_time + event.monotonic_time
 

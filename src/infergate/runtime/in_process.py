@@ -112,8 +112,8 @@ class InProcessListener:
             await self._wait(_CLEANUP_SECONDS)
 
     async def _wait(self, seconds: float) -> bool:
-        """Return whether all calls end within ``seconds``. A stream that was aborted ends when its
-        caller asks for the next response."""
+        """Return whether all calls end within ``seconds``. Do not wait for aborted streams, which
+        end when their caller requests the next response."""
         calls = [call.finished for call in self._calls if not call.is_abandoned]
         return not calls or not (await asyncio.wait(calls, timeout=seconds))[1]
 

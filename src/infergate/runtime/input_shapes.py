@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from infergate.codecs.base import Codec, PartialInferRequest, SupportsLongText
 from infergate.codecs.registry import plugins
-from infergate.core.errors import GatewayError
-from infergate.core.limits import Limits, NeedsOffloadError, event_loop_limits
+from infergate.core.limits import Limits, event_loop_limits
 from infergate.core.messages import InferRequest
 from infergate.core.wire import HttpRequest, total_size
 from infergate.observe.recent_requests import TensorShape
@@ -46,9 +45,7 @@ class InputShapes:
             return ()
         try:
             parsed = codec.parse_request(wire, self._limits)
-        except (GatewayError, NeedsOffloadError):
-            return ()
-        except Exception:  # noqa: BLE001 - the frontend has reported the bug already
+        except Exception:  # noqa: BLE001 - the frontend has reported the error or bug already
             return ()
         operation = None if isinstance(parsed, PartialInferRequest) else parsed.operation
         if not isinstance(operation, InferRequest):

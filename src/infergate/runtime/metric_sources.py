@@ -65,8 +65,8 @@ def _label_names(generations: Iterable[GatewayParts]) -> MetricNames:
 
 
 def _limit_value(running: RunningGateway, name: str) -> int:
-    """Return the limit ``name``, or 0 in a process without client listeners, because the sum over
-    all processes must cover only those that serve clients."""
+    """Return the limit ``name``, or 0 in a process without client listeners, because the limits are
+    summed over the processes that serve clients."""
     if running.listeners.keys() <= {ADMIN}:
         return 0
     value: int = getattr(next(iter(running.all_parts)).limits, name)

@@ -42,13 +42,23 @@ def make_payload_log(
     group: WorkerGroup,
     previous: GatewayParts | None,
 ) -> PayloadLog | None:
-    """Return the payload log of ``previous`` if none of its settings has changed, or a new one.
-    Return None without the section ``payload_log``."""
+    """Return the payload log of ``previous`` if none of its settings has changed, or a new log.
+    Return None without the section ``payload_log``. Raises OSError if its folder or its
+    certificates cannot be used."""
     if config.payload_log is None:
         return None
+    if (
+        previous is not None
+        and previous.config.payload_log == config.payload_log
+        and previous.helper_pool is offload
+        and previous.limits == limits
+    ):
+        return previous.payload_log
     from infergate.runtime import payload_log
 
-    return payload_log.make_payload_log(config, limits, offload, group.metrics, previous)
+    return payload_log.make_payload_log(
+        config.payload_log, config.engine, limits, offload, group.metrics
+    )
 
 
 def make_observers(
@@ -56,14 +66,16 @@ def make_observers(
 ) -> Mapping[int, Sequence[ExchangeObserver]]:
     """Return the observers of the routes in ``table``, by the route's position."""
     found: dict[int, list[ExchangeObserver]] = {}
-    if recorder is not None:
-        from infergate.runtime.recording import route_recorders
-
-        for position, observer in route_recorders(config.routes, table.routes, recorder).items():
-            found.setdefault(position, []).append(observer)
-    if payload_log is not None:
-        from infergate.runtime.payload_log import logged_routes
-
-        for position, logged in logged_routes(config, table.routes, payload_log).items():
-            found.setdefault(position, []).append(logged)
+    if recorder is None and payload_log is None:
+        return found
+    for position, (section, route) in enumerate(zip(config.routes, table.routes, strict=True)):
+        observers: list[ExchangeObserver] = []
+        if recorder is not None and section.record is not None:
+            observers.append(recorder.observer(route.label, section.record.percent))
+        if payload_log is not None and (logged := section.payload_log) is not None:
+            observers.append(
+                payload_log.observer(route.label, logged.percent, logged.mode, errors=logged.errors)
+            )
+        if observers:
+            found[position] = observers
     return found

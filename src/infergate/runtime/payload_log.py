@@ -1,4 +1,4 @@
-"""Builds the payload log of a configuration, and sends its events over HTTP."""
+"""Builds the payload log of a configuration, and sends events over HTTP."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Final
 
 from infergate.assembly.engines import load_engine
 from infergate.config import compile as compiled
-from infergate.config.payload_log import HttpSinkConfig, PayloadLogConfig
-from infergate.config.schema import Config
+from infergate.config.payload_log import PayloadLogConfig
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB, Limits
 from infergate.core.offload import Offload
@@ -36,9 +35,6 @@ from infergate.recording.payload_log import (
     WireEvent,
 )
 from infergate.recording.redaction import Redaction
-from infergate.recording.sampling import RouteObserver
-from infergate.routing.table import Route
-from infergate.runtime.running import GatewayParts
 from infergate.transport.base import Endpoint, HttpUpstream
 
 _MAX_BATCH: Final = 100
@@ -51,7 +47,7 @@ _MAX_DELAY_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class HttpDelivery:
-    """How events are sent: ``timeout`` in seconds for each of ``1 + retries`` attempts."""
+    """The target of events, and ``timeout`` in seconds for each of ``1 + retries`` attempts."""
 
     endpoint: Endpoint
     path: str
@@ -126,42 +122,26 @@ def structured_message(event: CloudEvent) -> WireEvent:
 
 
 def make_payload_log(
-    config: Config,
+    section: PayloadLogConfig,
+    engine: str,
     limits: Limits,
     offload: Offload | None,
     metrics: Metrics,
-    previous: GatewayParts | None = None,
-) -> PayloadLog | None:
-    """Return the payload log of ``config``, or None without one. The log of ``previous`` is reused
-    if none of its settings has changed. Raises OSError if its folder or its certificates cannot be
-    used."""
-    section = config.payload_log
-    if section is None:
-        return None
-    if (
-        previous is not None
-        and previous.config.payload_log == section
-        and previous.helper_pool is offload
-        and previous.limits == limits
-    ):
-        return previous.payload_log
+) -> PayloadLog:
+    """Return the payload log of ``section``. Raises OSError if its folder or its certificates
+    cannot be used."""
 
     def count(result: str, number: int) -> None:
         metrics.payload_events.labels(result).inc(number)
 
     settings = PayloadLogSettings(
-        EventAttributes(
-            section.source,
-            section.service,
-            section.namespace,
-            section.component,
-        ),
+        EventAttributes(section.source, section.service, section.namespace, section.component),
         Redaction(section.headers, section.redact.remove, section.redact.zero),
         section.max_queue,
         section.queue_bytes,
         section.inference_bytes,
     )
-    return PayloadLog(settings, _make_sink(section, config.engine, limits), offload, count)
+    return PayloadLog(settings, _make_sink(section, engine, limits), offload, count)
 
 
 def _make_sink(section: PayloadLogConfig, engine: str, limits: Limits) -> EventSink:
@@ -173,31 +153,11 @@ def _make_sink(section: PayloadLogConfig, engine: str, limits: Limits) -> EventS
         replace(limits, body=_MAX_RESPONSE_BYTES, connect_time=http.timeout),
         compiled.client_tls(http),
     )
-    delivery = _delivery(http)
+    endpoint = compiled.endpoint(http.url)
+    delivery = HttpDelivery(
+        endpoint._replace(path=""), endpoint.path or "/", http.timeout, http.retries
+    )
     if http.encoding == "batch":
         return HttpBatchSink(upstream, delivery, structured_message)
     encode = binary_message if http.encoding == "binary" else structured_message
     return HttpEventSink(upstream, delivery, encode)
-
-
-def _delivery(http: HttpSinkConfig) -> HttpDelivery:
-    endpoint = compiled.endpoint(http.url)
-    path = endpoint.path or "/"
-    return HttpDelivery(endpoint._replace(path=""), path, http.timeout, http.retries)
-
-
-def logged_routes(
-    config: Config, routes: Sequence[Route], log: PayloadLog
-) -> dict[int, RouteObserver]:
-    """Return the observer of each route that ``log`` covers, by the route's position. ``routes``
-    are the routes of ``config``."""
-    return {
-        position: log.observer(
-            route.label,
-            section.payload_log.percent,
-            section.payload_log.mode,
-            errors=section.payload_log.errors,
-        )
-        for position, (route, section) in enumerate(zip(routes, config.routes, strict=True))
-        if section.payload_log is not None
-    }

@@ -1,11 +1,12 @@
-"""The plug-ins of the running gateway. A reload creates new plug-ins in a thread, before the
-configuration is built on the event loop; unchanged plug-ins are kept."""
+"""The plug-ins of the running gateway. They are created before the other parts of a configuration
+are built. A reload creates them in a thread, and keeps unchanged plug-ins."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from infergate.backends.base import Backend
@@ -16,7 +17,7 @@ from infergate.config.schema import BackendConfig, Config
 from infergate.config.transforms import plugin_steps
 from infergate.core.limits import Limits
 from infergate.gateway.hooked_route import ConfiguredHook, HookedRoute
-from infergate.gateway.route_layers import RouteInferences, RouteLayer
+from infergate.gateway.route_layers import RouteLayer
 from infergate.observe.metrics import Metrics
 from infergate.observe.plugin_metrics import HOOK, MODEL, TRANSFORM, PluginKey
 from infergate.plugin_host.instances import CREATE_SECONDS
@@ -69,12 +70,8 @@ class HostedPlugins:
         def make(route: RouteConfig) -> RouteLayer | None:
             if not route.hooks:
                 return None
-            of_route = [self.hooks[name] for name in route.hooks]
-
-            def layer(inner: RouteInferences) -> RouteInferences:
-                return HookedRoute(inner, of_route, limits)
-
-            return layer
+            hooks = [self.hooks[name] for name in route.hooks]
+            return partial(HookedRoute, hooks=hooks, limits=limits)
 
         return make
 
@@ -100,8 +97,7 @@ class _PreparedPlugins:
 
 
 class PluginFactory:
-    """Creates plug-ins, or returns those that ``prepare`` has created in advance. ``metrics`` has
-    their counters."""
+    """Creates the plug-ins of configurations. ``metrics`` has their counters."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics: Final = metrics
@@ -109,6 +105,7 @@ class PluginFactory:
         self._latest: _PreparedPlugins | None = None
         """The plug-ins of the latest ``prepare``, or None if it was abandoned."""
         self._prepared: _PreparedPlugins | None = None
+        """The plug-ins that have been created, until the parts of their configuration are built."""
 
     def prepare(
         self, config: Config, limits: Limits, kept: HostedPlugins, backends: Mapping[str, Backend]
@@ -119,7 +116,7 @@ class PluginFactory:
         if (unused := self._replace(prepared)) is not None:
             unused.discard()
         try:
-            self._host(prepared, kept)
+            self._create_hooks_and_transforms(prepared, kept)
             for name, backend in config.backends.items():
                 if backend.protocol == protocols.PYTHON and name not in backends:
                     prepared.models[name] = self._make_model(name, backend, limits)
@@ -132,13 +129,24 @@ class PluginFactory:
             raise
 
     def abandon(self) -> None:
-        """Discard what ``prepare`` has created. If it is still running, it ends and discards its
-        plug-ins as soon as the plug-in that it waits for has been created."""
+        """Discard the plug-ins that ``prepare`` has created. A ``prepare`` that is still running
+        fails and discards its plug-ins as soon as it has created the plug-in in progress."""
         if (unused := self._replace(None)) is not None:
             threading.Thread(target=unused.discard, name="infergate plug-ins", daemon=True).start()
 
+    @property
+    def hosted(self) -> HostedPlugins:
+        """The hooks and transforms of the prepared configuration."""
+        assert self._prepared is not None
+        return self._prepared.hosted
+
+    def model(self, name: str) -> Backend:
+        """Return the Python model backend ``name`` of the prepared configuration."""
+        assert self._prepared is not None
+        return self._prepared.models[name]
+
     def keep(self) -> None:
-        """Leave the plug-ins to the configuration, which is complete now."""
+        """Leave the plug-ins to the parts of their configuration, which have been built."""
         self._prepared = None
 
     def _replace(self, latest: _PreparedPlugins | None) -> _PreparedPlugins | None:
@@ -151,26 +159,7 @@ class PluginFactory:
         if prepared is not self._latest:
             raise PluginError("the configuration was abandoned")
 
-    def host(self, config: Config, kept: HostedPlugins) -> HostedPlugins:
-        """Return the hooks and transforms of ``config``. Raises PluginError."""
-        prepared = self._prepared
-        if prepared is not None and prepared.config is config:
-            return prepared.hosted
-        self._latest = prepared = _PreparedPlugins(config)
-        try:
-            self._host(prepared, kept)
-        except PluginError:
-            for runner in prepared.created:
-                runner.stop_threads()
-            raise
-        return prepared.hosted
-
-    def model(self, name: str, config: BackendConfig, limits: Limits) -> Backend:
-        """Return the Python model backend ``name``. Raises PluginError."""
-        prepared = None if self._prepared is None else self._prepared.models.get(name)
-        return prepared or self._make_model(name, config, limits)
-
-    def _host(self, prepared: _PreparedPlugins, kept: HostedPlugins) -> None:
+    def _create_hooks_and_transforms(self, prepared: _PreparedPlugins, kept: HostedPlugins) -> None:
         """Create the hooks and transforms of ``prepared`` except those in ``kept``. Raises
         PluginError."""
         hooks: dict[str, ConfiguredHook] = {}
@@ -201,13 +190,13 @@ class PluginFactory:
         return ConfiguredHook(runner, config.timeout, config.on_error == "ignore")
 
     def _make_transform(self, config: PluginStepConfig) -> PluginRunner:
-        from infergate.assembly.plugins import make_transform  # noqa: PLC0415 - as above
+        from infergate.assembly.plugins import make_transform  # noqa: PLC0415 - only if configured
 
         counters = self._metrics.plugins.counters(TRANSFORM, config.transform)
         return make_transform(config, counters)
 
     def _make_model(self, name: str, config: BackendConfig, limits: Limits) -> PythonModelBackend:
-        from infergate.assembly.plugins import make_python_backend  # noqa: PLC0415 - as above
+        from infergate.assembly.plugins import make_python_backend  # noqa: PLC0415 - only if used
 
         plugin_counters = self._metrics.plugins.counters(MODEL, name)
         queue_counters = self._metrics.backends.backend_counters(name)
@@ -225,7 +214,7 @@ def plugin_names(config: Config) -> set[PluginKey]:
 
 
 def plugin_seconds(config: Config) -> float:
-    """Return the seconds that the plug-ins of ``config`` may take to be created."""
+    """Return the maximum duration in seconds of creating the plug-ins of ``config``."""
     return CREATE_SECONDS if plugin_names(config) else 0.0
 
 

@@ -2,8 +2,8 @@
 share the next reload, which reads the files again.
 
 A plug-in's constructor may take minutes, or hang. If a reload has waited for a plug-in for more
-than ``SLOW_SECONDS``, the next reload replaces it if the files have changed since. Otherwise, the
-next reload fails immediately."""
+than ``SLOW_SECONDS``, the next reload replaces the waiting reload if the files have changed. If the
+files have not changed, the next reload fails immediately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from infergate.config.mistakes import ConfigError
@@ -44,42 +44,35 @@ class _Attempt:
     is_abandoned: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class ConfigReloader:
     """Reloads the configuration. ``files`` are the files of the last attempt, whether or not it
-    succeeded."""
+    succeeded. While ``is_creating_plugins`` returns True, ``_apply`` may be cancelled."""
 
-    def __init__(  # noqa: PLR0913 - dependency injection
-        self,
-        read: ReadConfig,
-        apply: ApplyConfig,
-        history: ConfigHistory,
-        files: TrackedFiles,
-        active: Config | None = None,
-        *,
-        is_creating_plugins: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """``active`` is the active configuration, with which the first reload is compared. While
-        ``is_creating_plugins`` returns True, ``apply`` may be cancelled."""
-        self._read: Final = read
-        self._apply: Final = apply
-        self._history: Final = history
-        self.files = files
-        self._lock: Final = asyncio.Lock()
-        self._active = active
-        self._read_config: Config | None = None
-        """The configuration that the reload in progress has read."""
-        self._is_creating_plugins: Final = is_creating_plugins
-        self._attempt: _Attempt | None = None
-        self._attempt_task: asyncio.Task[str] | None = None
-        self._pending: asyncio.Task[ReloadResult] | None = None
-        """The reload that has not started yet."""
-        self._tasks: Final[set[asyncio.Task[ReloadResult]]] = set()
-        history.reload = self.reload
-        history.have_files_changed = lambda: self.files.have_changed()  # noqa: PLW0108
+    _read: ReadConfig
+    _apply: ApplyConfig
+    _history: ConfigHistory
+    files: TrackedFiles
+    _active: Config | None = None
+    """The active configuration, or None if it is unknown."""
+    _: KW_ONLY
+    is_creating_plugins: Callable[[], bool] = lambda: False
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _read_config: Config | None = None
+    """The configuration that the reload in progress has read."""
+    _attempt: _Attempt | None = None
+    _attempt_task: asyncio.Task[str] | None = None
+    _pending: asyncio.Task[ReloadResult] | None = None
+    """The reload that has not started yet."""
+    _tasks: set[asyncio.Task[ReloadResult]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._history.reload = self.reload
+        self._history.have_files_changed = lambda: self.files.have_changed()  # noqa: PLW0108
 
     def request(self, trigger: str) -> asyncio.Task[ReloadResult]:
-        """Begin a reload for the reason ``trigger`` unless a reload is pending, and return its
-        task, which raises nothing."""
+        """Return the task of the pending reload. If no reload is pending, begin one for the reason
+        ``trigger``. The task raises nothing."""
         if self._pending is None:
             self._pending = asyncio.create_task(self._reload(trigger))
             self._tasks.add(self._pending)
@@ -92,7 +85,7 @@ class ConfigReloader:
             self._pending = None
 
     async def reload(self, trigger: str) -> ReloadResult:
-        """Reload for the reason ``trigger``, log the result and return it. Nothing is raised. The
+        """Reload for the reason ``trigger``, log the result and return it. Raises nothing. The
         reload continues if the caller is cancelled."""
         return await asyncio.shield(self.request(trigger))
 
@@ -135,7 +128,7 @@ class ConfigReloader:
             return ""
 
         def waits_for_plugins() -> bool:
-            return not task.done() and (attempt.is_reading or self._is_creating_plugins())
+            return not task.done() and (attempt.is_reading or self.is_creating_plugins())
 
         await asyncio.wait({task}, timeout=attempt.began + SLOW_SECONDS - time.monotonic())
         if not waits_for_plugins():
@@ -184,15 +177,15 @@ class ConfigReloader:
         return ""
 
     async def reload_if_changed(self, trigger: str) -> None:
-        """Reload for the reason ``trigger`` if files have changed since the last attempt. Do not
-        wait for plug-ins that are slow, so that further changes are noticed."""
+        """Reload for the reason ``trigger`` if files have changed since the last attempt. Wait at
+        most ``SLOW_SECONDS``, so that further changes are noticed."""
         files = self.files if self._attempt is None else self._attempt.files
         if await asyncio.to_thread(files.have_changed):
             await asyncio.wait({self.request(trigger)}, timeout=SLOW_SECONDS)
 
 
 def _diff(previous: Config | None, config: Config | None) -> str:
-    """Return the difference between two configurations, or an empty string without them."""
+    """Return the difference between two configurations, or an empty string if one is None."""
     if previous is None or config is None:
         return ""
     if max(len(previous.routes), len(config.routes)) > _MAX_ROUTES_COMPARED:

@@ -82,8 +82,8 @@ class ConfiguredCache:
 def make_cache(
     config: Config, group: WorkerGroup, previous: GatewayParts | None
 ) -> ConfiguredCache | None:
-    """Return the cache of ``previous`` if it has the same settings, or a new one. Return None if no
-    route caches responses."""
+    """Return the cache of ``previous`` if it has the same settings, or a new cache. Return None if
+    no route caches responses."""
     if all(route.cache is None for route in config.routes):
         return None
     if previous is not None and previous.cache and previous.config.cache == config.cache:

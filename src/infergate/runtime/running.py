@@ -1,12 +1,13 @@
 """The running gateway: listeners that stay open while configurations change behind them.
 
-A new configuration is first built completely (``GatewayParts``), while the old one stays active.
+A new configuration is first built completely (``GatewayParts``), while the old configuration stays
+active.
 Next, new addresses are bound, and changes of fixed options are rejected. A failure in these steps
 has no effect. Finally, all listeners switch to the new parts in a single step of the event loop.
 The switch applies to every later request on any connection.
 
-*Rule 1.* A call finishes on the parts with which it started. These parts are closed when the last
-such call has ended, unless the new configuration reuses them.
+*Rule 1.* A call finishes on the parts with which it started. Parts that the new configuration does
+not reuse are closed when the last such call has ended.
 *Rule 2.* A listener keeps its socket and its connections as long as its address is configured. If a
 new address overlaps an address that is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000),
 the new listener shares the old sockets until the old listener is closed."""
@@ -18,7 +19,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from infergate.access.authorizer import Authorizer
 from infergate.backends.base import Backend, SupportsHealthWatch
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     # imported only if configured
     from infergate.recording.payload_log import PayloadLog
     from infergate.recording.recorder import Recorder
+    from infergate.runtime.console.demo import ConsoleDemo
     from infergate.runtime.response_cache import ConfiguredCache
 
 _log = logging.getLogger("infergate")
@@ -52,12 +54,6 @@ _FIXED_KEYS: Final = ("engine", "workers")
 """Configuration keys whose changes require a restart."""
 _CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """Seconds within which old configurations are closed during shutdown."""
-
-
-class Closeable(Protocol):
-    """An object that is closed when the gateway stops."""
-
-    async def close(self) -> None: ...
 
 
 class ConfigRejectedError(Exception):
@@ -92,8 +88,7 @@ class ListenerSpec:
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
     """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
-    configuration name; ``access_log``, ``helper_pool``, ``authorizer``,
-    ``tracer``, ``recorder``, ``payload_log`` and ``cache`` are None if they are disabled."""
+    configuration name. Features that are disabled are None."""
 
     config: Config
     limits: Limits
@@ -158,26 +153,32 @@ class _ActiveListener:
 
 class RunningGateway:
     """The listeners and the parts behind them. ``build`` creates the parts of a configuration. It
-    gets the current parts, or None at first, and may reuse some of them. ``report_lag`` is called
-    when the event loop was blocked. ``prepare`` runs in a thread before ``build`` of a later
-    configuration, and creates plug-ins. ``abandon`` discards those that ``build`` does not use; it
-    may be called while ``prepare`` is running."""
+    gets the current parts, or None at the start, and may reuse some of them. ``report_lag`` is
+    called when the event loop was blocked. ``prepare`` gets the same arguments before ``build``,
+    and creates plug-ins; a reload runs it in a thread. ``abandon`` discards the plug-ins if
+    ``prepare`` or ``build`` fails or is cancelled; it may be called while ``prepare`` is
+    running."""
 
     def __init__(
         self,
         config: Config,
         build: Callable[[Config, GatewayParts | None], GatewayParts],
-        report_lag: Callable[[float], object] = lambda _: None,
-        prepare: Callable[[Config, GatewayParts], None] = lambda *_: None,
-        abandon: Callable[[], None] = lambda: None,
+        report_lag: Callable[[float], object],
+        prepare: Callable[[Config, GatewayParts | None], None],
+        abandon: Callable[[], None],
     ) -> None:
         self._build: Final = build
         self._prepare: Final = prepare
         self._abandon: Final = abandon
         self.is_creating_plugins = False
-        """Whether a reload waits for plug-ins. It may be cancelled then."""
+        """Whether a reload waits for plug-ins. The reload may be cancelled in this state."""
         self._lag_monitor: Final = EventLoopLagMonitor(report_lag)
-        self._active = build(config, None)
+        try:
+            prepare(config, None)
+            self._active = build(config, None)
+        except BaseException:
+            abandon()
+            raise
         self._listeners: dict[str, _ActiveListener] = {
             name: _ActiveListener(spec.make_server(), spec, spec.gate)
             for name, spec in self._active.listeners.items()
@@ -193,11 +194,9 @@ class RunningGateway:
         self._is_stopping = False
         self.history: HistorySampler | None = None
         """Keeps the traffic of the last hour for the console. It is None in workers."""
-        self.demo: Closeable | None = None
-        """The demo of the console, or None."""
+        self.demo: ConsoleDemo | None = None
         self.on_retired: Callable[[], object] = lambda: None
-        """A function that is called after an old configuration has been closed. It freezes the
-        remaining objects."""
+        """Called after an old configuration has been closed, to freeze the remaining objects."""
 
     @property
     def config(self) -> Config:
@@ -332,11 +331,10 @@ class RunningGateway:
             listeners = self._match_listeners(parts.listeners)
             new = {name: listener for name, listener in listeners.items() if self._is_new(listener)}
             await self._open_listeners(new, self._released_sockets(listeners))
-        except OSError as error:
+        except BaseException as error:
             await parts.close((self._active,))
-            raise ConfigRejectedError(str(error)) from error
-        except BaseException:
-            await parts.close((self._active,))
+            if isinstance(error, OSError):
+                raise ConfigRejectedError(str(error)) from error
             raise
         try:
             await parts.gateway.shared_memory.register_with_new_backends(
@@ -474,18 +472,13 @@ class RunningGateway:
             await remaining.pop(0).close(remaining)
 
 
+@dataclass(frozen=True, slots=True)
 class PreparedConfig:
     """A prepared configuration, to be applied or discarded."""
 
-    def __init__(
-        self,
-        apply: Callable[[], None],
-        discard: Callable[[], Awaitable[None]],
-        release: Callable[[], None],
-    ) -> None:
-        self._apply: Final = apply
-        self._discard: Final = discard
-        self._release: Final = release
+    _apply: Callable[[], None]
+    _discard: Callable[[], Awaitable[None]]
+    _release: Callable[[], None]
 
     def apply(self) -> None:
         """Make the configuration active."""

@@ -47,12 +47,11 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> int:
-    """Serve the configuration that ``read`` returns, and reload it when required. ``source`` is the
-    configuration's file, or None for the embedded demo. ``make_gateway`` returns the gateway of a
-    single process; several processes have a supervisor.
+    """Serve the configuration that ``read`` returns, reload it when required, and return the exit
+    code. ``source`` is the configuration's file, or None for the embedded demo. ``make_gateway``
+    returns the gateway of a single process; several processes have a supervisor.
 
-    Return 0 after a clean stop. Raises ConfigError, and OSError if an address is in use.
-    """
+    Raises ConfigError, and OSError if an address is in use."""
     files = TrackedFiles()
     config = read(files)
     keep_freed_memory()
@@ -73,14 +72,16 @@ def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> i
             handler.setFormatter(FORMATTERS[config.log.format]())
             _log_warnings(config)
 
-        reloader = (
-            None
-            if source is None
-            else ConfigReloader(
-                read, apply, history, files, config,
+        reloader = None
+        if source is not None:
+            reloader = ConfigReloader(
+                read,
+                apply,
+                history,
+                files,
+                config,
                 is_creating_plugins=lambda: running.is_creating_plugins,
             )
-        )  # fmt: skip
         if not await _start_unless_stopped(running, signals.stop_signals):
             return 0
         freeze_objects()
@@ -116,7 +117,7 @@ class GatewayService(Protocol):
 
     @property
     def is_creating_plugins(self) -> bool:
-        """Whether ``reload`` waits for plug-ins. It may be cancelled then."""
+        """Whether ``reload`` waits for plug-ins. The reload may be cancelled in this state."""
         ...
 
     async def start(self) -> None: ...
@@ -129,7 +130,7 @@ class GatewayService(Protocol):
 
 
 MakeGateway = Callable[[Config, ConfigHistory], GatewayService]
-"""Returns a gateway that runs in this process, and is not started."""
+"""Returns a gateway that runs in this process, without starting it."""
 
 
 def _make_service(
@@ -165,7 +166,7 @@ async def _start_unless_stopped(
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
     if start_task.done():
         if not stop_task.cancel():
-            # A signal arrived together with the end of the startup: drain now.
+            # A signal arrived while the startup ended: drain now.
             stop_signals.put_nowait(stop_task.result())
         start_task.result()
         return True

@@ -21,8 +21,8 @@ from infergate.runtime.recording_actions import ControlRecording
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """The worker group as seen by one of its processes. By default, the process is alone in the
-    group, and the optional functions are None."""
+    """The processes of one gateway, as seen by one of them. By default, the process is alone, and
+    the optional functions are None."""
 
     metrics: Metrics = field(default_factory=Metrics)
     number: int = 0
@@ -30,7 +30,7 @@ class WorkerGroup:
     scrape: Callable[[str], Awaitable[Exposition]] | None = None
     """Returns the metrics of all processes in the format that an Accept header requests."""
     check_ready: Callable[[], Awaitable[bool]] | None = None
-    """Returns whether the group as a whole can serve."""
+    """Returns whether the processes together are ready."""
     aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
     """Returns the group's statistics of a model and version."""
     rate_buckets: Callable[[bytes], RateBuckets] = lambda _: LocalBuckets()
@@ -42,7 +42,7 @@ class WorkerGroup:
     """Returns the memory of the response cache, which is created on the first call."""
     recent_requests: RecentRequests = field(default_factory=RecentRequests)
     console_source: ConsoleSource | None = None
-    """The console's data source for the whole group."""
+    """The console's data source for all processes."""
     control_recording: ControlRecording | None = None
     """Starts or stops recording in all processes."""
     log_lock: AbstractContextManager[object] = field(default_factory=nullcontext)
@@ -50,8 +50,8 @@ class WorkerGroup:
 
 
 class ProcessEndedError(Exception):
-    """A process of the gateway has ended with ``code``. A negative code is the number of a
-    signal."""
+    """A process of the gateway has ended with ``code``. A negative code is a negated signal
+    number."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)

@@ -181,7 +181,7 @@ async def test_the_configuration_is_not_shown_to_public_hosts(
 
 @pytest.mark.parametrize("page", [{"accept": "text/html"}, {}])
 async def test_the_console_is_not_shown_to_public_hosts(page: dict[str, str]) -> None:
-    app = AdminApp(Metrics().scrape, _always, ConfigHistory(), make_console=_no_console)
+    app = AdminApp(Metrics().scrape, _always, ConfigHistory(), apps={"/console": _no_console})
     assert (await response_for(app, "/", headers={"host": "evil.example", **page}))[0] == 403
 
 

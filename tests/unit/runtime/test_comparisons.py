@@ -56,7 +56,7 @@ def admin(source: Source, *, actions: bool = False) -> AdminApp:
         return True
 
     app = ComparisonsApp(source, ("ops.example",), allows_reset=actions)
-    return AdminApp(Metrics().scrape, ready, ConfigHistory(), apps={PATH: app})
+    return AdminApp(Metrics().scrape, ready, ConfigHistory(), apps={PATH: lambda: app})
 
 
 async def response_for(

@@ -151,7 +151,7 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
         message = await trtis_stream.read()
         assert SHUTTING_DOWN in error_text("trtis-grpc", RpcResponse((message,)))
         assert await trtis_stream.read() is grpc.aio.EOF
-        metrics = await running._active.listeners["admin"].app._scrape("")
+        metrics = await running._active.listeners["admin"].app.scrape("")
         outcomes = {
             line.partition('outcome="')[2].partition('"')[0]
             for line in b"".join(metrics.chunks).decode().splitlines()

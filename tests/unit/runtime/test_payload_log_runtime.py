@@ -22,10 +22,8 @@ from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
-from infergate.observe.metrics import Metrics
-from infergate.runtime import payload_log
 from infergate.runtime.assemble import assemble
-from infergate.runtime.payload_log import make_payload_log
+from infergate.runtime.observers import make_observers, make_payload_log
 from infergate.runtime.running import RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
 from tls_kit import Authority
@@ -84,7 +82,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload_log, "_FIRST_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr("infergate.runtime.payload_log._FIRST_DELAY_SECONDS", 0.0)
     for module in ("recording.payload_log", "runtime.running"):  # closing drops no event
         monkeypatch.setattr(f"infergate.{module}._CLOSE_TIMEOUT_SECONDS", 60.0)
 
@@ -223,10 +221,9 @@ async def test_sequences_are_sampled_as_a_whole(receiver: Receiver) -> None:
         return InferRequest("simple", parameters={"sequence_id": sequence})
 
     config = config_with(receiver.url, {"percent": 50})
-    log = make_payload_log(config, DEFAULT_LIMITS, None, Metrics())
-    routes = compiled.routing_table(config).routes
-    assert log
-    (observer,) = payload_log.logged_routes(config, routes, log).values()
+    log = make_payload_log(config, DEFAULT_LIMITS, None, WorkerGroup(), None)
+    table = compiled.routing_table(config)
+    ((observer,),) = make_observers(config, table, None, log).values()
 
     def selects(request: InferRequest, number: int) -> bool:
         return observer.selects(request, RequestContext("test", request_id=str(number)))

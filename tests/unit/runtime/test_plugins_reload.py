@@ -11,6 +11,7 @@ import pytest
 import plugin_kit
 from infergate.backends.python_model import PythonModelBackend
 from infergate.config.schema import Config
+from infergate.plugin_host.loading import PluginError
 from infergate.runtime import assemble as assemble_module
 from infergate.runtime.assemble import assemble
 from infergate.runtime.running import ConfigRejectedError, RunningGateway
@@ -200,6 +201,27 @@ async def test_a_configuration_that_is_rejected_after_its_plugins_were_created_c
         assert [each.options.factor for each in created] == [2, 3]
     finally:
         await running.stop(0)
+
+
+@pytest.mark.parametrize("fails", ["plug-in", "recorder"])
+async def test_a_start_that_fails_closes_the_plugins_that_were_created(
+    monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    closed = threading.Event()
+
+    async def close(_: plugin_kit.Hook) -> None:
+        closed.set()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("a file is missing")
+
+    monkeypatch.setattr(plugin_kit.Hook, "close", close)
+    if fails == "recorder":
+        monkeypatch.setattr(assemble_module, "make_recorder", fail)
+    model = {"model": "plugin_kit:FailsToStart"} if fails == "plug-in" else {}
+    with pytest.raises((PluginError, OSError)):
+        assemble(config(model=model))
+    assert await asyncio.to_thread(closed.wait, 20)
 
 
 async def test_the_metrics_of_removed_plugins_are_dropped() -> None:

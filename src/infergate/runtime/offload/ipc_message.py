@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from infergate.core.errors import GatewayError
@@ -48,14 +48,16 @@ def unpack(pickled: Buffer, buffers: memoryview) -> Any:
 class _MessagePickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, buffers: list[Buffer]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.dispatch_table = _REDUCERS
         self._buffers = buffers
         self._end = 0
 
     def reducer_override(self, value: Any) -> Any:
-        """Pickle errors by their attributes, because pickle would save only their ``args``."""
+        """Pickle errors by their attributes, because pickle would save only their ``args``, and
+        short views, which pickle does not support."""
         if isinstance(value, GatewayError):
             return _rebuild_error, (type(value), value.args, vars(value))
+        if isinstance(value, memoryview):
+            return bytes, (value.tobytes(),)
         return NotImplemented
 
     def persistent_id(self, value: Any) -> tuple[int, int] | None:
@@ -87,13 +89,3 @@ def _rebuild_error(
     error = error_type.__new__(error_type, *arguments)
     vars(error).update(attributes)
     return error
-
-
-def _reduce_view(view: memoryview) -> tuple[Any, ...]:
-    return bytes, (view.tobytes(),)
-
-
-_REDUCERS: Final[dict[type, Callable[[Any], tuple[Any, ...]]]] = {
-    memoryview: _reduce_view,
-}
-"""Reducers for types that pickle does not support."""

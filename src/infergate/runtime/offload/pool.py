@@ -23,12 +23,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.fair_queue import FairQueue, QueuedJob
 from infergate.core.limits import MIB
 from infergate.core.log_events import BUG
-from infergate.core.memory import (
-    OPTIONAL_BYTES,
-    UNLIMITED,
-    DetachedMemoryAccount,
-    MemoryAccount,
-)
+from infergate.core.memory import OPTIONAL_BYTES, UNLIMITED, DetachedMemoryAccount, MemoryAccount
 from infergate.routing.concurrency import SlotIntervals
 from infergate.runtime.interpreter import python_command
 from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, unpack
@@ -40,16 +35,16 @@ MAX_WAITING: Final = 1024
 MAX_COST: Final = 1024 * MIB
 """Limits of the queue: the number of waiting jobs, and the bytes that they process."""
 _MAX_JOB_SECONDS: Final = 300.0
-"""Maximum duration of a job, a hundred times that of the worst document of the default size. A
-process that exceeds it counts as stuck."""
+"""Maximum duration of a job: a hundred times the duration of the worst document of the default
+size. A process that exceeds it is killed."""
 _ABANDONED_JOB_SECONDS: Final = 2.0
-"""Maximum duration of a job after its caller was cancelled. It is several times the startup time of
-a process."""
+"""Maximum duration of a job after its caller was cancelled: several times the startup time of a
+process."""
 LARGE_JOB_COST: Final = 4 * MIB
 """Jobs of a higher cost never use the last free process."""
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Maximum time that a job without a deadline may wait and run. It equals the default timeout of
-backends, which starts when a request is sent."""
+"""Maximum duration of waiting and running for a job without a deadline. It equals the default
+timeout of backends."""
 _RETRY_AFTER_SECONDS: Final = 1.0
 _HELPER_MODULE: Final = "infergate.runtime.offload.process"
 _log = logging.getLogger(__name__)
@@ -166,9 +161,9 @@ class HelperPool:
 
 
 class _JobMemory:
-    """The memory accounts of running jobs. The charged sizes are upper bounds, and are released
-    soon. A job that does not fit into the budget therefore waits for running jobs to end, and is
-    rejected only if no job is running."""
+    """The memory accounts of running jobs. The charged sizes are upper bounds, which are released
+    soon. A job that exceeds the budget therefore waits for running jobs to end, and is rejected
+    only if no job is running."""
 
     def __init__(self) -> None:
         self.running_jobs = 0
@@ -287,7 +282,7 @@ class _HelperProcess(asyncio.SubprocessProtocol):
     exited."""
 
     def __init__(self) -> None:
-        self._start = b""  # the beginning of the response, until it contains the whole header
+        self._start = b""  # the beginning of the response, until its header is complete
         self._response = memoryview(b"")
         self._received = 0
         self._result: asyncio.Future[Any] | None = None

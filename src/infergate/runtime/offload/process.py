@@ -53,8 +53,7 @@ def _run_jobs(jobs: BinaryIO, responses: BinaryIO) -> None:
 def _next_header(jobs: BinaryIO) -> bytes:
     """Return the header of the next job, or an empty result at the end. While idle, release freed
     memory."""
-    # A job is sent as a whole, and only after the previous response. The reader therefore buffers
-    # nothing.
+    # A job is sent only after the previous response, so ``jobs`` has no buffered bytes here.
     if not select.select([jobs], [], [], IDLE_SECONDS)[0]:
         release_freed_memory()
     return jobs.read(HEADER.size)
