@@ -41,7 +41,6 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
         return self._scratch if memory is None else memory[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes that were written to the buffer."""
         plain, memory = self._plain, self._body_buffer
         if plain is None or memory is None:
             self.data_received(bytes(self._scratch[:nbytes]))
