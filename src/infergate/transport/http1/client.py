@@ -36,7 +36,6 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
         self._body_buffer: memoryview | None = None  # one byte longer than the body
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next bytes. It is never empty."""
         memory = self._body_buffer
         return self._scratch if memory is None else memory[self._received :]
 

@@ -224,7 +224,7 @@ class Http2FrameReader:
         self._expected_preface = expected[length:]
         return length
 
-    def _read_frame(  # noqa: C901 - another call would cost time for each frame
+    def _read_frame(  # noqa: C901, PLR0912 - another call would cost time for each frame
         self, data: bytes | bytearray, view: memoryview, at: int, end: int
     ) -> int:
         """Read the frame at `at`, or only the header of an incomplete DATA frame. `view` is a view
@@ -260,8 +260,12 @@ class Http2FrameReader:
             payload = bytes(view[payload_start:payload_end])
             if kind == WINDOW_UPDATE:
                 self._on_window_update(stream, UINT32.unpack(payload)[0])
+            elif kind == HEADERS:
+                self._begin_block(stream, flags, payload)
+            elif kind == frames.CONTINUATION:
+                self._continue_block(stream, flags, payload)
             else:
-                self._dispatch_frame(kind, stream, flags, payload)
+                self._on_frame(kind, stream, flags, payload)
         except Http2StreamError as fault:
             self._on_stream_error(fault)
         return payload_end
@@ -289,14 +293,6 @@ class Http2FrameReader:
         size = len(parts) * length
         self._on_data_payload(self._on_data_run(number, size), parts, size, end=False)
         return next_position
-
-    def _dispatch_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        if kind == HEADERS:
-            self._begin_block(stream, flags, payload)
-        elif kind == frames.CONTINUATION:
-            self._continue_block(stream, flags, payload)
-        else:
-            self._on_frame(kind, stream, flags, payload)
 
     def _check_frame(self, kind: int, stream: int, length: int) -> None:
         """Check the length, stream and order of a frame before its payload arrives."""
