@@ -48,7 +48,7 @@ _MODULES = {
     "transport/http1/connection": CLIENTS,
     "transport/http1/request_": CLIENTS,
     "transport/http1/chunked": CLIENTS,
-    "transport/http1/response_writer": CLIENTS,
+    "transport/http1/error_responses": CLIENTS,
     "transport/http1/response_head": BACKENDS,
     "transport/http1/response_reader": BACKENDS,
     "transport/http1/client": BACKENDS,

@@ -31,8 +31,8 @@ Resp_contra = TypeVar("Resp_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A listener's address: ``host`` and ``port``, or the socket file ``unix``. Port 0 means any
-    free port."""
+    """A listener's address: ``host`` and ``port``, or the socket file ``unix`` with the
+    permissions ``mode``. Port 0 means any free port."""
 
     host: str = ""
     port: int = 0
@@ -75,19 +75,15 @@ class Endpoint(NamedTuple):
         return str(Address(self.connect_host, self.port, self.unix))
 
 
-def _no_op() -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class BoundSockets:
-    """The listening sockets of one address, or of each address to which its name resolves. The
-    listener closes the sockets, then calls ``release``. ``worker_loads`` is set if other processes
-    accept from the same sockets. grpcio (engine ``compat``) cannot use existing sockets, so its
-    socket only reserves a port."""
+    """The listening sockets of one address, or of each address to which a host name resolves.
+    The listener closes the sockets, then calls ``release``. ``worker_loads`` is set if other
+    processes accept from the same sockets. grpcio (engine ``compat``) cannot use existing sockets,
+    so its socket only reserves a port."""
 
     sockets: tuple[socket.socket, ...]
-    release: Callable[[], None] = _no_op
+    release: Callable[[], None] = lambda: None
     worker_loads: WorkerLoads | None = None
 
     @property
@@ -135,8 +131,9 @@ class RelayApp(Protocol[Req_contra, Resp_co]):
     def relay(
         self, wire: Req_contra, context: RequestContext, callbacks: RelayCallbacks[Resp_co], /
     ) -> Cancellable | None:
-        """Begin to serve ``wire``, or return None and change nothing. The transport then calls
-        ``respond`` in a task. A callback may be called before this method returns. Never raises."""
+        """Begin to serve ``wire``. If this needs a task, change nothing and return None; the
+        transport then calls ``respond`` in a task. A callback may be called before this method
+        returns. Never raises."""
         ...
 
 
@@ -198,8 +195,8 @@ class RequestStream(Protocol):
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount
     ) -> AsyncGenerator[RpcResponse, None]:
         """Return the responses to ``message``. Requests are handled in the order of their arrival.
-        If ``error`` is set, the transport rejected the request, and the response reports it. A
-        response with a code other than 0 ends the stream. The caller always closes the
+        If ``error`` is set, the transport rejected the request, and the response reports the error.
+        A response with a code other than 0 ends the stream. The caller always closes the
         generator."""
         ...
 
@@ -230,8 +227,9 @@ class Server(Protocol):
         ...
 
     def set_app(self, app: Any, limits: Limits) -> None:
-        """Send new requests to ``app``, which must be of the same kind. Requests in progress finish
-        with the previous application. ``limits`` applies to new connections."""
+        """Send new requests to ``app``, which must be of the same kind as the previous application.
+        Requests in progress finish with the previous application. ``limits`` applies to new
+        connections."""
         ...
 
     def active_requests(self) -> Iterable[asyncio.Future[None]]:
@@ -240,8 +238,8 @@ class Server(Protocol):
         ...
 
     def stop_accepting(self) -> None:
-        """Stop accepting. A server that cannot do this separately does it in ``stop``. Keep
-        connections open."""
+        """Stop accepting connections. Open connections stay open. A server that cannot do this
+        separately stops accepting in ``stop``."""
         ...
 
     async def stop(self, grace: float) -> None:
@@ -302,9 +300,9 @@ class StreamingUpstream(Protocol[Req_contra, Resp_co]):
     ) -> AsyncGenerator[Resp_co, None]:
         """Send a request and yield the responses. Headers may accompany any response, or arrive
         alone. A response is read from the connection only when it is pulled, except for bytes that
-        flow control has already admitted. ``timeout`` is the limit of the whole stream in seconds.
-        Raises the errors of ``exchange``. Closing the generator, or cancelling a pull, cancels the
-        upstream request."""
+        flow control has already admitted. ``timeout`` limits the duration of the stream, in
+        seconds. Raises the errors of ``exchange``. Closing the generator, or cancelling a pull,
+        cancels the upstream request."""
         ...
 
 

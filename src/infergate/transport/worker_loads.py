@@ -7,10 +7,10 @@ import os
 from typing import Final
 
 _ABSENT: Final = -1
-_SLOT_BYTES: Final = 4  # the size of one slot
+_SLOT_BYTES: Final = 4  # a C int
 _TOLERANCE: Final = 8
-"""A lead of less than 1/``_TOLERANCE`` is ignored, because connections never spread quite
-evenly."""
+"""A process is overloaded only if it has over 1/``_TOLERANCE`` more connections than another
+process, because connections are never spread exactly evenly."""
 
 
 class WorkerLoads:

@@ -60,16 +60,16 @@ class Harness:
 
     async def is_admitted(self) -> bool:
         """Return whether another connection is accepted."""
-        before, count = len(self.refused), self.gate.open
+        before, count = len(self.refused), self.gate.connections
         reader, writer = await self.connect()
         reading = asyncio.ensure_future(reader.read())
-        await until(lambda: len(self.refused) > before or self.gate.open > count)
-        if self.gate.open == count:
+        await until(lambda: len(self.refused) > before or self.gate.connections > count)
+        if self.gate.connections == count:
             with suppress(ConnectionError):
                 await reading
         reading.cancel()
         writer.close()
-        await until(lambda: self.gate.open <= count)
+        await until(lambda: self.gate.connections <= count)
         return len(self.refused) == before
 
 
@@ -85,7 +85,12 @@ async def harness(
 ) -> AsyncIterator[Harness]:
     refused: list[ConnectionRefusal] = []
     gate, admission = (
-        ConnectionGate(kind, connections, None, refused.append, max_connections=limit),
+        ConnectionGate(
+            kind,
+            connections or ConnectionCount(),
+            on_refused=refused.append,
+            max_connections=limit,
+        ),
         Admission(limits),
     )
     server: Server
@@ -100,7 +105,7 @@ async def harness(
         yield Harness(server, gate, admission, refused)
     finally:
         await server.stop(0)
-        assert (admission.requests, admission.bytes, gate.open) == (0, 0, 0)
+        assert (admission.requests, admission.bytes, gate.connections) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,11 +113,11 @@ async def test_connections_are_limited(kind: str) -> None:
     async with harness(kind, limit=2) as listener:
         assert await listener.is_admitted()
         open_connections = [await listener.connect() for _ in range(2)]
-        await until(lambda: listener.gate.open == 2)
+        await until(lambda: listener.gate.connections == 2)
         assert not await listener.is_admitted()
         assert listener.refused == [ConnectionRefusal.FULL]
         open_connections[0][1].close()
-        await until(lambda: listener.gate.open == 1)
+        await until(lambda: listener.gate.connections == 1)
         assert await listener.is_admitted()
         open_connections[1][1].close()
 
@@ -125,7 +130,10 @@ async def test_listeners_share_a_connection_limit() -> None:
     ):
         open_connections = [await http_server.connect(), await frame_server.connect()]
         await until(
-            lambda: (http_server.gate.open, frame_server.gate.open, shared.open) == (1, 1, 2)
+            lambda: (
+                (http_server.gate.connections, frame_server.gate.connections, shared.open)
+                == (1, 1, 2)
+            )
         )
         assert not await http_server.is_admitted()
         assert not await frame_server.is_admitted()
@@ -172,7 +180,7 @@ async def test_tls_on_a_plain_text_port(kind: str) -> None:
             with suppress(ConnectionError):
                 await reader.read()
         writer.close()
-        await until(lambda: not listener.gate.open)
+        await until(lambda: not listener.gate.connections)
 
 
 def test_client_hello_detection() -> None:
@@ -271,7 +279,7 @@ async def test_clients_that_do_not_read_are_disconnected(kind: str) -> None:
         with slow_client(listener.server.address.port) as client:
             client.sendall(LARGE_REQUESTS[kind])
             await until(lambda: listener.refused == [ConnectionRefusal.SLOW_READER])
-            await until(lambda: not listener.gate.open)
+            await until(lambda: not listener.gate.connections)
 
 
 @pytest.mark.parametrize("kind", ["http", "http with aiohttp"])
@@ -280,7 +288,7 @@ async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) 
     """A request in progress keeps the connection open after the client has closed its side."""
     async with harness(kind, limits=QUICK) as listener:
         with slow_client(listener.server.address.port) as client:
-            await until(lambda: listener.gate.open == 1)
+            await until(lambda: listener.gate.connections == 1)
             assert isinstance(listener.server, HttpAppListener)
             (connection,) = listener.server._connections
             assert isinstance(connection, HttpServerConnection)
@@ -295,10 +303,10 @@ async def test_half_closed_clients_that_do_not_read_are_disconnected(kind: str) 
             await app.entered.wait()
             client.shutdown(socket.SHUT_WR)
             await until(transport.is_closing)
-            assert listener.gate.open == 1
+            assert listener.gate.connections == 1
             app.release.set()
             await until(lambda: listener.refused == [ConnectionRefusal.SLOW_READER])
-            await until(lambda: not listener.gate.open)
+            await until(lambda: not listener.gate.connections)
 
 
 SMALL_WINDOW = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 1000)])

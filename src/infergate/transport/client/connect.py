@@ -14,7 +14,7 @@ from infergate.transport.base import Endpoint
 from infergate.transport.tls.client_context import ClientTlsContext
 
 _HAPPY_EYEBALLS_DELAY: Final = 0.25
-"""Seconds after which the next address of a name is also tried, in parallel (RFC 8305)."""
+"""Seconds after which the next address of a name is tried in parallel (RFC 8305)."""
 
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds of silence before the first probe, seconds between probes, and the number of unanswered
@@ -28,8 +28,8 @@ AnyProtocol = TypeVar("AnyProtocol", bound=asyncio.BaseProtocol)
 
 
 def failure_origin(error: BaseException) -> Origin:
-    """Return GATEWAY if this machine is out of descriptors, memory or ports, and otherwise
-    BACKEND."""
+    """Return GATEWAY if ``error`` means that this machine is out of descriptors, memory or ports.
+    Return BACKEND for any other error."""
     local = isinstance(error, OSError) and error.errno in _EXHAUSTED
     return Origin.GATEWAY if local else Origin.BACKEND
 

@@ -1,9 +1,9 @@
 """Pools of connections to backends. Each connection has one exchange at a time.
 
-The most recently used idle connection is reused first, so that the others become old and are
-closed. A connection returns to the pool only if the response is complete and followed by nothing,
-the request was sent completely, and neither side wants to close. Otherwise the connection is
-closed. ``Admission``, not the pool, limits the load."""
+The most recently used idle connection is reused first, so that the other connections become old and
+are closed. A connection returns to the pool only if the response is complete and followed by
+nothing, the request was sent completely, and neither side wants to close. Otherwise the connection
+is closed. ``Admission``, not the pool, limits the load."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class StaleError(GatewayError):
 
 
 class PooledConnection(asyncio.BaseProtocol):
-    """A connection of ``pool`` with one exchange at a time. A subclass implements the format."""
+    """A connection of ``pool`` with one exchange at a time. A subclass implements the wire
+    format."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         self._limits = pool.limits

@@ -1,4 +1,4 @@
-"""Awaits the result of an exchange that reports it to callbacks."""
+"""Awaits an exchange that reports its result to callbacks."""
 
 from __future__ import annotations
 

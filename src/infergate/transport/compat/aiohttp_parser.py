@@ -1,5 +1,6 @@
-"""aiohttp's parsers. They never decompress and never pause, because the body is removed after each
-read. Requests are parsed strictly. Responses are parsed as leniently as in aiohttp's client."""
+"""aiohttp's parsers. They never decompress. They never pause, because each read removes the body
+from the buffer. Requests are parsed strictly. Responses are parsed as leniently as in aiohttp's
+client."""
 
 from __future__ import annotations
 
@@ -11,8 +12,6 @@ from aiohttp.http import (
     HttpProcessingError,
     HttpRequestParser,
     HttpResponseParser,
-    HttpVersion10,
-    RawRequestMessage,
     RawResponseMessage,
 )
 from aiohttp.streams import StreamReader
@@ -21,32 +20,20 @@ from infergate.core.limits import Limits
 from infergate.core.wire import NO_HEADERS
 from infergate.transport.http1 import message_head
 
-__all__ = [
-    "HTTP_1_0",
-    "NOT_HTTP",
-    "AiohttpReader",
-    "HttpRequestParser",
-    "RawRequestMessage",
-    "StreamReader",
-    "request_parser",
-]
-
-HTTP_1_0: Final = HttpVersion10
-NOT_HTTP: Final = (HttpProcessingError, ValueError)  # exceptions raised by a parser
+NOT_HTTP: Final = (HttpProcessingError, ValueError)  # the exceptions that a parser raises
 _BUFFER_LIMIT: Final = 1 << 24  # larger than any single read
 _MAX_RESPONSE_HEADERS: Final = 256
 
 
 class _NoFlowControl:
-    """Satisfies the parser, which requires a protocol with flow control."""
+    """Satisfies the parser, which requires a protocol with flow control. The buffer stays empty, so
+    there is nothing to pause."""
 
     _reading_paused = False
 
-    def pause_reading(self) -> None:
-        """Do nothing, because the buffer stays empty."""
+    def pause_reading(self) -> None: ...
 
-    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Do nothing, because the buffer stays empty."""
+    def resume_reading(self, resume_parser: bool = True) -> None: ...  # noqa: FBT001, FBT002
 
 
 _NO_FLOW_CONTROL: Final = cast("Any", _NoFlowControl())
@@ -68,16 +55,6 @@ def request_parser(loop: asyncio.AbstractEventLoop, limits: Limits) -> HttpReque
 
 class AiohttpReader:
     """A ``ResponseReader`` that uses aiohttp's parser."""
-
-    __slots__ = (
-        "_message",
-        "_parser",
-        "_payload",
-        "headers",
-        "is_complete",
-        "keep_alive",
-        "status",
-    )
 
     def __init__(self, method: str, max_line_bytes: int) -> None:
         self._parser: Final = HttpResponseParser(
@@ -106,7 +83,7 @@ class AiohttpReader:
             if self._message is not None:
                 self.keep_alive = False  # a second response
                 break
-            if message.code == message_head.SWITCHING_PROTOCOLS:
+            if message.code == 101:
                 raise ValueError("the backend sent an unrequested 101 Switching Protocols")
             if message.code >= 200:
                 self._message, self._payload = message, payload

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from aiohttp.http import HttpVersion10, RawRequestMessage
+from aiohttp.streams import StreamReader
+
 from infergate.core.limits import Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest
-from infergate.transport.compat.aiohttp_parser import HTTP_1_0, RawRequestMessage, StreamReader
 from infergate.transport.http1 import message_head
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.incoming_request import IncomingHttpRequest
@@ -20,8 +22,6 @@ _JOIN_BELOW: Final = 16 * 1024
 class AiohttpRequest(IncomingHttpRequest):
     """A request. ``wire`` holds the body when the body is complete. ``received`` counts the bytes
     of the body that have arrived. ``missing`` counts the announced bytes that have not arrived."""
-
-    __slots__ = ("_is_chunked", "_limits", "_parts", "_payload", "missing", "received")
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class AiohttpRequest(IncomingHttpRequest):
             message.should_close or message.upgrade or message.method == "CONNECT"
         )
         self.is_complete = payload.is_eof()
-        self.is_http10 = message.version == HTTP_1_0
+        self.is_http10 = message.version == HttpVersion10
         self._limits = limits
         self._payload = payload
         self._is_chunked = message.chunked
@@ -79,8 +79,8 @@ class AiohttpRequest(IncomingHttpRequest):
                 self.account.count_body(self.received)
             else:
                 self.missing -= len(chunk)
-            # Large chunks are kept. Small chunks are joined, because a slow body could otherwise
-            # cost an object per byte.
+            # Small chunks are joined, because an object for each byte of a slow body would cost
+            # too much memory.
             if len(chunk) >= _JOIN_BELOW or not self._parts:
                 self._parts.append(chunk)
             elif isinstance(last := self._parts[-1], bytearray):

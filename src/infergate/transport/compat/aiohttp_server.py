@@ -13,14 +13,12 @@ import asyncio
 import logging
 from typing import Final
 
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import StreamReader
+
 from infergate.core.errors import GatewayError
 from infergate.core.request_context import RequestContext
-from infergate.transport.compat.aiohttp_parser import (
-    NOT_HTTP,
-    RawRequestMessage,
-    StreamReader,
-    request_parser,
-)
+from infergate.transport.compat.aiohttp_parser import NOT_HTTP, request_parser
 from infergate.transport.compat.aiohttp_request import AiohttpRequest
 from infergate.transport.http1 import message_head
 from infergate.transport.http1.connection import Http1Connection
@@ -44,7 +42,6 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
     """An HTTP/1.1 server connection that reads requests with aiohttp's C parser."""
 
     _request: AiohttpRequest | None
-    __slots__ = ("_accepts_both_lengths", "_parser", "_partial_head", "_read_ahead")
 
     def __init__(self, listener: HttpAppListener, *, accept_both_lengths: bool) -> None:
         super().__init__(listener)
@@ -109,14 +106,14 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
         self._partial_head += data
         if len(self._partial_head) > limits.headers:
             fault = message_head.head_error(bytes(self._partial_head), limits)
-            if fault.status != message_head.BAD_REQUEST:
+            if fault.status != 400:
                 self._reject(fault)
 
     def _malformed(self, error: Exception, data: bytes | bytearray) -> None:
         log.debug("%s: not HTTP: %s", self._peer, error)
         if self._state is ConnectionState.BODY:
             public = "the body is not valid HTTP/1.1"
-            fault = message_head.HeadError(message_head.BAD_REQUEST, public)
+            fault = message_head.HeadError(400, public)
         else:
             received = bytes(self._partial_head) + data
             if is_client_hello(received):

@@ -1,4 +1,5 @@
-"""A gRPC client on grpcio, with one channel per endpoint. Messages pass as bytes.
+"""A gRPC client on grpcio, with one channel per endpoint. Messages are passed on as
+bytes.
 
 grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
 distinguishes them by the channel's state and the clock, which a server cannot influence, before it
@@ -8,6 +9,7 @@ which is never retried."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import AsyncGenerator
@@ -35,7 +37,8 @@ _NOT_CONNECTED: Final = (
     "DNS resolution failed",
     "empty address list",
 )
-"""Prefixes of the messages of grpc-core's load balancer and resolver if there is no connection."""
+"""Prefixes of the messages of grpc-core's load balancer and resolver when there is no
+connection."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
 """Matches messages of failures that occur when the TCP connection is already open. A match only
 selects an error text."""
@@ -48,7 +51,7 @@ _LOCAL_STATUSES: Final = (
 )
 """Prefixes of the messages of statuses that grpc-core (1.80) itself creates."""
 _SERVER_PREFIX: Final = "SERVER:"
-"""grpc-core's prefix if the server rejected a message, rather than the client."""
+"""The start of grpc-core's message if the server, not the client, rejected a message."""
 _CLOCK_TOLERANCE: Final = 0.005  # seconds by which grpc's clock may be ahead of the event loop
 
 _MethodStubs = dict[str, Any]
@@ -66,20 +69,18 @@ class GrpcioUpstream:
         self._channels: dict[Endpoint, tuple[Any, _MethodStubs]] = {}
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        """Send a request. Return the whole response, or the status that the server sent."""
+        """Send a request. Return the complete response, or the status that the server sent."""
         message = self._message(wire)
         channel, methods = self._channels.get(endpoint) or self._open(endpoint)
         stub = methods.get(wire.method)
         if stub is None:
             stub = methods[wire.method] = channel.unary_unary(wire.method)
-        started = time.monotonic()
+        deadline = time.monotonic() + timeout
         call = stub(message, timeout=timeout, metadata=_metadata(wire))
         try:
             response = await call
         except grpc.aio.AioRpcError as error:
-            late = time.monotonic() - started >= timeout - _CLOCK_TOLERANCE
-            connected = channel.get_state() is _READY
-            return _response_or_raise(error, endpoint, is_late=late, is_connected=connected)
+            return _response_or_raise(error, endpoint, deadline, channel)
         if response is None:  # status OK, but no complete message
             raise backend_garbage("the backend's response has no message", endpoint.authority)
         if len(response) > MIN_ACCOUNTED_BYTES:  # grpcio delivers a response in one piece
@@ -96,7 +97,7 @@ class GrpcioUpstream:
         metadata, it drops the initial metadata."""
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
-        started = time.monotonic()
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         call = channel.unary_stream(wire.method)(message, timeout=timeout, metadata=_metadata(wire))
         has_started = False
         try:
@@ -108,13 +109,7 @@ class GrpcioUpstream:
                     yield RpcResponse((item,), metadata=grpc_metadata.read(initial_metadata))
                     wire.memory.shrink(len(item))
                     continue
-                late = (
-                    timeout is not None and time.monotonic() - started >= timeout - _CLOCK_TOLERANCE
-                )
-                connected = channel.get_state() is _READY
-                yield _response_or_raise(
-                    item, endpoint, is_late=late, is_connected=connected, has_started=has_started
-                )
+                yield _response_or_raise(item, endpoint, deadline, channel, has_started=has_started)
                 return
             initial_metadata = () if has_started else await call.initial_metadata()
             final_metadata = _merged_metadata(initial_metadata, await call.trailing_metadata())
@@ -208,17 +203,19 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
 
 
 def _response_or_raise(
-    error: Any, endpoint: Endpoint, *, is_late: bool, is_connected: bool, has_started: bool = False
+    error: Any, endpoint: Endpoint, deadline: float, channel: Any, *, has_started: bool = False
 ) -> RpcResponse:
-    """Return the server's response, or raise the transport failure."""
+    """Return the server's response, or raise the transport failure. `deadline` is a value of
+    `time.monotonic`."""
     code: grpc.StatusCode = error.code()
     details: str = error.details() or ""
     detail = f"{endpoint}: {code.name}: {details}"
     is_abandoned = headers.is_abandoned(code.value[0], details)
+    is_late = time.monotonic() >= deadline - _CLOCK_TOLERANCE
     if is_late and (is_abandoned or code is grpc.StatusCode.DEADLINE_EXCEEDED):
         public = "the backend did not answer in time"
         raise backend_failure(Kind.TIMEOUT, public, detail) from error
-    if code is grpc.StatusCode.UNAVAILABLE and not is_connected:
+    if code is grpc.StatusCode.UNAVAILABLE and channel.get_state() is not _READY:
         if details.startswith(_NOT_CONNECTED):
             public = "the backend could not be reached"
             if _NO_ALPN in details:

@@ -1,5 +1,5 @@
-"""A gRPC server on grpcio. Messages of all methods pass as bytes. One generic handler serves all
-calls. The methods in `app.streams` and `app.request_streams` are bidirectional streams. (Server
+"""A gRPC server on grpcio. One generic handler serves all calls, and passes their messages on as
+bytes. The methods in `app.streams` and `app.request_streams` are bidirectional streams. (Server
 streaming looks the same on the wire.) All other methods are unary."""
 
 from __future__ import annotations
@@ -210,7 +210,8 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     @contextmanager
     def _registered(self, context: RequestContext) -> Iterator[None]:
-        """Register the current task as serving `context`. Raises `context.abort_error` if set."""
+        """Register the current task as serving `context`. If the task is cancelled and
+        `context.abort_error` is set, raise that error."""
         task: Any = asyncio.current_task()
         self.active[task] = context
         try:

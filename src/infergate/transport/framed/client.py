@@ -45,7 +45,6 @@ class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
         )
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next bytes."""
         return self._frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:

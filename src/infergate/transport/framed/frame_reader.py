@@ -38,8 +38,6 @@ class FrameReader:
     next frame, which the caller must ``open`` or ``skip``. ``take`` returns the open frame when it
     is complete."""
 
-    __slots__ = ("_body", "_end", "_length", "_read_ahead", "_start", "received")
-
     def __init__(self) -> None:
         self._read_ahead = memoryview(bytearray(MAX_READ_AHEAD))
         self._start = self._end = 0

@@ -27,10 +27,6 @@ from infergate.transport.server.listener import HttpAppListener
 log = logging.getLogger(__name__)
 
 
-def _empty_request() -> HttpRequest:
-    return HttpRequest("POST", "/")
-
-
 class FrameServer(HttpAppListener):
     """A ``Server`` for size-prefixed frames."""
 
@@ -40,8 +36,6 @@ class FrameServer(HttpAppListener):
 
 class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
     """The server side of a connection with size-prefixed frames."""
-
-    __slots__ = ("_frames", "_in_prefix")
 
     def __init__(self, listener: HttpAppListener) -> None:
         super().__init__(listener)
@@ -94,7 +88,8 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
             return
         is_complete = frames.has_complete_frame(length)
         context = RequestContext(self._peer, peer_identity=self._identity)
-        request = self._request = IncomingHttpRequest(_empty_request(), context, listener.admission)
+        wire = self._placeholder_request()
+        request = self._request = IncomingHttpRequest(wire, context, listener.admission)
         request.is_complete = is_complete
         self._state = ConnectionState.BODY
         try:
@@ -126,7 +121,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
     # ---- responding
 
     def _placeholder_request(self) -> HttpRequest:
-        return _empty_request()
+        return HttpRequest("POST", "/")
 
     def _write_response(self, response: HttpResponse) -> bool:
         body = response.body

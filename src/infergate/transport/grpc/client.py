@@ -150,8 +150,8 @@ class _EndpointPool:
         return None
 
     async def acquire(self, deadline: float | None) -> GrpcClientConnection:
-        """Return a connection with a free stream, before `deadline` (loop time). Raises CONNECT and
-        TIMEOUT."""
+        """Wait until `deadline` (loop time) for a connection with a free stream, and return the
+        connection. Raises CONNECT and TIMEOUT."""
         began = self.loop.time()
         try:
             while (connection := self.find_free()) is None:

@@ -24,7 +24,7 @@ class UnaryClientCall(ClientCall):
 
     callbacks: ExchangeCallbacks[RpcResponse] | None = None
     retry: Callable[[], Awaitable[RpcResponse]] | None = None
-    _message: Any = None  # once complete, a Buffer or DeferredInflation (decision 50: mypyc)
+    _message: Any = None  # the complete message, a Buffer or DeferredInflation (decision 50: mypyc)
     _reader: framing.SingleMessageReader | None = None  # None if the message arrives in one piece
     _task: asyncio.Task[None] | None = None  # inflates the response, or retries
 
@@ -50,9 +50,8 @@ class UnaryClientCall(ClientCall):
             if reader.message is None:
                 self._connection.engine.expect(self._stream, reader.length)
         message = self._message = reader.message
-        if message is not None and len(message) > max(
-            self._counted_bytes, MIN_ACCOUNTED_BYTES
-        ):  # decompressed, the message is longer than announced
+        # A decompressed message is longer than announced.
+        if message is not None and len(message) > max(self._counted_bytes, MIN_ACCOUNTED_BYTES):
             self._set_counted(len(message))
 
     def cancel(self) -> None:
@@ -110,17 +109,18 @@ class UnaryClientCall(ClientCall):
         self._task = self._connection.loop.create_task(self._report(respond))
 
     async def _report(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
-        """Await the response, and report it."""
         try:
             response = await respond()
         except Exception as error:  # noqa: BLE001 - the callbacks decide
-            callbacks, self.callbacks, self._task = self.callbacks, None, None
-            if callbacks is not None:
+            if (callbacks := self._take_callbacks()) is not None:
                 callbacks.on_error(error)
         else:
-            callbacks, self.callbacks, self._task = self.callbacks, None, None
-            if callbacks is not None:
+            if (callbacks := self._take_callbacks()) is not None:
                 callbacks.on_response(response)
+
+    def _take_callbacks(self) -> ExchangeCallbacks[RpcResponse] | None:
+        callbacks, self.callbacks, self._task = self.callbacks, None, None
+        return callbacks
 
 
 class StreamingClientCall(ClientCall):

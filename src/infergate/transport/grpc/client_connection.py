@@ -22,7 +22,7 @@ from infergate.transport.grpc import framing
 from infergate.transport.grpc import headers as grpc_headers
 from infergate.transport.grpc.connection import NO_OWNER, Http2Protocol
 from infergate.transport.grpc.headers import ResponseHeaders
-from infergate.transport.http2.events import Failed, Goaway, Reset
+from infergate.transport.http2.events import Failed, Reset
 from infergate.transport.http2.frames import Code
 from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.roles import Http2ClientConnection
@@ -39,7 +39,7 @@ gRPC servers treat intervals of less than 300 s as abuse."""
 _PING_TIMEOUT = 20.0
 """Seconds to wait for the PING acknowledgement (grpc's keepalive_timeout: 20 s)."""
 _CLOCK_TOLERANCE: Final = 0.005
-"""Seconds by which a server's clock may be ahead of the event loop's."""
+"""Seconds by which a server's clock may be ahead of the event loop's clock."""
 
 
 class StreamRefused(Exception):  # noqa: N818
@@ -72,7 +72,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._capacity_callback = on_capacity_change
         self._waiters: Final = waiters
         self._ready_future: asyncio.Future[None] = loop.create_future()
-        self._ready_future.add_done_callback(_mark_retrieved)  # unused if connecting failed
+        self._ready_future.add_done_callback(_mark_retrieved)  # not awaited if connecting failed
         self.closed_future: asyncio.Future[None] = loop.create_future()
         self._is_lost = False
         self._calls: Final[set[ClientCall]] = set()
@@ -83,7 +83,8 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._silence_timer: asyncio.TimerHandle | None = None
 
     async def wait_ready(self, protocol: str) -> None:
-        """Wait for the server's SETTINGS, and check the ALPN `protocol`, if any. Raises OSError."""
+        """Wait for the server's SETTINGS. If `protocol` is not empty, check that ALPN selected it.
+        Raises OSError."""
         if protocol:
             tls_object = self._transport.get_extra_info("ssl_object")
             if tls_object is None or tls_object.selected_alpn_protocol() != protocol:
@@ -91,13 +92,12 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         await self._ready_future
 
     def abort(self) -> None:
-        """Close the connection immediately."""
         self._transport.abort()
 
     def encode_prefix(self, method: str, prefixes: BoundedCache[str, bytes]) -> bytes:
-        """Return the start of the header block that all calls of `method` share, and cache it in
-        `prefixes`: `request_prefixes`, or `forwarded_prefixes` for calls from another gateway,
-        which have a hop header in their metadata."""
+        """Return the start of the header block of `method`, which is the same for all calls, and
+        cache it in `prefixes`. Calls from another gateway, which have a hop header in their
+        metadata, use `forwarded_prefixes`. All other calls use `request_prefixes`."""
         scheme = "https" if self.endpoint.tls else "http"
         block = grpc_headers.request_prefix(method, self.endpoint.authority, scheme, _AGENT)
         if prefixes is self.request_prefixes:
@@ -172,7 +172,6 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
     # ---- asyncio callbacks and engine events
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Fail all calls, because the connection is closed."""
         self._is_lost = True
         self.engine.is_retired = True
         self._deadline_timer.close()
@@ -194,7 +193,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
             self._ready_callback(self)
             self._ready_future.set_result(None)
 
-    def _on_goaway(self, event: Goaway) -> None:  # noqa: ARG002
+    def _on_goaway(self) -> None:
         self._capacity_callback(self)
         if not self._calls:
             self._close()
@@ -217,7 +216,7 @@ def _mark_retrieved(ready: asyncio.Future[None]) -> None:
 
 
 class ClientCall:
-    """The base class of calls. The connection calls its methods for events on the stream."""
+    """The base class of calls. The connection calls the methods for events on the stream."""
 
     _encoding = ""
     _initial_metadata: Mapping[str, str] = NO_HEADERS
@@ -321,7 +320,6 @@ class ClientCall:
         return self._connection.loop.time() >= self.deadline - _CLOCK_TOLERANCE
 
     def on_connection_lost(self, error: BaseException | None) -> None:
-        """Fail the call, because the connection is closed."""
         detail = self._detail(repr(error))
         if self._has_response:
             self.fail(backend_garbage("the backend's response broke off", detail))

@@ -26,8 +26,8 @@ _LARGE_READ: Final = 64 * KIB
 _SMALL_READ: Final = 16 * KIB
 """A connection whose last read had fewer bytes receives into bytes objects again."""
 _BUFFER_SIZE: Final = 256 * KIB
-"""Maximum bytes of one read. If each DATA frame has one byte, this many bytes take 70 ms of the
-event loop."""
+"""Maximum number of bytes of one read. If each DATA frame has one byte, a read of this size blocks
+the event loop for 70 ms."""
 
 EngineT = TypeVar("EngineT", bound=Http2Connection)
 
@@ -76,7 +76,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
     def _on_ready(self) -> None:
         """Handle the peer's SETTINGS."""
 
-    def _on_goaway(self, event: events.Goaway) -> None:
+    def _on_goaway(self) -> None:
         """Handle a GOAWAY frame, after which the peer accepts no new streams."""
 
     def _on_failed(self, event: events.Failed) -> None:
@@ -91,7 +91,6 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
     # ---- asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start writing to the new transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._transport.set_write_buffer_limits(_WRITE_HIGH_WATER)
         self._is_tls = transport.get_extra_info("ssl_object") is not None
@@ -145,16 +144,14 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
             case events.Ready():
                 self._on_ready()
             case events.Goaway():
-                self._on_goaway(event)
+                self._on_goaway()
             case events.Failed():
                 self._on_failed(event)
 
     def pause_writing(self) -> None:
-        """Make writers wait, because the write buffer is full."""
         self.is_write_paused = True
 
     def resume_writing(self) -> None:
-        """Wake the writers, because the write buffer has drained."""
         self.is_write_paused = False
         self._wake()
 
@@ -211,49 +208,38 @@ class LargeReads(asyncio.BufferedProtocol):
         self._view: Final = memoryview(self._buffer)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the shared buffer."""
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass the received bytes to the connection."""
         self._connection.data_received(self._buffer, nbytes)
         if nbytes < _SMALL_READ:
             self._connection.stop_large_reads()
 
     def eof_received(self) -> bool | None:
-        """Pass the event on."""
         return self._connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass the event on."""
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Pass the event on."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass the event on."""
         self._connection.resume_writing()
 
 
 class _NoOwner:
     """The owner of streams whose calls have ended or were refused. It ignores every event."""
 
-    def add(self, *_: object) -> None:
-        """Ignore data."""
+    def add(self, *_: object) -> None: ...
 
-    def headers(self, *_: object) -> None:
-        """Ignore response headers."""
+    def headers(self, *_: object) -> None: ...
 
-    def end(self, *_: object) -> None:
-        """Ignore the end of the peer's data."""
+    def end(self, *_: object) -> None: ...
 
-    def sent(self) -> None:
-        """Ignore that the queued data was sent."""
+    def sent(self) -> None: ...
 
-    def on_reset(self, *_: object) -> None:
-        """Ignore a reset."""
+    def on_reset(self, *_: object) -> None: ...
 
 
 NO_OWNER: Final = _NoOwner()

@@ -46,11 +46,6 @@ class InvalidMessageError(MessageError):
         super().__init__(Kind.BAD_REQUEST, public)
 
 
-def encode_prefix(length: int) -> bytes:
-    """Return the prefix of an uncompressed message."""
-    return PREFIX.pack(0, length)
-
-
 def _check_prefix(flag: int, length: int, max_length: int, encoding: str) -> None:
     if length > max_length:
         # The text is the same as in grpc-core.
@@ -96,18 +91,6 @@ class SingleMessageReader:
     """Reads a body that must be one message of at most `max_length` bytes. `length` is the
     announced length, or None until it has arrived. `message` is of type `bytes` if the body arrived
     in one piece. Otherwise the message is assembled in its final buffer."""
-
-    __slots__ = (
-        "_buffer",
-        "_encoding",
-        "_filled",
-        "_flag",
-        "_max_length",
-        "_partial_prefix",
-        "_size",
-        "length",
-        "message",
-    )
 
     def __init__(self, max_length: int, encoding: str) -> None:
         self._max_length: Final = max_length
@@ -172,16 +155,6 @@ class SingleMessageReader:
 class MessageReader:
     """Reads a body of any number of messages of at most `max_length` bytes each. Messages are split
     off on demand. A long message is assembled in its final buffer."""
-
-    __slots__ = (
-        "_body",
-        "_buffer",
-        "_encoding",
-        "_filled",
-        "_flag",
-        "_last_missing",
-        "_max_length",
-    )
 
     def __init__(self, max_length: int, encoding: str) -> None:
         self._body = bytearray()  # a list of small pieces would take far more memory

@@ -67,9 +67,9 @@ def is_abandoned(code: int, details: str) -> bool:
 
 @mypyc_attr(native_class=False)
 class RequestHeaders:
-    """The parsed headers of a request. If the headers do not permit a call, `refusal` is the gRPC
-    code and message, `status` the HTTP status, and `limit` the name of the exceeded limit, if
-    any."""
+    """The parsed headers of a request. If the headers do not permit a call, `refusal` holds the
+    gRPC code and message, and `status` holds the HTTP status. `limit` holds the name of the
+    exceeded limit, or an empty string."""
 
     __slots__ = ("encoding", "headers", "limit", "method", "refusal", "status", "timeout")
 
@@ -248,7 +248,7 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
         text = b"%dm" % math.ceil(timeout / 1e-3)
         block = _TIMEOUT_NAME + _ONE_BYTE[len(text)] + text
     else:
-        block = encode_timeout(timeout)
+        block = header_blocks.encode_field("grpc-timeout", write_timeout(timeout))
     return block + encode_metadata(metadata) if metadata else block
 
 
@@ -273,8 +273,3 @@ def encode_metadata(entries: Mapping[str, str]) -> bytes:
 def _encoded_name(name: str) -> bytes:
     """Return the encoded name of a text metadata entry, or empty bytes for any other name."""
     return header_blocks.encode_name(name) if grpc_metadata.is_text(name) else b""
-
-
-def encode_timeout(seconds: float) -> bytes:
-    """Return the encoded field grpc-timeout."""
-    return header_blocks.encode_field("grpc-timeout", write_timeout(seconds))

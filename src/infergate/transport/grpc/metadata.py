@@ -41,11 +41,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
     """Return the metadata to send, without entries that gRPC cannot carry and would reject."""
     pairs: list[tuple[str, str | bytes]] = []
     for name, text in metadata.items():
-        if (
-            name in _CONNECTION_NAMES
-            or name.startswith(_RESERVED_PREFIXES)
-            or not _NAME.fullmatch(name)
-        ):
+        if not _is_sendable(name):
             continue
         if not name.endswith(BINARY_SUFFIX):
             if _VALUE.fullmatch(text):
@@ -90,12 +86,12 @@ def parse_peer(peer: str) -> str:
 
 def is_text(name: str) -> bool:
     """Return whether metadata with this name is sent as plain text."""
-    return (
-        name not in _CONNECTION_NAMES
-        and not name.startswith(_RESERVED_PREFIXES)
-        and not name.endswith(BINARY_SUFFIX)
-        and _NAME.fullmatch(name) is not None
-    )
+    return _is_sendable(name) and not name.endswith(BINARY_SUFFIX)
+
+
+def _is_sendable(name: str) -> bool:
+    is_reserved = name in _CONNECTION_NAMES or name.startswith(_RESERVED_PREFIXES)
+    return not is_reserved and _NAME.fullmatch(name) is not None
 
 
 def _to_text(value: bytes) -> str:

@@ -87,8 +87,8 @@ async def _read_requests(
                 account.release()
                 raise
             task = tasks.create_task(_forward(responses, queue))
-            # The queue is released by a callback, because the task may be cancelled before it
-            # starts.
+            # A callback releases the account and the slot, because the task may be cancelled
+            # before it starts.
             task.add_done_callback(functools.partial(_release, account, slots))
             del message, responses  # the next message may arrive hours later
 

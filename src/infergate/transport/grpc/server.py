@@ -1,8 +1,8 @@
 """A gRPC server on the built-in HTTP/2 engine. Messages of all methods are passed on as bytes.
 
-Methods in `app.streams` and `app.request_streams` are bidirectional streams, which on the wire
-equal server streaming. All other methods are unary. While a client does not read responses, the
-server does not read its requests, because their responses would add to the unread output. (Two
+Methods in `app.streams` and `app.request_streams` are bidirectional streams. (Server streaming
+looks the same on the wire.) All other methods are unary. While a client does not read responses,
+the server does not read its requests, because their responses would add to the unread output. (Two
 peers that both behave in this way could deadlock, but gRPC clients always read.)"""
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class GrpcServerConnection(server_call.CallConnection):
     # ---- asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection with the listener, or abort it if it is refused."""
         super().connection_made(transport)
         self.peer = peer_address(transport)
         self.peer_identity = transport.get_extra_info("peer_identity", ())
@@ -93,7 +92,6 @@ class GrpcServerConnection(server_call.CallConnection):
             self._transport.resume_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
-        """Cancel all calls, because the connection is closed."""
         self._is_lost = True
         self._unsent_output.finish()
         self._release_early()
@@ -168,8 +166,8 @@ class GrpcServerConnection(server_call.CallConnection):
         for call in tuple(self._calls):
             call.cancel()
         self.flush()
-        # If the connection were closed immediately, it could be reset and the GOAWAY with the
-        # reason lost.
+        # If the connection were closed immediately, it could be reset, and the client would not
+        # receive the GOAWAY with the reason.
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.loop.call_later(server_call.CLOSING_SECONDS, self.abort)
@@ -278,26 +276,20 @@ class GrpcServerConnection(server_call.CallConnection):
         self._transport.abort()
 
     def unread_bytes(self) -> int:
-        """Return the number of bytes that the client has not read."""
         return self._transport.get_write_buffer_size()
 
     def disconnect_soon(self) -> None:
-        """Disconnect the client in the next event loop iteration."""
         self.loop.call_soon(self._disconnect_slow_reader)
 
-    def _start_drain(self) -> None:
+    def close_when_idle(self) -> None:
         """Announce the shutdown. Close when all calls are done, including calls in flight."""
+        for call in tuple(self._calls):
+            if isinstance(call, StreamCall):
+                call.start_drain()
         if not self.engine.is_draining:
             self.engine.drain()
             self.flush()
             self.loop.call_later(server_call.CLOSING_SECONDS, self._announce_last_stream)
-
-    def close_when_idle(self) -> None:
-        """Close when all calls are done."""
-        for call in tuple(self._calls):
-            if isinstance(call, StreamCall):
-                call.start_drain()
-        self._start_drain()
 
     def _announce_last_stream(self) -> None:
         if not self._is_lost and not self.engine.is_closed:
@@ -305,7 +297,6 @@ class GrpcServerConnection(server_call.CallConnection):
             self.flush()
 
     def cancel_with(self, error: GatewayError) -> None:
-        """End all calls with `error`, and close."""
         for call in tuple(self._calls):
             call.abort_with(error)
         self.engine.announce_last_stream()
@@ -316,5 +307,4 @@ class GrpcServerConnection(server_call.CallConnection):
         return (completion for completion in completions if completion is not None)
 
     def abort(self) -> None:
-        """Close the connection immediately and cancel the calls."""
         self._transport.abort()

@@ -83,7 +83,7 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServerCall(IncomingRequest):
-    """The base class of calls. The connection calls its methods for events on the stream."""
+    """The base class of calls. The connection calls the methods for events on the stream."""
 
     __slots__ = (
         "_completion",
@@ -108,7 +108,7 @@ class ServerCall(IncomingRequest):
             headers=request.headers,
             peer_identity=connection.peer_identity,
         )
-        self.context = context  # not set by super(): the call would slow down each request
+        self.context = context  # set here, because super() would slow down each request
         self.account = context.memory = RequestAccount(connection.listener.admission)
         self._connection: Final = connection
         self._stream: Final = stream
@@ -142,7 +142,7 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def sent(self) -> None:
-        """Handle the event that the whole response has been sent."""
+        """Handle the event that the complete response has been sent."""
 
     def on_reset(self, event: Reset) -> None:  # noqa: ARG002
         """Cancel the call, because the client reset the stream."""
@@ -231,7 +231,6 @@ class ServerCall(IncomingRequest):
         self._connection.engine.reset(self._stream, Code.CANCEL)
 
     def unread_bytes(self) -> int:
-        """Return the number of bytes of the response that the client has not read."""
         queue = self._stream.send_queue
         return 0 if queue is None else total_size(queue)
 
@@ -283,9 +282,8 @@ class ServerCall(IncomingRequest):
         else:
             self.finish(RpcResponse(code=headers.DEADLINE_EXCEEDED, details=details))
             if self._stream.send_queue is not None:
-                self._connection.reset_stream_soon(
-                    self._stream
-                )  # the client might never read a status
+                # The client might never read the status.
+                self._connection.reset_stream_soon(self._stream)
         self.cancel()
 
     def build_refusal(self, error: GatewayError) -> RpcResponse:
@@ -306,7 +304,7 @@ class ServerCall(IncomingRequest):
         return RpcResponse(code=code, details=error.public)
 
     def finish(self, response: RpcResponse) -> None:
-        """Send the end of the response, or a whole unary response."""
+        """Send the end of the response, or a complete unary response."""
         if self._has_ended:
             return
         self._has_ended = True

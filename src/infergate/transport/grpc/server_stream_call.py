@@ -28,19 +28,6 @@ from infergate.transport.net.timer import body_deadline
 class StreamCall(ServerCall):
     """A call with any number of request messages and responses."""
 
-    __slots__ = (
-        "_checked_count",
-        "_held_bytes",
-        "_is_draining",
-        "_is_request_complete",
-        "_last_progress",
-        "_message_count",
-        "_read_waiter",
-        "_reader",
-        "_started_at",
-        "_write_waiter",
-    )
-
     _is_stream = True
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
@@ -119,8 +106,7 @@ class StreamCall(ServerCall):
                 if item is None and self._is_request_complete and not self._reader.is_empty:
                     raise framing.InvalidMessageError(TRUNCATED)
             except framing.MessageError as error:
-                status = self.invalid_message_response(error)
-                self._fail(status.code, status.details)
+                self._fail(self.invalid_message_response(error))
                 item = None
             if item is not None:
                 message, length = item
@@ -155,15 +141,15 @@ class StreamCall(ServerCall):
                 self.account.admit(len(message))
             return await message.inflate(self.account)
         except framing.MessageError as error:
-            status = self.invalid_message_response(error)
-            self._fail(status.code, status.details)
+            self._fail(self.invalid_message_response(error))
         except GatewayError as error:
             self._refuse_message(error)
         return None
 
     def _refuse_message(self, error: GatewayError) -> None:
         refusal = self.build_refusal(error)
-        self._fail(refusal.code or headers.overload_code(error), refusal.details or error.public)
+        code = refusal.code or headers.overload_code(error)
+        self._fail(RpcResponse(code=code, details=refusal.details or error.public))
 
     def _admit(self, missing: int) -> bool:
         """Admit a message that lacks `missing` bytes; return False if it is refused."""
@@ -175,9 +161,9 @@ class StreamCall(ServerCall):
             return False
         return True
 
-    def _fail(self, code: int, details: str) -> None:
+    def _fail(self, status: RpcResponse) -> None:
         self._is_request_complete = True
-        self.finish(RpcResponse(code=code, details=details))
+        self.finish(status)
         self.cancel()
 
     async def _serve(self, handler: StreamHandler) -> None:
@@ -212,22 +198,22 @@ class StreamCall(ServerCall):
 
     def _send_refusal(self, refusal: RpcResponse) -> None:
         if not refusal.code:  # the protocol sends errors as messages
-            engine, stream, message = self._connection.engine, self._stream, refusal.message
-            if not self._has_headers:
-                self._has_headers = True
-                engine.send_headers(stream, headers.RESPONSE_HEADERS)
-            engine.send_data(stream, (framing.encode_prefix(total_size(message)), *message))
+            self._send_message(refusal.message)
             refusal = RpcResponse()
         self.finish(refusal)
 
-    async def _write(self, response: RpcResponse) -> None:
-        """Send one response, and wait until another may be sent."""
-        engine, stream, connection = self._connection.engine, self._stream, self._connection
+    def _send_message(self, message: Sequence[Buffer]) -> bool:
+        """Send one message. Return False if data waits for the client's windows."""
+        engine, stream = self._connection.engine, self._stream
         if not self._has_headers:
             self._has_headers = True
             engine.send_headers(stream, headers.RESPONSE_HEADERS)
-        prefix = framing.encode_prefix(total_size(response.message))
-        if not engine.send_data(stream, (prefix, *response.message)):
+        return engine.send_data(stream, (framing.PREFIX.pack(0, total_size(message)), *message))
+
+    async def _write(self, response: RpcResponse) -> None:
+        """Send one response, and wait until another response may be sent."""
+        connection = self._connection
+        if not self._send_message(response.message):
             self._write_waiter = connection.loop.create_future()
             connection.flush_soon()
             self._count_unsent()

@@ -36,10 +36,8 @@ class UnaryCall(ServerCall):
 
     def __init__(self, connection: CallConnection, stream: Stream, request: RequestHeaders) -> None:
         ServerCall.__init__(self, connection, stream, request)  # faster than super()
-        self._message: Buffer | DeferredInflation | None = None  # once complete
-        self._reader: framing.SingleMessageReader | None = (
-            None  # None if the message arrives in one piece
-        )
+        self._message: Buffer | DeferredInflation | None = None  # None until it is complete
+        self._reader: framing.SingleMessageReader | None = None  # for a message in several pieces
         self._started_at = self._last_progress = connection.engine.last_received_at
         self._received_bytes = 0
         self._counted_bytes = 0
@@ -97,9 +95,8 @@ class UnaryCall(ServerCall):
             self._counted_bytes = length
             if message is None:
                 self._connection.engine.expect(self._stream, length + framing.PREFIX.size - arrived)
-        if (
-            message is not None and len(message) > self._counted_bytes
-        ):  # decompressed, the message is longer than announced
+        # A decompressed message is longer than announced.
+        if message is not None and len(message) > self._counted_bytes:
             self.account.grow(len(message) - self._counted_bytes)
             self._counted_bytes = len(message)
 
@@ -111,8 +108,7 @@ class UnaryCall(ServerCall):
         self._finish_with(self.build_refusal(error))
 
     def _start(self) -> None:
-        if self._incoming_message is not None:
-            self._incoming_message.finish()
+        self._end_message()
         message = None if self._reader is None else self._reader.message
         if message is None:
             error = framing.InvalidMessageError(TRUNCATED)
@@ -174,7 +170,6 @@ class UnaryCall(ServerCall):
             self._count_unsent()
 
     def sent(self) -> None:
-        """Close the call after its response was sent."""
         self._close()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:

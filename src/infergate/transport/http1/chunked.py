@@ -20,28 +20,19 @@ _CRLF: Final = b"\r\n"
 class ChunkedBody:
     """A body in chunked coding. ``body`` is the part decoded so far."""
 
-    __slots__ = (
-        "_expects_crlf",
-        "_in_trailers",
-        "_limits",
-        "_missing",
-        "_trailers",
-        "body",
-        "is_complete",
-    )
-
     def __init__(self, limits: Limits) -> None:
         self.body = bytearray()
         self.is_complete = False
         self._limits = limits
         self._missing = 0  # bytes of the current chunk that have not arrived
-        self._expects_crlf = False  # whether the CRLF after a chunk must follow
-        self._in_trailers = False  # the last chunk has arrived
+        self._expects_crlf = False  # whether the CRLF that ends a chunk comes next
+        self._in_trailers = False  # whether the last chunk has arrived
         self._trailers = 0
 
     def feed(self, data: bytes, at: int) -> int:
-        """Decode ``data`` from ``at`` on. Return the position after the last byte that was used.
-        Raises HeadError for malformed chunks, and TOO_LARGE as soon as a size exceeds the limit."""
+        """Decode ``data``, starting at ``at``. Return the position after the last byte that was
+        used. Raises HeadError for malformed chunks, and TOO_LARGE as soon as a size exceeds the
+        limit."""
         with memoryview(data) as view:
             while not self._in_trailers:
                 if self._missing:
@@ -101,4 +92,4 @@ class ChunkedBody:
 
 
 def _malformed() -> message_head.HeadError:
-    return message_head.HeadError(message_head.BAD_REQUEST, "the body is not valid HTTP/1.1")
+    return message_head.HeadError(400, "the body is not valid HTTP/1.1")

@@ -36,12 +36,10 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
         self._body_buffer: memoryview | None = None  # one byte longer than the body
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next bytes. It is never empty."""
         memory = self._body_buffer
         return self._scratch if memory is None else memory[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process bytes that were written to the buffer."""
         plain, memory = self._plain, self._body_buffer
         if plain is None or memory is None:
             self.data_received(bytes(self._scratch[:nbytes]))

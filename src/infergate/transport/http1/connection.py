@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import time
 from collections.abc import Sequence
+from email.utils import formatdate
+from typing import Final
 
 from infergate.core.compilation import mypyc_attr
 from infergate.core.log_events import BUG
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.transport.http1 import response_writer
+from infergate.core.wire import HttpRequest, HttpResponse, total_size
+from infergate.transport.http1 import message_head
 from infergate.transport.http1.server_connection import HttpServerConnection
 from infergate.transport.server.listener import HttpAppListener
 
 log = logging.getLogger(__name__)
+
+_FALLBACK_RESPONSE: Final = b"HTTP/1.1 500 \r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+"""The response that replaces a response whose headers would break the message framing."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Http1Connection(HttpServerConnection):
     """The response half of an HTTP/1 server connection."""
 
-    __slots__ = ("_is_chunked",)
-
     def __init__(self, listener: HttpAppListener) -> None:
         super().__init__(listener)
-        self._is_chunked = False  # the streamed response in progress uses chunked coding
+        self._is_chunked = False  # whether the streamed response in progress uses chunked coding
 
     def _placeholder_request(self) -> HttpRequest:
         return HttpRequest("", "")
@@ -39,17 +44,56 @@ class Http1Connection(HttpServerConnection):
             keep = keep and not is_http10  # the end of the connection ends an HTTP/1.0 body
             self._is_chunked = not is_http10
         try:
-            response_writer.write_response(
-                self._transport, method, response, keep_alive=keep, is_http10=is_http10
-            )
+            self._write(method, response, keep_alive=keep, is_http10=is_http10)
         except ValueError:
             log.exception("cannot send the response to a %s request", method, extra=BUG)
             if response.body_stream is not None:
                 raise
-            self._transport.write(response_writer.FALLBACK_RESPONSE)
+            self._transport.write(_FALLBACK_RESPONSE)
             return False
         return keep
 
+    def _write(
+        self, method: str, response: HttpResponse, *, keep_alive: bool, is_http10: bool
+    ) -> None:
+        """Write ``response`` to a request of ``method``. ``keep_alive`` announces that the
+        connection stays open, because an HTTP/1.0 client does not assume this. Raises ValueError,
+        and writes nothing, if a header would break the message framing."""
+        connection = "connection: close\r\n"
+        if keep_alive:
+            connection = "connection: keep-alive\r\n" if is_http10 else ""
+        content = response.body
+        length: int | None = len(content[0]) if len(content) == 1 else total_size(content)
+        body = content if message_head.has_body(method, response.status) else ()
+        if response.body_stream is not None:
+            length = None
+            if not is_http10:
+                connection += "transfer-encoding: chunked\r\n"
+                body = _chunk(body)
+        date = _date_lines(int(time.time()))
+        head = message_head.response_head(response, length, connection, date)
+        if length is not None and length < message_head.JOIN_BELOW:
+            self._transport.write(b"".join((head, *body)))
+            return
+        for part in message_head.join_small(head, body):
+            self._transport.write(part)
+
     def _write_part(self, body: Sequence[Buffer] | None) -> None:
-        if not self._transport.is_closing():
-            response_writer.write_part(self._transport, body, is_chunked=self._is_chunked)
+        if self._transport.is_closing():
+            return
+        if self._is_chunked:
+            body = (b"0\r\n\r\n",) if body is None else _chunk(body)
+        for part in message_head.join_small(b"", body or ()):
+            self._transport.write(part)
+
+
+@functools.lru_cache(maxsize=1)
+def _date_lines(second: int) -> bytes:
+    """Return the Server and Date lines."""
+    return f"server: infergate\r\ndate: {formatdate(second, usegmt=True)}\r\n".encode("ascii")
+
+
+def _chunk(body: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return ``body`` as one chunk (RFC 9112, 7.1). An empty body has no parts."""
+    length = total_size(body)
+    return (b"%x\r\n" % length, *body, b"\r\n") if length else ()

@@ -53,8 +53,9 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         self._has_arrived: Final = asyncio.Event()
 
     async def stream(self, wire: HttpRequest, target: str) -> AsyncGenerator[HttpResponse, None]:
-        """Send ``wire`` to ``target`` and yield each event, or the whole response if it is not an
-        event stream. Raises GatewayError, and ValueError for a request that HTTP cannot carry."""
+        """Send ``wire`` to ``target`` and yield each event. If the response is not an event stream,
+        yield it as a single response. Raises GatewayError, and ValueError for a request that HTTP
+        cannot carry."""
         head = self._encode_head(wire, target)
         self._reader = reader = self._create_reader(wire.method, self._limits.response_header)
         self._memory = wire.memory
@@ -131,15 +132,8 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
 
     def _count_held(self, size: int) -> None:
         """Charge ``size`` bytes of the response to memory until the next pull."""
-        more = size - self._counted
-        if more < 0:
-            self._memory.shrink(-more)
-        elif size <= MIN_ACCOUNTED_BYTES:
-            return
-        else:
-            try:
-                self._memory.grow(more)
-            except GatewayError as error:
-                self._end(error)
-                return
-        self._counted = size
+        if size < self._counted:
+            self._memory.shrink(self._counted - size)
+            self._counted = size
+        elif size > MIN_ACCOUNTED_BYTES:
+            self._count_bytes(size - self._counted)

@@ -11,8 +11,6 @@ from infergate.transport.http1.client import H1Upstream
 from infergate.transport.http1.event_stream import EventParser, EventStreamConnection
 from infergate.transport.http1.exchange import ResponseReader
 
-_OK: Final = 200
-
 
 class LineParser:
     """Splits a body that arrives in pieces into lines of at most ``max_line_bytes``, without empty
@@ -37,10 +35,8 @@ class LineParser:
         """Return the next line without its end, or None if it is incomplete. Raises TOO_LARGE."""
         line = self._lines.popleft() if self._lines else None
         if len(self._partial_line if line is None else line) > self._max_line_bytes:
-            raise GatewayError(
-                Kind.TOO_LARGE,
-                f"a line of the response exceeds the limit of {self._max_line_bytes} bytes",
-            )
+            public = f"a line of the response exceeds the limit of {self._max_line_bytes} bytes"
+            raise GatewayError(Kind.TOO_LARGE, public)
         return line
 
     @property
@@ -56,10 +52,11 @@ class LineParser:
 
 class LineStreamConnection(EventStreamConnection):
     """A connection for one exchange that yields the lines of a response with the status 200. The
-    limit of a line is ``limits.json``. Other responses are yielded whole."""
+    limit of a line is ``limits.json``. Any other response is yielded as a
+    single response."""
 
     def _make_parser(self, reader: ResponseReader) -> EventParser | None:
-        return LineParser(self._limits.json) if reader.status == _OK else None
+        return LineParser(self._limits.json) if reader.status == 200 else None
 
 
 class LineUpstream(H1Upstream):

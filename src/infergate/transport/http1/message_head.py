@@ -14,14 +14,6 @@ from infergate.core.limits import Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpResponse
 
-SWITCHING_PROTOCOLS: Final = 101
-BAD_REQUEST: Final = 400
-TIMED_OUT: Final = 408
-URI_TOO_LONG: Final = 414
-HEADERS_TOO_LARGE: Final = 431
-NOT_IMPLEMENTED: Final = 501
-VERSION_NOT_SUPPORTED: Final = 505
-
 HOP_BY_HOP: Final[frozenset[str]] = frozenset(
     {
         "connection",
@@ -49,13 +41,12 @@ _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _BODILESS: Final = frozenset({204, 304})
 _WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
-_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 _MAX_VALID_NAMES: Final = 256
 _MAX_VALID_NAME_CHARS: Final = 64
 _valid_names: Final = BoundedCache[str, None](_MAX_VALID_NAMES)
 """Cached valid field names. Nearly all heads have the same names."""
 _status_lines: Final = {
-    status: f"HTTP/1.1 {status} {reason}\r\n" for status, reason in _REASONS.items()
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }
 JOIN_BELOW: Final = 64 * 1024
 """Minimum size of a part that is written separately. Copying smaller parts into one buffer is
@@ -87,30 +78,30 @@ def head_error(head: bytes, limits: Limits) -> HeadError:
 
 def not_http() -> HeadError:
     """Return the error for bytes that are not an HTTP request."""
-    return HeadError(BAD_REQUEST, "the request is not valid HTTP/1.1")
+    return HeadError(400, "the request is not valid HTTP/1.1")
 
 
 def uri_too_long(limits: Limits) -> HeadError:
     """Return the error for a request line that exceeds its limit."""
     public = f"the request line is over the limit of {limits.headers} bytes"
-    return HeadError(URI_TOO_LONG, public, limit="headers")
+    return HeadError(414, public, limit="headers")
 
 
 def headers_too_large(limits: Limits) -> HeadError:
     """Return the error for header lines that exceed their limit in bytes."""
     public = f"the headers are over the limit of {limits.headers} bytes"
-    return HeadError(HEADERS_TOO_LARGE, public, limit="headers")
+    return HeadError(431, public, limit="headers")
 
 
 def too_many_headers(limits: Limits) -> HeadError:
     """Return the error for too many header lines."""
     public = f"the request has more than {limits.header_count} header lines"
-    return HeadError(HEADERS_TOO_LARGE, public, limit="header_count")
+    return HeadError(431, public, limit="header_count")
 
 
 def timed_out(limit: str) -> HeadError:
     """Return the error for a request that arrived too slowly for ``limit``."""
-    return HeadError(TIMED_OUT, "the request did not arrive in time", Kind.TIMEOUT, limit=limit)
+    return HeadError(408, "the request did not arrive in time", Kind.TIMEOUT, limit=limit)
 
 
 def body_too_large(size: int, limits: Limits) -> GatewayError:
@@ -126,23 +117,23 @@ def check_head(
     if len(target) > limits.headers:
         raise uri_too_long(limits)
     if version < (1, 0):
-        raise HeadError(BAD_REQUEST, "HTTP/0.9 is not supported; use HTTP/1.1 or HTTP/1.0")
+        raise HeadError(400, "HTTP/0.9 is not supported; use HTTP/1.1 or HTTP/1.0")
     if version > (1, 1):
         public = "unsupported HTTP version; use HTTP/1.1 or HTTP/1.0"
-        raise HeadError(VERSION_NOT_SUPPORTED, public, Kind.UNSUPPORTED)
+        raise HeadError(505, public, Kind.UNSUPPORTED)
     if not is_host(headers.get("host", "")):
-        raise HeadError(BAD_REQUEST, "the Host header is not a valid host")
+        raise HeadError(400, "the Host header is not a valid host")
     if method == "CONNECT":
         raise GatewayError(Kind.METHOD_NOT_ALLOWED, "the method CONNECT is not supported")
     if not target.isascii():
-        raise HeadError(BAD_REQUEST, "the request target is not ASCII")
+        raise HeadError(400, "the request target is not ASCII")
     announced = int(headers.get("content-length", 0))
     if announced > limits.body:
         raise body_too_large(announced, limits)
     codings = headers.get("transfer-encoding")
     if codings is not None:
         if version == (1, 0):  # the end of the body is uncertain (RFC 9112, 6.1)
-            raise HeadError(BAD_REQUEST, "HTTP/1.0 does not support Transfer-Encoding")
+            raise HeadError(400, "HTTP/1.0 does not support Transfer-Encoding")
         check_codings(codings)
 
 
@@ -166,9 +157,9 @@ def check_codings(value: str) -> None:
     unknown = [coding for coding in codings if coding not in {"", "chunked"}]
     if unknown:
         public = f"unsupported transfer coding {unknown[0]!r}; use chunked"
-        raise HeadError(NOT_IMPLEMENTED, public, Kind.UNSUPPORTED)
+        raise HeadError(501, public, Kind.UNSUPPORTED)
     if codings.count("chunked") > 1:
-        raise HeadError(BAD_REQUEST, "the body is chunked twice")
+        raise HeadError(400, "the body is chunked twice")
 
 
 def drop_content_length(data: bytes) -> bytes:
@@ -248,8 +239,8 @@ def _field_lines(lines: str, headers: Mapping[str, str], omitted: frozenset[str]
     for name, value in headers.items():
         if name in omitted:
             continue
-        # Most values need no regular expression. Checking them is as fast as looking up the whole
-        # head in a cache.
+        # Most values need no regular expression. Checking them is as fast as looking up the
+        # complete head in a cache.
         if name not in _valid_names or not (value.isascii() and value.isprintable()):
             value = _field_value(name, value)  # noqa: PLW2901
         lines += f"{name}: {value}\r\n"

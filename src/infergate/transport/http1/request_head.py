@@ -1,6 +1,6 @@
 """Parses request heads with ``httptools`` (llhttp, strict), and applies further checks.
 
-The parser receives a whole head and nothing else, so it never decides where a body ends. Clients
+The parser receives a complete head and nothing else, so it never decides where a body ends. Clients
 often send the same head again, so each connection caches the heads that passed every check.
 """
 
@@ -104,7 +104,7 @@ def _parse(raw: bytes, limits: Limits) -> HttpRequestHead:
     try:
         parser.feed_data(raw)
     except httptools.HttpParserUpgrade:
-        pass  # the whole head was read; upgrades are not supported
+        pass  # the complete head was read; upgrades are not supported
     except httptools.HttpParserError:
         raise message_head.not_http() from None
     method, version = parser.get_method(), parser.get_http_version()
@@ -174,11 +174,9 @@ class HeadFields:
         self.has_repeated = False
 
     def on_url(self, target: bytes) -> None:
-        """Handle the target, or a part of the target."""
         self.target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Handle a header line."""
         value = value.rstrip(b" \t")
         key = name.decode("ascii").lower()
         try:
@@ -256,8 +254,6 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
 class RequestHeadParser:
     """Parses the request heads of one connection."""
 
-    __slots__ = ("_cache", "_limits")
-
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._cache: HeadCache[HttpRequestHead] = HeadCache()
@@ -297,8 +293,6 @@ def check_size(received: bytes, limits: Limits) -> None:
 
 class PartialHeadChecker:
     """Checks whether an incomplete head can still become valid."""
-
-    __slots__ = ("_parsed_bytes", "_parser")
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(object())

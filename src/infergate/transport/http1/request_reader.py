@@ -1,8 +1,8 @@
 """Splits the bytes of a client into requests, one at a time. Pipelined bytes stay unparsed.
 
 Bytes are received into a shared scratch buffer. The rest of an incomplete body of known length is
-received into its own buffer. ``get_buffer`` allocates this buffer, so a request that was rejected
-before has no buffer.
+received into its own buffer. ``get_buffer`` allocates this buffer, so a request that is rejected
+before its body is read has no buffer.
 
 With ``accept_both_lengths``, only the first request of a connection may have both Content-Length
 and Transfer-Encoding, because only the first request begins at a known position. The connection is
@@ -18,26 +18,11 @@ from infergate.transport.http1 import message_head, request_head
 from infergate.transport.http1.chunked import ChunkedBody
 from infergate.transport.net.buffer_pool import allocate
 
-_EMPTY_LINE = b"\r\n\r\n"
 _PREFIX_BYTES: Final = 16  # number of bytes by which other protocols are recognized
 
 
 class RequestReader:
-    """``read_head`` returns the next head, then ``read_body`` returns its complete body."""
-
-    __slots__ = (
-        "_accepts_both_lengths",
-        "_at",
-        "_body_buffer",
-        "_chunked_body",
-        "_data",
-        "_head_checker",
-        "_head_parser",
-        "_length",
-        "_limits",
-        "_scratch",
-        "received",
-    )
+    """``read_head`` returns the head of the next request, then ``read_body`` returns the body."""
 
     def __init__(
         self, scratch: memoryview, limits: Limits, *, accept_both_lengths: bool = False
@@ -105,7 +90,7 @@ class RequestReader:
         if data[at : at + 1] in {b"\r", b"\n"}:  # RFC 9112, 2.2
             self._at = at = len(data) - len(data[at:].lstrip(b"\r\n"))
             self._accepts_both_lengths = False
-        end = data.find(_EMPTY_LINE, at) + 4
+        end = data.find(b"\r\n\r\n", at) + 4
         if end < 4:
             self._check_partial_head(data[at:])
             return None
@@ -135,7 +120,7 @@ class RequestReader:
                 raise message_head.not_http()
 
     def read_body(self) -> Buffer | None:
-        """Return the whole decoded body, or None if it is incomplete. Raises HeadError for a
+        """Return the complete decoded body, or None if it is incomplete. Raises HeadError for a
         malformed body, and TOO_LARGE as soon as its size is known to exceed the limit."""
         chunks = self._chunked_body
         if chunks is not None:

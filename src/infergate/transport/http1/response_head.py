@@ -1,5 +1,5 @@
-"""Parses plain response heads fast. Such heads are complete and strict HTTP/1.1 with exactly one
-length. ``response_reader`` parses all other responses."""
+"""A fast parser of plain response heads. Such heads are complete and strict HTTP/1.1 with exactly
+one length. ``response_reader`` parses all other responses."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ class PlainResponseHead:
 class PlainResponseParser:
     """Parses the plain response heads of one connection, with a cache."""
 
-    __slots__ = ("_cache",)
-
     def __init__(self) -> None:
         self._cache: HeadCache[PlainResponseHead] = HeadCache()
 
@@ -44,10 +42,10 @@ class PlainResponseParser:
         raw = data[:size]
         head = self._cache.get(raw)
         if head is None:
-            like = self._cache.template
-            headers = None if like is None else self._cache.similar_headers(raw)
-            if like is not None and headers is not None:
-                return PlainResponseHead(like.status, headers, size)
+            template = self._cache.template
+            headers = None if template is None else self._cache.similar_headers(raw)
+            if template is not None and headers is not None:
+                return PlainResponseHead(template.status, headers, size)
             head = _parse(raw)
             if head is not None:
                 self._cache.add_head(raw, head, head.headers)

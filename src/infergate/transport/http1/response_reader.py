@@ -9,31 +9,16 @@ import httptools
 
 from infergate.core.limits import MIB
 from infergate.core.wire import NO_HEADERS
-from infergate.transport.http1 import message_head
 from infergate.transport.http1.request_head import HeadFields
 
 _MAX_LINES: Final = 256
 _MAX_OVERHEAD_BYTES: Final = MIB
-"""Maximum bytes without progress: the bytes of an unfinished head, or of chunk sizes and
-trailers."""
+"""Maximum number of bytes without progress, which are the bytes of an unfinished head, or of chunk
+sizes and trailers."""
 
 
 class LenientReader:
     """A ``ResponseReader`` that tolerates common deviations from HTTP."""
-
-    __slots__ = (
-        "_ends_with_connection",
-        "_fields",
-        "_has_body",
-        "_max_field_bytes",
-        "_overhead_bytes",
-        "_parser",
-        "_parts",
-        "headers",
-        "is_complete",
-        "keep_alive",
-        "status",
-    )
 
     def __init__(self, method: str, max_field_bytes: int) -> None:
         """``max_field_bytes`` limits each header name and value."""
@@ -92,14 +77,12 @@ class LenientReader:
     # ---- called by the parser
 
     def on_message_begin(self) -> None:
-        """Handle the beginning of a response."""
         if self.status:
             self.keep_alive = False  # a second response
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Handle a line of a head, or discard a line of a trailer."""
         fields = self._fields
-        if fields is None:
+        if fields is None:  # the line belongs to a trailer
             return
         if max(len(name), len(value)) > self._max_field_bytes or fields.lines == _MAX_LINES:
             raise ValueError("the head is too large")
@@ -108,14 +91,13 @@ class LenientReader:
         fields.on_header(name.rstrip(b" "), value)  # the parser allows spaces after the name
 
     def on_headers_complete(self) -> None:
-        """Handle the end of a head."""
         fields, parser = self._fields, self._parser
         if fields is None or parser is None:
             return
         status = parser.get_status_code()
         if status < 200:
             self._fields = HeadFields()
-            if status == message_head.SWITCHING_PROTOCOLS:
+            if status == 101:
                 raise ValueError("the backend sent an unrequested 101 Switching Protocols")
             return
         self._overhead_bytes = 0
@@ -130,7 +112,6 @@ class LenientReader:
         self._ends_with_connection = coding != "chunked" and "content-length" not in headers
 
     def on_body(self, data: bytes) -> None:
-        """Handle a piece of a body."""
         if self.is_complete:
             return  # the data belongs to a second response
         if not self.status:
@@ -139,6 +120,5 @@ class LenientReader:
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
-        """Handle the end of the response."""
         if self.status:
             self.is_complete = True

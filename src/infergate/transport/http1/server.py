@@ -25,12 +25,12 @@ from infergate.transport.server.listener import HttpAppListener
 
 MAX_READ_AHEAD: Final = 64 * KIB
 _SCRATCH_BYTES: Final = 64 * KIB
-"""Maximum bytes of a body that are copied. The rest is received into its final buffer."""
+"""Maximum number of bytes of a body that are copied. The other bytes are received into the final
+buffer."""
 BODY_WATERMARK: Final = 256 * KIB
 _FAST_ARRIVAL: Final = 16 * KIB
 """If at least this many bytes of a long body arrive in one read, the loop is next notified after
 ``BODY_WATERMARK`` more bytes, or at the end of the body."""
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class H1Server(HttpAppListener):
@@ -49,12 +49,10 @@ class H1Server(HttpAppListener):
 class H1Connection(Http1Connection, asyncio.BufferedProtocol):
     """An HTTP/1.1 server connection that reads requests with the built-in engine."""
 
-    __slots__ = ("_head_started", "_reader", "_watermark")
-
     def __init__(self, listener: HttpAppListener, reader: RequestReader) -> None:
         super().__init__(listener)
         self._reader: Final = reader
-        self._head_started = False  # part of a head has arrived
+        self._head_started = False  # whether a part of a head has arrived
         self._watermark: ReceiveWatermark | None = None  # created for the first long body
 
     @property
@@ -78,7 +76,8 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
             self._read_body()
             if self._state is ConnectionState.BODY:
                 self._set_watermark(reader.missing, nbytes)
-            elif self._state is ConnectionState.HEAD:  # rejected, after it arrived completely
+            elif self._state is ConnectionState.HEAD:
+                # The request was rejected after it had arrived completely.
                 self._receive()
         elif state is ConnectionState.BUSY or state is ConnectionState.FLUSH:
             reader.buffer_written(nbytes)
@@ -116,7 +115,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         self._state = ConnectionState.BODY
         self._read_body()
         if self._state is ConnectionState.BODY and head.expects_continue:
-            self._transport.write(_CONTINUE)
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _read_body(self) -> None:
         """Take the received part of the body. Serve the request when the body is complete."""

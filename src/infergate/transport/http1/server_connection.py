@@ -31,7 +31,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import BodyStream, HttpRequest, HttpResponse, total_size
 from infergate.transport.base import Cancellable, HttpApp
-from infergate.transport.http1 import message_head, response_writer
+from infergate.transport.http1 import error_responses, message_head
 from infergate.transport.net.timer import CATCH_UP_SECONDS, Timer, body_deadline
 from infergate.transport.server.admission import IncomingBody, UnsentResponse, too_slow
 from infergate.transport.server.connection_gate import ConnectionRefusal, peer_address
@@ -61,24 +61,6 @@ class ConnectionState(enum.Enum):
 class HttpServerConnection(asyncio.BaseProtocol):
     """The state machine of one connection that ``listener`` accepted."""
 
-    __slots__ = (
-        "_completion",
-        "_drained",
-        "_has_early_response",
-        "_identity",
-        "_incoming_body",
-        "_is_paused",
-        "_listener",
-        "_peer",
-        "_relayed",
-        "_request",
-        "_state",
-        "_task",
-        "_timer",
-        "_transport",
-        "_unsent_response",
-    )
-
     def __init__(self, listener: HttpAppListener) -> None:
         self._listener = listener
         self._timer = Timer(listener.loop, self._on_timeout)
@@ -88,7 +70,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._request: IncomingHttpRequest | None = None  # from its head to its response
         self._task: asyncio.Task[None] | None = None
         self._relayed: Cancellable | None = None  # the application's work, until a task takes over
-        self._has_early_response = False  # ``relay`` has responded before it returned
+        self._has_early_response = False  # whether ``relay`` responded before it returned
         self._completion: asyncio.Future[None] | None = None  # the result of ``active_requests``
         self._transport: asyncio.Transport
         self._is_paused = False
@@ -124,7 +106,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register with the listener, or abort if the gate refuses the connection."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._peer = peer_address(transport)
         self._identity = transport.get_extra_info("peer_identity", ())
         if not self._listener.register(self, self._peer):
@@ -133,7 +115,6 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._timer.set(self._listener.limits.header_time)
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002
-        """Cancel the request in progress."""
         self._state = ConnectionState.CLOSED
         self._timer.close()
         relayed, self._relayed = self._relayed, None
@@ -159,7 +140,6 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._listener.unregister(self)
 
     def pause_writing(self) -> None:
-        """Pause writing, because the client is slow to read a response."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
@@ -227,7 +207,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         )
 
     def on_response(self, response: HttpResponse) -> None:
-        """Send the response of a relayed request. If ``relay`` has not returned yet, the caller is
+        """Send the response to a relayed request. If ``relay`` has not returned yet, the caller is
         still processing received bytes, so the response has to wait."""
         if self._relayed is None:
             self._has_early_response = True
@@ -261,7 +241,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
             abort_error = request.context.abort_error
             if abort_error is not None and isinstance(failure, asyncio.CancelledError):
                 failure = abort_error
-            response = response_writer.response_to_failure(
+            response = error_responses.response_to_failure(
                 failure, app, request.wire, request.context
             )
         if response.body_stream is not None:
@@ -316,7 +296,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         else:
             wire, context = request.wire, request.context
             request.release()
-        self._respond(response_writer.rejection(self._listener.app, error, wire, context))
+        self._respond(error_responses.rejection(self._listener.app, error, wire, context))
 
     def _respond(self, response: HttpResponse) -> None:
         if self._transport.is_closing():
@@ -351,7 +331,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
         """Wait until the client has read the written bytes, which end with ``body``."""
         self._state = state
         unsent = self._transport.get_write_buffer_size()
-        if unsent:  # the whole last part stays in memory until all of it is sent
+        if unsent:  # the last part stays in memory until it is sent completely
             unsent = max(unsent, total_size(body))
         self._unsent_response.start(unsent, self._listener.loop.time(), self)
         self._timer.set_at(self._unsent_response.deadline(self._listener.limits))
@@ -384,10 +364,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         if self._state is ConnectionState.HEAD and self._has_partial_head:
             self._reject(message_head.timed_out("header_time"))
             return
-        if (
-            self._state in {ConnectionState.FLUSH, ConnectionState.LAST}
-            or self._drained is not None
-        ):
+        is_flushing = self._state in {ConnectionState.FLUSH, ConnectionState.LAST}
+        if is_flushing or self._drained is not None:
             listener, now = self._listener, self._listener.loop.time()
             self._unsent_response.set_remaining(self._transport.get_write_buffer_size(), now)
             due = self._unsent_response.deadline(listener.limits)
@@ -431,7 +409,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
                 return
             app = self._listener.app
             self._finish_relayed(
-                response_writer.response_to_failure(error, app, request.wire, request.context)
+                error_responses.response_to_failure(error, app, request.wire, request.context)
             )
         elif self._state is ConnectionState.BODY or (
             self._state is ConnectionState.HEAD and self._has_partial_head
@@ -441,8 +419,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
             self._transport.abort()
 
     def _is_last(self) -> bool:
-        """Return whether to close after this response, even if the client wants to keep the
-        connection."""
+        """Return whether the connection is closed after this response, even if the client wants to
+        keep the connection open."""
         return self._listener.is_stopping
 
     def active_requests(self) -> Iterator[asyncio.Future[None]]:

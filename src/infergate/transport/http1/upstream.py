@@ -104,7 +104,8 @@ class Http1Upstream(PooledUpstream):
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
         """Send a request and yield the data of each event as a response. Any other response is
-        yielded whole. Each stream uses a new connection, because no stream is sent twice."""
+        yielded as a single response. Each stream uses a new connection, because no stream is sent
+        twice."""
         connect_timeout = self._limits.connect_time if timeout is None else timeout
         connection = await self._streams[endpoint].connect(connect_timeout)
         try:
@@ -138,6 +139,9 @@ class _BegunExchange:
         if "content-encoding" in response.headers:
             self._task = asyncio.get_running_loop().create_task(self._decode(response))
             return
+        self._report(response)
+
+    def _report(self, response: HttpResponse) -> None:
         callbacks, self._callbacks = self._callbacks, None
         if callbacks is not None:
             callbacks.on_response(response)
@@ -161,10 +165,8 @@ class _BegunExchange:
             decoded = await _decode_content(response, self._max_bytes, self._memory)
         except Exception as error:  # noqa: BLE001 - the callbacks decide
             self.on_error(error)
-            return
-        callbacks, self._callbacks = self._callbacks, None
-        if callbacks is not None:
-            callbacks.on_response(decoded)
+        else:
+            self._report(decoded)
 
 
 async def _decode_content(

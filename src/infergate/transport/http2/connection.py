@@ -42,7 +42,7 @@ class Http2Connection(Http2FrameReader):
         `limits.HEADER_BLOCK_FACTOR` times that size are decoded, so that the stream can be refused
         with an error."""
         self.streams: dict[int, Stream] = {}
-        self.last_stream = 0  # the highest stream number of the peer (at a client: of this end)
+        self.last_stream = 0  # the highest stream number of the peer (in a client, of this end)
         self.is_closed = False
         self.is_draining = False  # whether a GOAWAY of this end has announced the drain
         self.peer_max_streams = 2**31  # the number of concurrent streams that the peer allows
@@ -220,8 +220,8 @@ class Http2Connection(Http2FrameReader):
     ) -> None:
         events = self._events
         last = events[-1] if events else None
-        # If a read has the end of a frame, whole frames and the start of another frame, they are
-        # one event.
+        # The end of a frame, complete frames and the start of another frame become one event if
+        # they arrive in one read.
         if type(last) is Data and last.stream is stream:
             last.parts.extend(parts)
             events[-1] = new(Data, (stream, last.parts, last.size + size, end))
@@ -251,7 +251,7 @@ class Http2Connection(Http2FrameReader):
             self._closed_streams.add(number, None)
             self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
 
-    def _on_window_update(  # noqa: C901 - clients send two for each call
+    def _on_window_update(  # noqa: C901 - clients send two updates for each call
         self, number: int, increment: int
     ) -> None:
         out = self.outbound
@@ -414,7 +414,7 @@ class Http2Connection(Http2FrameReader):
     def send_message(
         self, stream: Stream, block: bytes, parts: Sequence[Buffer], trailers: bytes
     ) -> None:
-        """Send all of a message on `stream`: header block, body and trailers."""
+        """Send a complete message on `stream`: header block, body and trailers."""
         if (
             stream.local_open
             and self.outbound.send_message(stream, block, parts, trailers)

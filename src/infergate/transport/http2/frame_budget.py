@@ -9,8 +9,6 @@ class FrameBudget:
     """A bucket of at most `max_tokens` tokens. It is refilled at `rate` tokens per second on a
     monotonic clock."""
 
-    __slots__ = ("_max_tokens", "_rate", "_tokens", "_updated_at")
-
     def __init__(self, max_tokens: float, rate: float) -> None:
         self._max_tokens: Final = max_tokens
         self._rate: Final = rate

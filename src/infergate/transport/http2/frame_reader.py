@@ -34,7 +34,7 @@ NOTHING: Final = b""
 PRIORITY_SIZE: Final = 5
 _PING_SIZE: Final = 8
 _MAX_COPIED: Final = 4096  # up to this many bytes, copying a payload costs less than a view
-_MAX_FIRST_BYTES: Final = 16  # bytes kept of a connection that does not start as HTTP/2
+_MAX_FIRST_BYTES: Final = 16  # bytes that are kept if a connection does not start as HTTP/2
 
 
 class Http2FrameReader:
@@ -56,7 +56,7 @@ class Http2FrameReader:
         self.first_bytes = b""  # the first bytes of the peer, if they are not HTTP/2
         self._has_received_settings = False  # whether SETTINGS have arrived
         self._payload_left = 0  # missing bytes of a DATA frame or of a discarded frame
-        self._padding_left = 0  # how many of them are padding
+        self._padding_left = 0  # the part of `_payload_left` that is padding
         self._data_stream: Stream | None = None
         self._ends_stream = False
         self._block: bytearray | None = None  # an incomplete header block
@@ -68,7 +68,7 @@ class Http2FrameReader:
     # ---- to be implemented by subclasses
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        """Handle any frame except DATA and the frames of header blocks."""
+        """Handle any frame except DATA, WINDOW_UPDATE and the frames of header blocks."""
         raise NotImplementedError
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
@@ -93,8 +93,8 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_whole_data(self, number: int, payload: Buffer, *, end: bool) -> bool:
-        """Handle a whole, non-empty DATA frame without padding. Return False if the frame cannot
-        simply be passed on."""
+        """Handle a complete, non-empty DATA frame without padding. Return False, and do nothing, if
+        the frame needs further checks."""
         raise NotImplementedError
 
     def _on_window_update(self, number: int, increment: int) -> None:
@@ -148,8 +148,8 @@ class Http2FrameReader:
         cached_blocks, unpack = self._cached_blocks, FRAME_HEADER.unpack_from
         is_between_frames = False
         while position < end:
-            # Whole frames of the usual form, such as the frames of short messages, are read with
-            # the fewest steps.
+            # Complete frames of the usual form, such as the frames of short messages, are read
+            # with the fewest steps.
             start = position + FRAME_HEADER_SIZE
             if start <= end and (
                 is_between_frames
@@ -224,7 +224,7 @@ class Http2FrameReader:
         self._expected_preface = expected[length:]
         return length
 
-    def _read_frame(  # noqa: C901 - another call would cost time for each frame
+    def _read_frame(  # noqa: C901, PLR0912 - another call would cost time for each frame
         self, data: bytes | bytearray, view: memoryview, at: int, end: int
     ) -> int:
         """Read the frame at `at`, or only the header of an incomplete DATA frame. `view` is a view
@@ -243,9 +243,6 @@ class Http2FrameReader:
                 if next_position != at:
                     return next_position
             if not flags & PADDED:
-                if 0 < length <= end - payload_start:
-                    self._read_data(stream, flags, view[payload_start:payload_end])
-                    return payload_end
                 self._begin_data(stream, flags, length, 0)
                 return payload_start
             if payload_start == end:
@@ -263,8 +260,12 @@ class Http2FrameReader:
             payload = bytes(view[payload_start:payload_end])
             if kind == WINDOW_UPDATE:
                 self._on_window_update(stream, UINT32.unpack(payload)[0])
+            elif kind == HEADERS:
+                self._begin_block(stream, flags, payload)
+            elif kind == frames.CONTINUATION:
+                self._continue_block(stream, flags, payload)
             else:
-                self._dispatch_frame(kind, stream, flags, payload)
+                self._on_frame(kind, stream, flags, payload)
         except Http2StreamError as fault:
             self._on_stream_error(fault)
         return payload_end
@@ -292,14 +293,6 @@ class Http2FrameReader:
         size = len(parts) * length
         self._on_data_payload(self._on_data_run(number, size), parts, size, end=False)
         return next_position
-
-    def _dispatch_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        if kind == HEADERS:
-            self._begin_block(stream, flags, payload)
-        elif kind == frames.CONTINUATION:
-            self._continue_block(stream, flags, payload)
-        else:
-            self._on_frame(kind, stream, flags, payload)
 
     def _check_frame(self, kind: int, stream: int, length: int) -> None:
         """Check the length, stream and order of a frame before its payload arrives."""
@@ -336,13 +329,6 @@ class Http2FrameReader:
         except Http2StreamError as fault:
             self._on_stream_error(fault)
             return None
-
-    def _read_data(self, number: int, flags: int, payload: memoryview) -> None:
-        """Handle a complete DATA frame that is not empty and has no padding."""
-        length = len(payload)
-        stream = self._data_target(number, flags, length, 0)
-        if stream is not None:
-            self._on_data_payload(stream, (payload,), length, end=flags & END_STREAM != 0)
 
     def _begin_data(self, number: int, flags: int, length: int, padding: int) -> None:
         """Process the start of a DATA frame whose padding length has been read."""
@@ -427,7 +413,7 @@ class Http2FrameReader:
 
 
 _WHOLE_BLOCK_FLAGS: Final = frozenset({END_HEADERS, END_HEADERS | END_STREAM})
-"""Flags of HEADERS frames that hold a whole header block without padding or priority."""
+"""Flags of HEADERS frames that hold a complete header block without padding or priority."""
 _ANY_LENGTH: Final = frames.LARGEST_FRAME_SIZE
 _BLOCK_KINDS: Final = frozenset({HEADERS, frames.CONTINUATION})
 _FRAME_RULES: Final[Sequence[tuple[int, int, bool | None]]] = (

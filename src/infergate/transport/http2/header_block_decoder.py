@@ -28,8 +28,6 @@ class HeaderBlockDecoder:
     """Decodes header blocks of at most `max_size` decoded bytes. `cache` holds the most recently
     used blocks. Callers look in `cache` first to save a call."""
 
-    __slots__ = ("_decoder", "_templates", "cache")
-
     def __init__(self, max_size: int) -> None:
         self._decoder: Final = HpackDecoder(max_size)
         self.cache: Final = GenerationalCache[bytes, HeaderBlock](
@@ -61,7 +59,7 @@ class HeaderBlockDecoder:
         decoder = self._decoder
         fields = HeaderBlock(decoder.decode(block))
         if decoder.is_stateless:
-            # One byte can encode a whole field, and many bytes can encode none.
+            # One byte can encode a complete field, and many bytes can encode no field.
             weight = max(fields.size, len(block))
             if weight <= limits.MAX_CACHED_BLOCK_BYTES:
                 self.cache.add(block, fields, weight)

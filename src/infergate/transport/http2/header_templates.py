@@ -1,6 +1,6 @@
 """Header blocks that differ from an earlier block only in some values, such as grpc-timeout, a
 request id or a trace. Most fields of a client are the same in each request; a changed value must
-not cause the whole block to be decoded and validated again.
+not cause the complete block to be decoded and validated again.
 
 A *template* is a decoded block with the positions of the values that changed in later blocks. Only
 blocks without an effect on the dynamic table become templates. A block that equals a template
@@ -65,18 +65,6 @@ def _split(block: bytes) -> _SplitBlock:
 
 class _Template:
     """A decoded block and the values in it that have changed."""
-
-    __slots__ = (
-        "_fields",
-        "_fixed_size",
-        "_indices",
-        "_names",
-        "_parts",
-        "_tail",
-        "_varying",
-        "skeleton",
-        "values",
-    )
 
     def __init__(self, split: _SplitBlock) -> None:
         self.skeleton: Final = split.skeleton
@@ -175,9 +163,7 @@ class _Template:
 
 class HeaderTemplates:
     """The templates of a connection, with the most recently used first. A new template replaces the
-    one at the end of the list, so that blocks that occur once do not displace templates in use."""
-
-    __slots__ = ("_max_size", "_seen_names", "_templates")
+    last template of the list, so that blocks that occur once do not displace templates in use."""
 
     def __init__(self, max_size: int) -> None:
         """`max_size` is the largest decoded size of a block."""

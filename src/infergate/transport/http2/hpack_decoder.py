@@ -41,16 +41,6 @@ class HpackDecoder:
     nor changed the dynamic table. `is_resized` means that the last block changed the table's
     size."""
 
-    __slots__ = (
-        "_entries",
-        "_max_size",
-        "_max_table_limit",
-        "_table_limit",
-        "_table_size",
-        "is_resized",
-        "is_stateless",
-    )
-
     def __init__(self, max_size: int) -> None:
         """`max_size` is the largest decoded size of a block. Each field counts as `FIELD_OVERHEAD`
         bytes more than its text."""

@@ -12,10 +12,11 @@ STREAM_WINDOW: Final = 1 * MIB
 """Number of bytes that a peer may send on a stream before the application has requested them. For a
 longer message, the window is raised when the length is announced, within the body limits."""
 CONNECTION_WINDOW: Final = 16 * MIB
-"""Number of bytes that a peer may send on all streams before this end reads them from the
+"""Number of bytes that a peer may send on all streams before this end reads the bytes from the
 socket."""
 MAX_FRAME: Final = 256 * KIB
-"""The longest accepted frame. DATA is passed on as it arrives, and never held whole."""
+"""The longest accepted frame. DATA is passed on as it arrives, and is not held until
+the frame is complete."""
 HEADER_BLOCK_FACTOR: Final = 4
 """The maximum size of a header block as a multiple of the header limit. A call whose block exceeds
 the header limit is refused with an error. A block larger than this maximum is skipped and its

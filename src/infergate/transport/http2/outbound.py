@@ -33,16 +33,6 @@ class OutboundFrames:
     `initial_window` is the send window of a new stream, and `max_frame_size` is the longest payload
     that the peer accepts."""
 
-    __slots__ = (
-        "_has_sent_headers",
-        "initial_window",
-        "max_frame_size",
-        "output",
-        "sent_frames",
-        "waiting",
-        "window",
-    )
-
     def __init__(self) -> None:
         self.output: list[Buffer] = []
         self.window = DEFAULT_WINDOW
@@ -78,8 +68,8 @@ class OutboundFrames:
     def send_message(
         self, stream: Stream, block: bytes, parts: Sequence[Buffer], trailers: bytes
     ) -> bool:
-        """Send a whole unary message: header block, body and trailers. Return False if part of the
-        message waits."""
+        """Send a complete unary message: header block, body and trailers. Return False if part of
+        the message waits."""
         size, block_size, trailers_size = total_size(parts), len(block), len(trailers)
         if (
             block_size + size + trailers_size > self.max_frame_size

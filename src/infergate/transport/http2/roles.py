@@ -196,7 +196,7 @@ class Http2ClientConnection(_RoleConnection):
         )
 
     def open_stream(self, block: bytes, parts: Sequence[Buffer]) -> Stream:
-        """Open a stream with the header block `block` and the whole body `parts`."""
+        """Open a stream with the header block `block` and the complete body `parts`."""
         number = self.last_stream + 2 if self.last_stream else 1
         self.last_stream = number
         self.is_retired = self.is_retired or number + 2 > frames.LAST_STREAM

@@ -1,5 +1,6 @@
 """Opens listening sockets, unless a worker process receives them from the supervisor. The sockets
-listen before any process accepts, because the system reports an address in use only then."""
+listen before any process accepts, because the system may report only to ``listen`` that an address
+is in use."""
 
 from __future__ import annotations
 
@@ -89,6 +90,6 @@ def _overlap_allowed(new_sock: socket.socket, others: Sequence[socket.socket]) -
 
 def _share_port(sock: socket.socket) -> None:
     """Let sockets with SO_REUSEPORT, but no other sockets, listen on the port of ``sock``. The
-    caller binds first, because with the option, ``bind`` would not report a port that is in use."""
+    caller binds first, because ``bind`` with this option would not report a port that is in use."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,8 +1,8 @@
 """A pool of buffers for long bodies, which keeps unused buffers for a while.
 
-The C library returns blocks of this length to the system immediately, and new memory can take
-longer than all other work on a tensor (docs/decisions/0028-buffer-pool.md). A buffer is at most
-twice as long as requested, so the size of the bodies limits the memory of the buffers."""
+The C library returns blocks of this length to the system immediately, and allocating new memory can
+take longer than all other work on a tensor (docs/decisions/0028-buffer-pool.md). A buffer is at
+most twice as long as requested, so the size of the bodies limits the memory of the buffers."""
 
 from __future__ import annotations
 

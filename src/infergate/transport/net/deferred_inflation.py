@@ -2,8 +2,8 @@
 
 A message that inflates to at most one piece is inflated immediately. If a message is longer, only
 its beginning is inflated before the request is admitted, because the beginning identifies the
-request. All such messages of an event loop share one piece per iteration, and each piece is charged
-to the memory budget.
+request. An event loop inflates one piece per iteration, and the long messages take turns. Each
+piece is charged to the memory budget.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def inflate_or_defer(
 
 
 class DeferredInflation:
-    """A ``DeferredMessage`` that is compressed. Only ``beginning`` has been inflated."""
-
-    __slots__ = ("_length", "_max_bytes", "_pieces", "error", "prefix")
+    """A ``DeferredMessage`` that is compressed. Only ``prefix`` has been inflated."""
 
     def __init__(
         self, beginning: bytes, pieces: Iterator[bytes], length: int, max_bytes: int
@@ -58,7 +56,8 @@ class DeferredInflation:
         return self._length
 
     async def inflate(self, memory: MemoryAccount) -> Buffer:
-        """Inflate the whole message. Raises OVERLOADED, and the errors that ``pieces`` raises."""
+        """Inflate the complete message. Raises OVERLOADED, and the errors that ``pieces``
+        raises."""
         # Pages use memory only when they are written.
         buffer = np.empty(min(self._length * MAX_RATIO, self._max_bytes), np.uint8).data
         inflation_lock = _inflation_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())

@@ -16,8 +16,6 @@ _FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 class ReceiveWatermark:
     """The receive watermark of one connection. ``min_bytes`` is its current value."""
 
-    __slots__ = ("_socket", "min_bytes")
-
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         sock = transport.get_extra_info("socket")
         # With TLS, the number of bytes that will arrive is unknown.

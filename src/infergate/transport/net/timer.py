@@ -30,13 +30,11 @@ class Timer:
     """Calls ``callback`` at the most recently set time. The loop's timer is moved only when it
     fires, so a busy connection never modifies the loop's timers."""
 
-    __slots__ = ("_callback", "_due", "_handle", "_loop", "_postponed")
-
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
         self._callback = callback
         self._due = _NEVER
-        self._postponed = _NEVER  # the postponed deadline; each is postponed only once
+        self._postponed = _NEVER  # the last postponed deadline, which is not postponed again
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
@@ -98,8 +96,6 @@ class DeadlineTimer:
     """One timer for the deadlines of all ``calls`` of a connection. The timer fires at ``due``,
     which is not later than any deadline. Calls that end do not change ``due``, because most calls
     end long before their deadlines, and newer calls have later deadlines."""
-
-    __slots__ = ("_calls", "_handle", "_loop", "due")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, calls: Collection[CallWithDeadline]

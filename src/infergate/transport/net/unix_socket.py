@@ -1,7 +1,8 @@
-"""The file of a Unix socket. A listener claims it when it binds, and removes it when it stops.
+"""The file of a Unix socket. A listener claims the file when it binds, and removes the file when it
+stops.
 
 - Rule 1. A socket file without a listening process is replaced, because a killed process leaves its
-  file behind. A file with a listening process, or one that is not a socket, is never changed.
+  file behind. A file with a listening process, and a file that is not a socket, are never changed.
 - Rule 2. A file is removed only if this object created it, because another process may have
   replaced it.
 - Rule 3. A socket that is bound but not listening yet looks abandoned, so the path is claimed by

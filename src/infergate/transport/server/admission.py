@@ -22,8 +22,8 @@ payload log, copies for mirrors and comparisons. New optional work starts only w
 this part is in use, so that started work can grow and finish."""
 READER_GRACE: Final = 1.0  # grace period of a reader when memory is short, in seconds
 MAX_PAUSE: Final = 2.0
-"""Seconds without progress after which a client is stalled. A sender also has this long to
-start."""
+"""Seconds without progress after which a client counts as stalled. A sender also has this much time
+to start."""
 CHECK_INTERVAL: Final = 0.5  # seconds between two searches for slow clients
 _RETRY_AFTER: Final = 1.0
 
@@ -32,18 +32,6 @@ class Admission:
     """Counts requests in progress, the memory that they hold, unsent responses, and streams.
     Streams are counted separately from requests, because a thousand idle health watches must not
     block inferences."""
-
-    __slots__ = (
-        "_checked_at",
-        "_max_bytes",
-        "_max_requests",
-        "_patience",
-        "bytes",
-        "optional_bytes",
-        "requests",
-        "streams",
-        "transfers",
-    )
 
     def __init__(self, limits: Limits) -> None:
         self.apply_limits(limits)
@@ -182,9 +170,9 @@ class RequestAccount:
             self._bytes -= size
 
     def detach(self, size: int) -> RequestAccount:
-        """Move ``size`` bytes to a new account without a request. Its owner calls ``close``, not
-        ``release``."""
-        account = RequestAccount(self._admission)
+        """Move ``size`` bytes to a new account of the same class, which has no request. The owner
+        of the new account calls ``close``, not ``release``."""
+        account: RequestAccount = type(self)(self._admission)
         if self.is_admitted:
             self._bytes -= size
             account.is_admitted, account._bytes = True, size
@@ -220,14 +208,6 @@ class OptionalAccount(RequestAccount):
         self._admission.start_optional(size)
         self.is_admitted = True
         self._bytes = size
-
-    def detach(self, size: int) -> OptionalAccount:
-        """Move ``size`` bytes to a new account, which is also for optional work."""
-        account = OptionalAccount(self._admission)
-        if self.is_admitted:
-            self._bytes -= size
-            account.is_admitted, account._bytes = True, size
-        return account
 
     def grow(self, size: int) -> None:
         """Count ``size`` more bytes. Raises OVERLOADED."""
@@ -273,17 +253,6 @@ class PendingTransfer:
     clock. The rate is measured from a point in time that moves forward while memory is short, so
     that a client that becomes slow is detected even after a fast start."""
 
-    __slots__ = (
-        "_admission",
-        "_client",
-        "_last_progress",
-        "_rate_since",
-        "_rate_transferred",
-        "_remaining",
-        "_started_at",
-        "_transferred",
-        "size",
-    )
     _grace: ClassVar = READER_GRACE
 
     def __init__(self, admission: Admission) -> None:
@@ -317,8 +286,8 @@ class PendingTransfer:
         self.size = self._remaining = 0
 
     def seconds_left(self, now: float) -> float:
-        """Return the seconds that the client needs for the rest of the transfer. They are infinite
-        if the client has paused, and 0 if the rate is unknown."""
+        """Return the seconds that the client needs for the rest of the transfer. The result is
+        infinite if the client has paused, and 0 if the rate is unknown."""
         if not self.size:
             return 0.0
         if self._client is not None:
@@ -348,11 +317,9 @@ class PendingTransfer:
 
 class UnsentResponse(PendingTransfer):
     """The unsent part of a response that waits for a slow reader. The response counts as memory,
-    but is never refused. All of it counts until it is sent completely, because its buffers are
-    freed only then. The reader must read at least once per ``limits.idle_body_time``, at the
+    but is never refused. All its bytes count until the last byte is sent, because its buffers
+    are freed only then. The reader must read at least once per ``limits.idle_body_time``, at the
     minimum body rate."""
-
-    __slots__ = ()
 
     def start(self, size: int, now: float, client: ResponseReceiver) -> None:
         """Start waiting for ``client`` to read ``size`` bytes, and count the bytes."""
@@ -379,7 +346,6 @@ class IncomingBody(PendingTransfer):
     """A request body that is still arriving. The request's account counts its memory. If no length
     was announced, the missing part is assumed to be as long as the received part."""
 
-    __slots__ = ("_sender",)
     _grace: ClassVar = MAX_PAUSE  # long-distance connections start slowly
 
     def __init__(self, admission: Admission) -> None:

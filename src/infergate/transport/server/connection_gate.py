@@ -8,7 +8,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from infergate.core.log_events import CONNECTION_REFUSED
@@ -45,8 +45,9 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
 
 
 def is_client_hello(received: bytes) -> bool:
-    """Return whether ``received`` starts a TLS handshake record with a whole ClientHello (RFC 8446,
-    5.1 and 4). No message of the plain-text protocols that infergate serves starts like this."""
+    """Return whether ``received`` starts a TLS handshake record with a complete ClientHello (RFC
+    8446, 5.1 and 4). No message of the plain-text protocols that infergate serves starts like
+    this."""
     return (
         len(received) >= CLIENT_HELLO_PREFIX
         and received[:2] == b"\x16\x03"
@@ -62,56 +63,31 @@ class ConnectionCount:
     open: int = 0
 
 
+@dataclass(eq=False)
 class ConnectionGate:
-    """The connection gate of one listener. Several listeners may share ``connections``; all of them
-    together have at most ``max_connections``. ``closed_idle`` counts connections closed for
-    inactivity, which is normal and not logged."""
+    """The connection gate of one listener. Several listeners may share ``all_connections``, so
+    that they have at most ``max_connections`` together. ``connections`` counts the open connections
+    of this listener. ``closed_idle`` counts connections that were closed for inactivity, which is
+    normal and not logged."""
 
-    __slots__ = (
-        "_connections",
-        "_logged_lines",
-        "_on_refused",
-        "_second",
-        "certificates",
-        "closed_idle",
-        "listener",
-        "max_connections",
-        "on_limit_reached",
-        "open",
-    )
-
-    def __init__(  # noqa: PLR0913 - all optional
-        self,
-        listener: str = "",
-        connections: ConnectionCount | None = None,
-        certificates: ServerTlsContext | None = None,
-        on_refused: Callable[[ConnectionRefusal], None] = lambda _: None,
-        on_limit_reached: Callable[[str], None] = lambda _: None,
-        *,
-        max_connections: int = _UNLIMITED,
-    ) -> None:
-        """``listener`` is the listener's name for the log. ``on_limit_reached`` is called with the
-        name of a limit that a request exceeded before it reached the application."""
-        self.listener = listener
-        self.certificates = certificates
-        self.open = 0
-        self.closed_idle = 0
-        self._connections: Final = connections or ConnectionCount()
-        self.max_connections = max_connections
-        self._on_refused = on_refused
-        self.on_limit_reached = on_limit_reached
-        self._second = 0
-        self._logged_lines = 0
+    listener: str = ""
+    """The listener's name for the log."""
+    all_connections: ConnectionCount = field(default_factory=ConnectionCount)
+    certificates: ServerTlsContext | None = None
+    on_refused: Callable[[ConnectionRefusal], None] = lambda _: None
+    on_limit_reached: Callable[[str], None] = lambda _: None
+    """Called with the name of a limit that a request exceeded before it reached the application."""
+    max_connections: int = _UNLIMITED
+    connections: int = field(default=0, init=False)
+    closed_idle: int = field(default=0, init=False)
+    _second: int = field(default=0, init=False)
+    _logged_lines: int = field(default=0, init=False)
 
     def copy_settings(self, other: ConnectionGate) -> None:
         """Copy the settings of ``other``, which must not have accepted a connection yet."""
         self.listener, self.certificates = other.listener, other.certificates
-        self.max_connections, self._on_refused = other.max_connections, other._on_refused
+        self.max_connections, self.on_refused = other.max_connections, other.on_refused
         self.on_limit_reached = other.on_limit_reached
-
-    @property
-    def connections(self) -> int:
-        return self.open
 
     @property
     def certificate_expiry(self) -> float | None:
@@ -119,18 +95,18 @@ class ConnectionGate:
 
     def admit(self, peer: str) -> bool:
         """Count a new connection. Return False if the connection exceeds the limit."""
-        if self._connections.open >= self.max_connections:
+        if self.all_connections.open >= self.max_connections:
             reason = f"the limit of {self.max_connections} connections is reached"
             self.refuse(ConnectionRefusal.FULL, peer, reason)
             return False
-        self._connections.open += 1
-        self.open += 1
+        self.all_connections.open += 1
+        self.connections += 1
         return True
 
     def release(self) -> None:
         """Count the end of a connection that was admitted."""
-        self._connections.open -= 1
-        self.open -= 1
+        self.all_connections.open -= 1
+        self.connections -= 1
 
     def refuse_tls(self, peer: str) -> None:
         """Refuse a connection that speaks TLS to a plain-text listener."""
@@ -139,24 +115,14 @@ class ConnectionGate:
 
     def refuse(self, reason: ConnectionRefusal, peer: str, detail: str) -> None:
         """Count and log a connection that is closed for ``reason``. ``detail`` is only logged."""
-        self._on_refused(reason)
+        self.on_refused(reason)
         second = int(time.monotonic())
         if second != self._second:
-            if self._logged_lines > _MAX_LOG_LINES:
-                more = self._logged_lines - _MAX_LOG_LINES
-                log.info(
-                    "%s: %d more connections closed within a second",
-                    self.listener,
-                    more,
-                    extra=CONNECTION_REFUSED,
-                )
+            if (more := self._logged_lines - _MAX_LOG_LINES) > 0:
+                text = "%s: %d more connections closed within a second"
+                log.info(text, self.listener, more, extra=CONNECTION_REFUSED)
             self._second, self._logged_lines = second, 0
         self._logged_lines += 1
         if self._logged_lines <= _MAX_LOG_LINES:
-            log.info(
-                "%s: connection from %s closed: %s",
-                self.listener,
-                peer,
-                detail,
-                extra=CONNECTION_REFUSED,
-            )
+            text = "%s: connection from %s closed: %s"
+            log.info(text, self.listener, peer, detail, extra=CONNECTION_REFUSED)

@@ -36,8 +36,8 @@ from infergate.transport.tls.client_hello import NO_APPLICATION_PROTOCOL, AlpnOf
 from infergate.transport.tls.san_match import SanMatcher, san_names
 
 _MAX_PIECE: Final = 256 * KIB
-"""Maximum bytes that are received in one read, or encrypted before the socket's buffer is checked
-again."""
+"""Maximum number of bytes that are received in one read, or encrypted before the socket's buffer is
+checked again."""
 _HIGH_WATER, _LOW_WATER = 64 * KIB, 16 * KIB
 """Unsent bytes at which the serving protocol is paused and resumed (asyncio's defaults)."""
 _HANDSHAKE: Final = 0x16  # the first byte of a TLS client: a handshake record (RFC 8446, 5.1)
@@ -105,7 +105,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._timer.set(self._host.limits.header_time)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next encrypted bytes."""
         return self._buffers.encrypted
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -133,7 +132,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._on_client_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end of the connection to the serving protocol."""
         self._is_closing = True
         self._timer.close()
         self._unsent.clear()
@@ -144,7 +142,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._host.unregister(self)
 
     def pause_writing(self) -> None:
-        """Stop sending, because the socket's buffer is full."""
         self._is_socket_paused = True
 
     def resume_writing(self) -> None:

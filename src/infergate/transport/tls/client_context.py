@@ -50,9 +50,8 @@ class ClientTlsContext:
             try:
                 self._context = self._load()
             except certificates.CertificateError as error:
-                log.error(  # noqa: TRY400
-                    "keeping the previous certificates: %s", error, extra=CERTIFICATE_REFUSED
-                )
+                text = "keeping the previous certificates: %s"
+                log.error(text, error, extra=CERTIFICATE_REFUSED)  # noqa: TRY400
         return self._context
 
     def _load(self) -> ssl.SSLContext:
@@ -74,7 +73,7 @@ class ClientTlsContext:
 
 
 def default_authorities() -> bytes:
-    """Return OpenSSL's default authorities in PEM, or an empty string without default
+    """Return OpenSSL's default authorities in PEM, or empty bytes if there are no default
     authorities."""
     authorities: dict[bytes, None] = {}
     for path in _default_files():

@@ -21,8 +21,6 @@ _VERSION_AND_RANDOM: Final = 34
 class AlpnOffer:
     """Collects a client's first bytes until its ALPN offer is known."""
 
-    __slots__ = ("_hello", "_protocols", "_received")
-
     def __init__(self, protocols: Collection[str]) -> None:
         """``protocols`` are the protocols that the listener supports."""
         self._protocols: Final = {name.encode("ascii") for name in protocols}
@@ -31,7 +29,7 @@ class AlpnOffer:
 
     def excludes(self, data: memoryview) -> bool:
         """Return whether the client offers only unsupported protocols. ``data`` is the next part of
-        its bytes."""
+        the client's bytes."""
         if self._received is None:
             return False
         self._received += data
@@ -45,8 +43,8 @@ class AlpnOffer:
         return offered is not None and not self._protocols & offered
 
     def _is_complete(self, received: bytearray) -> bool:
-        """Move whole records from ``received``. Return whether the ClientHello is complete. Raises
-        ValueError if the bytes are not a ClientHello."""
+        """Move complete records from ``received``. Return whether the ClientHello is complete.
+        Raises ValueError if the bytes are not a ClientHello."""
         hello = self._hello
         while len(received) >= _RECORD_HEAD:
             if received[0] != _HANDSHAKE:
@@ -64,8 +62,8 @@ class AlpnOffer:
 
 
 def _offered_protocols(hello: bytes) -> set[bytes] | None:
-    """Return the protocols in the ALPN extension, or an empty result without the extension. Raises
-    IndexError and ValueError."""
+    """Return the protocols in the ALPN extension, or None without this extension. Raises IndexError
+    and ValueError."""
     at = _VERSION_AND_RANDOM
     for size in (1, 2, 1):  # skips session ID, cipher suites and compression methods
         at = _vector_end(hello, at, size)

@@ -64,30 +64,21 @@ class ServerTlsContext:
         self.reload_if_changed()
         return self._expires
 
-    def reload_if_changed(self) -> bool:
-        """Load the files again if they have changed. Return whether new files were loaded."""
+    def reload_if_changed(self) -> None:
+        """Load the files again if they have changed."""
         if not self._watch.has_changed():
-            return False
+            return
         try:
             self._context = self._load()
         except certificates.CertificateError as error:
-            log.error(  # noqa: TRY400
-                "%s: keeping the previous certificate: %s",
-                self._name,
-                error,
-                extra=CERTIFICATE_REFUSED,
-            )
+            text = "%s: keeping the previous certificate: %s"
+            log.error(text, self._name, error, extra=CERTIFICATE_REFUSED)  # noqa: TRY400
             self._on_reload(False)  # noqa: FBT003
-            return False
+            return
         self.generation += 1
-        log.info(
-            "%s: loaded a new certificate from %s",
-            self._name,
-            self.settings.certificate,
-            extra=CERTIFICATE_LOADED,
-        )
+        text = "%s: loaded a new certificate from %s"
+        log.info(text, self._name, self.settings.certificate, extra=CERTIFICATE_LOADED)
         self._on_reload(True)  # noqa: FBT003
-        return True
 
     def _load(self) -> ssl.SSLContext:
         settings = self.settings
@@ -106,10 +97,6 @@ class ServerTlsContext:
             context.num_tickets = 0
         self._expires = certificates.read_expiry(settings.certificate)
         if self._expires < time.time():
-            log.warning(
-                "%s: the certificate %s has expired",
-                self._name,
-                settings.certificate,
-                extra=CERTIFICATE_EXPIRED,
-            )
+            text = "%s: the certificate %s has expired"
+            log.warning(text, self._name, settings.certificate, extra=CERTIFICATE_EXPIRED)
         return context

@@ -15,11 +15,11 @@ from infergate.core.limits import MIB, Limits
 from infergate.core.memory import UNLIMITED
 from infergate.transport.grpc import headers, metadata
 from infergate.transport.grpc.framing import (
+    PREFIX,
     InvalidMessageError,
     MessageReader,
     MessageTooLongError,
     SingleMessageReader,
-    encode_prefix,
 )
 from infergate.transport.grpc.headers import RequestHeaders, ResponseHeaders, interpret_request
 from infergate.transport.http2 import header_blocks
@@ -230,7 +230,7 @@ MALFORMED = {
         "gzip",
         InvalidMessageError,
     ),
-    "too long": (encode_prefix(MAX_BYTES + 1), "", MessageTooLongError),
+    "too long": (PREFIX.pack(0, MAX_BYTES + 1), "", MessageTooLongError),
     "a bomb": (framed(zlib.compress(bytes(MAX_BYTES + 1)), 1), "deflate", MessageTooLongError),
 }
 

@@ -77,7 +77,7 @@ class Harness:
 
     async def wait_refused(self, *rejections: ConnectionRefusal) -> None:
         """Wait until connections were refused for these reasons and none is open."""
-        await until(lambda: self.refused == list(rejections) and not self.gate.open)
+        await until(lambda: self.refused == list(rejections) and not self.gate.connections)
 
 
 def context(trusted: Authority, own: Pair | None = None) -> ssl.SSLContext:
@@ -118,7 +118,7 @@ async def serve(
         yield Harness(server, gate, app.calls, refused, reloads)
     finally:
         await server.stop(0)
-        assert (admission.requests, admission.bytes, gate.open) == (0, 0, 0)
+        assert (admission.requests, admission.bytes, gate.connections) == (0, 0, 0)
 
 
 def grpc_upstream(engine: Engine, authority: Authority, own: Pair | None = None) -> RpcUpstream:
@@ -185,7 +185,7 @@ async def test_a_long_response_before_a_close(
                 last_exchange, harness.port, context(authority), body
             )
             assert response.endswith(b"\r\n\r\nPOST " + body)
-        await until(lambda: not harness.gate.open)
+        await until(lambda: not harness.gate.connections)
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
@@ -377,7 +377,7 @@ async def test_connections_without_data_are_not_counted(pair: Pair) -> None:
     async with serve("http", pair) as harness:
         _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
         writer.close()
-        await until(lambda: not harness.gate.open)
+        await until(lambda: not harness.gate.connections)
         assert not harness.refused
 
 
@@ -424,7 +424,7 @@ async def test_corrupted_handshakes_fail(
             _, writer = await asyncio.open_connection("127.0.0.1", harness.port)
             writer.write(corrupted_hello(seed))
             writers.append(writer)
-        await until(lambda: len(harness.refused) > 100 and not harness.gate.open)
+        await until(lambda: len(harness.refused) > 100 and not harness.gate.connections)
         for writer in writers:
             writer.close()
         peer = await harness.connect(context(authority))
@@ -701,7 +701,7 @@ async def test_a_slow_reader_gets_the_whole_last_response(
         response = await asyncio.to_thread(read_slowly, harness.port, context(authority), request)
         assert response.endswith(b"yyyz")
         assert len(response) > 5_000_300
-        await until(lambda: not harness.gate.open)
+        await until(lambda: not harness.gate.connections)
 
 
 async def test_a_refused_body_gets_an_error_and_close_notify(
@@ -721,10 +721,10 @@ async def test_a_stopping_listener_closes_idle_connections(
     async with serve("http", pair) as harness:
         idle = await harness.connect(context(authority))
         _, connecting = await asyncio.open_connection("127.0.0.1", harness.port)
-        await until(lambda: harness.gate.open == 2)
+        await until(lambda: harness.gate.connections == 2)
         async with asyncio.timeout(5):
             await harness.server.stop(60)
-        assert harness.gate.open == 0
+        assert harness.gate.connections == 0
         assert await idle.reader.read() == b""
         await idle.close()
         connecting.close()
