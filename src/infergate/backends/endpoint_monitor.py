@@ -14,7 +14,6 @@ import asyncio
 import logging
 import random
 import socket
-import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol
 
 from infergate.backends.endpoints import EndpointHandle, Endpoints
+from infergate.core.daemon_threads import to_daemon_thread
 from infergate.core.hosts import is_ip_address
 from infergate.core.log_events import BUG
 from infergate.transport.base import SupportsDisconnect
@@ -81,26 +81,18 @@ async def resolve_host(name: str, port: int) -> Collection[str]:
     The lookup runs in a daemon thread, so that a hanging resolver does not delay the exit of the
     process.
     """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[dict[int, list[str]]] = loop.create_future()
 
-    def set_result(by_family: dict[int, list[str]]) -> None:
-        if not result.done():
-            result.set_result(by_family)
-
-    def resolve() -> None:
+    def resolve() -> dict[int, list[str]]:
         by_family: dict[int, list[str]] = {}
         with suppress(OSError, UnicodeError):  # UnicodeError: the host name is invalid
             for family, _, _, _, address in socket.getaddrinfo(name, port, type=_STREAM):
                 by_family.setdefault(family, []).append(str(address[0]))
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(set_result, by_family)
+        return by_family
 
     try:
-        threading.Thread(target=resolve, name=f"looking up {name}", daemon=True).start()
+        found = await to_daemon_thread(resolve)
     except RuntimeError:  # the system cannot start a thread now
         return ()
-    found = await result
     return found.get(socket.AF_INET) or found.get(socket.AF_INET6) or ()
 
 

@@ -24,21 +24,20 @@ from infergate.core.tensor import (
 
 _LENGTH_BYTES: Final = 4
 _MAX_JSON: Final = 16 * MAX_DESCRIPTION
-"""An upper limit for the length of a description in bytes. A character takes up to 12 bytes in
-JSON."""
+"""Maximum length of a description in bytes. JSON represents a character with up to 12 bytes."""
 _SHAPE_LIMITS: Final = Limits(rank=1024)
 
 
 @record
 class CachedResponse:
-    """A response without an id, and the headers of the backend that are returned with it."""
+    """A response without an id, and the backend's headers that clients receive with it."""
 
     response: InferResponse
     headers: Mapping[str, str]
 
 
 def response_size(response: InferResponse) -> int:
-    """Return the size of all outputs in bytes."""
+    """Return the size of the data of all outputs in bytes."""
     return sum([len(tensor.data) for tensor in response.outputs])
 
 
@@ -71,9 +70,9 @@ def encode(response: InferResponse, headers: Mapping[str, str]) -> bytes:
 
 
 def decode(value: bytes) -> CachedResponse:
-    """Return the response and the headers that ``encode`` converted to ``value``. The data of the
-    outputs are views of ``value``. Raises ValueError, TypeError, KeyError, IndexError or
-    RecursionError for other bytes."""
+    """Return the response and the headers that ``encode`` converted to ``value``. The outputs' data
+    are views of ``value``. Raises ValueError, TypeError, KeyError, IndexError or RecursionError for
+    bytes that ``encode`` cannot have returned."""
     start = _LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES])
     if start > _LENGTH_BYTES + _MAX_JSON:
         raise ValueError("the description is too long")
@@ -89,7 +88,7 @@ def decode(value: bytes) -> CachedResponse:
             )
         )
     if position != len(value):
-        raise ValueError("the outputs have another size than the data")
+        raise ValueError("the data does not have the size of the outputs")
     response = InferResponse(model, version, "", _original(parameters), tuple(tensors), is_last)
     return CachedResponse(response, headers)
 

@@ -1,9 +1,8 @@
-"""Fingerprints of inferences, which are much cheaper than keys, and a table of fingerprints seen
-before.
+"""Fingerprints of inferences, which cost much less than keys, and a table of earlier fingerprints.
 
-With fingerprints, a route with ``min_uses: 2`` neither hashes nor stores inferences that never
-occur again. Different inferences may have equal fingerprints; such an inference is hashed and
-stored too early, but no response is wrong."""
+With fingerprints, a route with ``min_uses: 2`` neither hashes nor stores an inference at its first
+occurrence. Different inferences may have equal fingerprints. In this case the route hashes and
+stores an inference at its first occurrence, but never returns a wrong response."""
 
 from __future__ import annotations
 
@@ -16,16 +15,17 @@ from typing import Final
 from infergate.core.tensor import Buffer
 
 SEEN_SLOTS: Final = 1 << 16
-"""The number of slots of a table. A new fingerprint overwrites the fingerprint in its slot."""
+"""Number of slots of a table. A new fingerprint replaces the fingerprint in the same slot."""
 _NUMBER_BYTES: Final = 8
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 256
-"""The bytes read at the start of each sixteenth of a long part, and at its end."""
+"""Number of bytes read at the start of each sixteenth of a long part, and at the end of the
+part."""
 
 
 def fingerprint(scope: bytes, parts: Sequence[Buffer]) -> int:
-    """Return a positive number below 2⁶³, which is equal for equal bytes in all processes. This
-    takes microseconds, because long parts are only sampled."""
+    """Return a positive number below 2⁶³ that is equal for equal bytes in all processes. The call
+    takes microseconds, because it samples long parts."""
     numbers = [number for part in parts for number in (len(part), _summarize(part))]
     packed = struct.pack(f"<{len(numbers)}Q", *numbers)
     hashed = hashlib.blake2b(packed, digest_size=_NUMBER_BYTES, key=scope[:64])
@@ -43,14 +43,14 @@ def _summarize(part: Buffer) -> int:
 
 
 class SeenTable:
-    """Fingerprints seen before. ``slots`` are signed 64-bit integers in memory that processes may
-    share. The table needs no lock, because reads and writes of a slot are atomic."""
+    """A table of earlier fingerprints. ``slots`` are signed 64-bit integers in memory that several
+    processes may share. The table needs no lock, because reads and writes of a slot are atomic."""
 
     def __init__(self, slots: memoryview[int]) -> None:
         self._slots: Final = slots
 
     def add(self, number: int) -> bool:
-        """Add a fingerprint. Return whether it was in the table."""
+        """Add the fingerprint ``number``. Return whether the table already contained it."""
         slots = self._slots
         index = number % len(slots)
         if slots[index] == number:

@@ -13,10 +13,10 @@ from infergate.core.messages import InferRequest
 from infergate.core.tensor import Buffer, OpaqueParameters, Parameters
 
 MAX_DESCRIPTION: Final = 64 * KIB
-"""Maximum weight of an inference's or a response's parameters and names. Serializing it takes less
-than a millisecond. Messages with a larger weight are not cached."""
+"""Maximum weight of the parameters and names of an inference or a response, which can be serialized
+in less than a millisecond. Messages with a larger weight are not cached."""
 _VALUE_WEIGHT: Final = 8
-"""The weight of a value, in addition to the length of its text."""
+"""The weight of a value without its text. Each character adds 1."""
 
 
 class UncacheableError(Exception):
@@ -24,8 +24,8 @@ class UncacheableError(Exception):
 
 
 def check_weight(values: Iterable[object]) -> None:
-    """Raise UncacheableError if ``values``, with everything inside them, weigh more than
-    ``MAX_DESCRIPTION``. The walk ends at the limit."""
+    """Raise UncacheableError if the total weight of ``values``, including nested values, exceeds
+    ``MAX_DESCRIPTION``. The loop ends at this limit."""
     weight, waiting = 0, list(values)
     while waiting:
         value = waiting.pop()
@@ -48,8 +48,8 @@ def check_weight(values: Iterable[object]) -> None:
 
 
 def to_json(value: object, *, sorts: bool) -> bytes:
-    """Return ``value`` as JSON, with the members of objects in order if ``sorts`` is true. Values
-    that differ, such as 1, 1.0 and true, have different text. Raises UncacheableError."""
+    """Return ``value`` as JSON. With ``sorts``, the members of objects are sorted by name.
+    Different values, such as 1, 1.0 and true, have different JSON. Raises UncacheableError."""
     try:
         return json.dumps(value, sort_keys=sorts, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):
@@ -57,11 +57,11 @@ def to_json(value: object, *, sorts: bool) -> bytes:
 
 
 def key_parts(request: InferRequest, extra: Sequence[str], ignored: frozenset[str]) -> list[Buffer]:
-    """Return the bytes that identify ``request`` among all inferences: a description, and the data
-    of the inputs. The request's id is not part of it.
+    """Return the bytes that identify ``request`` among all inferences: a description without the
+    request's id, and the data of the inputs.
 
-    ``extra`` holds other values that can change the response, such as headers that the backend
-    receives. ``ignored`` holds the names of request parameters that cannot change the response.
+    ``extra`` contains other values that can change the response, such as headers that the backend
+    receives. ``ignored`` contains the names of request parameters that cannot change the response.
     Raises UncacheableError."""
     data: list[Buffer] = []
 
@@ -87,7 +87,7 @@ def key_parts(request: InferRequest, extra: Sequence[str], ignored: frozenset[st
     ]
     check_weight(description)
     text = to_json(description, sorts=True)
-    # The lengths in the description separate the parts, so two requests never have equal bytes.
+    # The description contains the lengths of all parts, so different requests have different bytes.
     return [len(text).to_bytes(8), text, *data, *(tensor.data for tensor in request.inputs)]
 
 
@@ -98,7 +98,7 @@ def _opaque(parameters: OpaqueParameters, data: list[Buffer]) -> list[Any]:
 
 
 def digest(scope: bytes, parts: Iterable[Buffer]) -> bytes:
-    """Return the SHA-256 hash of ``scope``, which has a fixed length, and ``parts``."""
+    """Return the SHA-256 hash of ``scope`` and ``parts``. All scopes must have the same length."""
     hashed = hashlib.sha256(scope)
     for part in parts:
         hashed.update(part)

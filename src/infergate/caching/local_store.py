@@ -1,4 +1,4 @@
-"""Cached responses of a gateway with a single worker process."""
+"""The store of cached responses for a gateway with a single worker process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infergate.caching.store import StoredValue
 from infergate.core.stats import CacheStats
 
 _ENTRY_BYTES: Final = 512
-"""The memory in bytes that an entry takes in addition to its value."""
+"""The memory of an entry in bytes, without its value."""
 
 
 class LocalStore:
@@ -19,7 +19,7 @@ class LocalStore:
 
     def __init__(self) -> None:
         self._entries: Final[OrderedDict[bytes, StoredValue]] = OrderedDict()
-        """The entries; the least recently used entry comes first."""
+        """The entries, from the least to the most recently used."""
         self._epochs: Final[Counter[str]] = Counter()
         self._max_bytes = self._bytes = self._evictions = 0
 

@@ -1,14 +1,14 @@
-"""Cached responses that several gateways share in Redis or Valkey.
+"""The store of cached responses that several gateways share in Redis or Valkey.
 
-Each backend has an epoch in Redis, a random value. A cached response contains the epoch that was
-read before its inference was sent, and is valid only while the epoch is the same. The epoch is read
-together with the response, so a hit takes one round trip.
+Each backend has an epoch, a random value in Redis. A cached response contains the epoch that was
+read before its inference was sent, and is valid while Redis has the same epoch. A lookup reads the
+epoch together with the response, so a hit takes one round trip.
 
-*Rule 1.* A response without a valid checksum, of another format, or with an invalid tensor is a
-miss. Replies are read only up to the maximum size of a response.
+*Rule 1.* A value whose checksum, format or tensors are invalid counts as a miss. A lookup reads at
+most the maximum size of a response.
 *Rule 2.* While Redis does not respond, every lookup is a miss, and no response is written.
-*Rule 3.* A worker that finds that the epoch in memory has advanced renews the epoch in Redis before
-it uses Redis. An invalidation while Redis is unavailable is thus not lost.
+*Rule 3.* If the epoch in memory has advanced, a worker renews the epoch in Redis before it uses
+Redis. An invalidation therefore takes effect even if Redis was unavailable when it happened.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from infergate.core.log_events import REDIS_AVAILABLE, REDIS_UNAVAILABLE
 _log = logging.getLogger("infergate.cache")
 
 RETRY_SECONDS: Final = 1.0
-"""Seconds after a failure during which Redis is not queried."""
+"""Seconds without queries after Redis has failed."""
 _PREFIX: Final = b"infergate:cache:1:"
 """The prefix of all Redis keys. It contains the version of the format."""
 _TAG_BYTES: Final = 16
 _HEADER: Final = struct.Struct("<dd16s32s")
-"""The wall-clock times of creation and expiry, the epoch, and the SHA-256 hash of everything
-else."""
+"""The wall-clock times of creation and expiry in seconds, the epoch, and the SHA-256 hash of these
+fields and the content."""
 _HASHED: Final = struct.Struct("<dd16s")
 """The part of the header before the hash."""
 _MAX_BYTES_ON_LOOP: Final = 64 * KIB
-"""Longer values are checked in a thread, because counting BYTES elements takes long."""
+"""Maximum bytes of a value that is checked on the event loop. A thread checks longer values,
+because it takes long to count their BYTES elements."""
 MAX_WRITES: Final = 16
 MAX_WRITE_BYTES: Final = 32 * MIB
-"""Maximum number of concurrent writes, and maximum bytes of all of them. Further responses are not
-written to Redis. A single write may be larger."""
+"""Maximum number of concurrent writes, and maximum bytes of all these writes. A response beyond a
+limit is not written to Redis. A single write may exceed the number of bytes."""
 
 
 class RedisStore:
@@ -75,7 +76,7 @@ class RedisStore:
         self._retry_at = 0.0
         self._is_unavailable = False
         self._epochs: Final[dict[str, int]] = {}
-        """The epoch in memory to which each backend's epoch in Redis corresponds."""
+        """The epoch in memory for which each backend's epoch in Redis was read or renewed."""
         self._writes: Final[set[asyncio.Task[None]]] = set()
         self._write_bytes = 0
 
@@ -119,8 +120,8 @@ class RedisStore:
         await self._redis.aclose()
 
     async def _read(self, digest: bytes, backend: str) -> tuple[bytes, bytes]:
-        """Return the value of ``digest``, or empty bytes if there is none, and the epoch of
-        ``backend``."""
+        """Return the value of ``digest``, which is empty if Redis has no such value, and the epoch
+        of ``backend``, which is empty if it could not be created."""
         epoch_key = _epoch_key(backend)
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.getrange(_PREFIX + digest, 0, self._max_bytes)
@@ -128,13 +129,13 @@ class RedisStore:
         value, tag = await pipeline.execute()
         if len(tag) == _TAG_BYTES:
             return value, tag
-        # There is no epoch yet, or Redis has dropped it. Older responses must not become valid.
+        # Redis has no epoch yet, or has evicted it. A random epoch keeps older responses invalid.
         tag = os.urandom(_TAG_BYTES)
         created = await self._redis.set(epoch_key, tag, nx=True)
         return b"", tag if created else b""
 
     def _validate(self, value: bytes, tag: bytes) -> StoredValue | None:
-        """Return the response in ``value``, or None (rule 1)."""
+        """Return the response in ``value``, or None if ``value`` is invalid (rule 1)."""
         if not _HEADER.size < len(value) <= self._max_bytes:
             return None
         created, expires, epoch, checksum = _HEADER.unpack_from(value)
@@ -148,7 +149,7 @@ class RedisStore:
             entries.check(content)
         except ValueError:
             return None
-        # The clock of the gateway that wrote the response may differ.
+        # The clock of the gateway that wrote the response may differ from this host's clock.
         left = min(expires - wall_now, expires - created)
         age = max(0.0, wall_now - created)
         return StoredValue(content, now - age, now + left)

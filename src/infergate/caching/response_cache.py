@@ -1,16 +1,17 @@
-"""The response cache of a process: values in memory and, if configured, in Redis."""
+"""The response cache of a process: a store in memory and, if configured, a store in Redis."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from infergate.caching.store import ResponseStore, StoredValue
+from infergate.core.records import record
 
 
 class RemoteStore(Protocol):
-    """Holds values outside of this host. Its methods never raise: if the store does not respond in
+    """Holds values outside this host. Its methods never raise. If the store does not respond in
     time, a lookup returns no value."""
 
     async def get(self, digest: bytes, backend: str, epoch: int) -> RemoteLookup:
@@ -18,7 +19,7 @@ class RemoteStore(Protocol):
         ...
 
     def put(self, digest: bytes, tag: bytes, stored: StoredValue) -> None:
-        """Start to store a value that was computed after the lookup that returned ``tag``."""
+        """Start to store a value. ``tag`` is the result of a lookup before the inference."""
         ...
 
     async def invalidate(self, backend: str, epoch: int) -> None:
@@ -26,33 +27,31 @@ class RemoteStore(Protocol):
         ...
 
 
-class RemoteLookup:
+class RemoteLookup(NamedTuple):
     """The result of a lookup: a value or None, and the tag to pass to ``put`` with a new value. The
     tag is empty if the store is unavailable."""
 
-    __slots__ = ("stored", "tag")
-
-    def __init__(self, stored: StoredValue | None = None, tag: bytes = b"") -> None:
-        self.stored: Final = stored
-        self.tag: Final = tag
+    stored: StoredValue | None = None
+    tag: bytes = b""
 
 
+@record
 class CacheKey:
-    """The key of one inference: its hash, and the epoch of the backend when it was created. A
+    """The key of an inference: its hash, and the backend's epoch when the key was created. A
     response that was computed before an invalidation is stored under an obsolete key."""
 
-    __slots__ = ("backend", "digest", "epoch", "in_memory")
+    digest: bytes
+    backend: str
+    epoch: int
 
-    def __init__(self, digest: bytes, backend: str, epoch: int) -> None:
-        self.digest: Final = digest
-        self.backend: Final = backend
-        self.epoch: Final = epoch
-        self.in_memory: Final = digest[:-8] + epoch.to_bytes(8)
-        """The key of the memory store."""
+    @property
+    def in_memory(self) -> bytes:
+        """The key in the memory store."""
+        return self.digest[:-8] + self.epoch.to_bytes(8)
 
 
 class ResponseCache:
-    """Looks up and stores values of up to ``max_entry_bytes`` bytes."""
+    """Looks up and stores values of at most ``max_entry_bytes`` bytes."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class ResponseCache:
         self._remote: Final = remote
 
     def key(self, digest: bytes, backend: str) -> CacheKey:
-        """Return the key for ``digest``, which includes the current epoch of ``backend``."""
+        """Return the key for ``digest`` in the current epoch of ``backend``."""
         return CacheKey(digest, backend, self.memory.epoch(backend))
 
     async def get(self, key: CacheKey) -> StoredValue | None:
@@ -75,8 +74,7 @@ class ResponseCache:
         return await self.memory.get(key.in_memory, self.clock())
 
     async def get_remote(self, key: CacheKey) -> RemoteLookup:
-        """Look up ``key`` in the remote store, and copy a value that is found to the memory
-        store."""
+        """Look up ``key`` in the remote store. Copy the value, if any, to the memory store."""
         if self._remote is None:
             return RemoteLookup()
         found = await self._remote.get(key.digest, key.backend, key.epoch)
@@ -86,7 +84,7 @@ class ResponseCache:
 
     async def put(self, key: CacheKey, tag: bytes, value: bytes, ttl: float) -> bool:
         """Store ``value`` for ``ttl`` seconds in memory and in the remote store. Return whether it
-        fits into memory. ``tag`` is the tag that ``get_remote`` returned."""
+        fits into memory. ``tag`` is the tag from ``get_remote``."""
         if len(value) > self.max_entry_bytes:
             return False
         now = self.clock()

@@ -1,19 +1,20 @@
-"""Cached responses that the worker processes of one gateway share in memory.
+"""The store of cached responses that the worker processes of one gateway share in memory.
 
 The memory is a file of blocks. An index in the same file maps each key to its blocks, and orders
 the entries by their last use. Every operation holds a file lock, which the system releases if the
 process ends.
 
-*Rule 1.* While a process changes the index or the blocks, the file is marked as being changed. A
-process that finds the mark knows that another process was killed in the middle of a change, and
-empties the store. A killed worker can therefore never corrupt a response.
-*Rule 2.* The event loop never waits for the lock and copies no long values. If the lock is taken,
-or the value is long, a thread does the work.
+*Rule 1.* While a process changes the index or the blocks, a mark in the file is set. A process that
+takes the lock and finds the mark empties the store, because another process was killed in the
+middle of a change. A killed worker can therefore never corrupt a response.
+*Rule 2.* The event loop never waits for the lock and copies no long values. A thread runs an
+operation on a long value, or an operation that has to wait for the lock.
 *Rule 3.* Positions in the file do not depend on the configured size, which may change while other
 processes use the file. Unused parts of the file occupy no memory.
-*Rule 4.* Emptying the store keeps the epochs, so it cannot make an obsolete key valid again.
-*Rule 5.* No map is closed while the lock is held. Each map has its own descriptor of the file, and
-the system releases all locks of a process on a file when the process closes any descriptor of it.
+*Rule 4.* Emptying the store keeps the epochs, so that no obsolete key becomes valid again.
+*Rule 5.* No memory map is closed while the lock is held. Each map has its own descriptor of the
+file, and the system releases all locks of a process on a file when the process closes any
+descriptor of the file.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ MAX_BLOCKS: Final = 1 << 24
 """The maximum size of the store is 64 GiB."""
 _NUMBER_BYTES: Final = 8
 _MAX_SECONDS: Final = 1e9
-"""Times are kept as 64-bit numbers of nanoseconds. Longer lifetimes are shortened to 31 years."""
+"""Maximum of a time, about 31 years. The file contains times as 64-bit numbers of nanoseconds."""
 _HEADS: Final = 1 << 16
-"""The number of hash chains. With one million entries, a chain has 16 entries on average."""
+"""Number of hash chains. With one million entries, a chain has 16 entries on average."""
 _EPOCHS: Final = 1024
 _ENTRY_NUMBERS: Final = 12
 _KEY_NUMBERS: Final = KEY_BYTES // _NUMBER_BYTES
 
-# The integers at the start of the file. Entries and blocks are counted from 1; 0 means none. New
-# memory is all zeros, which is an empty store.
+# The integers at the start of the file. The first entry and the first block have the number 1; the
+# number 0 means that there is no entry or block. New memory is all zeros, which is an empty store.
 _CHANGING, _USED_ENTRIES, _USED_BLOCKS, _FREE_ENTRY, _FREE_BLOCK, _FREE_BLOCKS = range(6)
 _OLDEST, _NEWEST, _COUNT = range(6, 9)
 _STATE_NUMBERS: Final = 16
 _EPOCH_START: Final = _STATE_NUMBERS
 _HEAD_START: Final = _EPOCH_START + _EPOCHS
 
-# The integers of an entry, which begins with the key.
+# The integers of an entry after its key.
 _SIZE, _CREATED, _EXPIRES, _FIRST, _LAST, _CHAIN, _OLDER, _NEWER = range(_KEY_NUMBERS, 12)
 
 
@@ -75,8 +76,8 @@ class _NeedsThreadError(Exception):
 
 
 class SharedStore:
-    """A ``ResponseStore`` in the memory of the file ``fd``, which the caller keeps open. Times are
-    from the system's monotonic clock, which is the same for all processes."""
+    """A ``ResponseStore`` in the memory of the file ``fd``, which the caller keeps open. All
+    processes read times from the system's monotonic clock."""
 
     _entries: memoryview[int]
     _links: memoryview[int]
@@ -144,7 +145,8 @@ class SharedStore:
 
     @contextmanager
     def _locked(self, *, wait: bool) -> Iterator[None]:
-        """Hold the lock. Raises _NeedsThreadError if it is taken and ``wait`` is false."""
+        """Hold the lock within the block. Without ``wait``, raises _NeedsThreadError if the lock is
+        taken."""
         if not self._thread_lock.acquire(blocking=wait):
             raise _NeedsThreadError
         try:
@@ -179,7 +181,7 @@ class SharedStore:
         mapped = mmap.mmap(self._fd, _pages(count * _NUMBER_BYTES), offset=offset)
         return memoryview(mapped).cast("q")
 
-    # ---- operations, which need the lock
+    # ---- operations; the caller holds the lock
 
     def _advance_epoch(self, backend: str) -> None:
         self._head[_EPOCH_START + _epoch_number(backend)] += 1
@@ -232,7 +234,7 @@ class SharedStore:
         return True
 
     def _evict_for(self, blocks: int) -> None:
-        """Evict the least recently used entries until ``blocks`` more blocks may be used."""
+        """Evict the least recently used entries until ``blocks`` blocks are available."""
         head, max_used = self._head, self._max_blocks - blocks
         if self._mapped_blocks < self._max_blocks:
             self._map(self._max_blocks)
@@ -277,7 +279,7 @@ class SharedStore:
         head[_COUNT] -= 1
 
     def _unlink(self, entry: int) -> None:
-        """Take ``entry`` out of the order of use."""
+        """Remove ``entry`` from the list of entries in the order of their last use."""
         entries, head = self._entries, self._head
         base = entry * _ENTRY_NUMBERS
         older, newer = entries[base + _OLDER], entries[base + _NEWER]
@@ -347,7 +349,7 @@ class SharedStore:
 
 
 def _runs(chain: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the runs of adjacent blocks: the first block and the number of blocks."""
+    """Yield the first block and the length of each run of adjacent blocks."""
     start = previous = chain[0]
     for block in chain[1:]:
         if block != previous + 1:

@@ -1,4 +1,4 @@
-"""The contract of stores of cached responses in memory."""
+"""The contract of a store that holds cached responses in memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from infergate.core.stats import CacheStats
 KEY_BYTES: Final = 32
 """The length of a key in bytes."""
 MAX_BYTES_ON_LOOP: Final = MIB
-"""Maximum bytes that are hashed or copied on the event loop. A thread handles longer values:
-hashing takes about 0.7 ms per MiB."""
+"""Maximum bytes that are hashed or copied on the event loop. A thread handles longer values,
+because hashing takes about 0.7 ms per MiB."""
 
 
 class StoredValue(NamedTuple):
-    """A value, with its times of creation and expiry in seconds on the clock of
+    """A value with the times of its creation and expiry, in seconds on the clock of
     ``time.monotonic``."""
 
     value: bytes
@@ -25,34 +25,34 @@ class StoredValue(NamedTuple):
 
 
 class ResponseStore(Protocol):
-    """Holds values in memory, up to a number of bytes. It evicts the least recently used entries
-    first. ``now`` is the time on the clock of ``time.monotonic``."""
+    """Holds values in memory, up to a maximum size. The store evicts the least recently used
+    entries first. ``now`` is a time on the clock of ``time.monotonic``."""
 
     async def get(self, key: bytes, now: float) -> StoredValue | None:
         """Return the value of ``key`` unless it has expired."""
         ...
 
     async def put(self, key: bytes, stored: StoredValue) -> bool:
-        """Store a value, and evict others to make space. Return whether the value fits."""
+        """Store a value, and evict other values to make space. Return whether the value fits."""
         ...
 
     def epoch(self, backend: str) -> int:
-        """Return the number of invalidations of ``backend``. It is part of the keys."""
+        """Return the number of invalidations of ``backend``, which is part of the keys."""
         ...
 
     async def invalidate(self, backend: str) -> None:
-        """Make all keys of ``backend`` obsolete, in all processes that share the store."""
+        """Make all keys of ``backend`` obsolete in all processes that share the store."""
         ...
 
     @property
     def seen(self) -> SeenTable:
-        """The fingerprints of inferences seen before, by all processes that share the store."""
+        """The fingerprints of the inferences of all processes that share the store."""
         ...
 
     def set_max_bytes(self, max_bytes: int) -> None:
-        """Set the maximum size. A smaller size evicts entries; 0 empties the store."""
+        """Set the maximum size. Entries beyond it are evicted; 0 empties the store."""
         ...
 
     def usage(self) -> CacheStats:
-        """Return the current usage."""
+        """Return how much memory the store uses."""
         ...

@@ -1,7 +1,6 @@
-"""The log ``infergate.audit``: the client, the requested change, the backend and the outcome.
-
-Each operation has one line, even if it fails. Text from clients is quoted and truncated.
-"""
+"""Writes the log ``infergate.audit``. Each operation that changes a server is logged in one line,
+even if it fails: the client, the change, the backend and the outcome. Text from clients is quoted
+and truncated."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ from infergate.core.request_context import RequestContext
 T = TypeVar("T")
 _log = logging.getLogger("infergate.audit")
 _MAX_TEXT_CHARS: Final = 256
-"""Maximum number of characters of a client's text in a log line."""
+"""Maximum length of each text from a client in a log line."""
 
 
 async def audit(operation: Operation, context: RequestContext, execution: Awaitable[T]) -> T:
-    """Await ``execution`` of ``operation``, then log the outcome; return its result or raise its
-    error."""
+    """Await ``execution``, which performs ``operation``, and log the outcome. Return the result of
+    ``execution`` or raise its error."""
     outcome = "ok"
     try:
         return await execution
@@ -46,14 +45,9 @@ async def audit(operation: Operation, context: RequestContext, execution: Awaita
 
 
 def log_denied(operation: type[Operation], context: RequestContext, error: GatewayError) -> None:
-    """Log that an ``operation`` was not authorized. The operation was not parsed, so only
-    ``context`` describes it."""
-    _log_operation(
-        OPERATION_NAMES[operation],
-        f"model={context.record.model[:_MAX_TEXT_CHARS]!r}",
-        context,
-        error.kind.value,
-    )
+    """Log that an ``operation`` was rejected with ``error`` before its message was parsed."""
+    subject = f"model={context.record.model[:_MAX_TEXT_CHARS]!r}"
+    _log_operation(OPERATION_NAMES[operation], subject, context, error.kind.value)
 
 
 def _log_operation(operation: str, subject: str, context: RequestContext, outcome: str) -> None:

@@ -1,14 +1,14 @@
-"""A gateway that checks each client's permit, so that the client can use and see only permitted
-models and operations.
+"""A gateway that lets each client use and see only the models and operations that the client's
+permit allows.
 
 The authorizer checks a request's summary before the message is parsed. This module checks the
-parsed operation itself, because a message's summary and body may differ.
+parsed operation, because a message may differ from its summary.
 
-1. A request without a permit may use health operations only.
-2. Lists omit models that the client may not see.
-3. An ensemble is unloaded together with its models, whose names the gateway does not know, so the
-   client needs permission to unload every model.
-4. Tensors in shared memory need permission to use shared memory.
+1. A request without a permit can perform only health operations.
+2. Lists omit models that the client is not permitted to see.
+3. To unload an ensemble together with its models, the client needs permission to unload every
+   model, because the gateway does not know the names of the ensemble's models.
+4. A request with tensors in shared memory requires permission to use shared memory.
 """
 
 from __future__ import annotations
@@ -86,15 +86,12 @@ class AuthorizedGateway:
     def infer(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> Awaitable[InferResponse]:
-        """Run ``request`` on ``binding``, its route, if the client's permit allows it."""
         self.check_inference(request, context)
         return self._inner.infer(request, binding, context)
 
     def stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request`` on demand, if the client's permit allows the
-        request."""
         self.check_inference(request, context)
         return self._inner.stream(request, binding, context)
 
@@ -118,7 +115,7 @@ def _check_operation(operation: Operation, permit: Permit) -> None:
 def _check_unload_all(
     operation: ModelUnloadRequest, permit: Permit, context: RequestContext
 ) -> None:
-    """Raise FORBIDDEN unless ``permit`` allows the unloading of every model (rule 3)."""
+    """Raise FORBIDDEN if ``permit`` does not allow the client to unload every model (rule 3)."""
     kind = type(operation)
     if not permit.allows(kind, ""):
         text = "unloading a model with its dependents is not permitted for this client"
@@ -128,7 +125,7 @@ def _check_unload_all(
 
 
 def _visible_part(response: Response, permit: Permit) -> Response:
-    """Return ``response`` without the models that the client may not see (rule 2)."""
+    """Return ``response`` without the models that ``permit`` hides (rule 2)."""
     match response:
         case ModelIndex(models):
             visible = [model for model in models if permit.allows(ModelMetadataRequest, model.name)]
@@ -148,8 +145,8 @@ def _visible_part(response: Response, permit: Permit) -> Response:
 
 
 def _visible_status(status: ModelStatus, permit: Permit) -> ModelStatus | None:
-    """Return ``status`` without statistics that the client may not see, or None if the client may
-    not see the model."""
+    """Return ``status`` without statistics that ``permit`` hides, or None if ``permit`` hides the
+    model."""
     model = status.metadata.name
     if not permit.allows(ModelMetadataRequest, model):
         return None
@@ -164,9 +161,9 @@ BuildRpcError = Callable[[GatewayError], RpcResponse]
 def authorized_services(
     own: GatewayServices, authorizer: RequestAuthorizer, build_error: BuildRpcError
 ) -> GatewayServices:
-    """Return ``own`` services with authorization by ``authorizer``: reflection is authorized as a
-    metadata operation, and health checks are authorized as health operations. ``build_error``
-    writes an error as a gRPC response."""
+    """Return the services of ``own``, which then call ``authorizer`` before each request.
+    Reflection requires permission to read the server's metadata, and health checks require
+    permission for health operations. ``build_error`` converts an error to a gRPC response."""
     return GatewayServices(
         {
             method: _authorized_unary(serve, authorizer, build_error)
@@ -220,7 +217,7 @@ async def _authorize_messages(
     summary: RequestSummary,
     context: RequestContext,
 ) -> AsyncIterator[Buffer]:
-    """Yield ``messages``, and authorize each of them except the first. The first message was
+    """Yield ``messages``, and authorize each message after the first. The first message was
     authorized when the stream was opened."""
     is_first = True
     async for message in messages:

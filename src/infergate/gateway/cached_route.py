@@ -1,14 +1,14 @@
-"""Routes whose responses are cached, and whose identical concurrent inferences are collapsed.
+"""Caches the responses of a route, and collapses identical concurrent inferences.
 
 - A key covers everything that can change the response (``caching.keys``), so a cached response is
   the response that the backend would have sent. Only its id is replaced.
 - Requests of sequences, streams, requests with shared memory, and requests with ``Cache-Control:
-  no-store`` bypass the cache. A request with ``no-cache`` goes to the backend, and its response is
-  cached.
-- Errors and responses of a fallback are not cached.
+  no-store`` bypass the cache. A request with ``no-cache`` is sent to the backend, and its response
+  is cached.
+- Errors and a fallback's responses are not cached.
 - A *flight* is an inference in progress for which several clients may wait (as in Go's
   singleflight). It continues until its response arrives or no client waits for it, so a client that
-  disconnects does not affect others. An error is returned to all waiting clients. There are two
+  disconnects does not affect other clients. All waiting clients get the same error, with two
   exceptions. If the first client times out, clients with a later deadline start one new flight
   together. If the backend's queue rejects the first client, other clients start a new flight,
   because the queue is fair between clients and may accept them."""
@@ -30,7 +30,7 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.core.client_key import client_key
 from infergate.core.counters import RouteCounters
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.memory import MIN_ACCOUNTED_BYTES, DetachedMemoryAccount
+from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.sequences import sequence_key
@@ -46,21 +46,20 @@ _NAME: Final = "infergate"
 _NOT_KEPT: Final = frozenset(
     {"endpoint-load-metrics", "set-cookie", "x-request-id", "date", "retry-after", AGE_HEADER}
 )
-"""Headers of a backend's response that belong to one exchange."""
+"""Headers of a backend's response that apply only to one exchange and are not cached."""
 _MAX_VERSIONS: Final = 1024
 _HIT, _MISS, _COLLAPSED, _BYPASS = "hit", "miss", "collapsed", "bypass"
 
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """How the responses of a route are cached. ``scope`` is a hash of everything in the
-    configuration that can change a response. ``backend`` is the name of the route's backend, and
-    ``ttl`` is the lifetime of a response in seconds. ``timeout`` is the backend's timeout in
-    seconds. It is None if the route sets a timeout, because deadlines then include it already.
-    ``ignored`` has the names of request parameters that are not part of keys. ``forwarded`` selects
-    the headers that backends receive. With ``per_identity``, clients with different identities
-    share no responses. With ``min_uses`` of 2, an inference is looked up and kept when it occurs
-    for the second time."""
+    """The cache settings of a route. ``scope`` is a hash of everything in the configuration that
+    can change a response. ``backend`` is the name of the route's backend, and ``ttl`` is the
+    lifetime of a response in seconds. ``timeout`` is the backend's timeout in seconds, or None if
+    the route sets a timeout, which deadlines already include. ``ignored`` contains the names of
+    request parameters that are not part of keys. ``forwarded`` selects the headers that backends
+    receive. With ``per_identity``, clients with different identities do not share responses. With
+    ``min_uses`` of 2, the cache is used for an inference from its second occurrence."""
 
     scope: bytes
     backend: str
@@ -75,7 +74,7 @@ class CachePolicy:
 @dataclass(frozen=True, slots=True)
 class _Result:
     """The result of a flight: a response and its headers. ``found`` is the cached value, or None if
-    the backend has responded. ``is_kept`` means that the response is in the cache now."""
+    the backend sent the response. ``is_kept`` means that the cache has stored this response."""
 
     entry: CachedResponse
     found: StoredValue | None = None
@@ -88,34 +87,24 @@ the response, but they can delay it or cause an error, so only inferences with e
 flight."""
 
 
+@dataclass(slots=True, eq=False)
 class _Flight:
-    """An inference in progress. It has its own ``context``, so that it can outlive the client that
-    started it."""
+    """An inference in progress, for which ``waiting`` clients wait. Its own ``context`` lets it
+    outlive the client that started it."""
 
-    __slots__ = ("_memory", "context", "key", "task", "waiting")
-
-    def __init__(
-        self, key: _FlightKey, task: asyncio.Task[_Result], context: RequestContext
-    ) -> None:
-        self.key: Final = key
-        self.task: Final = task
-        self.context: Final = context
-        self.waiting = 0
-        self._memory: DetachedMemoryAccount | None = None
+    key: _FlightKey
+    task: asyncio.Task[_Result]
+    context: RequestContext
+    waiting: int = 0
 
     def outlive(self, context: RequestContext, size: int) -> None:
-        """Take over ``size`` bytes of memory from the request of ``context``, because its client no
-        longer waits."""
-        self._memory = self.context.memory = context.memory.detach(size)
-        self.task.add_done_callback(self._release)
-
-    def _release(self, _: object) -> None:
-        assert self._memory is not None
-        self._memory.close()
+        """Take over the charge of ``size`` bytes from ``context``, the first client's request."""
+        memory = self.context.memory = context.memory.detach(size)
+        self.task.add_done_callback(lambda _: memory.close())
 
 
 class CachedRoute:
-    """Runs the inferences of ``inner`` whose responses are not in ``cache``."""
+    """Runs an inference on ``inner`` if its response is not in ``cache``."""
 
     def __init__(
         self,
@@ -132,8 +121,8 @@ class CachedRoute:
         self._tasks: Final[set[asyncio.Task[_Result]]] = set()
         """All running flights, including those for which no client waits."""
         self._versions: Final = BoundedCache[tuple[str, str], str](_MAX_VERSIONS)
-        """The version in the last response of each model and requested version. If no inference
-        has been sent yet, it is the version of the first hit."""
+        """The version in the last response to each requested model and version. Until an inference
+        is sent, it is the version of the first hit."""
 
     # ---- RouteInferences
 
@@ -149,7 +138,7 @@ class CachedRoute:
             parts = self._key_parts(request, context)
         except UncacheableError:
             return await self._bypass(request, context, by_request=False)
-        if not directives and self._occurs_first(parts):
+        if not directives and self._is_first_use(parts):
             self._count(context, _MISS)
             _report(context, "fwd=miss")
             response = await self._inner.infer(request, context)
@@ -168,16 +157,11 @@ class CachedRoute:
             return self._hit(_Result(decode(found.value), found), request, context)
         return await self._join(key, request, context)
 
-    async def stream(
+    def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         self._count(context, _BYPASS)
-        stream = self._inner.stream(request, context)
-        try:
-            async for response in stream:
-                yield response
-        finally:
-            await stream.aclose()
+        return self._inner.stream(request, context)
 
     async def _bypass(
         self, request: InferRequest, context: RequestContext, *, by_request: bool
@@ -198,7 +182,7 @@ class CachedRoute:
         ]
         return key_parts(request, extra, policy.ignored)
 
-    def _occurs_first(self, parts: Sequence[Buffer]) -> bool:
+    def _is_first_use(self, parts: Sequence[Buffer]) -> bool:
         """Return whether the inference occurs for the first time and must not be cached yet."""
         policy = self._policy
         if policy.min_uses == 1:
@@ -219,7 +203,7 @@ class CachedRoute:
     async def _join(
         self, key: CacheKey, request: InferRequest, context: RequestContext
     ) -> InferResponse:
-        """Wait for the flight of ``key``, and start it if there is none."""
+        """Wait for the flight of ``key``. If there is no such flight, start it."""
         arrived, timeout = self._cache.clock(), self._policy.timeout
         ignored = sorted(self._policy.ignored)
         flight_key = key.in_memory, tuple([repr(request.parameters.get(name)) for name in ignored])
@@ -228,7 +212,7 @@ class CachedRoute:
             is_first = flight is None
             if flight is None:
                 flight = self._start(key, flight_key, request, context)
-            elif timeout is not None:  # the backend's timeout also limits requests that only wait
+            elif timeout is not None:  # the backend's timeout also limits clients that only wait
                 context.shorten_deadline(arrived + timeout)
             status = "fwd=miss" if is_first else "fwd=miss; collapsed"
             try:
@@ -265,7 +249,7 @@ class CachedRoute:
             self._tasks.discard(task)
             self._forget(flight)
             if not task.cancelled():
-                task.exception()  # no client may be waiting
+                task.exception()  # asyncio would log an error that no client retrieves
 
         task.add_done_callback(end)
         return flight
@@ -278,7 +262,7 @@ class CachedRoute:
     async def _wait(
         self, flight: _Flight, request: InferRequest, context: RequestContext, *, is_first: bool
     ) -> _Result | None:
-        """Return the result of ``flight``, or None if another flight is needed. Raises
+        """Return the result of ``flight``, or None if the client needs another flight. Raises
         GatewayError."""
         timeout = None
         if not is_first and context.deadline is not None:
@@ -306,13 +290,13 @@ class CachedRoute:
         except GatewayError as error:
             if self._concerns_first_only(error, context, flight.context):
                 return None
-            raise error.reworded(error.public) from None  # each client has its own copy
+            raise error.reworded(error.public) from None  # each client needs its own exception
 
     def _concerns_first_only(
         self, error: GatewayError, context: RequestContext, first: RequestContext
     ) -> bool:
-        """Return whether the inference of the ``first`` client failed for a reason that may not
-        apply to ``context``: an earlier deadline, or the client's share of a full queue."""
+        """Return whether the ``first`` client's inference failed for a reason that may not apply to
+        ``context``: an earlier deadline, or that client's share of a full queue."""
         if error.kind is Kind.TIMEOUT:
             return self._has_time_left(context, first)
         if error.kind is Kind.OVERLOADED and error.origin is Origin.GATEWAY and not error.limit:
@@ -326,7 +310,7 @@ class CachedRoute:
         return deadline > max(first.deadline, self._cache.clock()) + CLOCK_TOLERANCE
 
     async def _run(self, key: CacheKey, request: InferRequest, context: RequestContext) -> _Result:
-        found = await self._cache.get(key)  # an earlier flight may just have ended
+        found = await self._cache.get(key)  # an earlier flight may have ended since the lookup
         tag = b""
         if found is None:
             remote = await self._cache.get_remote(key)
@@ -338,7 +322,7 @@ class CachedRoute:
     async def _fetch(
         self, key: CacheKey, tag: bytes, request: InferRequest, context: RequestContext
     ) -> _Result:
-        """Run the inference, and keep its response."""
+        """Run the inference, and keep its response if possible."""
         response = await self._inner.infer(request, context)
         headers = {
             name: value for name, value in context.response_headers.items() if name not in _NOT_KEPT
@@ -353,8 +337,8 @@ class CachedRoute:
     async def _keep(
         self, key: CacheKey, tag: bytes, entry: CachedResponse, context: RequestContext
     ) -> bool:
-        """Keep ``entry`` if it fits, and if there is memory for its copy. A thread copies long
-        responses."""
+        """Keep ``entry`` if it fits into the cache and there is memory for its copy. Return whether
+        it was kept. A thread copies long responses."""
         response, account = entry.response, None
         size = response_size(response)
         if size > self._cache.max_entry_bytes:
@@ -374,8 +358,8 @@ class CachedRoute:
                 account.close()
 
     async def _check_version(self, request: InferRequest, response: InferResponse) -> bool:
-        """Return whether ``response`` has the same version as the last response. If the version
-        differs, the server has loaded another version, and all cached responses are obsolete."""
+        """Return whether ``response`` has the same version as the last response. If not, the server
+        has loaded another version, so invalidate all cached responses of the backend."""
         requested = request.model, request.version
         previous = self._versions.get(requested)
         if previous == response.version:
@@ -394,7 +378,7 @@ class CachedRoute:
         found = result.found
         assert found is not None
         requested = request.model, request.version
-        if requested not in self._versions:  # this process has sent no such inference
+        if requested not in self._versions:  # this process has not sent such an inference yet
             self._versions[requested] = result.entry.response.version
         self._count(context, _HIT)
         response = _deliver(result.entry, request, context)
@@ -412,7 +396,8 @@ class CachedRoute:
 def _deliver(
     entry: CachedResponse, request: InferRequest, context: RequestContext
 ) -> InferResponse:
-    """Return a response that other requests share. Raises OVERLOADED if memory is short."""
+    """Return the response in ``entry``, which other requests share, as the response to
+    ``request``. Raises OVERLOADED if memory is short."""
     response = entry.response
     size = response_size(response)
     if size > MIN_ACCOUNTED_BYTES:
@@ -422,7 +407,8 @@ def _deliver(
 
 
 def _report(context: RequestContext, status: str) -> None:
-    """Add ``status`` to the response's Cache-Status, which lists the caches on the way."""
+    """Append ``status`` to the response's Cache-Status header, which lists all caches on the path
+    of the response."""
     earlier = context.response_headers.get(STATUS_HEADER)
     own = f"{_NAME}; {status}"
     value = own if earlier is None else f"{earlier}, {own}"
@@ -430,8 +416,8 @@ def _report(context: RequestContext, status: str) -> None:
 
 
 def _directives(headers: Mapping[str, str]) -> Sequence[str]:
-    """Return the Cache-Control directives that the client has sent, among ``no-cache`` and
-    ``no-store``."""
+    """Return which of the directives ``no-cache`` and ``no-store`` the client's Cache-Control
+    header contains."""
     value = headers.get(_CACHE_CONTROL)
     if value is None:
         return ()

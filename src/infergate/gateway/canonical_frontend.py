@@ -1,8 +1,8 @@
 """Serves callers in this process, whose requests and responses are in canonical form.
 
-The frontend runs the same steps as the frontend of a protocol: names, authorization, routes, the
-backend, and the record of the request. There is no codec, so this module checks tensors as codecs
-do."""
+The frontend runs the same steps as the frontend of a protocol: it checks names, authorizes the
+request, finds the route, calls the backend and records the request. Because there is no codec, this
+module checks tensors in the same way as codecs do."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from infergate.gateway.internal_error import internal_error
 from infergate.gateway.streaming import RequestObserver
 
 IN_PROCESS: Final = "in-process"
-"""The name of the client's protocol, and of the peer, in metrics and logs."""
+"""The name of the client's protocol and of the client in metrics and logs."""
 
 
 class CanonicalFrontend:
-    """Performs the operations of callers in this process. ``assign_id`` is called first for every
-    request, and ``record`` when it has ended. Every method raises GatewayError."""
+    """Performs the operations of callers in this process. ``assign_id`` is called at the start of
+    every request, and ``record`` at its end. Every method raises GatewayError."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class CanonicalFrontend:
     def refuse(
         self, error: GatewayError, operation: Operation, context: RequestContext
     ) -> GatewayError:
-        """Record that ``operation`` is refused with ``error``, and return the error."""
+        """Record that ``operation`` was refused with ``error``, and return the error."""
         context.record.operation = OPERATION_NAMES[type(operation)]
         try:
             with self._recording(operation, context):
@@ -104,7 +104,7 @@ class CanonicalFrontend:
         except GatewayError as error:
             context.record_error(error)
             raise
-        except Exception as error:  # noqa: BLE001 - a bug has the same error as for other clients
+        except Exception as error:  # noqa: BLE001 - callers get the same error as other clients
             public = internal_error("serving a caller in this process", error)
             record.record_error(public)
             raise public from None
@@ -142,8 +142,8 @@ def _size(tensors: tuple[Tensor, ...]) -> int:
 
 
 def _check_inputs(request: InferRequest, limits: Limits) -> None:
-    """Check the tensors of ``request`` as a codec does. Raises BAD_REQUEST and TOO_LARGE and, with
-    the limits of the event loop, NeedsOffloadError."""
+    """Check the tensors of ``request``. Raises BAD_REQUEST, TOO_LARGE and, with the limits of the
+    event loop, NeedsOffloadError."""
     if max(len(request.inputs), len(request.outputs)) > limits.tensors:
         raise bad_request(f"there are over {limits.tensors} tensors (the limit)", limit="tensors")
     size, elements = _size(request.inputs), 0

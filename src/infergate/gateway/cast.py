@@ -1,10 +1,10 @@
-"""Casts of tensors whose datatype the client's or the backend's protocol does not support. The
-route's ``cast`` configures them.
+"""Casts tensors whose datatypes the client's or the backend's protocol does not support. A route's
+``cast`` maps datatypes to substitutes.
 
-- A tensor is cast only if the receiver's protocol does not support its datatype and the route names
-  a substitute. Without a substitute, the request is rejected with an error that names the tensor.
-- A client whose protocol does not support a datatype sees the substitute in the model's metadata;
-  an input that it sends as the substitute is cast back.
+- A tensor whose datatype the receiver's protocol does not support is cast to the substitute. If the
+  route has no substitute, the request is rejected with an error that names the tensor.
+- A client whose protocol does not support a datatype sees the substitute in the model's metadata.
+  An input that the client sends as the substitute is cast back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
 
 CastRules = Mapping[Datatype, Datatype]
-"""A route's casts: for each datatype that a protocol may not support, the substitute."""
+"""A route's casts: the keys are datatypes that a protocol may not support, and the values are their
+substitutes."""
 
 
 def cast_unsupported(
@@ -30,11 +31,9 @@ def cast_unsupported(
     side: str,
     protocol: str,
 ) -> tuple[Tensor, ...]:
-    """Cast the ``tensors`` whose datatype is in ``unsupported``, the datatypes that ``protocol``
-    does not support. ``side`` is ``input`` or ``output``. Raises UNSUPPORTED if ``casts`` has no
-    substitute for a tensor; the error names the tensor."""
-    if unsupported.isdisjoint([tensor.datatype for tensor in tensors]):
-        return tensors
+    """Cast each of ``tensors`` whose datatype is in ``unsupported``, the datatypes that
+    ``protocol`` does not support. ``side`` is ``input`` or ``output``. Raises UNSUPPORTED, with the
+    tensor's name, if ``casts`` has no substitute."""
     result: list[Tensor] = []
     for tensor in tensors:
         datatype = tensor.datatype
@@ -59,8 +58,8 @@ def casts_of(datatypes: Collection[Datatype], casts: CastRules) -> CastRules:
 def cast_back(
     inputs: tuple[Tensor, ...], model: ModelMetadata, casts: CastRules
 ) -> tuple[Tensor, ...]:
-    """Cast back each input that has the substitute for the datatype declared by ``model``.
-    ``inputs`` and ``model`` must use the names of the same side."""
+    """Cast back each input whose datatype is the substitute for the datatype in ``model``. Both
+    ``inputs`` and ``model`` must have the client's names, or both the backend's names."""
     declared = {spec.name: DATATYPES_BY_NAME.get(spec.datatype) for spec in model.inputs}
     result: list[Tensor] = []
     for tensor in inputs:

@@ -1,8 +1,8 @@
 """Classifies outputs (the V2 classification extension) if the backend does not classify them.
 
-The first dimension is the batch if the metadata's ``max_batch_size`` is above 0. If
-``max_batch_size`` is unknown, the first dimension is the batch if it is dynamic and other
-dimensions follow."""
+The first dimension is the batch if ``max_batch_size`` in the metadata is above 0. If
+``max_batch_size`` is unknown, the first dimension is the batch if it is dynamic and the output has
+other dimensions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def requests_classes(request: InferRequest) -> bool:
 
 
 def request_values(request: InferRequest) -> InferRequest:
-    """Return a copy of ``request`` that requests plain values for all outputs."""
+    """Return a copy of ``request`` that requests values instead of classes."""
     outputs = tuple(
         replace(
             output, parameters={k: v for k, v in output.parameters.items() if k != CLASSIFICATION}
@@ -38,7 +38,7 @@ def add_classes(
     model: ModelMetadata,
     labels: Mapping[str, Sequence[str]],
 ) -> InferResponse:
-    """Return ``response`` with outputs classified as requested by ``request``.
+    """Return ``response`` with the outputs classified for which ``request`` requests classes.
 
     All names are the client's names. ``labels`` are keyed by output. Raises BAD_REQUEST for an
     output that cannot be classified."""

@@ -1,11 +1,10 @@
-"""Runs a codec's work on one message: on the event loop or, if the work is long, in a helper
-process.
+"""Runs a codec's methods on the event loop or, if they take long, in a helper process.
 
-The libraries that read and write JSON hold the interpreter lock, and so does each loop over the
-parts of a message. Other requests would have to wait (docs/decisions/0008-helper-processes.md). A
-codec estimates the text of a message beforehand (``SupportsLongText``). Other costs become known
-only during the work: with ``LoopLimits`` the codec raises NeedsOffloadError before it starts a long
-step, and is called again in a helper (docs/decisions/0037-costly-messages.md).
+JSON libraries and loops over the parts of a message hold the interpreter lock, so other requests
+would have to wait (docs/decisions/0008-helper-processes.md). A codec estimates the length of a
+message's text before it reads or writes the message (``SupportsLongText``). Other costs become
+known only while the codec runs. With ``LoopLimits``, the codec raises NeedsOffloadError before a
+long step, and its method is called again in a helper (docs/decisions/0037-costly-messages.md).
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ T = TypeVar("T")
 
 
 class CodecOffload(Generic[Req, Resp]):
-    """Runs the costly methods of ``codec``. Without ``offload``, all methods run in this
-    process."""
+    """Runs the methods of ``codec`` that may take long. Without ``offload``, all methods run in
+    this process."""
 
     def __init__(self, codec: Codec[Req, Resp], limits: Limits, offload: Offload | None) -> None:
         self.codec: Final = codec
@@ -56,15 +55,15 @@ class CodecOffload(Generic[Req, Resp]):
         )
         self._text_estimator: Final = None if offload is None else self._text_codec
         self.is_always_inline: Final = self._text_estimator is None
-        """Whether the event loop handles every message at first, because there are no helpers or
-        the codec cannot estimate the work."""
+        """Whether the event loop always handles a message first, because there are no helpers or
+        the codec does not estimate text."""
         self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
-        """The codec's method with its limits. It is created once, because helpers cache the pickled
-        function."""
+        """The codec's method with its limits. There is only one such object, because helpers cache
+        the pickled function."""
 
     def can_read_inline(self, wire: Req) -> bool:
-        """Return whether ``wire`` is read on the event loop. Callers check this first, so that
+        """Return whether the event loop may read ``wire``. Callers call this method first, so that
         short messages need no await."""
         return (
             self._text_estimator is None
@@ -72,7 +71,7 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def is_short(self, response: Response, parsed: ParsedRequest) -> bool:
-        """Return whether ``response`` has so little text that ``write_response`` only calls
+        """Return whether ``response`` is so short that ``write_response`` would only call
         ``build``."""
         codec = self._text_codec
         return codec is None or (
@@ -86,9 +85,9 @@ class CodecOffload(Generic[Req, Resp]):
         response: Response,
         parsed: ParsedRequest,
     ) -> tuple[Resp, int]:
-        """Return ``build(response, parsed)``, and the number of its bytes charged to the request's
-        memory (0 if it has little text). Raises OVERLOADED, and TOO_LARGE for more than
-        ``limits.body``."""
+        """Return ``build(response, parsed)``, and the number of bytes charged to the request's
+        memory (0 for a short response). Raises OVERLOADED, or TOO_LARGE for a response of more than
+        ``limits.body`` bytes."""
         codec = self._text_codec
         if codec is None:
             return build(response, parsed), 0
@@ -138,7 +137,7 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def _processed_bytes(self, message: Any, *arguments: Any) -> int:
-        """Return the maximum number of bytes that a method of the codec processes to read or write
+        """Return the maximum number of bytes that the codec processes to read or write
         ``message``."""
         if isinstance(message, PartialInferRequest):
             return message.text_bytes
@@ -154,8 +153,8 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def _allocated_bytes(self, message: Any, cost: int) -> int:
-        """Return the bytes that a helper allocates to process ``cost`` bytes of ``message``. The
-        text of a response is not included (see ``WriteReservation``)."""
+        """Return the number of bytes that a helper allocates to process ``cost`` bytes of
+        ``message``, without the text of a response (see ``WriteReservation``)."""
         if isinstance(message, Response | HttpResponse):
             return cost
         if isinstance(message, PartialInferRequest):
@@ -168,8 +167,8 @@ class CodecOffload(Generic[Req, Resp]):
         return estimate_read_bytes(cost, json_bytes)
 
     def can_rewrite_inline(self, response: Resp, request: Req) -> bool:
-        """Return whether the event loop can rewrite ``response``, the passed-through response to
-        ``request``."""
+        """Return whether the event loop may rewrite ``response``, the response to ``request`` that
+        passes through."""
         estimator = self._text_estimator
         return (
             estimator is None
@@ -177,7 +176,7 @@ class CodecOffload(Generic[Req, Resp]):
         )
 
     def can_complete_inline(self, partial: PartialInferRequest[T]) -> bool:
-        """Return whether the event loop, which created ``partial``, can also complete it."""
+        """Return whether the event loop may complete ``partial``, which it has parsed."""
         return self._offload is None or partial.text_bytes <= self.limits.json_inline
 
     async def complete(
@@ -188,8 +187,8 @@ class CodecOffload(Generic[Req, Resp]):
         *,
         inline: bool,
     ) -> T:
-        """Complete ``partial`` with ``model``. With ``inline``, the event loop, which created
-        ``partial``, also completes it or raises NeedsOffloadError."""
+        """Complete ``partial`` with ``model``. ``inline`` means that the event loop has parsed
+        ``partial``; the event loop then completes a short request. Raises NeedsOffloadError."""
         if self._offload is None or (inline and self.can_complete_inline(partial)):
             return partial.complete(model)
         return await self.run_in_helper(context, _complete, partial, model)

@@ -1,10 +1,11 @@
-"""Copies of inferences whose responses are compared with the served responses.
+"""Sends copies of inferences to a mirror, and compares the mirror's responses with the served
+responses.
 
-- The served responses are kept until the responses to the copy have arrived. If they exceed a
-  limit, the copy is still sent, but the comparison is dropped and counted.
-- A share of the inferences is sent to the noise baseline as well, after the copy. The baseline is a
-  second old server, or the backend that served the inference. Requests of a sequence are never sent
-  twice to the same backend, because they would change its state.
+- The served responses are kept until the mirror has responded. If the served responses exceed a
+  limit, the copy is sent, but the comparison is dropped and counted.
+- After the copy, a share of the inferences is also sent to the noise baseline: a second server with
+  the old model, or the backend that served the inference. A request of a sequence is never sent
+  twice to the same backend, because it would change the sequence's state.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from infergate.gateway.route_plan import RoutePlan
 from infergate.routing.split import pick_target
 
 MAX_RESPONSES: Final = 2048
-"""Maximum number of responses of a stream that is compared."""
+"""Maximum number of responses in a stream that is compared."""
 
 
 class KeptInference(Observation):
@@ -37,7 +38,7 @@ class KeptInference(Observation):
     """Whether all responses were kept."""
 
     def keep(self, response: InferResponse) -> None:
-        """Keep ``response`` of a stream, unless a limit was reached."""
+        """Keep ``response`` of a stream if no limit has been reached."""
         if not self.is_complete:
             return
         if len(self.responses) == MAX_RESPONSES:
@@ -47,13 +48,14 @@ class KeptInference(Observation):
             self.is_complete = self.add(response)
 
     def fail(self, error: BaseException) -> None:
-        """Record that ``error`` ended the inference. A caller need not read the end of a stream
-        after its last response."""
+        """Record that ``error`` ended the inference. A caller that closes a stream after its last
+        response does not fail the inference."""
         if not (isinstance(error, GeneratorExit) and self.responses and self.responses[-1].is_last):
             super().fail(error)
 
     async def run(self, target: RoutePlan) -> Outcome | None:
-        """Send the request to ``target``. Return its outcome, or None if it exceeds a limit."""
+        """Send the request to ``target``. Return the outcome, or None if the responses exceed a
+        limit."""
         try:
             if not self.is_stream:
                 self.responses.append(await target.infer(self.request, self.context))
@@ -67,8 +69,8 @@ class KeptInference(Observation):
 
 
 class ComparedMirror:
-    """Sends copies to ``mirror``, and ``baseline_percent`` of them to the baseline. ``baseline`` is
-    None if the backend that served an inference is its own baseline."""
+    """Sends copies to ``mirror``, and ``baseline_percent`` of the copies to the baseline.
+    ``baseline`` is None if each inference is repeated on the backend that served it."""
 
     def __init__(
         self,
@@ -84,14 +86,15 @@ class ComparedMirror:
 
     @staticmethod
     def keep(request: InferRequest, context: RequestContext, *, is_stream: bool) -> KeptInference:
-        """Return the inference of ``request``, which keeps its responses."""
+        """Return an object that keeps the responses to ``request``."""
         return KeptInference(request, context, is_stream=is_stream)
 
     async def run(
         self, kept: KeptInference, exchange: Exchange, key: str, memory: DetachedMemoryAccount
     ) -> None:
-        """Send the copy of ``exchange``, and submit the comparison. ``key`` selects the share for
-        the baseline. ``memory`` is the account of the copy. Raises the copy's error."""
+        """Send the copy of ``exchange``, and submit the comparison. ``key`` determines whether the
+        request is also sent to the baseline. ``memory`` is the account of the copy. Raises the
+        copy's error."""
         comparer, mirrored, baseline = self.comparer, None, None
         try:
             mirrored = await self._send(self._mirror, kept, memory)

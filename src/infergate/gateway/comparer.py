@@ -1,22 +1,19 @@
-"""Compares the responses of mirrors with the served responses, off the serving path.
+"""Compares the responses of mirrors with the served responses. Requests never wait for comparisons.
 
-Comparisons wait in a queue, from which a helper process takes batches. The queue is limited by
-``MAX_WAITING`` and ``MAX_BYTES``. Its tensors are charged to ``limits.in_flight_bytes`` as optional
-work, like the copy that they come from. A comparison beyond a limit is dropped and counted.
-Requests never wait for comparisons.
+Comparisons wait in a queue, and a helper process compares them in batches. ``MAX_WAITING`` and
+``MAX_BYTES`` limit the queue. The tensors in the queue are charged to ``limits.in_flight_bytes`` as
+optional work, like the copies of requests. A comparison beyond a limit is dropped and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 from infergate.comparison.batch import ComparedBatch, PackedPair, compare_batch, pack_pair
 from infergate.comparison.outcomes import Comparison
@@ -25,6 +22,7 @@ from infergate.comparison.settings import Baseline, MirrorComparison
 from infergate.comparison.summary import Summary
 from infergate.comparison.verdict import CachedJudge, Judge, Verdict
 from infergate.core.counters import RouteCounters
+from infergate.core.daemon_threads import to_daemon_thread
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.limits import MIB
@@ -34,32 +32,31 @@ from infergate.core.offload import Offload
 from infergate.core.records import record
 from infergate.routing.table import Rewrite, Route
 
-T = TypeVar("T")
 MAX_WAITING: Final = 512
-"""Maximum number of waiting and running comparisons, over all routes."""
+"""Maximum number of waiting and running comparisons of all routes."""
 MAX_BYTES: Final = 256 * MIB
-"""Maximum bytes of the tensors of these comparisons. A single comparison may exceed it, within
-the memory for optional work."""
+"""Maximum bytes of the tensors of all these comparisons. A single comparison may exceed this limit
+if there is enough memory for optional work."""
 _MAX_BATCH: Final = 128
 _MAX_BATCH_BYTES: Final = 4 * MIB
 _MAX_BATCH_TENSORS: Final = 256
-"""Maximum number of outputs in a batch. The event loop takes about 20 µs to read the result of each
-output that differs."""
+"""Maximum number of outputs in a batch. The event loop takes about 20 µs to read the result for
+each output that differs."""
 _BATCH_SECONDS: Final = 0.1
-"""Seconds for which comparisons are collected before a batch starts. The event loop spends less
-time on a batch than on the same number of single comparisons."""
+"""Seconds during which comparisons are collected for a batch. A batch costs the event loop less
+time than the same number of single comparisons."""
 _EXPIRY_SECONDS: Final = 60.0
-"""Seconds between two searches for expired mismatches."""
+"""Seconds between two deletions of expired mismatches."""
 _MIN_WARNING_SECONDS: Final = 60.0
-"""Minimum seconds between two log lines about comparisons that fail."""
+"""Minimum number of seconds between two log lines about failed comparisons."""
 _CLIENT: Final = ("comparison", "")
 _log = logging.getLogger(__name__)
 
 
 @record
 class ComparisonJob:
-    """A served inference, the outcome of its copy, and the outcome of the noise baseline or
-    None."""
+    """A served inference, the outcome of its copy, and the outcome of the noise baseline (None if
+    the inference was not sent to the baseline)."""
 
     exchange: Exchange
     mirrored: Outcome
@@ -67,13 +64,13 @@ class ComparisonJob:
 
     @property
     def size(self) -> int:
-        """The bytes of all tensors."""
+        """The size of all tensors in bytes."""
         baseline = 0 if self.baseline is None else self.baseline.size
         return self.exchange.size + self.mirrored.size + baseline
 
     @property
     def tensors(self) -> int:
-        """The number of served outputs, in all responses."""
+        """The number of outputs in all served responses."""
         return sum([len(response.outputs) for response in self.exchange.outcome.responses])
 
     def pack(self) -> PackedPair | bytes:
@@ -82,11 +79,11 @@ class ComparisonJob:
 
 
 class MismatchStore(Protocol):
-    """Stores inferences whose responses differ. All methods block. None of them raises."""
+    """Stores inferences whose responses differ. The methods block and never raise."""
 
     def store(self, exchange: Exchange, mirrored: Outcome, mirror: str) -> str:
-        """Store ``exchange`` with the outcome of its copy at the backend ``mirror``, if the limits
-        allow it. Return the result, which is a label value of a metric."""
+        """Store ``exchange`` and ``mirrored``, the outcome of the copy on the backend ``mirror``,
+        if the limits allow it. Return the result, which is a label value of a metric."""
         ...
 
     def remove_expired(self) -> None:
@@ -108,7 +105,7 @@ class ComparedRoute(NamedTuple):
 
 
 class RouteComparer:
-    """The comparisons of one route, as ``comparison`` describes them."""
+    """Compares the responses of one route with the settings ``comparison``."""
 
     def __init__(
         self,
@@ -130,8 +127,7 @@ class RouteComparer:
         self._queue: Final = queue
 
     def submit(self, job: ComparisonJob, memory: MemoryAccount) -> None:
-        """Compare ``job`` later, or drop it. ``memory`` is the account of the served
-        exchange, whose charge moves to the job."""
+        """Queue or drop ``job``, like ``MirrorComparer.add``."""
         self._queue.add(self, job, memory)
 
     def count(self, result: str) -> None:
@@ -139,7 +135,7 @@ class RouteComparer:
         self.counters.comparisons[result] += 1
 
     def classify(self, model: str, comparison: Comparison, judge: Judge) -> Verdict:
-        """Return the verdict on ``comparison``, which the summary contains, and count it.
+        """Count and return the verdict on ``comparison``, which the summary already contains.
         ``judge`` weighs the differences."""
         verdict = self.summary.classify(self.compared.label, model, comparison, judge)
         self.count(verdict.value)
@@ -161,9 +157,9 @@ class _WaitingJob(NamedTuple):
 
 
 class MirrorComparer:
-    """The comparisons of all routes. ``offload`` runs them and is closed by ``close_offload``.
-    Summaries of unchanged routes are continued from ``predecessor``, the comparer of the previous
-    configuration."""
+    """The queue of comparisons of all routes. ``offload`` runs the comparisons, and
+    ``close_offload`` closes it. An unchanged route continues its summary from ``predecessor``, the
+    comparer of the previous configuration."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - dependency injection
         self,
@@ -210,12 +206,12 @@ class MirrorComparer:
         return self._routes.get(id(route))
 
     def summary_of(self, compared: ComparedRoute) -> Summary | None:
-        """Return the summary of ``compared``, or None if no route compares it."""
+        """Return the summary of the route with the settings ``compared``, or None."""
         found = (each.summary for each in self._routes.values() if each.compared == compared)
         return next(found, None)
 
     def summaries(self) -> Iterator[Summary]:
-        """Yield the current summaries. Several may have the same model of the same route."""
+        """Yield the current summaries. Several summaries may contain the same model and route."""
         unique = {id(each.summary): each.summary for each in self._routes.values()}
         yield from unique.values()
 
@@ -225,7 +221,7 @@ class MirrorComparer:
             comparer.summary.routes.clear()
 
     def start(self) -> None:
-        """Delete expired mismatches from now on."""
+        """Start to delete expired mismatches periodically."""
         stores = [each.store for each in self._routes.values() if each.store is not None]
         if stores:
             self._spawn(self._remove_expired(stores))
@@ -233,7 +229,7 @@ class MirrorComparer:
     async def _remove_expired(self, stores: list[MismatchStore]) -> None:
         while True:
             for store in stores:
-                await _in_thread(lambda store: store.remove_expired(), store)
+                await to_daemon_thread(store.remove_expired)
             await asyncio.sleep(_EXPIRY_SECONDS)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -263,7 +259,7 @@ class MirrorComparer:
         return self._unfinished < MAX_WAITING and self._bytes + size <= MAX_BYTES
 
     async def _run(self) -> None:
-        """Compare everything in the queue."""
+        """Compare all jobs in the queue."""
         try:
             while self._queue:
                 await asyncio.sleep(_BATCH_SECONDS)
@@ -311,8 +307,8 @@ class MirrorComparer:
     async def _run_batch(
         self, route: RouteComparer, batch: list[_WaitingJob], size: int
     ) -> ComparedBatch | None:
-        """Return the result of the helper process, or None if there is no memory for it. If it
-        fails, all comparisons of the batch fail."""
+        """Return the helper's result, or None if memory is short. If the helper fails, the result
+        is an error for each job."""
         pairs = [each.packed for each in batch]
         try:
             return await self._offload.run(
@@ -332,8 +328,8 @@ class MirrorComparer:
     async def _record(
         self, waiting: _WaitingJob, compared: ComparedBatch, position: int, judge: Judge
     ) -> None:
-        """Count the result at ``position``, and store the inference if it differs. ``judge`` weighs
-        the differences."""
+        """Count the result at ``position``, and store the inference if the responses differ.
+        ``judge`` weighs the differences."""
         route, job = waiting.route, waiting.job
         if position in compared.errors:
             route.count("error")
@@ -346,9 +342,8 @@ class MirrorComparer:
         await asyncio.sleep(0)  # a verdict on many outputs may take a millisecond
         verdict = route.classify(job.exchange.request.model, comparison, judge)
         if verdict is Verdict.DIFFERENT and route.store is not None:
-            result = await _in_thread(
-                lambda store: store.store(job.exchange, job.mirrored, route.compared.mirror),
-                route.store,
+            result = await to_daemon_thread(
+                route.store.store, job.exchange, job.mirrored, route.compared.mirror
             )
             route.counters.mismatches[result] += 1
 
@@ -359,7 +354,7 @@ class MirrorComparer:
             _log.warning("route %s: cannot compare: %s", label, reason, extra=NOT_COMPARED)
 
     async def close(self) -> None:
-        """Drop everything in the queue, and close the helper process."""
+        """Drop all jobs in the queue, and close the helper process."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -369,30 +364,6 @@ class MirrorComparer:
             waiting.memory.close()
         self._queue.clear()
         await self._close_offload()
-
-
-async def _in_thread(use: Callable[[MismatchStore], T], store: MismatchStore) -> T:
-    """Return ``use(store)``, run in a thread that does not keep the process from exiting if the
-    file system hangs."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def finish(set_outcome: Callable[[Any], None], outcome: object) -> None:
-        if not future.done():  # done: the gateway closes
-            set_outcome(outcome)
-
-    def run() -> None:
-        set_outcome: Callable[[Any], None] = future.set_result
-        outcome: object
-        try:
-            outcome = use(store)
-        except Exception as error:  # noqa: BLE001 - raised where the result is awaited
-            set_outcome, outcome = future.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(finish, set_outcome, outcome)
-
-    threading.Thread(target=run, name="infergate-mismatches", daemon=True).start()
-    return await future
 
 
 def _grow(memory: MemoryAccount, size: int) -> bool:

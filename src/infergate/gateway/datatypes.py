@@ -1,10 +1,10 @@
-"""Casts tensors if a protocol does not support their datatype, and classifies outputs if the
-backend does not classify them."""
+"""Casts tensors whose datatype a protocol does not support, and classifies outputs if the backend
+does not classify them. Long work runs in a thread."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 async def cast_for_backend(
     request: InferRequest, binding: RouteBinding, context: RequestContext
 ) -> InferRequest:
-    """Return ``request`` in datatypes that the backend's protocol carries. Raises UNSUPPORTED."""
+    """Return ``request`` with the inputs cast to datatypes that the backend's protocol supports.
+    Raises UNSUPPORTED."""
     inputs, protocol = request.inputs, binding.backend.protocol
     unsupported, casts = binding.unsupported_datatypes, binding.route.cast
     cast_inputs = await _cast_if_needed(inputs, unsupported, casts, "input", protocol, context)
@@ -43,48 +44,51 @@ async def _cast_if_needed(  # noqa: PLR0913, PLR0917 - the parameters of cast_un
     protocol: str,
     context: RequestContext,
 ) -> tuple[Tensor, ...]:
+    if unsupported.isdisjoint([tensor.datatype for tensor in tensors]):
+        return tensors
     arguments = tensors, unsupported, casts, side, protocol
-    result = await in_thread_if_large(
+    result = await _in_thread_if_large(
         tensors, MAX_INLINE_CAST_BYTES, cast.cast_unsupported, *arguments
     )
-    if result is not tensors:
-        charge_tensors(result, (tensor.data for tensor in tensors), context.memory)
+    charge_tensors(result, (tensor.data for tensor in tensors), context.memory)
     return result
 
 
 async def cast_substitutes_back(
     request: InferRequest, model: ModelMetadata, casts: cast.CastRules, context: RequestContext
 ) -> InferRequest:
-    """Return ``request`` with the inputs of ``casts`` in the datatypes of ``model``."""
-    inputs = await in_thread_if_large(
+    """Return ``request`` with the substitutes in its inputs cast back to the datatypes of
+    ``model``. ``casts`` maps each datatype to its substitute."""
+    inputs = await _in_thread_if_large(
         request.inputs, MAX_INLINE_CAST_BYTES, cast.cast_back, request.inputs, model, casts
     )
     charge_tensors(inputs, (tensor.data for tensor in request.inputs), context.memory)
     return replace(request, inputs=inputs)
 
 
-async def in_thread_if_large(
+async def _in_thread_if_large(
     tensors: Sequence[Tensor], max_bytes: int, function: Callable[..., T], *arguments: Any
 ) -> T:
-    """Run ``function``, which uses numpy on ``tensors``. If the tensors exceed ``max_bytes``, a
-    thread runs it, because numpy releases the interpreter lock."""
+    """Run ``function``, which computes with ``tensors``. A thread runs it if the tensors exceed
+    ``max_bytes``, because numpy releases the interpreter lock."""
     if sum(len(tensor.data) for tensor in tensors) > max_bytes:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)
 
 
-async def fit_response(
+async def fit_response(  # noqa: PLR0913, PLR0917 - the settings of two steps
     response: InferResponse,
     request: InferRequest,
     model: ModelMetadata | None,
-    binding: RouteBinding,
+    casts: cast.CastRules,
+    labels: Mapping[str, Sequence[str]],
     context: RequestContext,
 ) -> InferResponse:
-    """Return ``response`` in datatypes that the client's protocol can carry. If ``model`` is given,
-    the requested outputs are classified."""
+    """Return ``response`` with the outputs cast to datatypes that the client's protocol supports.
+    If ``model`` is given, the requested outputs are classified with ``labels``."""
     outputs, unsupported = response.outputs, context.unsupported_datatypes
     if unsupported:
-        casts, protocol = binding.route.cast, context.record.protocol
+        protocol = context.record.protocol
         cast_outputs = await _cast_if_needed(
             outputs, unsupported, casts, "output", protocol, context
         )
@@ -92,8 +96,7 @@ async def fit_response(
             response = replace(response, outputs=cast_outputs)
     if model is None:
         return response
-    labels = binding.route.labels
-    return await in_thread_if_large(
+    return await _in_thread_if_large(
         response.outputs, MAX_INLINE_CLASSIFY_BYTES, add_classes, response, request, model, labels
     )
 
@@ -101,7 +104,7 @@ async def fit_response(
 def metadata_for_client(
     model: ModelMetadata, binding: RouteBinding, context: RequestContext
 ) -> ModelMetadata:
-    """Return ``model`` with the tensors and the datatypes that the client sees. Raises
+    """Return ``model`` with the tensors and datatypes that the client sees. Raises
     GatewayError."""
     for layer in binding.metadata_layers:
         model = layer.transform_metadata(model)

@@ -1,8 +1,8 @@
-"""Compressed gRPC messages that are inflated only after their request was admitted.
+"""Compressed gRPC messages that are inflated only after the request has been authorized.
 
-The access check reads the model's name from the first ``PREFIX_BYTES`` bytes, where all protobuf
-libraries write it. A message is rejected if the names are elsewhere, or if a later field changes
-them."""
+The access check reads the model's name and version from the first ``PREFIX_BYTES`` bytes, where all
+protobuf libraries write them. A message is rejected if its name and version are not in these bytes,
+or if a later field changes them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 
 PREFIX_BYTES: Final = 4 * KIB
-"""Inflated bytes that the access check reads. A name has at most 1 KiB."""
+"""Number of inflated bytes that the access check reads. A name has at most 1 KiB."""
 _FIXED_LENGTHS: Final = {1: 8, 5: 4}
-"""Lengths of the fixed-size fields, by wire type."""
+"""The length of a field in bytes by wire type, for wire types with a fixed length."""
 
 
 def leading_fields(data: Buffer) -> bytes:
-    """Return the top-level fields of a protobuf message that lie wholly within the first
-    ``PREFIX_BYTES`` bytes of ``data``."""
+    """Return the top-level fields of a protobuf message that end within the first ``PREFIX_BYTES``
+    bytes of ``data``."""
     data = bytes(data[:PREFIX_BYTES])
     position = end = 0
     try:
@@ -34,7 +34,7 @@ def leading_fields(data: Buffer) -> bytes:
                 position += length
             else:
                 position += _FIXED_LENGTHS[wire_type]
-    except (IndexError, KeyError):  # truncated, or malformed (the codec rejects the message)
+    except (IndexError, KeyError):  # truncated, or malformed; the codec rejects malformed messages
         pass
     return data[:end]
 

@@ -1,4 +1,4 @@
-"""Chooses the frontend of each request on a shared listener, and records the finished request."""
+"""Chooses the frontend for each request on a listener, and records each finished request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _KIND_OF_CODE: Final = {
     14: Kind.OVERLOADED,
     16: Kind.UNAUTHENTICATED,
 }
-"""The error kind of each gRPC code with which the gateway's own services reject a request. Any
+"""The error kinds of the gRPC codes with which the gateway's own services reject requests. Any
 other code counts as a bad request."""
 _RESOURCE_EXHAUSTED: Final = 8
 _MAX_ID_CHARS: Final = 128
@@ -58,21 +58,21 @@ _id_numbers: Final = itertools.count(1)
 
 
 class Dispatch(ABC, Generic[Req, Resp]):
-    """Dispatches the requests of one listener to several protocols. Each protocol owns whole paths,
-    first path segments or service names."""
+    """Dispatches the requests of one listener to the frontends of several protocols. Each protocol
+    owns complete paths, first path segments or service names."""
 
     def __init__(
         self,
         frontends: Mapping[str, Frontend[Req, Resp]],
         record: RequestObserver,
-        assign_id: RequestObserver,
+        assign_id: RequestObserver | None = None,
         *,
-        relays: bool,
+        relays: bool = True,
     ) -> None:
-        """``frontends`` are keyed by path, path segment or service; the first frontend also handles
-        requests for other paths. ``assign_id`` is called first for every request and sets its id.
-        Without ``relays``, every request is served in a task."""
-        self._assign_id: Final = assign_id
+        """``frontends`` are keyed by path, path segment or service. The first frontend also handles
+        requests for other paths. ``assign_id`` is called first for every request, and sets the
+        request's id. Without ``relays``, every request is served in a task."""
+        self._assign_id: Final[RequestObserver] = assign_id or assign_request_id
         self._frontends: Final = dict(frontends)
         self._default_segment: Final = next(iter(self._frontends))
         self._default_frontend: Final = self._frontends[self._default_segment]
@@ -81,7 +81,7 @@ class Dispatch(ABC, Generic[Req, Resp]):
         self._relays: Final[dict[str, Relay[Req, Resp] | None]] = {}
 
     def _make_relay(self, segment: str) -> Relay[Req, Resp] | None:
-        """Create and keep the relay of a frontend, or None if the frontend needs tasks."""
+        """Create, keep and return the relay of a frontend, or None if the frontend needs tasks."""
         frontend = self._frontends[segment]
         relay = None
         if self._has_relays and frontend.can_relay:
@@ -91,15 +91,15 @@ class Dispatch(ABC, Generic[Req, Resp]):
 
     @abstractmethod
     def _frontend_of(self, wire: Req) -> Frontend[Req, Resp]:
-        """Return the frontend that claims the path of ``wire``."""
+        """Return the frontend that serves ``wire``."""
 
     def _serve(self, wire: Req, context: RequestContext) -> Awaitable[Resp]:
         return self._frontend_of(wire).respond(wire, context)
 
     @abstractmethod
     def _finish(self, response: Resp, context: RequestContext) -> None:
-        """Add the backend's headers for the client to ``response``, record its size, and record the
-        request when its body is complete."""
+        """Add the backend's headers for the client to ``response``, record the size of
+        ``response``, and record the request when the response's body is complete."""
 
     async def respond(self, wire: Req, context: RequestContext) -> Resp:
         """Respond to ``wire`` and record the request."""
@@ -115,16 +115,16 @@ class Dispatch(ABC, Generic[Req, Resp]):
         return response
 
     def _record_cancelled(self, context: RequestContext) -> None:
-        """Record a request whose client disconnected. A request that the gateway aborts is not
-        recorded by this method, because the transport calls ``refuse``."""
+        """Record a request whose client disconnected. For a request that the gateway aborts, the
+        transport calls ``refuse``, which records the request."""
         if context.abort_error is None:
             context.record.outcome = Kind.CANCELLED.value
             self._record(context)
         context.record.message = None
 
     def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
-        """Return the response for ``error``, with which the transport refuses the request. The
-        response is in the protocol of the request, and is recorded."""
+        """Return the response with which the transport refuses the request because of ``error``,
+        in the request's protocol, and record the request."""
         self._assign_id(context)
         response = self._frontend_of(wire).refuse(error, wire, context)
         self._finish(response, context)
@@ -132,17 +132,8 @@ class Dispatch(ABC, Generic[Req, Resp]):
 
 
 class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
-    """Chooses the protocol by the whole path or else by the first path segment."""
-
-    def __init__(
-        self,
-        frontends: Mapping[str, Frontend[HttpRequest, HttpResponse]],
-        record: RequestObserver,
-        assign_id: RequestObserver | None = None,
-        *,
-        relays: bool = True,
-    ) -> None:
-        super().__init__(frontends, record, assign_id or assign_request_id, relays=relays)
+    """Chooses the protocol by the complete path or, if no protocol owns it, by the first path
+    segment."""
 
     def relay(
         self,
@@ -150,7 +141,7 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
         context: RequestContext,
         callbacks: RelayCallbacks[HttpResponse],
     ) -> Cancellable | None:
-        """Begin to serve ``wire`` without a task. Return None if ``respond`` must be called."""
+        """Start to serve ``wire`` without a task. Return None if ``respond`` must serve it."""
         claim = self._claim_of(wire)
         relays = self._relays
         relay = relays[claim] if claim in relays else self._make_relay(claim)
@@ -163,7 +154,7 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
 
     def _claim_of(self, wire: HttpRequest) -> str:
         """Return the key of the frontend that serves ``wire``."""
-        if wire.path in self._frontends:  # only claims of whole paths start with "/"
+        if wire.path in self._frontends:  # only keys that are complete paths start with "/"
             return wire.path
         segment = wire.path[1:].partition("/")[0]
         return segment if segment in self._frontends else self._default_segment
@@ -180,13 +171,13 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
             self._record(context)
             record.message = None
         else:
-            record.message = None  # sending the response may take long
+            record.message = None  # the message is freed now, because sending may take long
             response.body_stream = _RecordedBody(response.body_stream, self._record, context)
 
 
 class _RecordedBody:
-    """Counts the bytes of ``rest``, the remainder of a body, and records the request when it is
-    closed."""
+    """Counts the bytes of ``rest``, the remainder of a body, and records the request when the body
+    is closed."""
 
     def __init__(self, rest: BodyStream, record: RequestObserver, context: RequestContext) -> None:
         self._rest: Final = rest
@@ -208,9 +199,9 @@ class _RecordedBody:
 
 
 class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
-    """Chooses the protocol by the service's name.
+    """Chooses the protocol by the name of the gRPC service.
 
-    ``services`` and ``streams`` hold the gateway's own methods, keyed by
+    ``services`` and ``streams`` are the methods of the gateway's own services, keyed by
     ``/package.Service/Method``."""
 
     def __init__(  # noqa: PLR0913 - its collaborators
@@ -223,13 +214,12 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         *,
         relays: bool = True,
     ) -> None:
-        assign_id = assign_id or assign_request_id
         super().__init__(frontends, record, assign_id, relays=relays)
         self._services: Final = services
         self.streams: Mapping[str, StreamHandler] = streams
         self.request_streams: Mapping[str, Callable[[RequestContext], RequestStream]] = {
             codec.streaming_method: functools.partial(
-                InferenceStream, frontend, codec, assign_id, record
+                InferenceStream, frontend, codec, self._assign_id, record
             )
             for frontend in frontends.values()
             for codec in _stream_codecs(frontend.codec)
@@ -241,7 +231,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         context: RequestContext,
         callbacks: RelayCallbacks[RpcResponse],
     ) -> Cancellable | None:
-        """Begin to serve ``wire`` without a task. Return None if ``respond`` must be called."""
+        """Start to serve ``wire`` without a task. Return None if ``respond`` must serve it."""
         service = wire.method[1:].partition("/")[0]
         if service not in self._frontends or wire.method in self._services:
             return None
@@ -286,7 +276,7 @@ async def _call_service(
 ) -> RpcResponse:
     record = context.record
     record.protocol, record.operation = "grpc", wire.method[1:]
-    if wire.deferred is not None:  # only long messages are deferred; these services accept none
+    if wire.deferred is not None:  # only long messages are deferred, which no service accepts
         record.record_error(GatewayError(Kind.TOO_LARGE, "the message is too long"))
         return RpcResponse(code=_RESOURCE_EXHAUSTED, details=record.error)
     response = await service(wire, context)
@@ -297,8 +287,8 @@ async def _call_service(
 
 
 def assign_request_id(context: RequestContext) -> None:
-    """Set the id of ``context`` to the client's ``x-request-id``, or to a generated id. A generated
-    id is sent to the backend."""
+    """Set the id of ``context`` to the client's ``x-request-id`` if it is valid, and otherwise to a
+    generated id, which is also sent to the backend."""
     client_id = context.headers.get(REQUEST_ID_HEADER, "")
     if (
         client_id

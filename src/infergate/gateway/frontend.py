@@ -1,10 +1,9 @@
-"""Serves one protocol to clients. A frontend returns a wire response to each wire request. The
-backend may speak any protocol.
+"""Serves clients that speak one protocol. The backends may speak any protocol.
 
 An inference uses one of two pipelines, chosen once for each route: ``PassThrough`` if client and
 backend speak the same protocol and the route renames no tensor, and otherwise ``Translation``.
 
-- Every request gets a wire response; every error is written in this protocol's form.
+- Every request gets a response in the client's protocol, even if an error occurs.
 - Both pipelines reject the same requests and return the same responses.
 """
 
@@ -45,7 +44,7 @@ Resp = TypeVar("Resp")
 Pipeline = Translation[Req, Resp] | PassThrough[Req, Resp]
 """Runs the inferences of one route. The access log contains the pipeline's name."""
 _MAX_TRANSLATED_MODELS: Final = 1024
-"""Maximum number of models per backend that are cached as needing translation."""
+"""Maximum number of cached names of models that need translation, per backend."""
 
 
 class RequestAuthorizer(Protocol):
@@ -66,7 +65,8 @@ class SupportsDecisions(Protocol):
     """An authorizer that can decide on most requests without I/O."""
 
     def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
-        """Authorize like ``authorize``. Return None, and change nothing, if I/O is needed."""
+        """Authorize the request like ``authorize``. If this needs I/O, return None without any
+        effect."""
         ...
 
 
@@ -86,9 +86,8 @@ class Frontend(Generic[Req, Resp]):
         authorizer: RequestAuthorizer | None = None,
         steps: Steps = UNTRACED,
     ) -> None:
-        """``offload`` runs functions in helper processes, which read and write long text. If it is
-        None, this process reads and writes all text. Without ``authorizer``, every request is
-        allowed."""
+        """``offload`` reads and writes long text in helper processes. If it is None, this process
+        reads and writes all text. Without ``authorizer``, every request is allowed."""
         self.codec: Final = codec
         self.open_request: Final = (
             codec.open_request if isinstance(codec, SupportsContentEncoding) else None
@@ -97,8 +96,8 @@ class Frontend(Generic[Req, Resp]):
         self.decide: Final[
             Callable[[RequestSummary, RequestContext], RequestSummary | None] | None
         ] = authorizer.decide if isinstance(authorizer, SupportsDecisions) else None
-        """Authorizes a request if no I/O is needed. It is None if the authorizer always needs
-        I/O."""
+        """Authorizes a request if this needs no I/O. It is None if there is no authorizer, or if
+        the authorizer always needs I/O."""
         self.unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
         self._check_model: Final = gateway.name_rule.check_model
@@ -110,20 +109,21 @@ class Frontend(Generic[Req, Resp]):
             self.codec_offload, gateway, steps
         )
         self._translated_models: Final[dict[Backend, BoundedCache[str, None]]] = {}
-        """The models whose outputs must be translated, keyed by backend (see ``PassThrough``)."""
+        """For each backend, the models whose inferences must be translated (see
+        ``PassThrough``)."""
         self.pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
-        """Each pipeline is created when its route is first used, because there may be thousands of
-        routes and a reload builds the frontend on the event loop."""
+        """The pipelines of routes. A pipeline is created when its route is first used, because
+        there may be thousands of routes and a reload creates the frontend on the event loop."""
 
     @property
     def can_relay(self) -> bool:
-        """Whether requests may be served without a task: some backend supports it, and requests are
-        authorized without I/O."""
+        """Whether requests may be served without a task. This requires a backend that supports it,
+        and authorization without I/O."""
         decides = self._authorizer is None or self.decide is not None
         return decides and self.gateway.can_relay(self.codec.name)
 
     def make_pipeline(self, binding: RouteBinding) -> Pipeline[Req, Resp]:
-        """Create and keep the pipeline of ``binding``."""
+        """Create, keep and return the pipeline of ``binding``."""
         route, backend, codec = binding.route, binding.backend, self.codec
         pipeline: Pipeline[Req, Resp] = self.translation
         if (
@@ -145,7 +145,7 @@ class Frontend(Generic[Req, Resp]):
     async def respond(
         self, wire: Req, context: RequestContext, deferred: DeferredMessage | None = None
     ) -> Resp:
-        """Respond to ``wire``, with an error response if necessary, and record the outcome.
+        """Return the response to ``wire``, which may be an error response, and record the outcome.
         ``deferred`` is the message of ``wire`` if the message is not inflated yet."""
         record = context.record
         record.protocol = self.codec.name
@@ -183,8 +183,8 @@ class Frontend(Generic[Req, Resp]):
         authorized: RequestSummary,
         context: RequestContext,
     ) -> None:
-        """Put the whole message into ``wire``. Raises GatewayError, for example if the names in the
-        message differ from ``authorized``, the checked summary."""
+        """Set the message of ``wire`` to the inflated message. Raises GatewayError, for example if
+        the names in the message differ from ``authorized``, the authorized summary."""
         message = await deferred.inflate(context.memory)
         context.record.bytes_in = len(message)
         wire.deferred, wire.message = None, (message,)
@@ -199,8 +199,8 @@ class Frontend(Generic[Req, Resp]):
             )
 
     async def open_stream(self, context: RequestContext) -> None:
-        """Authenticate the client of a new stream. Raises GatewayError before the stream is opened,
-        because the number of streams is limited and an open stream may stay idle for hours."""
+        """Authenticate the client before its stream is opened, because the number of streams is
+        limited and an open stream may stay idle for hours. Raises GatewayError."""
         context.record.protocol = self.codec.name
         if self._authorizer is not None:
             await self._authorizer.authenticate(context)
@@ -208,8 +208,8 @@ class Frontend(Generic[Req, Resp]):
     async def parse_stream_request(
         self, wire: Req, context: RequestContext
     ) -> tuple[InferRequest, ParsedRequest, RouteBinding]:
-        """Parse ``wire``, a request of a stream. Return its inference, the parse result and its
-        route, which is recorded in ``context``. Raises GatewayError."""
+        """Parse ``wire``, a request of a stream. Return the inference, the parse result and the
+        route, and record the route in ``context``. Raises GatewayError."""
         record = context.record
         record.protocol = self.codec.name
         context.unsupported_datatypes = self.unsupported_datatypes
@@ -225,7 +225,7 @@ class Frontend(Generic[Req, Resp]):
         return parsed.operation, parsed, binding
 
     def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
-        """Return ``error`` in this protocol's form, with the request id that is logged."""
+        """Record ``error``, and return it as a response in this protocol with the request id."""
         record = context.record
         record.protocol = self.codec.name
         context.record_error(error)

@@ -1,7 +1,8 @@
-"""The operations that the frontends of all protocols call.
+"""Performs the operations that the frontends of all protocols call.
 
-An operation on a model is routed by name and version, renamed for the backend, and executed; its
-response is renamed for the client. An operation on the server queries the backends.
+The gateway routes an operation on a model by name and version, sends it to the backend with the
+backend's names, and returns the response with the client's names. For an operation on the server,
+the gateway queries the backends.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backe
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
 from infergate.gateway.observed_route import ExchangeObserver, ObservedRoute
 from infergate.gateway.readiness import Readiness
-from infergate.gateway.rename import to_backend, to_client
+from infergate.gateway.rename import (
+    metadata_to_client,
+    statistics_to_client,
+    to_backend,
+    to_client,
+)
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_layers import RouteInferences, RouteLayer, TransformsMetadata
 from infergate.gateway.route_plan import RoutePlan
@@ -51,8 +57,7 @@ EXTENSIONS: Final = (
     "sequence",
     "statistics",
 )
-"""V2 extensions that the gateway supports. Each backend decides which of these extensions a model
-supports."""
+"""V2 extensions that the gateway supports. A model may support only some of these extensions."""
 _SERVER_NAME: Final = "infergate"
 _STARTED_NS: Final = time.monotonic_ns()
 _DEFAULT_VERSION: Final = "1"
@@ -70,17 +75,17 @@ class GatewayOptions:
     )
     permissions: ControlPermissions = NO_PERMISSIONS
     counters_of: Callable[[str], RouteCounters] = lambda _: RouteCounters()
-    """Returns the counters of a route by its label."""
+    """Returns the counters of the route with a label."""
     aggregate_statistics: Callable[[str, str], Awaitable[messages.ModelStatistics]] | None = None
-    """Returns a model's statistics of all worker processes, if there are several."""
+    """Returns a model's statistics from all worker processes. It is None if there is only one."""
     steps: Steps = UNTRACED
     observers: Mapping[int, Sequence[ExchangeObserver]] = field(default_factory=dict)
-    """The observers of routes with layers, by the route's position in the table, because routes
-    that differ in their headers have the same label. They see the requests and responses as the
-    client does."""
+    """The observers of routes with layers, keyed by the route's position in the table, because
+    routes that differ only in their headers have the same label. Observers receive requests and
+    responses in the form that the client sends and receives."""
     layers: Mapping[int, Sequence[RouteLayer]] = field(default_factory=dict)
-    """The layers of routes, by the route's position in the table. The first is next to the
-    client."""
+    """The layers of routes, keyed by the route's position in the table. The first layer is next to
+    the client."""
     comparer: MirrorComparer | None = None
     """Compares the responses of mirrors. It is None if no route compares them."""
     models_changed: Callable[[str, bool], Awaitable[None]] | None = None
@@ -98,8 +103,8 @@ class RoutingGateway:
         options: GatewayOptions | None = None,
         predecessor: RoutingGateway | None = None,
     ) -> None:
-        """``declared`` is metadata from the configuration, keyed by the client's model name. It
-        replaces metadata that the backend reports. This gateway continues the statistics and the
+        """``declared`` is metadata from the configuration, keyed by the client's model name, which
+        replaces the metadata from the backend. This gateway continues the statistics and the
         readiness of ``predecessor``, the gateway of the previous configuration."""
         options = options or GatewayOptions()
         self.bind: Final = options.steps.sync(ROUTE, self._bind)
@@ -126,8 +131,8 @@ class RoutingGateway:
             describe=self._describe_model,
         )
         self._plans: Final[dict[RouteBinding, RouteInferences]] = {}
-        """The steps of each route, compiled when the route is first used, because there may be
-        thousands of routes."""
+        """The compiled steps of routes. The steps of a route are compiled when the route is first
+        used, because there may be thousands of routes."""
         self.comparer: Final = options.comparer
         self.traffic_splits: Final[Mapping[RouteBinding, TrafficSplit]] = {
             binding: TrafficSplit(
@@ -182,24 +187,20 @@ class RoutingGateway:
             self.comparer.reset()
 
     def route_label(self, model: str, version: str, headers: Mapping[str, str]) -> str:
-        """Return the label of the route that a request takes, or an empty string if no route
-        matches."""
+        """Return the label of the route for a request, or an empty string if no route matches."""
         route = self._table.find(model, version, headers)
         return "" if route is None else route.label
 
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:
-        """Return the route of ``model``, or None. The context is not changed."""
         route = self._table.find(model, version, headers)
         return None if route is None else self._binding_of[id(route)]
 
     def depends_on_headers(self, model: str) -> bool:
-        """Return whether the route of ``model`` depends on a request's headers."""
         return self._table.depends_on_headers(model)
 
     def _bind(self, model: str, version: str, context: RequestContext) -> RouteBinding:
-        """Return the route of ``model`` and record it in ``context``. Raises NOT_FOUND."""
         route = self._table.find(model, version, context.headers)
         if route is None:
             candidates = self._table.candidates(model)
@@ -236,10 +237,7 @@ class RoutingGateway:
             case messages.ServerStatusRequest(model):
                 return await self._server_status(model, context)
             case messages.ModelMetadataRequest():
-                binding = self.bind(operation.model, operation.version, context)
-                return metadata_for_client(
-                    await self._model_metadata(operation, binding, context), binding, context
-                )
+                return await self._model_metadata(operation, context)
             case InferRequest():
                 return await self.infer(
                     operation, self.bind(operation.model, operation.version, context), context
@@ -274,16 +272,12 @@ class RoutingGateway:
     def _stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request`` on demand. The route of ``binding`` or one of its
-        other targets serves the request. Raises GatewayError."""
         return (self._plans.get(binding) or self._keep_plan(binding)).stream(request, context)
 
     def check_inference(self, request: InferRequest, context: RequestContext) -> None:
-        """Do nothing, because this gateway accepts every request. ``AuthorizedGateway`` checks the
-        client's permit."""
+        """Accept every request. ``AuthorizedGateway`` checks the client's permit."""
 
     def can_relay(self, protocol: str) -> bool:
-        """Return whether a backend may serve inferences of ``protocol`` without a task."""
         return any(
             backend.relay_sender is not None
             and (backend.protocol == protocol or not backend.codec.needs_metadata)
@@ -292,8 +286,6 @@ class RoutingGateway:
         )
 
     def relay_plan(self, binding: RouteBinding) -> RoutePlan | None:
-        """Return the steps of the inferences on ``binding``, or None if the inferences need a
-        task."""
         plan = self._plans.get(binding) or self._keep_plan(binding)
         return plan if isinstance(plan, RoutePlan) and plan.sender is not None else None
 
@@ -313,23 +305,26 @@ class RoutingGateway:
         return plan
 
     async def _model_metadata(
-        self,
-        operation: messages.ModelMetadataRequest,
-        binding: RouteBinding,
-        context: RequestContext,
+        self, operation: messages.ModelMetadataRequest, context: RequestContext
     ) -> ModelMetadata:
-        declared = self.declared.get(operation.model)
-        if declared is not None:
-            return replace(declared, name=operation.model)
-        metadata = await self._perform_on_backend(operation, binding, context)
+        binding = self.bind(operation.model, operation.version, context)
+        metadata: Response | None = self._declared_metadata(operation.model)
+        if metadata is None:
+            metadata = await self._perform_on_backend(operation, binding, context)
         assert isinstance(metadata, ModelMetadata)
-        return metadata
+        return metadata_for_client(metadata, binding, context)
+
+    def _declared_metadata(self, model: str) -> ModelMetadata | None:
+        declared = self.declared.get(model)
+        if declared is None or declared.name == model:
+            return declared
+        return replace(declared, name=model)
 
     async def _model_readiness(
         self, operation: messages.ModelReadyRequest, context: RequestContext
     ) -> Response:
-        """Return whether a model is ready. If the server does not implement the request, every
-        model that has metadata is ready; the metadata may come from the configuration."""
+        """Return whether a model is ready. If the server does not support this request, the model
+        is ready if it has metadata, possibly from the configuration, and the server is ready."""
         binding = self.bind(operation.model, operation.version, context)
         try:
             return await self._perform_on_backend(operation, binding, context)
@@ -342,8 +337,8 @@ class RoutingGateway:
     async def configuration(
         self, operation: messages.ModelConfigRequest, context: RequestContext
     ) -> messages.ModelConfig:
-        """Return the server's configuration of a model, or a configuration derived from the
-        metadata."""
+        """Return the configuration of a model from the server. If the server reports none, return
+        a configuration derived from the model's metadata."""
         model, version = operation.model, operation.version
         binding, settings = self.bind(model, version, context), NO_PARAMETERS
         if (
@@ -361,8 +356,8 @@ class RoutingGateway:
     async def statistics(
         self, operation: messages.ModelStatisticsRequest, context: RequestContext
     ) -> messages.ModelStatistics:
-        """Return the merged statistics that a model's servers report, or else the statistics that
-        the gateway has counted."""
+        """Return the merged statistics of a model from its servers. If the servers report no
+        statistics, return the gateway's own statistics."""
         binding = self.bind(operation.model, operation.version, context)
         if not (await binding.backend.server_profile(context)).reports_statistics:
             version = await self._statistics_version(operation, binding, context)
@@ -374,9 +369,7 @@ class RoutingGateway:
         merged = merge_statistics(
             [response for response in responses if isinstance(response, messages.ModelStatistics)]
         )
-        statistics = to_client(merged, operation, binding.route)
-        assert isinstance(statistics, messages.ModelStatistics)
-        return statistics
+        return statistics_to_client(merged, operation, binding.route)
 
     async def _statistics_version(
         self,
@@ -384,15 +377,16 @@ class RoutingGateway:
         binding: RouteBinding,
         context: RequestContext,
     ) -> str:
-        """Return the version for which the gateway reports its own statistics. It is the requested
-        version. Without a requested version, it is the latest numeric version, because
-        perf_analyzer reads only numeric versions, or 1 if there is none. Raises NOT_FOUND."""
+        """Return the version for which the gateway reports its own statistics: the requested
+        version, or without a requested version the latest numeric version, because perf_analyzer
+        reads only numeric versions. The result is 1 if there is no such version. Raises
+        NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:
             if error.kind is Kind.NOT_FOUND:
                 raise
-            return operation.version or _DEFAULT_VERSION  # needs no metadata
+            return operation.version or _DEFAULT_VERSION  # the statistics need no metadata
         numeric = [version for version in model.versions if is_numeric_version(version)]
         return operation.version or max(numeric, key=int, default=_DEFAULT_VERSION)
 
@@ -410,19 +404,14 @@ class RoutingGateway:
         context: RequestContext,
         cached: Callable[[str, str], ModelMetadata | None],
     ) -> ModelMetadata | None:
-        metadata = self.declared.get(model)
-        if metadata is not None:
-            if metadata.name != model:
-                metadata = replace(metadata, name=model)
-        else:
+        metadata = self._declared_metadata(model)
+        if metadata is None:
             request = messages.ModelMetadataRequest(model, version)
             backend_request = to_backend(request, binding.route)
             found = cached(backend_request.model, backend_request.version)
             if found is None:
                 return None
-            renamed = to_client(found, request, binding.route)
-            assert isinstance(renamed, ModelMetadata)
-            metadata = renamed
+            metadata = metadata_to_client(found, request, binding.route)
         return metadata_for_client(metadata, binding, context)
 
     async def describe(
@@ -444,17 +433,15 @@ class RoutingGateway:
         *,
         newer: bool = False,
     ) -> ModelMetadata:
-        declared = self.declared.get(model)
+        declared = self._declared_metadata(model)
         if declared is not None:
-            return declared if declared.name == model else replace(declared, name=model)
+            return declared
         request = messages.ModelMetadataRequest(model, version)
         backend_request = to_backend(request, binding.route)
-        backend_metadata = await binding.backend.describe(
+        metadata = await binding.backend.describe(
             backend_request.model, backend_request.version, context, refresh=newer
         )
-        metadata = to_client(backend_metadata, request, binding.route)
-        assert isinstance(metadata, ModelMetadata)
-        return metadata
+        return metadata_to_client(metadata, request, binding.route)
 
     async def _server_status(self, model: str, context: RequestContext) -> messages.ServerStatus:
         if model:
@@ -472,8 +459,8 @@ class RoutingGateway:
         )
 
     async def _single_server_status(self, model: str, context: RequestContext) -> Response | None:
-        """Return the backend's status, or None if there are several backends or the backend reports
-        no status."""
+        """Return the status of the only backend. Return None if there are several backends, or if
+        the backend reports no status."""
         backends = {id(binding.backend): binding.backend for binding in self.bindings}
         if len(backends) != 1:
             return None

@@ -1,7 +1,7 @@
 """The gRPC health service, ``grpc.health.v1.Health``.
 
-The source is https://github.com/grpc/grpc/blob/master/doc/health-checking.md. An empty service name
-means the whole server. For an unknown service, Check returns NOT_FOUND and Watch returns
+The specification is https://github.com/grpc/grpc/blob/master/doc/health-checking.md. An empty
+service name means the server. For an unknown service, Check returns NOT_FOUND and Watch returns
 SERVICE_UNKNOWN. All services have the same status, because they share the same backends."""
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SERVICE_UNKNOWN: Final = 3
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _MAX_REQUEST_BYTES: Final = 64 * KIB
-"""Maximum bytes of a request, which holds one service name. A longer request is rejected
-unparsed."""
+"""Maximum bytes of a request, which contains one service name. A longer request is rejected without
+being parsed."""
 
 
 class HealthService:
-    """Reports the state of ``readiness`` for each of ``services``."""
+    """Reports the result of ``readiness`` as the status of each of ``services``."""
 
     def __init__(
         self,
@@ -66,12 +66,10 @@ class HealthService:
     async def watch(
         self, messages: AsyncIterator[Buffer], context: RequestContext
     ) -> AsyncIterator[RpcResponse]:
-        """Send the current status and every later status that differs, until the client disconnects
-        or the gateway drains.
+        """Send the current status and every change of the status, until the client disconnects.
 
-        During a drain, NOT_SERVING is the last message; the stream then ends, so that it does not
-        delay the drain.
-        """
+        When the gateway drains, the last message is NOT_SERVING. The stream then ends, so that it
+        does not delay the drain."""
         del context
         with self._readiness.watching():
             async for message in messages:

@@ -23,13 +23,13 @@ from infergate.plugins.base import PluginCall
 from infergate.plugins.hook import RequestHook
 
 IGNORED: Final = object()
-"""The result of a call that failed, if errors of the hook are ignored."""
+"""The result of a failed call of a hook whose errors are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredHook:
-    """A hook and its settings. Both of its methods have ``timeout`` seconds. With
-    ``ignores_errors``, an inference continues unchanged when the hook fails."""
+    """A hook and its settings. Each call may take ``timeout`` seconds. With ``ignores_errors``, an
+    inference continues unchanged if the hook fails."""
 
     runner: PluginRunner
     timeout: float
@@ -42,12 +42,12 @@ class ConfiguredHook:
         return self.runner.plugin
 
     def defines(self, method: str) -> bool:
-        """Return whether the hook defines ``method``, which is called only then."""
+        """Return whether the hook overrides ``method``. Other methods are not called."""
         return getattr(type(self.hook), method) is not getattr(RequestHook, method)
 
     async def run(self, step: Step, tensors: Sequence[Tensor], context: RequestContext) -> Any:
-        """Return the result of ``step``, which is a method of the hook, or ``IGNORED`` if it fails
-        and errors are ignored. ``tensors`` are its arguments. Raises GatewayError."""
+        """Return the result of ``step``, which calls a method of the hook with ``tensors``. Return
+        ``IGNORED`` if ``step`` fails and errors are ignored. Raises GatewayError."""
         seconds = self.timeout
         if context.deadline is not None:
             seconds = min(seconds, context.deadline - time.monotonic())
@@ -65,8 +65,8 @@ class ConfiguredHook:
 
 
 class HookedRoute:
-    """Inferences of ``inner`` with ``hooks`` around them. ``before`` of the first hook runs first,
-    and its ``after`` runs last."""
+    """Runs inferences on ``inner`` with ``hooks`` around them. The ``before`` method of the first
+    hook runs first, and the ``after`` method of the first hook runs last."""
 
     def __init__(
         self, inner: RouteInferences, hooks: Sequence[ConfiguredHook], limits: Limits
@@ -104,12 +104,13 @@ class _HookedInference:
         self._context: Final = context
         self._is_stream: Final = is_stream
         self._passed: Final[list[tuple[ConfiguredHook, InferRequest, PluginCall]]] = []
-        """The hooks whose ``before`` has run, with the request that each received."""
+        """The hooks that have passed the request on, each with the request and the call that it
+        received."""
         self.answer: InferResponse | None = None
-        """The response of the hook that answered the request, or None."""
+        """The response from the hook that answered the request, or None."""
 
     async def before(self, request: InferRequest, hooks: Sequence[ConfiguredHook]) -> InferRequest:
-        """Run ``before`` of ``hooks`` until one of them answers. Return the request for the
+        """Run ``before`` of each hook until a hook answers the request. Return the request for the
         route."""
         if uses_shared_memory(request):
             raise GatewayError(
@@ -123,7 +124,7 @@ class _HookedInference:
                 step = self._before_step(hook.hook, request, call)
                 result = await hook.run(step, request.inputs, self._context)
             if result is IGNORED:
-                continue  # its ``after`` relies on ``before``
+                continue  # ``after`` must not run without ``before``
             if isinstance(result, InferResponse):
                 hook.runner.counters.answers += 1
                 self._charge(result.outputs, request.inputs)
@@ -147,8 +148,8 @@ class _HookedInference:
         return before
 
     async def after(self, response: InferResponse) -> InferResponse:
-        """Run ``after`` of the hooks, the last one first, and return the response for the
-        client."""
+        """Run ``after`` of each hook, from the last hook to the first, and return the response for
+        the client."""
         for hook, request, call in reversed(self._passed):
             if not hook.defines("after"):
                 continue

@@ -1,8 +1,9 @@
-"""An inference as one HTTP response, whose body holds one or more inference responses.
+"""Sends the responses to an inference in the body of one HTTP response.
 
-- An error before the first response becomes an error response; a later error becomes the last
-  element of the body.
-- The transport pulls the responses one by one. Closing the body cancels the inference.
+- An error before the first inference response becomes an HTTP error response. A later error becomes
+  the last element of the body.
+- The transport reads the inference responses one by one. If it closes the body early, the inference
+  is cancelled.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def _start_stream(
 async def single_response(
     gateway: InferenceGateway, parsed: ParsedRequest, context: RequestContext
 ) -> InferResponse:
-    """Return the only response to ``parsed``. Raises UNSUPPORTED, with the text of
-    ``parsed.single_response_error``, if there are several responses or no response."""
+    """Return the only response to ``parsed``. If there is not exactly one response, raises
+    UNSUPPORTED with the text ``parsed.single_response_error``."""
     async with aclosing(_start_stream(gateway, parsed, context)) as responses:
         first = await anext(responses, None)
         if first is None or not (first.is_last or await anext(responses, None) is None):
@@ -51,9 +52,9 @@ async def open_http_stream(
     wire: Any,
     context: RequestContext,
 ) -> Any:
-    """Return the HTTP response to ``wire``, whose parse result is ``parsed``. Its body is the first
-    inference response, and its ``body_stream`` holds the other responses. Raises an error that
-    replaces the first response."""
+    """Return the HTTP response to ``wire``, whose parse result is ``parsed``. The ``body`` of the
+    HTTP response is the first inference response, and ``body_stream`` yields the other inference
+    responses. Raises the error that prevents the first inference response."""
     context.record.operation = STREAM_OPERATION_NAME
     context.record.response_count = 0
     responses = _start_stream(gateway, parsed, context)
@@ -70,7 +71,7 @@ async def open_http_stream(
 
 
 class _ResponseBody:
-    """The responses of an inference after the first, as a ``BodyStream``."""
+    """A ``BodyStream`` of the inference responses after the first."""
 
     def __init__(
         self,
@@ -88,11 +89,11 @@ class _ResponseBody:
         self._wire: Final = wire
         self._context: Final = context
         self._is_finished = False
-        self._counted_bytes = 0  # bytes of the latest response that are charged to memory
+        self._counted_bytes = 0  # the bytes of the latest response that are charged to memory
 
     async def next_response(self) -> Any:
-        """Return the next response in this protocol, or None after the last response. Raises
-        GatewayError."""
+        """Return the next response in the client's protocol, or None after the last response.
+        Raises GatewayError."""
         result = await anext(self._responses, None)
         if result is None:
             self._is_finished = True
@@ -131,7 +132,7 @@ class _ResponseBody:
         return body
 
     async def close(self) -> None:
-        """Cancel the inference unless the body has been read to its end."""
+        """Cancel the inference if the body has not been read to its end."""
         if not self._is_finished:  # the client disconnected
             self._context.record.outcome = Kind.CANCELLED.value
         await self._responses.aclose()

@@ -19,11 +19,11 @@ from infergate.gateway.route_plan import RoutePlan
 
 
 class InferenceGateway(Protocol):
-    """Routes operations to backends. Every method raises GatewayError."""
+    """Routes operations to backends. All methods may raise GatewayError."""
 
     @property
     def name_rule(self) -> NameRule:
-        """The rule for names of models and versions."""
+        """The rule for the names of models and versions."""
         ...
 
     def can_relay(self, protocol: str) -> bool:
@@ -38,7 +38,7 @@ class InferenceGateway(Protocol):
     def find_binding(
         self, model: str, version: str, headers: Mapping[str, str]
     ) -> RouteBinding | None:
-        """Return the route of ``model``, or None. The context is not changed."""
+        """Return the route of ``model``, or None if no route matches."""
         ...
 
     def depends_on_headers(self, model: str) -> bool:
@@ -57,15 +57,16 @@ class InferenceGateway(Protocol):
         context: RequestContext,
         cached: Callable[[str, str], ModelMetadata | None],
     ) -> ModelMetadata | None:
-        """Return the metadata of a model like ``describe``. If that would require a query to the
-        backend, return None. ``cached`` returns the metadata that the backend has cached."""
+        """Return the metadata of a model like ``describe``, or None if this requires a query to the
+        backend. ``cached`` returns the metadata in the backend's cache."""
         ...
 
     async def describe(
         self, model: str, version: str, context: RequestContext, *, newer: bool = False
     ) -> ModelMetadata:
         """Return the metadata of a model with the client's names, and record the model's route in
-        ``context``. The metadata is at most a minute old, or a second old if ``newer`` is set."""
+        ``context``. The metadata is at most a minute old or, with ``newer``, at most a second
+        old."""
         ...
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response: ...
@@ -78,12 +79,12 @@ class InferenceGateway(Protocol):
     def infer(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext, /
     ) -> Awaitable[InferResponse]:
-        """Run ``request`` on ``binding``, its route, or one of the route's other targets."""
+        """Run ``request`` on the backend of ``binding`` or on another target of the same route."""
         ...
 
     def stream(
         self, request: InferRequest, binding: RouteBinding, context: RequestContext, /
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request`` on demand. The route of ``binding`` or one of its
-        other targets serves the request."""
+        """Yield all responses to ``request`` on demand. The backend of ``binding`` or another
+        target of the same route serves the request."""
         ...

@@ -1,13 +1,13 @@
-"""Copies of requests to a second backend, whose responses are compared or discarded.
+"""Sends copies of requests to a mirror, a second backend whose responses are compared or discarded.
 
-- A copy is sent after the response to the original request, so the client never waits for it.
-- The number of concurrent copies is limited. Together they hold at most ``MAX_BYTES`` of tensors,
+- A copy is sent after the response to the original request, so the client never waits for the copy.
+- The number of concurrent copies is limited. The tensors of all copies take at most ``MAX_BYTES``,
   but a single copy may exceed ``MAX_BYTES``. Copies and their responses also count as optional work
   for ``limits.in_flight_bytes``, even after their clients have disconnected. A copy beyond a limit
   is dropped and counted as ``dropped``.
-- Copies of one sequence are sent one after the other. If one of them is dropped, all later ones are
-  dropped, because the backend's state would differ from the state of the original.
-- ``MirrorSender`` keeps all tasks. They are finished when ``close`` returns.
+- Copies of one sequence are sent one after the other. If a copy is dropped, all later copies of the
+  sequence are dropped, because the mirror's state would differ from the state of the original.
+- ``MirrorSender`` keeps all tasks. When ``close`` returns, all tasks are finished.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _log = logging.getLogger(__name__)
 
 
 class MirrorSender:
-    """Sends at most ``max_concurrent`` copies at a time."""
+    """Sends at most ``max_concurrent`` copies at the same time."""
 
     def __init__(self, max_concurrent: int, counters: RouteCounters) -> None:
         self._max_concurrent: Final = max_concurrent
         self._counters: Final = counters
         self._tasks: Final[dict[asyncio.Task[None], int]] = {}
-        """The tasks of the running copies, with the bytes of tensors that each copy holds."""
+        """The tasks of the running copies, each with the bytes of the copy's tensors."""
         self._latest: Final[dict[SequenceKey | None, asyncio.Task[None]]] = {}
         """The latest task of each sequence."""
         self._incomplete: Final = BoundedCache[SequenceKey | None, None](_MAX_INCOMPLETE)
@@ -50,9 +50,9 @@ class MirrorSender:
     def admit(
         self, request: InferRequest, size: int, memory: MemoryAccount
     ) -> DetachedMemoryAccount | None:
-        """Reserve memory for one more copy of ``request`` that holds ``size`` bytes of tensors, and
-        return its account. If a limit is reached, count the copy as dropped and return None.
-        ``memory`` is the account of the original request."""
+        """Reserve memory for a copy of ``request`` with ``size`` bytes of tensors, and return the
+        copy's account. If a limit is reached, count the copy as dropped and return None. ``memory``
+        is the account of the original request."""
         sizes, sequence = self._tasks.values(), sequence_key(request)
         if request.parameters.get(_SEQUENCE_START):
             self._incomplete.pop(sequence, None)
@@ -75,7 +75,8 @@ class MirrorSender:
         exchange: Callable[[], Awaitable[object]],
         memory: DetachedMemoryAccount,
     ) -> None:
-        """Run ``exchange``, which sends the admitted copy of ``request``, in a new task."""
+        """Run ``exchange``, which sends the admitted copy of ``request``, in a new task. ``size``
+        is the size of the copy's tensors in bytes, and ``memory`` is the copy's account."""
         sequence = sequence_key(request)
         previous = self._latest.get(sequence)
         task = asyncio.get_running_loop().create_task(self._run(exchange, previous))
@@ -114,13 +115,13 @@ class MirrorSender:
 
 
 def tensor_bytes(request: InferRequest) -> int:
-    """Return the bytes of all inputs."""
+    """Return the size of all inputs in bytes."""
     return sum(len(tensor.data) for tensor in request.inputs)
 
 
 def copy_context(context: RequestContext, memory: DetachedMemoryAccount) -> RequestContext:
-    """Return the context of a copy of a request. It has its own memory, and the timeout of its
-    route instead of the client's deadline."""
+    """Return the context of a copy of a request. The copy has its own account ``memory``, and the
+    route's timeout instead of the client's deadline."""
     child = context.child()
     child.deadline = child.stream_deadline = None
     child.memory = memory

@@ -1,7 +1,7 @@
-"""The list of models and their states, with the clients' names.
+"""Lists models and their states, with the clients' names.
 
 A slow backend must not delay the results of other backends. Each query has a short timeout, and all
-queries of one status share a longer timeout. Only a few queries run at the same time."""
+queries for one response share a longer timeout. Only a few of these queries run concurrently."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from infergate.backends.base import Backend
 from infergate.core.errors import GatewayError, Kind
@@ -36,14 +36,17 @@ from infergate.gateway.rename import to_backend
 from infergate.gateway.route_binding import RouteBinding
 from infergate.routing.table import Route, RouteTable
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 QUERY_TIMEOUT_SECONDS: Final = 2.0
 """Seconds within which a backend must report its readiness or its models."""
-_STATUS_TIMEOUT_SECONDS: Final = 5.0
-"""Seconds within which all queries of one status must finish."""
+_TOTAL_TIMEOUT_SECONDS: Final = 5.0
+"""Seconds within which all queries for one response must finish."""
 _MAX_CONCURRENT_QUERIES: Final = 16
-"""Maximum number of models of one status that are queried concurrently."""
+"""Maximum number of models that are queried concurrently for one response."""
 _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
-"""The errors that mean that a backend could not be reached."""
+"""The kinds of errors of a backend that cannot be reached."""
 READY: Final = HealthStatus(ok=True)
 
 
@@ -53,12 +56,21 @@ def _query_context(context: RequestContext) -> RequestContext:
     return child
 
 
-def _shared_context(context: RequestContext) -> tuple[RequestContext, asyncio.Semaphore]:
-    """Return a child of ``context`` for many queries, and the semaphore that limits their
-    concurrency."""
+async def _query_all(
+    query: Callable[[S, RequestContext], Awaitable[T]],
+    items: Iterable[S],
+    context: RequestContext,
+) -> list[T]:
+    """Return the results of ``query`` for ``items``, within the limits for one response."""
     shared = context.child()
-    shared.shorten_deadline(time.monotonic() + _STATUS_TIMEOUT_SECONDS)
-    return shared, asyncio.Semaphore(_MAX_CONCURRENT_QUERIES)
+    shared.shorten_deadline(time.monotonic() + _TOTAL_TIMEOUT_SECONDS)
+    semaphore = asyncio.Semaphore(_MAX_CONCURRENT_QUERIES)
+
+    async def run(item: S) -> T:
+        async with semaphore:
+            return await query(item, _query_context(shared))
+
+    return await asyncio.gather(*map(run, items))
 
 
 async def query_backend(
@@ -83,8 +95,7 @@ class _BackendIndex:
 async def _query_index(
     backend: Backend, operation: ModelIndexRequest, names: NameRule, context: RequestContext
 ) -> _BackendIndex:
-    """Query a backend's index. Entries with invalid names are omitted, because backends are not
-    trusted to send valid names."""
+    """Return the index of ``backend`` without entries that have invalid names."""
     try:
         response = await backend.perform(operation, _query_context(context))
     except GatewayError as error:
@@ -97,14 +108,10 @@ async def _query_index(
     return _BackendIndex(tuple(usable), ModelIndexEntry("", reason=missing))
 
 
-def _state(readiness: Response) -> str:
-    return "READY" if readiness == READY else "UNAVAILABLE"
-
-
 class ModelCatalogue:
-    """The models that clients reach through the routes of ``table``, which ``bindings`` maps to
-    backends. ``configuration`` and ``statistics`` return the configuration and statistics of one
-    model, or raise GatewayError."""
+    """The models that clients reach through the routes of ``table``. ``bindings`` are these routes
+    with their backends. ``configuration`` and ``statistics`` return the configuration and the
+    statistics of one model, or raise GatewayError."""
 
     def __init__(
         self,
@@ -121,21 +128,19 @@ class ModelCatalogue:
         self._statistics: Final = statistics
 
     async def index(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
-        """Return the models that clients can name: every model with an exact route, even if its
-        server does not list it, and the models that servers list behind patterns.
+        """Return every model with an exact route, and every model that a server lists and that
+        matches a route with a pattern.
 
-        If a server lists the model's state, it is used unchanged. Otherwise the gateway queries the
-        model's readiness if the model has an exact route or ``ready_only`` is set. Some servers
-        have no index, list only names, or omit models that they serve."""
+        A state that a server lists is returned unchanged. If a server lists no state, the gateway
+        queries the readiness of each model that has an exact route and, with ``ready_only``, of
+        every model. Some servers have no index, list only names, or omit models that they serve."""
         entries, _ = await self._listed_models(operation, context)
-        shared, semaphore = _shared_context(context)
-        queried = await asyncio.gather(
-            *(
-                self._with_state(entry, shared, semaphore)
-                for entry, binding in entries
-                if not entry.state and (binding.route.is_exact or operation.ready_only)
-            )
-        )
+        without_state = [
+            entry
+            for entry, binding in entries
+            if not entry.state and (binding.route.is_exact or operation.ready_only)
+        ]
+        queried = await _query_all(self._with_state, without_state, context)
         by_key = {(model.name, model.version): model for model in queried}
         listed = (by_key.get((model.name, model.version), model) for model, _ in entries)
         return ModelIndex(
@@ -145,7 +150,7 @@ class ModelCatalogue:
     async def _listed_models(
         self, operation: ModelIndexRequest, context: RequestContext
     ) -> tuple[list[tuple[ModelIndexEntry, RouteBinding]], list[str]]:
-        """Return the listed models with the clients' names, each with its route, and the errors of
+        """Return the listed models with the clients' names and their routes, and the errors of
         backends that cannot be reached. Models with exact routes come first. Each backend is
         queried once."""
         backends = {binding.backend.name: binding.backend for binding in self._bindings}
@@ -191,36 +196,31 @@ class ModelCatalogue:
             version = route.client_version(route.version, entry.version) or route.version
             yield replace(entry, name=name, version=version)
 
-    async def _with_state(
-        self,
-        entry: ModelIndexEntry,
-        context: RequestContext,
-        semaphore: asyncio.Semaphore,
-    ) -> ModelIndexEntry:
+    async def _with_state(self, entry: ModelIndexEntry, context: RequestContext) -> ModelIndexEntry:
         """Return ``entry``. If it has no state, query the readiness of its model."""
         if entry.state:
             return entry
         query = ModelReadyRequest(entry.name, entry.version)
-        async with semaphore:
-            try:
-                ready = await self._gateway.perform(query, _query_context(context)) == READY
-            except GatewayError as error:
-                return replace(entry, state="UNAVAILABLE", reason=entry.reason or error.public)
-        if ready:
+        try:
+            ready = await self._gateway.perform(query, context)
+        except GatewayError as error:
+            return replace(entry, state="UNAVAILABLE", reason=entry.reason or error.public)
+        if ready == READY:
             return replace(entry, state="READY", reason="")
         return replace(entry, state="UNAVAILABLE")
 
     async def versions(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
-        """Return the versions of a model with their states, as its servers list them, or else the
-        versions in the model's metadata. Raises the error that prevents reading a requested
-        version, or the metadata of a model that no server lists."""
+        """Return the states of a model's versions. The versions come from the servers' indexes or,
+        for a route whose server lists none, from the route or the model's metadata. Raises the
+        error of a query about a requested version or about the metadata."""
         model, version = operation.model, operation.version
         if version:
             listed = await self._listed_versions(model, version, context)
             if listed and listed[0].state:
                 return ModelIndex(listed)
             ready = await self._gateway.perform(ModelReadyRequest(model, version), context)
-            return ModelIndex((ModelIndexEntry(model, version, _state(ready)),))
+            state = "READY" if ready == READY else "UNAVAILABLE"
+            return ModelIndex((ModelIndexEntry(model, version, state),))
         routed_versions = self._routed_versions(model, context) or [""]
         lists = await asyncio.gather(
             *(self._listed_versions(model, routed, context) for routed in routed_versions)
@@ -232,12 +232,10 @@ class ModelCatalogue:
                 if not routed:
                     versions = (await self._gateway.describe(model, "", context)).versions or ("",)
                 entries |= {item: ModelIndexEntry(model, item) for item in versions}
-        shared, semaphore = _shared_context(context)
-        states = (self._with_state(entry, shared, semaphore) for entry in entries.values())
-        return ModelIndex(tuple(await asyncio.gather(*states)))
+        return ModelIndex(tuple(await _query_all(self._with_state, entries.values(), context)))
 
     def _routed_versions(self, model: str, context: RequestContext) -> list[str]:
-        """Return the versions of the routes that a request for ``model`` could match."""
+        """Return the versions of the routes that requests for ``model`` can take."""
         return [
             route.version
             for route in self._table.candidates(model)
@@ -247,8 +245,8 @@ class ModelCatalogue:
     async def _listed_versions(
         self, model: str, version: str, context: RequestContext
     ) -> tuple[ModelIndexEntry, ...]:
-        """Return the entries of ``model`` from the server of its route for ``version``, or an empty
-        result if the server cannot list versions. Raises NOT_FOUND if no route matches."""
+        """Return the entries of ``model`` in the index of its route's server. The result is empty
+        if the server lists no versions. Raises NOT_FOUND if no route matches ``version``."""
         child = _query_context(context)
         binding = self._gateway.bind(model, version, child)
         route = binding.route
@@ -264,9 +262,8 @@ class ModelCatalogue:
 
     async def status(self, model: str, context: RequestContext) -> ModelStatus:
         """Return the metadata of ``model``, the state of each version, and the available
-        configuration and statistics. The versions are the versions named by routes or, without such
-        versions, the versions in the metadata. Raises the error that prevents reading the
-        metadata."""
+        configuration and statistics. The versions are those of the model's routes and, if a route
+        accepts any version, those in the metadata. Raises the error of a query for the metadata."""
         routed_versions = [route.version for route in self._table.candidates(model)]
         any_version = "" if "" in routed_versions or not routed_versions else routed_versions[0]
         metadata = await self._gateway.describe(model, any_version, context)
@@ -281,7 +278,7 @@ class ModelCatalogue:
             # The empty version comes first, so that a version's own route overrides its results.
             asyncio.gather(
                 *(
-                    self._statistics_or_empty(model, item, context)
+                    self._statistics_or_empty(ModelStatisticsRequest(model, item), context)
                     for item in sorted(set(routed_versions))
                 )
             ),
@@ -303,87 +300,61 @@ class ModelCatalogue:
     async def _version_state(
         self, model: str, version: str, context: RequestContext
     ) -> ModelIndexEntry:
-        try:
-            query = ModelReadyRequest(model, version)
-            ready = await self._gateway.perform(query, _query_context(context))
-        except GatewayError:
-            return ModelIndexEntry(model, version, "UNAVAILABLE")
-        return ModelIndexEntry(model, version, _state(ready))
+        entry = await self._with_state(ModelIndexEntry(model, version), _query_context(context))
+        return replace(entry, reason="")
 
     async def _statistics_or_empty(
-        self, model: str, version: str, context: RequestContext
+        self, query: ModelStatisticsRequest, context: RequestContext
     ) -> tuple[Parameters, ...]:
-        """Return the statistics. If they are unavailable, return empty statistics, because a client
+        """Return the statistics, or empty statistics if they are unavailable, because a client
         needs the rest of the status."""
         try:
-            query = ModelStatisticsRequest(model, version)
             return (await self._statistics(query, _query_context(context))).models
         except GatewayError:
             return ()
 
     async def statuses(self, context: RequestContext) -> tuple[ModelStatus, ...]:
-        """Return the status of every model of the index."""
-        listed, shared, semaphore = await self._entries_by_model(context)
-        statuses = (
-            self._limited_status(name, entries, shared, semaphore)
-            for name, entries in listed.items()
-        )
-        return tuple(await asyncio.gather(*statuses))
+        """Return the status of every model in the index."""
+        listed = await self._entries_by_model(context)
+        return tuple(await _query_all(self._status_or_unavailable, listed.items(), context))
 
     async def statistics(self, context: RequestContext) -> ModelStatistics:
-        """Return the available statistics of every model of the index."""
-        listed, shared, semaphore = await self._entries_by_model(context)
+        """Return the available statistics of every model in the index."""
+        listed = await self._entries_by_model(context)
         queries = (
             ModelStatisticsRequest(name, version)
             for name, entries in listed.items()
             for version in self._versions_to_query(name, entries)
         )
-        results = await asyncio.gather(
-            *(self._limited_statistics(query, shared, semaphore) for query in queries)
-        )
+        results = await _query_all(self._statistics_or_empty, queries, context)
         return ModelStatistics(tuple(model for models in results for model in models))
 
     def _versions_to_query(self, model: str, entries: Sequence[ModelIndexEntry]) -> list[str]:
-        """Return the versions to query. If a route accepts the empty version, which means all
-        versions, only the empty version is queried. Otherwise every version in ``entries`` is
-        queried."""
+        """Return the versions to query: only the empty version, which means all versions, if a
+        route accepts it, and otherwise every version in ``entries``."""
         if self._table.find(model, "") is not None:
             return [""]
         return list(dict.fromkeys(entry.version for entry in entries))
 
-    async def _limited_statistics(
-        self, query: ModelStatisticsRequest, context: RequestContext, semaphore: asyncio.Semaphore
-    ) -> tuple[Parameters, ...]:
-        async with semaphore:
-            return await self._statistics_or_empty(query.model, query.version, context)
-
-    async def _entries_by_model(
-        self, context: RequestContext
-    ) -> tuple[dict[str, list[ModelIndexEntry]], RequestContext, asyncio.Semaphore]:
-        """Return the index entries by model name, the context of all queries about the models, and
-        the semaphore that limits the queries' concurrency. Raises NO_BACKEND if there are no
-        entries and a backend cannot be reached, because an empty list would mean that the backend
-        has no models."""
+    async def _entries_by_model(self, context: RequestContext) -> dict[str, list[ModelIndexEntry]]:
+        """Return the index entries by model name. Raises NO_BACKEND if there are no entries and a
+        backend cannot be reached, because an empty result would mean that there are no models."""
         listed: dict[str, list[ModelIndexEntry]] = {}
         entries, errors = await self._listed_models(ModelIndexRequest(), context)
         if errors and not entries:
             raise GatewayError(Kind.NO_BACKEND, errors[0])
         for entry, _ in entries:
             listed.setdefault(entry.name, []).append(entry)
-        return listed, *_shared_context(context)
+        return listed
 
-    async def _limited_status(
-        self,
-        model: str,
-        entries: Sequence[ModelIndexEntry],
-        context: RequestContext,
-        semaphore: asyncio.Semaphore,
+    async def _status_or_unavailable(
+        self, listed: tuple[str, Sequence[ModelIndexEntry]], context: RequestContext
     ) -> ModelStatus:
-        async with semaphore:
-            try:
-                return await self.status(model, _query_context(context))
-            except GatewayError as error:
-                unavailable = (
-                    replace(entry, state="UNAVAILABLE", reason=error.public) for entry in entries
-                )
-                return ModelStatus(ModelMetadata(model), tuple(unavailable))
+        model, entries = listed
+        try:
+            return await self.status(model, context)
+        except GatewayError as error:
+            unavailable = (
+                replace(entry, state="UNAVAILABLE", reason=error.public) for entry in entries
+            )
+            return ModelStatus(ModelMetadata(model), tuple(unavailable))

@@ -1,7 +1,7 @@
-"""A model configuration derived from metadata, for servers that report no configuration.
+"""Derives a model configuration from metadata, for servers that report no configuration.
 
-The source is Triton's model configuration extension. Dimensions exclude the batch, a datatype is
-written as ``TYPE_`` followed by its name, and versions are numbers."""
+Triton's model configuration extension defines the format: dimensions exclude the batch, datatypes
+have the prefix ``TYPE_``, and versions are numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _INT64: Final = 2**63
 
 
 def config_from_metadata(model: ModelMetadata, reported: Parameters = NO_PARAMETERS) -> ModelConfig:
-    """Return the configuration that follows from the metadata of ``model``. The settings that a
-    server ``reported`` take precedence, except its tensors."""
+    """Return the configuration that follows from the metadata of ``model``. Settings that the
+    server ``reported`` take precedence, except ``input`` and ``output``."""
     has_batch = bool(reported.get("max_batch_size", model.max_batch_size))
     settings: dict[str, Any] = {
         "name": model.name,
@@ -49,7 +49,7 @@ def _config_datatype(datatype: str) -> str:
 
 
 def is_numeric_version(version: str) -> bool:
-    """Return whether ``version`` is a number in the range of Triton's versions."""
+    """Return whether ``version`` is a decimal number in the range of Triton's versions."""
     digits = len(str(_INT64))
     return (
         version.isascii()

@@ -1,4 +1,4 @@
-"""An inference in progress whose request and responses are kept for an observer."""
+"""Keeps the request and the responses of an inference in progress for observers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 
 _RESPONSE_BYTES: Final = 1024
-"""The memory in bytes charged for a response in addition to the data of its tensors. A stream may
-have millions of responses without data."""
+"""The memory in bytes that is charged for a response in addition to its tensors' data, because a
+stream may have millions of responses without data."""
 
 
 class Observation:
@@ -47,7 +47,7 @@ class Observation:
     def fail(self, error: BaseException) -> None:
         """Record that ``error`` ended the inference."""
         if isinstance(error, GatewayError):
-            # A copy, because the traceback refers to the frames that hold the request.
+            # A copy has no traceback, whose frames would keep the request in memory.
             self.error = error.reworded(error.public)
         elif isinstance(error, (asyncio.CancelledError, GeneratorExit)):
             self.error = GatewayError(Kind.CANCELLED, "the client ended the request")
@@ -55,7 +55,7 @@ class Observation:
             self.error = internal_error()
 
     def outcome(self) -> Outcome:
-        """Return the result of the inference, which ends now."""
+        """Return the outcome of the inference, whose duration ends now."""
         duration = time.monotonic() - self._started
         return Outcome(tuple(self.responses), self.error, duration, tuple(self._offsets))
 
@@ -75,7 +75,7 @@ class Observation:
         )
 
     def release(self) -> None:
-        """Release the responses."""
+        """Drop the responses and release the memory charged for them."""
         self.context.memory.shrink(self._charged)
         self._charged = 0
         self.responses.clear()

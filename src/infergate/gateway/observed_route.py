@@ -1,13 +1,14 @@
-"""Routes whose inferences are observed, for example by a recorder.
+"""Passes the inferences of a route to observers, such as a recorder.
 
-An observer receives an exchange after its response, so the client never waits for it. It gets no
-exchanges with shared memory, because the client may reuse the memory before the exchange is read.
+An observer receives an exchange after the client has received the response, so the client never
+waits for the observer. Observers receive no exchanges with shared memory, because the client may
+reuse the memory before an observer reads the exchange.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Final, Protocol
 
 from infergate.core.exchange import Exchange
@@ -20,27 +21,26 @@ from infergate.gateway.shared_memory import uses_shared_memory
 
 
 class ExchangeObserver(Protocol):
-    """Receives exchanges of the routes that it observes."""
+    """Receives exchanges of routes."""
 
     def selects(self, request: InferRequest, context: RequestContext) -> bool:
         """Return whether to observe the exchange of ``request``. The gateway calls this method
-        before it sends the request, so that it keeps responses only of streams that are
-        observed."""
+        before it sends the request, so that it does not keep responses that nobody observes."""
         ...
 
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
-        """Receive a finished exchange. The method runs on the event loop, must return immediately,
-        and must not raise. ``memory`` is the account of the request; an observer that keeps the
-        exchange reserves memory for it with ``memory.detach_optional``."""
+        """Receive a finished exchange. This method runs on the event loop, must return immediately,
+        and must not raise. ``memory`` is the account of the request. An observer that keeps the
+        exchange charges it with ``memory.detach_optional``."""
         ...
 
     def count_lost(self) -> None:
-        """Count an exchange that was selected, but whose responses do not fit into memory."""
+        """Count a selected exchange that is lost because memory is too short for its responses."""
         ...
 
 
 class ObservedRoute:
-    """Runs the inferences of ``inner``, and passes them to ``observers`` (at least one)."""
+    """Runs inferences on ``inner``, and passes them to one or more ``observers``."""
 
     def __init__(self, inner: RouteInferences, observers: Sequence[ExchangeObserver]) -> None:
         self._inner: Final = inner
@@ -51,50 +51,45 @@ class ObservedRoute:
         if not observers:
             return await self._inner.infer(request, context)
         observation = Observation(request, context, is_stream=False)
-        try:
+        with _reported(observation, observers):
             response = await self._inner.infer(request, context)
             observation.responses.append(response)
-        except BaseException as error:
-            observation.fail(error)
-            raise
-        else:
             return response
-        finally:
-            _report(observation, observers, context)
 
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
         observers = self._select_observers(request, context)
         observation = Observation(request, context, is_stream=True)
-        try:
+        with _reported(observation, observers):
             async with aclosing(self._inner.stream(request, context)) as responses:
                 async for response in responses:
                     if observers and not observation.add(response):
                         for observer in observers:
                             observer.count_lost()
-                        observers = ()
+                        observers.clear()
                     yield response
-        except BaseException as error:
-            observation.fail(error)
-            raise
-        finally:
-            _report(observation, observers, context)
 
     def _select_observers(
         self, request: InferRequest, context: RequestContext
-    ) -> tuple[ExchangeObserver, ...]:
+    ) -> list[ExchangeObserver]:
         if uses_shared_memory(request):
-            return ()
-        return tuple([each for each in self._observers if each.selects(request, context)])
+            return []
+        return [each for each in self._observers if each.selects(request, context)]
 
 
-def _report(
-    observation: Observation, observers: Sequence[ExchangeObserver], context: RequestContext
-) -> None:
-    """Pass the exchange to ``observers``, then release ``observation``."""
-    if observers:
-        exchange = observation.exchange()
-        for observer in observers:
-            observer.observe(exchange, context.memory)
-    observation.release()
+@contextmanager
+def _reported(observation: Observation, observers: Sequence[ExchangeObserver]) -> Iterator[None]:
+    """Run the inference of ``observation`` within the block, then pass the exchange to
+    ``observers``."""
+    try:
+        yield
+    except BaseException as error:
+        observation.fail(error)
+        raise
+    finally:
+        if observers:
+            exchange = observation.exchange()
+            for observer in observers:
+                observer.observe(exchange, observation.context.memory)
+        observation.release()

@@ -1,5 +1,5 @@
-"""The pipeline for routes whose client and backend speak the same protocol: messages pass
-unchanged."""
+"""The pipeline for routes whose clients and backend speak the same protocol: messages pass through
+without being translated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KnownMetadata = Callable[
 
 
 class PassThrough(Generic[Req, Resp]):
-    """Passes the messages of one route on unchanged after ``validate``. No tensor is decoded."""
+    """Validates the messages of one route and passes them on without decoding tensors."""
 
     name: Final = "forward"
 
@@ -57,7 +57,7 @@ class PassThrough(Generic[Req, Resp]):
         steps: Steps,
     ) -> None:
         """``translated_models`` are the backend's models that cannot return outputs in the format
-        that clients request. All routes to the backend share this cache."""
+        that clients request. All routes to the backend share these names."""
         rewrite = route.rewrite
         self._route: Final = route
         self._renames_model: Final = bool(rewrite.model)
@@ -65,7 +65,7 @@ class PassThrough(Generic[Req, Resp]):
         self.renames: Final = self._renames_model or self._renames_version
         self._may_repeat: Final = route.retry.is_idempotent
         self._codec: Final = codec
-        # validate is None if the operator trusts this route's clients.
+        # ``validate`` is None if the operator trusts this route's clients.
         self.validate: Final = steps.sync(PARSE, codec.validate) if route.validate else None
         self.sequence_of: Final = codec.sequence_of
         prioritized = codec if backend.has_queue and isinstance(codec, SupportsPriority) else None
@@ -94,9 +94,9 @@ class PassThrough(Generic[Req, Resp]):
         context: RequestContext,
         known_metadata: KnownMetadata,
     ) -> tuple[Req | None, Any]:
-        """Check and rewrite the message like ``infer``, but without waiting. Return a pair: the
-        request to the backend, or None if ``infer`` must build the request; and the argument
-        ``checked`` for ``infer`` and ``deliver``. Raises GatewayError."""
+        """Check and rewrite the message like ``infer``, but without waiting. The first result is
+        the request to the backend, or None if ``infer`` must build the request. The second result
+        is the argument ``checked`` for ``infer`` and ``deliver``. Raises GatewayError."""
         checked: Any = wire
         sender, relaying = self.sender, self.relaying
         assert sender is not None
@@ -129,8 +129,8 @@ class PassThrough(Generic[Req, Resp]):
             return None, checked
 
     def _complete_now(self, partial: PartialInferRequest[Req], metadata: ModelMetadata) -> Any:
-        """Complete ``partial``. Return None if this would take long, or if ``partial`` contradicts
-        ``metadata``, which may be outdated."""
+        """Return the completed ``partial``, or None if completing it takes long or ``partial``
+        contradicts ``metadata``, which may be outdated."""
         if not self.codec_offload.can_complete_inline(partial):
             return None
         try:
@@ -146,9 +146,9 @@ class PassThrough(Generic[Req, Resp]):
         context: RequestContext,
         checked: Any = None,
     ) -> Resp:
-        """Check and rewrite the request, send it, and rewrite the response. A message that is too
-        costly to check is translated. ``checked`` is the result of ``validate`` if the caller has
-        called it."""
+        """Check and rewrite the request, send it, and rewrite the response. A message that takes
+        too long to check is translated. ``checked`` is the second result of ``prepare_now`` if the
+        caller has called it."""
         offload = self.codec_offload
         if checked is None:
             checked = wire  # Req, but mypy cannot narrow Req | PartialInferRequest[Req]
@@ -190,8 +190,8 @@ class PassThrough(Generic[Req, Resp]):
             context.priority = codec.priority_of(checked)
 
     def rename(self, summary: RequestSummary) -> tuple[str, str, tuple[str, str]]:
-        """Return the backend's model and version, and the names for the response. An empty name
-        leaves the response's name unchanged."""
+        """Return the model and the version for the backend, and the names for the response. An
+        empty name leaves the name in the response unchanged."""
         model, version = summary.model, summary.version
         client_model = client_version = ""
         if self._renames_model:
@@ -208,7 +208,7 @@ class PassThrough(Generic[Req, Resp]):
         binding: RouteBinding,
         context: RequestContext,
     ) -> Resp:
-        """Rewrite the ``response`` to ``checked``, or send the request again with
+        """Rewrite ``response``, the response to ``checked``, or serve the request again with
         ``Translation``."""
         offload, limits = self.codec_offload, self.limits
         model, _, names = self.rename(summary)
@@ -216,7 +216,7 @@ class PassThrough(Generic[Req, Resp]):
             try:
                 if self.is_always_inline or offload.can_rewrite_inline(response, checked):
                     return self.rewrite_response(response, checked, *names, limits)
-            except NeedsOffloadError:  # the codec may read the request again, with its tensors
+            except NeedsOffloadError:  # the helper may need the request with its tensors
                 return await offload.build_in_helper(
                     context, self._codec.rewrite_response, response, checked, *names, limits
                 )
@@ -236,11 +236,11 @@ class PassThrough(Generic[Req, Resp]):
     async def _should_translate(
         self, error: GatewayError, checked: Req, model: str, context: RequestContext
     ) -> bool:
-        """Return whether to translate the request after ``error``. The result is true if ``error``
-        means that the server cannot return outputs in the requested format.
+        """Return whether to translate the request after ``error``.
 
-        All later requests to the model are then translated. Translating this request runs the model
-        a second time, so a request of a sequence is not translated."""
+        If ``error`` means that the server cannot return outputs in the requested format, all later
+        requests to the model are translated. This request is translated as well, unless it belongs
+        to a sequence, because translation runs the model a second time."""
         if not isinstance(error, OutputsNeedTranslationError):
             return False
         self.translated_models[model] = None
@@ -249,8 +249,8 @@ class PassThrough(Generic[Req, Resp]):
     async def _rewrite_in_helper(
         self, response: Resp, request: Any, names: tuple[str, str], context: RequestContext
     ) -> Resp:
-        """Rewrite the response in a helper process. The tensors of the request are not sent to the
-        helper."""
+        """Rewrite the response in a helper process. The helper does not receive the request's
+        tensors."""
         if isinstance(request, HttpRequest):
             request = replace(request, body=())
         rewrite, limits = self._codec.rewrite_response, self.limits
@@ -273,8 +273,8 @@ class PassThrough(Generic[Req, Resp]):
 
 
 def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:
-    """Charge the body of ``checked`` to the memory account if the body was decoded from a content
-    encoding. Such a body is not the body of ``wire``."""
+    """Charge the body of ``checked`` to the request's memory if the body was decoded from a content
+    encoding and is therefore not the body of ``wire``."""
     body = body_parts(checked)
     if total_size(body) > MIN_ACCOUNTED_BYTES:
         charge_new_buffers(body, body_parts(wire), context.memory)

@@ -1,11 +1,11 @@
-"""Whether the gateway can serve.
+"""Reports whether the gateway can serve.
 
-A probe (``/readyz``, health Check, or a watcher) does not always send a request to every backend.
-The first caller checks the backends while later callers wait for the same result. The result is
-reused for half a second, so any number of probes causes at most two checks a second. There is no
-background task; if the checking caller is cancelled, the next waiter checks.
+Probes (``/readyz``, health Check, watchers) share the results of checks. The first caller checks
+the backends while later callers wait for the same result. The result is reused for half a second,
+so any number of probes causes at most two checks per second. There is no background task. If the
+caller that checks the backends is cancelled, the next waiting caller checks them.
 
-A draining gateway is not ready, and checks no backend.
+A gateway that drains is not ready and checks no backends.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Readiness:
         self.is_draining = False
         """Whether draining has started. Draining never ends."""
         self.watchers: Final[set[asyncio.Task[Any] | None]] = set()
-        """Tasks of health watches. They may last for hours, but use no backend, so an old
-        configuration need not be kept for them."""
+        """Tasks of health watches, which may last for hours. An old configuration is not kept for
+        these tasks, because they do not use its backends."""
 
     async def is_ready(self) -> bool:
         """Return whether the gateway can serve. The result is at most ``CACHE_SECONDS`` old."""
@@ -72,8 +72,8 @@ class Readiness:
             self.watchers.discard(task)
 
     async def wait_for_change(self) -> None:
-        """Wait until ``is_ready`` may have a new result: all waiters are woken every
-        ``POLL_SECONDS``, and when draining starts."""
+        """Wait until ``is_ready`` may have a new result. All waiters are woken every
+        ``POLL_SECONDS``, on a reload, and when draining starts."""
         if self.is_draining:
             return
         if self._change_event is None:
@@ -82,22 +82,19 @@ class Readiness:
         await self._change_event.wait()
 
     def replace_check(self, check_backends: Callable[[RequestContext], Awaitable[bool]]) -> None:
-        """Use ``check_backends``, which belongs to a new configuration, from now on, and wake all
-        waiters."""
+        """Use ``check_backends`` of a new configuration from now on, and wake all waiters."""
         self._check_backends = check_backends
         self._valid_until = self._clock()
-        if self._timer is not None:
-            self._timer.cancel()
         self._wake()
 
     def start_draining(self) -> None:
-        """Report not ready from now on, and wake all waiters."""
+        """Report from now on that the gateway is not ready, and wake all waiters."""
         self.is_draining = True
-        if self._timer is not None:
-            self._timer.cancel()
         self._wake()
 
     def _wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         event, self._change_event = self._change_event, None
         if event is not None:
             event.set()

@@ -1,9 +1,9 @@
-"""gRPC server reflection, v1 and v1alpha. It lets grpcurl and similar tools list services and
+"""gRPC server reflection, v1 and v1alpha, with which grpcurl and similar tools list services and
 messages.
 
-The source is https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request gets
-one response, in order; an unknown name gets an error response and the stream continues. Requests
-about extensions, which proto3 schemas do not have, get UNIMPLEMENTED."""
+The specification is https://github.com/grpc/grpc/blob/master/doc/server-reflection.md. Each request
+gets one response, in order. The response to an unknown name is an error, after which the stream
+continues. Requests about extensions, which proto3 schemas do not have, get UNIMPLEMENTED."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _UNIMPLEMENTED: Final = 12
 _MAX_REQUEST_BYTES: Final = 64 * KIB
-"""Maximum bytes of a request, which holds one name and is repeated in the response."""
+"""Maximum bytes of a request, which contains one name and is repeated in the response."""
 
 
 class ReflectionSchema(Protocol):
-    """Protobuf message classes by full name, and the serialized files that declare them."""
+    """Message classes by full name, and the serialized ``.proto`` files that declare them."""
 
     def message_class(self, full_name: str) -> Any:
-        """Return the message class. Raises KeyError."""
+        """Return the class of the message ``full_name``. Raises KeyError."""
         ...
 
     def files_by_name(self, filename: str) -> tuple[bytes, ...]:
-        """Return a file and everything that it imports. Raises KeyError."""
+        """Return the file ``filename`` and all files that it imports. Raises KeyError."""
         ...
 
     def files_by_symbol(self, symbol: str) -> tuple[bytes, ...]:
-        """Return the file that declares ``symbol`` and everything that it imports. Raises
+        """Return the file that declares ``symbol`` and all files that it imports. Raises
         KeyError."""
         ...
 
 
 class ReflectionService:
-    """One version of the service: ``package`` is ``grpc.reflection.v1`` or
+    """One version of the service. ``package`` is ``grpc.reflection.v1`` or
     ``grpc.reflection.v1alpha``."""
 
     def __init__(self, schema: ReflectionSchema, package: str, services: Sequence[str]) -> None:

@@ -1,20 +1,19 @@
-"""Relays inferences without a task: from a complete message to its response by plain calls.
+"""Relays inferences without a task: callbacks take a complete message to its response
+(docs/decisions/0048-callback-fast-path.md).
 
-``Dispatch.relay`` is the alternative to ``respond`` for a route that needs only the steps below
-(``PassThrough.sender``, ``RoutePlan.sender``).
+``relay`` of a dispatcher is the alternative to ``respond`` for routes that need only the steps
+below. On these routes, ``sender`` of ``PassThrough`` or ``RoutePlan`` is not None.
 
 - ``Relay.start`` reads the summary, applies the name rule, finds the route and authorizes the
-  request. It returns None, without any effect, for a request that ``respond`` must serve.
-- ``RelayedRequest`` sends the request, and gets its response or error by a callback of the
-  upstream. ``RelayedPassThrough`` checks and rewrites the messages, ``RelayedTranslation``
-  translates short messages. The request ends as in ``respond``: with a response, metrics and a log
+  request. For a request that ``respond`` must serve, it returns None without any effect.
+- ``RelayedRequest`` sends the request, and receives the response or the error by a callback of the
+  upstream. ``RelayedPassThrough`` checks and rewrites messages, and ``RelayedTranslation``
+  translates short messages. As in ``respond``, the request ends with a response, metrics and a log
   line.
-- A step that must wait continues the request in a task from its present state. If nothing was sent,
-  the task calls ``infer`` of the request's pipeline. Otherwise it delivers the response.
+- If a step must wait, a task continues the request. If the request has not been sent yet, the task
+  calls ``infer`` of the request's pipeline. If the response has arrived, the task delivers it.
 - ``cancel`` ends a request without a task. If the request has a task, the transport cancels the
   task.
-
-See docs/decisions/0048-callback-fast-path.md.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _Factory = Callable[
 
 class Relay(Generic[Req, Resp]):
     """Relays the inferences of ``frontend``. ``finish`` and ``record_cancelled`` are methods of the
-    frontend's dispatcher."""
+    dispatcher."""
 
     def __init__(
         self,
@@ -75,18 +74,18 @@ class Relay(Generic[Req, Resp]):
         self._summarize: Final = frontend.codec.summarize
         self.translation: Final = frontend.translation
         self._factories: Final[dict[RouteBinding, _Factory[Req, Resp] | None]] = {}
-        """Functions that create relayed requests, by route. The value is None for a route that
-        needs tasks."""
+        """Functions that create relayed requests, by route. They are None for routes that need
+        tasks."""
         self._routes: Final = BoundedCache[
             tuple[str, str], tuple[RouteBinding, _Factory[Req, Resp] | None]
         ](_MAX_CACHED_NAMES)
-        """The route of a valid model and version, and the route's factory, if the route does not
+        """The routes of valid models and versions with the routes' factories, if the route does not
         depend on the request's headers."""
         self.known_metadata: Final = frontend.gateway.known_metadata
         self.check_inference: Final = frontend.gateway.check_inference
 
     def _make_factory(self, binding: RouteBinding) -> _Factory[Req, Resp] | None:
-        """Create and keep the factory of ``binding``."""
+        """Create, keep and return the factory of ``binding``."""
         frontend = self.frontend
         pipeline = frontend.pipelines.get(binding) or frontend.make_pipeline(binding)
         factory: _Factory[Req, Resp] | None = None
@@ -103,7 +102,8 @@ class Relay(Generic[Req, Resp]):
     def _find_route(
         self, names: tuple[str, str], context: RequestContext
     ) -> tuple[RouteBinding, _Factory[Req, Resp] | None] | None:
-        """Return the route of ``names`` and its factory, or None. Raises BAD_REQUEST."""
+        """Return the route of ``names``, a model and a version, with the route's factory. Return
+        None if no route matches. Raises BAD_REQUEST."""
         gateway, factories = self.frontend.gateway, self._factories
         gateway.name_rule.check_model(*names)
         binding = gateway.find_binding(*names, context.headers)
@@ -131,7 +131,7 @@ class Relay(Generic[Req, Resp]):
             binding, create = route
             if create is None:
                 return None
-        except Exception:  # noqa: BLE001 - ``respond`` raises the error again, and reports it
+        except Exception:  # noqa: BLE001 - the error recurs in ``respond``, which reports it
             return None
         request = create(wire, summary, binding, context, callbacks)
         record = context.record
@@ -156,8 +156,8 @@ class Relay(Generic[Req, Resp]):
 
 
 class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
-    """A request in progress. ``summary`` is the summary that the authorizer returned, if any;
-    ``pipeline`` has the steps of its route."""
+    """A request in progress. ``summary`` is the authorizer's result if there is an authorizer.
+    ``pipeline`` contains the steps of the request's route."""
 
     __slots__ = (
         "_binding",
@@ -179,7 +179,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
         context: RequestContext,
         callbacks: RelayCallbacks[Resp],
     ) -> None:
-        self.context = context  # not set by super(): the call would slow down each request
+        self.context = context  # a call of super().__init__ would slow down each request
         self.state = RelayState.LOCAL
         self.exchange = None
         self.error = None
@@ -191,15 +191,14 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
         self._callbacks: RelayCallbacks[Resp] | None = callbacks
         self._response: Resp | None = None
 
-    # ---- to be implemented by subclasses
+    # ---- subclasses implement these methods
 
     def send(self) -> None:
         """Check and send the message. Raises GatewayError."""
         raise NotImplementedError
 
     def _deliver(self) -> Awaitable[Resp]:
-        """Return the client's response for ``_response``, the backend's response. Runs in a
-        task."""
+        """Convert ``_response``, the backend's response, to the client's response in a task."""
         raise NotImplementedError
 
     # ---- the result
@@ -222,7 +221,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
             self._relay.finish(response, self.context)
             if callbacks is not None:
                 callbacks.on_response(response)
-        except Exception:  # noqa: BLE001 - neither recorded twice nor raised to the connection
+        except Exception:  # noqa: BLE001 - the transport must not see it; it is not recorded again
             internal_error("ending a relayed request")
 
     # ---- in a task
@@ -235,7 +234,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
         self._continue(self._exchange)
 
     async def _run(self, rest: Callable[[], Awaitable[Resp]]) -> Resp:
-        """Finish the request in a task, like ``Dispatch.respond``."""
+        """Finish the request with ``rest`` in a task, like ``Dispatch.respond``."""
         self.state = RelayState.IN_TASK
         self._callbacks = None
         relay, context = self._relay, self.context
@@ -277,7 +276,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
     __slots__ = ("_checked",)
 
     _checked: Any
-    """The client's message, or the validated message that ``prepare_now`` returned."""
+    """The client's message, or the validated message from ``prepare_now``."""
 
     # ---- the request
 
@@ -315,7 +314,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
                 )
                 return
         except (NeedsOffloadError, OutputsNeedTranslationError):
-            pass  # ``deliver`` raises the error again
+            pass  # the error recurs in ``deliver``, which handles it
         except GatewayError as error:
             self.refuse(attribute_parse_error(error, self._binding.backend.name))
             return
@@ -328,7 +327,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
     # ---- in a task
 
     def _infer(self) -> Awaitable[Resp]:
-        """Serve the request from the beginning: its message has not been sent."""
+        """Serve the request from the beginning, because no message has been sent."""
         return self._pipeline.infer(
             self._wire, self.summary, self._binding, self.context, self._checked
         )
@@ -345,7 +344,8 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
 
 
 class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
-    """A short request that is translated, on a route without steps that wait."""
+    """A relayed request whose message is translated. The message is short, and no step of the route
+    waits."""
 
     __slots__ = ("_codec_offload", "_operation", "_parsed", "_result")
 
@@ -355,7 +355,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
     _parsed: Any
     """The result of ``parse_inline``."""
     _result: InferResponse | None
-    """The response that is still to be written in a task."""
+    """The response that a task has yet to write."""
 
     # ---- the request
 
@@ -377,8 +377,8 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
             self._start_exchange(sender, request)
 
     def _build(self, parsed: ParsedRequest | PartialInferRequest[ParsedRequest]) -> Any:
-        """Return the request to the backend. Return None, without any effect, if
-        ``Translation.infer`` must build the request. Raises GatewayError."""
+        """Return the request to the backend. If ``Translation.infer`` must build it, return None
+        without any effect. Raises GatewayError."""
         if (
             isinstance(parsed, PartialInferRequest)
             or parsed.wants_stream
@@ -423,7 +423,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
     # ---- in a task
 
     def _infer(self) -> Awaitable[Resp]:
-        """Serve the request from the beginning: its message has not been sent."""
+        """Serve the request from the beginning, because no message has been sent."""
         return self._relay.translation.infer(
             self._wire, self.summary, self._binding, self.context, self._parsed
         )

@@ -1,4 +1,5 @@
-"""Translation between the client's and the backend's names of models, versions and tensors."""
+"""Replaces the client's names of models, versions and tensors with the backend's names, and the
+reverse."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from infergate.core.messages import (
     TraceSettingsRequest,
 )
 from infergate.core.name_rules import STRICT_RULE, are_accepted, find_tensor_name_problem
-from infergate.core.tensor import Parameters, Tensor
+from infergate.core.tensor import Tensor
 from infergate.routing.table import Route
 
 Named = TypeVar("Named", Tensor, TensorMetadata, RequestedOutput)
@@ -60,9 +61,9 @@ def outputs_to_client(outputs: tuple[Tensor, ...], route: Route) -> tuple[Tensor
 
 
 def model_to_backend(operation: OfModel, route: Route) -> OfModel:
-    """Return ``operation``, which names a model and no version, with the backend's names. The
-    configuration of a load request gets the backend's names where ``to_client`` would replace names
-    in a reported configuration."""
+    """Return ``operation``, which has a model but no version, with the backend's names. In the
+    configuration of a load request, this function replaces the same names as ``to_client`` replaces
+    in a server's configuration."""
     renamed = replace(operation, model=route.backend_model(operation.model))
     if isinstance(renamed, ModelLoadRequest) and _CONFIG in renamed.parameters:
         config = _config_to_backend(renamed.parameters[_CONFIG], operation.model, route)
@@ -71,8 +72,8 @@ def model_to_backend(operation: OfModel, route: Route) -> OfModel:
 
 
 def _config_to_backend(config: Any, model: str, route: Route) -> Any:
-    """Return the JSON text with the backend's names. If the text is not a JSON object or does not
-    have the client's names, return it unchanged."""
+    """Return the JSON text with the backend's names. Text that is not a JSON object, or that does
+    not contain the client's names, is returned unchanged."""
     try:
         settings = orjson.loads(config)
     except orjson.JSONDecodeError:
@@ -106,31 +107,42 @@ def to_client(response: Response, request: ModelOperation, route: Route) -> Resp
     """Return ``response``, the response to ``request``, with the client's names. ``request`` is not
     an inference."""
     if isinstance(response, ModelMetadata):
-        response = _check_metadata(response)
-        if response.name == request.model and not route.rewrite.renames:
-            return response
-        return replace(
-            response,
-            name=request.model,
-            versions=_client_versions(response, request, route),
-            inputs=_rename(response.inputs, _invert(route.rewrite.inputs), "input"),
-            outputs=_rename(response.outputs, _invert(route.rewrite.outputs), "output"),
-        )
+        return metadata_to_client(response, request, route)
     if isinstance(response, ModelConfig):
         settings = dict(response.settings)
         for side, names in (("input", route.rewrite.inputs), ("output", route.rewrite.outputs)):
             settings[side] = _rename_entries(settings.get(side), _invert(names))
         return replace(response, name=request.model, settings={**settings, "name": request.model})
-    if isinstance(response, ModelStatistics):
-        usable = (
-            statistics
-            for statistics in response.models
-            if _is_usable_version(str(statistics.get("version", "")))
-        )
-        return ModelStatistics(
-            tuple(_rename_statistics(statistics, request, route) for statistics in usable)
-        )
     return response
+
+
+def metadata_to_client(
+    metadata: ModelMetadata, request: ModelOperation, route: Route
+) -> ModelMetadata:
+    """Return a backend's ``metadata`` with the client's names. Raises BACKEND_GARBAGE."""
+    metadata = _check_metadata(metadata)
+    if metadata.name == request.model and not route.rewrite.renames:
+        return metadata
+    return replace(
+        metadata,
+        name=request.model,
+        versions=_client_versions(metadata, request, route),
+        inputs=_rename(metadata.inputs, _invert(route.rewrite.inputs), "input"),
+        outputs=_rename(metadata.outputs, _invert(route.rewrite.outputs), "output"),
+    )
+
+
+def statistics_to_client(
+    statistics: ModelStatistics, request: ModelOperation, route: Route
+) -> ModelStatistics:
+    """Return a backend's ``statistics`` with the client's names, without invalid versions."""
+    models = []
+    for model in statistics.models:
+        reported = str(model.get("version", ""))
+        if _is_usable_version(reported):
+            version = route.client_version(request.version, reported)
+            models.append({**model, "name": request.model, "version": version})
+    return ModelStatistics(tuple(models))
 
 
 def _is_usable_version(version: str) -> bool:
@@ -138,8 +150,8 @@ def _is_usable_version(version: str) -> bool:
 
 
 def _check_metadata(metadata: ModelMetadata) -> ModelMetadata:
-    """Return a backend's metadata without versions with invalid names, which no client could
-    request. Raises BACKEND_GARBAGE for a tensor with an invalid name."""
+    """Return ``metadata`` without invalid versions, which no client could request. Raises
+    BACKEND_GARBAGE for a tensor with an invalid name."""
     for side, tensors in (("input", metadata.inputs), ("output", metadata.outputs)):
         for index, tensor in enumerate(tensors):
             if problem := find_tensor_name_problem(tensor.name):
@@ -161,16 +173,11 @@ def _rename_entries(entries: Any, names: Mapping[str, str]) -> list[Any]:
     ]
 
 
-def _rename_statistics(statistics: Parameters, request: ModelOperation, route: Route) -> Parameters:
-    version = route.client_version(request.version, str(statistics.get("version", "")))
-    return {**statistics, "name": request.model, "version": version}
-
-
 def _client_versions(
     response: ModelMetadata, request: ModelOperation, route: Route
 ) -> tuple[str, ...]:
-    """Return the versions for the client. If the route rewrites the version, there is only one
-    version: the requested version or the route's version."""
+    """Return the versions for the client. If the route rewrites the version, the only version is
+    the requested version or the route's version."""
     if not route.rewrite.version:
         return response.versions
     return tuple(filter(None, (request.version or route.version,)))

@@ -1,4 +1,4 @@
-"""A route together with its backend."""
+"""A route with its backend."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _ALL_DATATYPES: Final = frozenset(Datatype)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RouteBinding:
-    """A route and its backend. Bindings are compared by identity, so that they can be dictionary
-    keys."""
+    """A route and its backend. Bindings are compared by identity and can be dictionary keys."""
 
     route: Route
     backend: Backend
@@ -29,9 +28,9 @@ class RouteBinding:
     idle_policy: RoutePolicy = field(init=False)
     """The policy of a stream after its first response: the idle timeout replaces the timeout."""
     unsupported_datatypes: frozenset[Datatype] = field(init=False)
-    """Datatypes that the backend's protocol cannot carry."""
+    """Datatypes that the backend's protocol does not support."""
     metadata_layers: list[TransformsMetadata] = field(default_factory=list, init=False)
-    """The route's layers that change the metadata of its models, the outermost last."""
+    """The route's layers that change metadata. The layer next to the client is the last."""
 
     def __post_init__(self) -> None:
         route = self.route
@@ -44,7 +43,7 @@ class RouteBinding:
         object.__setattr__(self, "unsupported_datatypes", _ALL_DATATYPES - self.backend.datatypes)
 
     def apply_to(self, context: RequestContext) -> None:
-        """Set the route's policy in ``context``, record the route and its backend, and shorten the
+        """Set the route's policy in ``context``, record the route and the backend, and shorten the
         deadline to the route's timeout."""
         policy, backend, record = self.policy, self.backend, context.record
         record.route = self.label

@@ -1,9 +1,9 @@
-"""Layers around the inferences of a route, such as a transform or a response cache.
+"""Layers around the inferences of a route, such as transforms or a response cache.
 
-A layer sees each inference in canonical form with the client's names, before the route's split,
-fallback and mirror. The layers of a route are, from the client inwards: observers
-(``ObservedRoute``), request hooks, the response cache, and transforms. Layers cost nothing on
-routes without them.
+A layer receives each inference in canonical form with the client's names, before the route's split,
+fallback and mirror. From the client to the backend, the layers of a route are observers
+(``ObservedRoute``), request hooks, the response cache, and transforms. Routes without layers have
+no overhead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from infergate.core.request_context import RequestContext
 
 
 class RouteInferences(Protocol):
-    """Runs the inferences of a route. Every method raises GatewayError."""
+    """Runs the inferences of a route. All methods may raise GatewayError."""
 
     def infer(self, request: InferRequest, context: RequestContext) -> Awaitable[InferResponse]:
         """Run ``request`` and return its only response."""
@@ -30,17 +30,16 @@ class RouteInferences(Protocol):
 
 
 RouteLayer = Callable[[RouteInferences], RouteInferences]
-"""Wraps the inferences of the next layer."""
+"""Adds a layer to the inferences of the next layer."""
 
 
 @runtime_checkable
 class TransformsMetadata(Protocol):
-    """A ``RouteLayer`` that changes tensors, so that clients see different metadata than the next
-    layer."""
+    """A ``RouteLayer`` that changes tensors, and therefore the metadata that clients see."""
 
     def __call__(self, inner: RouteInferences, /) -> RouteInferences: ...
 
     def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
-        """Return the model's metadata as clients see it. ``model`` is the metadata of the next
-        layer. Raises GatewayError."""
+        """Return the metadata that clients see. ``model`` is the metadata from the next layer.
+        Raises GatewayError."""
         ...

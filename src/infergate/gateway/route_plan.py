@@ -1,5 +1,5 @@
-"""The steps of the inferences on a route and its backend. They are decided when the route is first
-used. A plain route has no steps."""
+"""The steps of the inferences on a route and its backend. The gateway chooses the steps when the
+route is first used. A plain route has no steps."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _Respond = Callable[[Response], Awaitable[InferResponse]]
 
 
 class RoutePlan:
-    """Runs inferences on ``binding``, but not on the route's other targets. ``declared`` is the
-    metadata from the configuration, keyed by the client's model name."""
+    """Runs inferences on the backend of ``binding``, but not on the route's other targets.
+    ``declared`` is the metadata from the configuration, keyed by the client's model name."""
 
     def __init__(
         self,
@@ -88,11 +88,12 @@ class RoutePlan:
         response = self.for_client(await self._backend.perform(adapted, context), request)
         if not context.unsupported_datatypes:
             return response
-        return await fit_response(response, request, None, self.binding, context)
+        route = self.binding.route
+        return await fit_response(response, request, None, route.cast, route.labels, context)
 
     def relayed_profile(self, request: InferRequest) -> Profile | None:
-        """Return the profile for which ``request`` is built if it can be relayed, or None if
-        ``infer`` must serve it. Raises GatewayError."""
+        """Return the profile of the server to which ``request`` can be relayed. Return None if
+        ``infer`` must serve the request. Raises GatewayError."""
         if type(request.parameters) is OpaqueParameters:
             request.parameters.is_passed_to(self._backend.protocol)
         relaying, sender = self.relaying, self.sender
@@ -128,8 +129,8 @@ class RoutePlan:
     async def _adapted(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncIterator[tuple[InferRequest, _Respond]]:
-        """Yield the request to send to the backend, and the function that converts a response of
-        the backend for the client."""
+        """Yield the request for the backend, and the function that converts each of the backend's
+        responses for the client."""
         if not uses_shared_memory(request):
             yield await self._adapt(request, context)
             return
@@ -153,15 +154,14 @@ class RoutePlan:
             adapted = await step(adapted, context)
 
         async def respond(response: Response) -> InferResponse:
-            return await fit_response(
-                self.for_client(response, request), request, model, self.binding, context
-            )
+            result, route = self.for_client(response, request), self.binding.route
+            return await fit_response(result, request, model, route.cast, route.labels, context)
 
         return adapted, respond
 
     def for_client(self, response: Response, request: InferRequest) -> InferResponse:
-        """Return ``response`` with the client's names and with the request's id. Servers generate
-        an id if the request has no id, or drop the id."""
+        """Return ``response`` with the client's names and the request's id. Some servers generate
+        an id for a request without an id, and others drop the id."""
         assert isinstance(response, InferResponse)
         version, outputs = response.version, response.outputs
         if self._renames_response:
@@ -176,8 +176,8 @@ class RoutePlan:
     # ---- the steps of a request, in this order
 
     async def _cast_back(self, request: InferRequest, context: RequestContext) -> InferRequest:
-        """Cast back the inputs that hold a substitute for a datatype that the client's protocol
-        does not support."""
+        """Cast back the inputs that the client sends as substitutes for datatypes that the client's
+        protocol does not support."""
         binding = self.binding
         casts = cast.casts_of(
             context.unsupported_datatypes - binding.unsupported_datatypes, binding.route.cast

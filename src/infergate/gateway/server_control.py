@@ -1,10 +1,10 @@
 """Operations that change the state of servers. The operator must enable each kind of operation.
 
-An operation on a model is sent to every endpoint of its route's backend; an operation on the server
-is sent to every backend that supports it. The client gets one response.
+An operation on a model is sent to every endpoint of the backend of the model's route. An operation
+on the server is sent to every backend that supports it. The client gets one response.
 
-- An operation succeeds if all endpoints succeed. Otherwise the client gets the first error, with
-  the number of endpoints that failed. Nothing is rolled back.
+- An operation succeeds if it succeeds on all endpoints. Otherwise the client gets the first error
+  with the number of failed endpoints, and nothing is rolled back.
 - Each operation is logged to ``infergate.audit``.
 """
 
@@ -54,11 +54,9 @@ NO_PERMISSIONS: Final = ControlPermissions()
 BindAny = Callable[[str, RequestContext], RouteBinding]
 """Returns the first route of a model for any version, and records the route in the context. Raises
 NOT_FOUND."""
-
-
 ModelsChanged = Callable[[str, bool], Awaitable[None]]
-"""Receives the name of a backend after a model was loaded or unloaded on it, and whether all its
-endpoints have finished. An operation that failed or was abandoned may continue on a server."""
+"""Receives the name of a backend on which a model was loaded or unloaded, and whether all endpoints
+have finished the operation. An operation that failed or was abandoned may continue on a server."""
 
 
 class ServerControl:
@@ -77,9 +75,8 @@ class ServerControl:
         self._bind_any: Final = bind_any
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Execute ``operation``. Raises NO_BACKEND for loading and unloading while they are
-        disabled (like a Triton server that polls its repository), UNSUPPORTED, and the backend's
-        errors."""
+        """Execute ``operation``. Raises NO_BACKEND if loading and unloading are disabled (like a
+        Triton server that polls its repository), UNSUPPORTED, and errors of the backend."""
         match operation:
             case ModelLoadRequest() | ModelUnloadRequest():
                 if not self._permissions.repository:
@@ -104,7 +101,7 @@ class ServerControl:
         try:
             response = (await binding.backend.perform_on_all(backend_operation, context))[0]
             is_finished = True
-        finally:  # an operation that failed may have changed some of the endpoints
+        finally:  # a failed operation may have changed some endpoints
             if self._models_changed and not isinstance(operation, TraceSettingsRequest):
                 await self._models_changed(binding.backend.name, is_finished)
         return response
@@ -119,12 +116,13 @@ class ServerControl:
                     Kind.UNSUPPORTED, f"backend '{binding.backend.name}' has no trace settings"
                 )
             return await self._perform_on_model(operation, context)
-        supports = _SUPPORTED_BY[type(operation)]
-        kinds = await asyncio.gather(
+        profiles = await asyncio.gather(
             *(backend.server_profile(context) for backend in self._backends)
         )
         supporting = [
-            backend for backend, kind in zip(self._backends, kinds, strict=True) if supports(kind)
+            backend
+            for backend, profile in zip(self._backends, profiles, strict=True)
+            if _supports(profile, operation)
         ]
         if not supporting:
             raise GatewayError(
@@ -138,10 +136,10 @@ class ServerControl:
         return _first_response(responses)
 
 
-_SUPPORTED_BY: Final[dict[type, Callable[[Profile], bool]]] = {
-    TraceSettingsRequest: lambda kind: kind.has_trace_settings,
-    LogSettingsRequest: lambda kind: kind.has_log_settings,
-}
+def _supports(profile: Profile, operation: SettingsOperation) -> bool:
+    if isinstance(operation, TraceSettingsRequest):
+        return profile.has_trace_settings
+    return profile.has_log_settings
 
 
 def _first_response(responses: Sequence[Sequence[Response] | BaseException]) -> Response:

@@ -1,8 +1,7 @@
-"""The gateway's own gRPC services, grpc.health.v1 and server reflection. Triton has no such
-services.
+"""The gateway's own gRPC services: ``grpc.health.v1`` and server reflection.
 
-The message classes are passed in as a schema, because they belong to the codecs.
-"""
+A schema provides the message classes, because the gateway does not import the codecs that contain
+them."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ REFLECTION_SERVICES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GatewayServices:
-    """Handlers, keyed by ``/package.Service/Method``."""
+    """The handlers of methods, keyed by ``/package.Service/Method``."""
 
     unary: Mapping[str, UnaryHandler]
     streams: Mapping[str, StreamHandler]
@@ -36,8 +35,8 @@ class GatewayServices:
 def gateway_services(
     schema: ReflectionSchema, services: Sequence[str], readiness: Readiness
 ) -> GatewayServices:
-    """Build the health and reflection services of a listener that serves ``services`` (full
-    names)."""
+    """Return the health and reflection services of a listener. ``services`` are the full names of
+    the services that frontends serve on the listener."""
     all_services = (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)
     health = HealthService(schema.message_class, all_services, readiness)
     streams: dict[str, StreamHandler] = {f"/{HEALTH_SERVICE}/Watch": health.watch}

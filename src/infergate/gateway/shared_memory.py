@@ -1,11 +1,11 @@
-"""Registered shared memory regions, and inferences whose tensors lie in them.
+"""Registered shared memory regions, and inferences with tensors in these regions.
 
-For most backends, the gateway copies inputs from their regions before the request, and outputs to
-their regions after the response. A backend that reads regions itself receives every registration,
-and requests to it name the regions.
+For most backends, the gateway copies the inputs from the regions before it sends the request, and
+the outputs to the regions after it receives the response. A backend that reads regions itself
+receives every registration, and requests to this backend refer to the regions by name.
 
-- Copies are limited like messages: ``limits.body`` limits the copies of one request, and
-  ``limits.in_flight_bytes`` limits all copies together.
+- The same limits apply to copies as to messages: ``limits.body`` limits the copies of one request,
+  and ``limits.in_flight_bytes`` limits all copies together.
 - Outputs must fit into their regions and must not overlap. All outputs are checked before the first
   output is written.
 - Every registration and unregistration is logged to ``infergate.audit``.
@@ -62,19 +62,18 @@ MemoryOperation = (
     SharedMemoryStatusRequest | SharedMemoryRegisterRequest | SharedMemoryUnregisterRequest
 )
 _REGISTER_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds within which a backend of a new configuration must accept each region."""
+"""Seconds within which a backend of a new configuration must accept all regions."""
 _UNREACHABLE_KINDS: Final = frozenset({Kind.CONNECT, Kind.TIMEOUT})
 _MAX_INLINE_BYTES: Final = MIB
-"""Maximum number of bytes that are copied on the event loop, in about 0.1 ms. A thread copies
+"""Maximum number of bytes that the event loop copies, which takes about 0.1 ms. A thread copies
 larger amounts."""
 _MAX_INLINE_ELEMENTS: Final = 1024
-"""Maximum number of elements of BYTES tensors that are copied on the event loop, in about 0.3 ms.
-Each element is checked, so a short element costs as much as a long element."""
+"""Maximum number of BYTES elements that the event loop copies, which takes about 0.3 ms. Each
+element is checked, so a short element costs as much as a long element."""
 
 
 def uses_shared_memory(request: InferRequest) -> bool:
-    """Return whether an input of ``request`` lies in shared memory, or an output is to be written
-    to shared memory."""
+    """Return whether an input or a requested output of ``request`` is in shared memory."""
     for tensor in request.inputs:
         if tensor.shared_memory is not None:
             return True
@@ -86,16 +85,16 @@ def uses_shared_memory(request: InferRequest) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StagedRequest:
-    """An inference that uses shared memory: the ``request`` for the backend, and the regions of
-    its outputs."""
+    """An inference with tensors in shared memory: the ``request`` for the backend, and the regions
+    of the outputs."""
 
     request: InferRequest
     _output_refs: Mapping[str, RegionRef] = field(default_factory=dict)
     _regions: Mapping[str, RegisteredRegion] = field(default_factory=dict)
 
     async def write_outputs(self, response: InferResponse) -> InferResponse:
-        """Write the outputs to their regions and return ``response`` with references to the
-        regions. Raises BAD_REQUEST, which names an output that does not fit."""
+        """Write the outputs to their regions, and return ``response`` with references to the
+        regions. Raises BAD_REQUEST with the name of an output that does not fit."""
         moved: list[tuple[Tensor, RegionRef]] = []
         for tensor in response.outputs:
             ref = self._output_refs.get(tensor.name)
@@ -121,9 +120,9 @@ class StagedRequest:
 
 
 class SharedMemory:
-    """The registered regions. ``enabled`` allows clients to register regions. ``backends`` are the
-    backends that read regions themselves. The regions of ``predecessor``, the instance of the
-    previous configuration, are kept."""
+    """The registered regions. With ``enabled``, clients may register regions. ``backends`` are the
+    backends that read regions themselves. This object keeps the regions of ``predecessor``, the
+    instance of the previous configuration."""
 
     def __init__(
         self,
@@ -147,15 +146,15 @@ class SharedMemory:
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """The V2 extensions that are served."""
+        """The V2 extensions for shared memory that the gateway supports."""
         if not self._is_enabled:
             return ()
         system = ("system_shared_memory",)
         return (*system, "cuda_shared_memory") if self._backends else system
 
     async def register_with_new_backends(self, known_backends: Collection[Backend]) -> None:
-        """Register all regions with the backends that are not in ``known_backends``. If a backend
-        refuses, log the refusal."""
+        """Register all regions with the backends that are not in ``known_backends``. Errors are
+        logged."""
         async with self._change_lock:
             descriptions = [item.description for item in self._regions.values()]
             new_backends = [item for item in self._backends if item not in known_backends]
@@ -254,8 +253,8 @@ class SharedMemory:
     ) -> None:
         for name in self._matching_names(request.name, request.cuda):
             del self._regions[name]
-        # A backend may have regions that this process does not know, because they were registered
-        # before the process started.
+        # A backend may have regions that were registered before this process started, so this
+        # process does not know them.
         kinds = (False, True) if request.cuda is None else (request.cuda,)
         requests = (
             backend.perform(replace(request, cuda=cuda), context)
@@ -273,7 +272,7 @@ class SharedMemory:
     async def stage(
         self, request: InferRequest, backend: Backend, *, by_name: bool = True
     ) -> AsyncIterator[StagedRequest]:
-        """Yield ``request``, which has tensors in shared memory, in the form for ``backend``.
+        """Yield the request for ``backend``. ``request`` has tensors in shared memory.
 
         With ``by_name``, a backend that reads regions itself receives the names of the regions.
         Raises GatewayError.
@@ -300,13 +299,14 @@ class SharedMemory:
                 for tensor in request.inputs
                 if tensor.shared_memory is not None and tensor.datatype is Datatype.BYTES
             )
-            at_once = size <= _MAX_INLINE_BYTES and elements <= _MAX_INLINE_ELEMENTS
-            inputs = await _run_copy(_read_inputs, request.inputs, regions, inline=at_once)
+            inline = size <= _MAX_INLINE_BYTES and elements <= _MAX_INLINE_ELEMENTS
+            inputs = await _run_copy(_read_inputs, request.inputs, regions, inline=inline)
             outputs = tuple(replace(output, shared_memory=None) for output in request.outputs)
             yield StagedRequest(replace(request, inputs=inputs, outputs=outputs), refs, regions)
 
     def _regions_of(self, request: InferRequest) -> dict[str, RegisteredRegion]:
-        """Return the regions of ``request`` by name. Raises UnknownRegionError and BAD_REQUEST."""
+        """Return the regions of ``request``, keyed by name. Raises UnknownRegionError and
+        BAD_REQUEST."""
         regions: dict[str, RegisteredRegion] = {}
         tensors: list[Tensor | RequestedOutput] = [*request.inputs, *request.outputs]
         for tensor in tensors:
@@ -328,7 +328,7 @@ class SharedMemory:
 
     @contextmanager
     def _reserve(self, size: int) -> Iterator[None]:
-        """Count ``size`` bytes of copies while the block runs. Raises TOO_LARGE and OVERLOADED."""
+        """Reserve ``size`` bytes for copies within the block. Raises TOO_LARGE and OVERLOADED."""
         if size > self._limits.body:
             raise GatewayError(
                 Kind.TOO_LARGE,
@@ -352,9 +352,9 @@ class SharedMemory:
 async def _replace_registration(
     backend: Backend, request: SharedMemoryRegisterRequest, context: RequestContext
 ) -> None:
-    """Register a region, and replace any region of that name on the server. The replaced region may
-    have another size than the region that the gateway has registered, and the gateway checks
-    requests against its own region."""
+    """Register a region, and replace an existing region of the same name on the server. The gateway
+    checks requests against its own region, and the server's existing region may have a different
+    size."""
     try:
         await backend.perform(request, context)
     except GatewayError as error:
@@ -367,7 +367,7 @@ async def _replace_registration(
 
 async def _register_all(backend: Backend, descriptions: Iterable[SharedMemoryRegion]) -> None:
     """Register all regions with ``backend``. Stop at the first timeout or connection error, because
-    reloads, and clients that register regions, wait until this call ends."""
+    reloads and clients that register regions wait for this call."""
     started = time.monotonic()
     for region in descriptions:
         request = SharedMemoryRegisterRequest(
@@ -388,8 +388,8 @@ async def _register_all(backend: Backend, descriptions: Iterable[SharedMemoryReg
 
 
 def _check_bounds(request: InferRequest, regions: Mapping[str, RegisteredRegion]) -> None:
-    """Raise BAD_REQUEST, which names a tensor, if the tensor's range is not within its region or
-    does not have the size of its shape. A server that reads such a range might crash."""
+    """Raise BAD_REQUEST if a tensor's range is not within its region or does not have the size of
+    the tensor's shape. A server that reads such a range might crash."""
     for tensor in request.inputs:
         if tensor.shared_memory is not None:
             regions[tensor.shared_memory.region].check_bounds(tensor.shared_memory)
@@ -417,19 +417,16 @@ def _check_no_overlap(
 def _read_inputs(
     inputs: tuple[Tensor, ...], regions: Mapping[str, RegisteredRegion]
 ) -> tuple[Tensor, ...]:
-    return tuple(
-        tensor
-        if tensor.shared_memory is None
-        else _read_tensor(tensor, regions[tensor.shared_memory.region])
-        for tensor in inputs
-    )
-
-
-def _read_tensor(tensor: Tensor, region: RegisteredRegion) -> Tensor:
-    assert tensor.shared_memory is not None
-    data = region.read(tensor.shared_memory)
-    check_data(tensor.name, tensor.datatype, tensor.shape, data)
-    return replace(tensor, data=data, shared_memory=None)
+    result = []
+    for tensor in inputs:
+        ref = tensor.shared_memory
+        if ref is None:
+            result.append(tensor)
+        else:
+            data = regions[ref.region].read(ref)
+            check_data(tensor.name, tensor.datatype, tensor.shape, data)
+            result.append(replace(tensor, data=data, shared_memory=None))
+    return tuple(result)
 
 
 def _write_outputs(
@@ -440,8 +437,7 @@ def _write_outputs(
 
 
 async def _run_copy(function: Callable[[*Ts], T], *arguments: *Ts, inline: bool) -> T:
-    """Run ``function(*arguments)``, which copies data: directly if ``inline`` is set, and otherwise
-    in a thread."""
+    """Run ``function(*arguments)``, which copies data. A thread runs it if ``inline`` is False."""
     if inline:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)

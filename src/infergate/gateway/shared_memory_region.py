@@ -1,13 +1,13 @@
 """Shared memory regions: memory that clients on the same host share with the gateway. The gateway
 copies data from and to regions.
 
-A region is a POSIX shared memory object, held open by its file descriptor and never mapped: if a
-client has truncated the object, ``pread`` and ``pwrite`` report an error, but access to a mapping
-would end the process with SIGBUS (docs/decisions/0010-shared-memory-by-copy.md).
+A region is a POSIX shared memory object, which the gateway opens but never maps. If a client has
+truncated the object, ``pread`` and ``pwrite`` report an error, whereas an access to a mapping would
+end the process with SIGBUS (docs/decisions/0010-shared-memory-by-copy.md).
 
-- Data is first copied and then checked, so a client cannot change it after the check.
-- A region is compared with the size of its file when it is registered and again at each use.
-- A region stays open while a request uses it, even if a client unregisters it.
+- Data is first copied and then checked, so that a client cannot change the data after the check.
+- The size of the file is checked when a region is registered, and again at each use of the region.
+- A region stays open while a request uses it, even if a client unregisters the region.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from infergate.core.tensor import Buffer
 _DIRECTORY: Final = "/dev/shm"  # noqa: S108 - where shm_open keeps its objects on Linux
 _KEY: Final = re.compile(r"/?([^/\0]{1,255})")
 _RESERVED_PREFIXES: Final = ("sem.", "triton_python_backend_shm_region_")
-"""Prefixes of names that clients may not use: the names of semaphores, and of the memory that
-Triton shares with its Python models."""
+"""Prefixes of names that clients must not use, because semaphores and the memory between Triton and
+its Python models have such names."""
 MAX_NAME_CHARS: Final = 256
 _MAX_UINT64: Final = 2**64 - 1
 _MAX_DEVICE: Final = 2**31 - 1
 _MAX_SHOWN_CHARS: Final = 200
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_CHUNK_BYTES: Final = 1 << 30
-"""Bytes per system call, which moves at most 2 GiB."""
+"""Maximum number of bytes per system call. A call copies at most 2 GiB."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,8 @@ class RegisteredRegion:
             self._fd = -1
 
     def check(self, ref: RegionRef) -> None:
-        """Raise UNSUPPORTED for memory on a GPU, and otherwise the errors of ``check_bounds``."""
+        """Check ``ref`` like ``check_bounds``. Raises UNSUPPORTED for memory on a GPU, and
+        BAD_REQUEST."""
         if self._fd < 0:
             raise GatewayError(
                 Kind.UNSUPPORTED,
@@ -60,7 +61,7 @@ class RegisteredRegion:
         self.check_bounds(ref)
 
     def check_bounds(self, ref: RegionRef) -> None:
-        """Raise BAD_REQUEST if ``ref`` is not within the region, or if the file has become too
+        """Raise BAD_REQUEST if ``ref`` is not within the region, or if the file is now too
         short."""
         if ref.offset + ref.size > self.description.size:
             raise bad_request(
@@ -72,8 +73,8 @@ class RegisteredRegion:
             raise _truncated(ref)
 
     def span(self, ref: RegionRef) -> tuple[tuple[int, int], int, int]:
-        """Return the identity of the file and the range of ``ref`` in the file. Two regions with
-        different names may overlap in memory."""
+        """Return the identity of the file, and the start and the end of ``ref`` in the file. Two
+        regions with different names may overlap in memory."""
         status = os.fstat(self._fd)
         begin = self.description.offset + ref.offset
         return (status.st_dev, status.st_ino), begin, begin + ref.size
@@ -108,8 +109,7 @@ class RegisteredRegion:
 
 
 def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
-    """Open the region that ``request`` describes. Raises BAD_REQUEST with the error text of Triton
-    or the legacy server."""
+    """Open the region of ``request``. Raises BAD_REQUEST with the error text of Triton."""
     description = SharedMemoryRegion(
         request.name, request.key, request.offset, request.size, request.device
     )
@@ -135,8 +135,8 @@ def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
 
 
 def check_registration(request: SharedMemoryRegisterRequest) -> None:
-    """Raise BAD_REQUEST for an invalid region name, and for numbers that some protocol cannot
-    carry."""
+    """Raise BAD_REQUEST if the region's name is invalid, or if a number is out of range for some
+    protocol."""
     name = request.name
     for field, number, maximum in (
         ("offset", request.offset, _MAX_UINT64),

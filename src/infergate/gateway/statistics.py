@@ -1,13 +1,13 @@
-"""Statistics of models: reported by their servers, or counted by the gateway itself.
+"""Statistics of models, from their servers or from the gateway's own counters.
 
-- Clients choose names, so at most ``MAX_MODELS`` models are counted, and the least recently used
-  model is dropped first. A model that is neither routed by name nor declared is counted from its
-  first success.
+- Clients choose names, so the gateway counts at most ``MAX_MODELS`` models, and drops the least
+  recently used model first. If a model has no exact route and no metadata in the configuration, the
+  gateway counts its requests from the first success.
 - The gateway counts a batch as one request, and counts all versions of a model together. Times run
-  from the arrival of the request's headers until the response, or the last response of a stream, is
-  built. ``compute_infer`` is the time that the backend took. Queue, input and output times of the
-  backend are unknown. They are reported with the same count and a time of 0, because perf_analyzer
-  requires them.
+  from the arrival of the request's headers until the only or the last response is built.
+  ``compute_infer`` is the time that the backend took. The backend's queue, input and output times
+  are unknown. They are reported with the same count and a time of 0, because perf_analyzer requires
+  them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _BATCHES: Final = "batch_stats"
 
 @dataclass(slots=True)
 class _ModelCounters:
-    """The counters of one model. Times are in seconds; ``last_success_at`` is in seconds since the
-    epoch."""
+    """The counters of one model. All times are in seconds. ``last_success_at`` is the time since
+    the epoch."""
 
     last_success_at: float = 0.0
     successes: int = 0
@@ -47,15 +47,15 @@ class _ModelCounters:
 
 
 class GatewayStatistics:
-    """The statistics that the gateway counts itself. The models in ``configured_models`` are
-    counted from the start."""
+    """The gateway's own counters. The requests of ``configured_models`` are counted even before the
+    first success."""
 
     def __init__(self, configured_models: Iterable[str]) -> None:
         self._configured_models = frozenset(configured_models)
         self._counters: Final[OrderedDict[str, _ModelCounters]] = OrderedDict()
 
     def set_configured_models(self, configured_models: Iterable[str]) -> None:
-        """Count these models even before their first success. Existing counters are kept."""
+        """Replace the configured models. Existing counters are kept."""
         self._configured_models = frozenset(configured_models)
 
     def record(self, record: RequestRecord, seconds: float, now: float) -> None:
@@ -81,7 +81,7 @@ class GatewayStatistics:
             counters.failure_seconds += seconds
 
     def statistics_of(self, model: str, version: str) -> ModelStatistics:
-        """Return the statistics of ``model`` as the statistics of ``version``, which must not be
+        """Return the statistics of ``model``, reported for ``version``, which must not be
         empty."""
         counters = self._counters.get(model, _ModelCounters())
         stats = {
@@ -108,7 +108,7 @@ def _duration_statistic(count: int, seconds: float) -> Parameters:
 
 
 def merge_statistics(responses: Sequence[ModelStatistics]) -> ModelStatistics:
-    """Merge the statistics of several servers of the same models by adding counts and times."""
+    """Merge the statistics from several servers of the same models by adding counts and times."""
     merged: dict[tuple[Any, Any], Parameters] = {}
     for response in responses:
         for model in response.models:

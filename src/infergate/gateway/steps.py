@@ -1,14 +1,16 @@
-"""The steps of a request that appear in a trace. They are wrapped once, when the gateway is
-built."""
+"""Traces the steps of a request: parsing, routing, rendering and uses of a helper process."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Final, ParamSpec, TypeVar
+from contextlib import aclosing
+from typing import Any, Final, ParamSpec, TypeVar
 
+from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
+from infergate.core.tracing import Tracer
 from infergate.gateway.route_binding import RouteBinding
 
 P = ParamSpec("P")
@@ -20,29 +22,89 @@ StreamInference = Callable[
 PARSE: Final = "parse"
 ROUTE: Final = "route"
 RENDER: Final = "render"
+_HELPER: Final = "helper"
 
 
 class Steps:
-    """Returns every step unchanged, so that untraced requests have no overhead. A subclass records
-    the steps."""
+    """Adds spans of ``tracer`` to steps. This happens once, when the gateway is built. Without
+    ``tracer``, each method returns its argument, so that untraced requests have no overhead."""
+
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        self._tracer: Final = tracer
 
     def sync(self, name: str, step: Callable[P, T]) -> Callable[P, T]:
-        """Return ``step``, observed under ``name``."""
-        del name
-        return step
+        """Return ``step``, which then runs within a span called ``name``."""
+        tracer = self._tracer
+        if tracer is None:
+            return step
+
+        def traced(*arguments: P.args, **named: P.kwargs) -> T:
+            with tracer.start_step(name):
+                return step(*arguments, **named)
+
+        return traced
 
     def awaited(self, name: str, step: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """Return ``step``, whose result is awaited, observed under ``name``."""
-        del name
-        return step
+        """Return ``step``, which is then awaited within a span called ``name``."""
+        tracer = self._tracer
+        if tracer is None:
+            return step
+
+        async def traced(*arguments: P.args, **named: P.kwargs) -> T:
+            with tracer.start_step(name):
+                return await step(*arguments, **named)
+
+        return traced
 
     def stream(self, stream: StreamInference) -> StreamInference:
-        """Return ``stream`` with each of its responses observed."""
-        return stream
+        """Return ``stream``, which then records an event for each response."""
+        tracer = self._tracer
+        if tracer is None:
+            return stream
+
+        async def traced(
+            request: InferRequest, binding: RouteBinding, context: RequestContext
+        ) -> AsyncGenerator[InferResponse, None]:
+            async with aclosing(stream(request, binding, context)) as responses:
+                async for response in responses:
+                    tracer.record_response(context)
+                    yield response
+
+        return traced
 
     def offload(self, offload: Offload) -> Offload:
-        """Return ``offload`` with each use of a helper observed."""
-        return offload
+        """Return ``offload``, which then records a span for each use of a helper process."""
+        return offload if self._tracer is None else TracedOffload(offload, self._tracer)
 
 
 UNTRACED: Final = Steps()
+
+
+class TracedOffload:
+    """Records a span for each use of a helper process of ``offload``. The span includes the wait
+    for a free helper."""
+
+    def __init__(self, offload: Offload, tracer: Tracer) -> None:
+        self._offload: Final = offload
+        self._tracer: Final = tracer
+
+    async def run(  # noqa: PLR0913 - as declared by Offload
+        self,
+        deadline: float | None,
+        function: Callable[..., T],
+        *arguments: Any,
+        client: tuple[str, str],
+        cost: int,
+        memory: MemoryAccount = UNLIMITED,
+        size: int = 0,
+    ) -> T:
+        with self._tracer.start_step(_HELPER):
+            return await self._offload.run(
+                deadline,
+                function,
+                *arguments,
+                client=client,
+                cost=cost,
+                memory=memory,
+                size=size,
+            )

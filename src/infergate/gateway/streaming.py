@@ -1,12 +1,12 @@
 """Streams of inferences: any number of requests, each with any number of responses.
 
 - Requests of one sequence run in the order of their arrival.
-- A request's only response, or its error, is sent after the responses of earlier requests, as in
-  Triton, so that a client can match responses to requests by order. A response does not wait if
+- As in Triton, a request's only response or its error is sent after the responses to earlier
+  requests, so that a client can match responses to requests by order. A response does not wait if
   more responses to the same request follow.
 - Each request is measured and recorded like a unary request.
 - A stream has one set of trailers, although its requests may use several servers. The trailers are
-  the backend's headers from the request that finished last.
+  the backend's headers for the request that finished last.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ MAX_CONCURRENT_REQUESTS: Final = 16
 
 ParsedStreamRequest = tuple[InferRequest, ParsedRequest, RouteBinding]
 RequestObserver = Callable[[RequestContext], None]
-"""An observer that is called with the context of a request."""
+"""A function that is called with the context of a request."""
 RpcStreaming = SupportsStreaming[RpcRequest, RpcResponse]
 
 
 class UnaryStreamCodec:
-    """A codec whose streams carry the messages of unary inferences."""
+    """Adapts ``codec`` to a stream whose messages are those of unary inferences."""
 
     def __init__(self, codec: Codec[RpcRequest, RpcResponse], stream: str) -> None:
         self._codec: Final = codec
@@ -61,15 +61,15 @@ class UnaryStreamCodec:
 
 @dataclass(slots=True, eq=False)
 class _StreamRequest:
-    """One request of a stream. ``parsed`` is its inference or its error. ``previous`` is the
-    request before it in the same sequence."""
+    """One request of a stream. ``parsed`` is the parsed inference or an error. ``previous`` is the
+    previous request of the same sequence."""
 
     wire: RpcRequest
     context: RequestContext
     parsed: ParsedStreamRequest | GatewayError
     previous: _StreamRequest | None = None
     may_respond: asyncio.Event = field(default_factory=asyncio.Event)
-    """An event that is set when the request's only response, or its error, may be sent."""
+    """An event that is set when the request's only response or its error may be sent."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -94,7 +94,7 @@ class InferenceStream:
         self._latest_of_sequence: Final[dict[SequenceKey, _StreamRequest]] = {}
         """The latest request of each sequence."""
         self._waiting: Final[dict[_StreamRequest, None]] = {}
-        """Requests that may still send their only response, in the order of their arrival."""
+        """Requests whose only response may still be sent, in the order of their arrival."""
 
     @property
     def max_concurrent(self) -> int:
@@ -108,8 +108,8 @@ class InferenceStream:
     async def handle(
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Start the request in ``message`` and return its responses. If the transport rejects the
-        request, ``error`` is the reason."""
+        """Start the request in ``message``, and return an iterator of its responses. ``error`` is
+        the reason if the transport rejects the request."""
         context = self._context.child()
         context.stream_deadline = context.deadline
         context.memory = memory
@@ -178,7 +178,7 @@ class InferenceStream:
                     yield message
         except GatewayError as raised:
             # The frames of the traceback refer to the message and the error. This reference cycle
-            # would keep both alive until the garbage collector runs.
+            # would keep the message in memory until the garbage collector runs.
             error = raised.with_traceback(None)
         except Exception:  # noqa: BLE001 - logged; fails one request only
             error = internal_error(f"serving a stream of {context.record.protocol}")
@@ -193,7 +193,7 @@ class InferenceStream:
             yield self._codec.build_stream_error(error, request.wire)
 
     async def _responses(self, request: _StreamRequest) -> AsyncGenerator[RpcResponse, None]:
-        """Yield the responses to ``request``. Raises an error that replaces the next response."""
+        """Yield the responses to ``request``. Raises the error that prevents the next response."""
         if isinstance(request.parsed, GatewayError):
             raise request.parsed
         operation, parsed, binding = request.parsed
@@ -230,8 +230,8 @@ class InferenceStream:
 
 
 def _ends_stream(error: GatewayError, context: RequestContext) -> bool:
-    """Return whether every later request of the stream would fail with ``error`` as well, because
-    the stream's deadline has passed or its credentials are no longer valid."""
+    """Return whether all later requests of the stream would also fail with ``error``, because the
+    stream's deadline has passed or the client's credentials are no longer valid."""
     if isinstance(error, UnauthenticatedError):
         return True
     if error.kind is not Kind.TIMEOUT or context.stream_deadline is None:

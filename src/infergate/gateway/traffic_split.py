@@ -1,16 +1,17 @@
 """Traffic splits, fallbacks and mirrors, which send a route's inferences to targets other than the
 route's own backend.
 
-- The target is chosen by a hash of the request's sequence, or else of the configured header, or
-  else of the request id. All requests of a sequence therefore have the same target.
+- A request's key determines the target. The key is the request's sequence, the value of the
+  configured header or the request id, whichever exists first. All requests of a sequence have the
+  same target.
 - Only a request that could not be sent to the route's backend uses the fallback. A request of a
   sequence never uses the fallback, because the sequence's state is on the original backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -25,17 +26,18 @@ from infergate.gateway.mirror import MirrorSender, copy_context, tensor_bytes
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.shared_memory import uses_shared_memory
+from infergate.routing.affinity import hash_key
 from infergate.routing.split import pick_target
 from infergate.routing.table import Rewrite
 
-if TYPE_CHECKING:  # summaries cost each process time and memory
+if TYPE_CHECKING:  # importing summaries costs each process time and memory
     from infergate.gateway.compared_mirror import ComparedMirror, KeptInference
     from infergate.gateway.comparer import RouteComparer
 
 
 class TrafficSplit:
-    """The other targets of ``own``, a route with its backend. ``comparer`` compares the responses
-    of the mirror; it is None if they are not compared."""
+    """Runs inferences on the targets of ``own``, a route with its backend. ``comparer`` compares
+    the mirror's responses; it is None if they are not compared."""
 
     def __init__(
         self,
@@ -68,8 +70,7 @@ class TrafficSplit:
         )
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
-        kept = self._keep(request, context, is_stream=False)
-        try:
+        with self._mirrored(request, context, is_stream=False) as kept:
             target = self._choose_target(request, context, kept)
             try:
                 response = await target.infer(request, context)
@@ -80,31 +81,17 @@ class TrafficSplit:
                 response = await fallback.infer(request, context)
             if kept is not None:
                 kept.responses.append(response)
-        except BaseException as error:
-            if kept is not None:
-                kept.fail(error)
-            raise
-        else:
             return response
-        finally:
-            self._send_mirror(request, context, kept)
 
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        kept = self._keep(request, context, is_stream=True)
-        try:
+        with self._mirrored(request, context, is_stream=True) as kept:
             async with aclosing(self._stream(request, context, kept)) as responses:
                 async for response in responses:
                     if kept is not None:
                         kept.keep(response)
                     yield response
-        except BaseException as error:
-            if kept is not None:
-                kept.fail(error)
-            raise
-        finally:
-            self._send_mirror(request, context, kept, is_stream=True)
 
     async def _stream(
         self, request: InferRequest, context: RequestContext, kept: KeptInference | None
@@ -150,8 +137,8 @@ class TrafficSplit:
         context: RequestContext,
         kept: KeptInference | None,
     ) -> RoutePlan | None:
-        """Return the fallback for ``request`` after ``error`` and record it in ``context``. Return
-        None if no fallback applies."""
+        """Return the fallback for ``request`` after ``error``, and record it in ``context``. Return
+        None if the request must not use a fallback."""
         fallback = self._fallback
         if fallback is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:
             return None
@@ -161,18 +148,27 @@ class TrafficSplit:
             kept.target = fallback
         return fallback
 
-    def _keep(
+    @contextmanager
+    def _mirrored(
         self, request: InferRequest, context: RequestContext, *, is_stream: bool
-    ) -> KeptInference | None:
-        """Return the inference whose responses are to be kept, or None if its copy will not be
-        compared."""
-        if self._compared is None or not self._is_mirrored(request, context):
-            return None
-        return self._compared.keep(request, context, is_stream=is_stream)
+    ) -> Iterator[KeptInference | None]:
+        """Serve ``request`` within the block, then mirror it. Yield an object that keeps the served
+        responses, or None if they will not be compared with the mirror's responses."""
+        compared, kept = self._compared, None
+        if compared is not None and self._is_mirrored(request, context):
+            kept = compared.keep(request, context, is_stream=is_stream)
+        try:
+            yield kept
+        except BaseException as error:
+            if kept is not None:
+                kept.fail(error)
+            raise
+        finally:
+            self._send_mirror(request, context, kept, is_stream=is_stream)
 
     def _is_mirrored(self, request: InferRequest, context: RequestContext) -> bool:
-        """Return whether ``request`` is selected for the mirror. Requests with shared memory are
-        not mirrored, because the client may reuse the memory before the copy is sent."""
+        """Return whether to mirror ``request``. Requests with shared memory are not mirrored,
+        because the client may reuse the memory before the copy is sent."""
         if self._mirror is None or uses_shared_memory(request):
             return False
         key = f"{self._label}\0mirror\0{self._split_key(request, context)}"
@@ -184,9 +180,9 @@ class TrafficSplit:
         context: RequestContext,
         kept: KeptInference | None,
         *,
-        is_stream: bool = False,
+        is_stream: bool,
     ) -> None:
-        """Send a copy of ``request`` if it is selected for the mirror."""
+        """Send a copy of ``request`` if it is to be mirrored."""
         mirror = self._mirror
         if kept is not None:
             if self._is_served_by_mirror(kept.target):
@@ -205,15 +201,17 @@ class TrafficSplit:
             self._mirror_sender.send(request, size, partial(send, mirror, request, child), memory)
 
     def _is_served_by_mirror(self, target: RoutePlan | None) -> bool:
-        """Return whether ``target``, of the split or the fallback, is the mirror. A route whose own
-        backend is its mirror measures the noise of this backend."""
+        """Return whether ``target``, from the split or the fallback, has the backend and the names
+        of the mirror. The result is false for the route's own backend: if it is also the mirror,
+        the comparison measures its noise."""
         mirror = self._mirror
         if mirror is None or target is None or target is self._own:
             return False
-        return _is_same(target, mirror)
+        one, other = target.binding.route, mirror.binding.route
+        return (one.backend, one.rewrite) == (other.backend, other.rewrite)
 
     def _send_compared(self, kept: KeptInference) -> None:
-        """Send a copy of an inference, to compare its responses with the kept responses."""
+        """Send a copy of an inference, and compare its responses with the kept responses."""
         compared = self._compared
         assert compared is not None
         exchange = kept.exchange()
@@ -232,18 +230,12 @@ class TrafficSplit:
 
 
 def split_key(request: InferRequest, context: RequestContext, header: str) -> str:
-    """Return the text that selects the target of ``request``: its sequence, or the value of
-    ``header``, or else its id."""
+    """Return the key that determines the target of ``request``: the sequence, the value of
+    ``header`` or the request id, whichever exists first."""
     sequence = sequence_key(request)
     if sequence is not None:
-        return f"{sequence.model}\0{sequence.id}"
+        return hash_key(sequence)
     return context.headers.get(header) or context.request_id
-
-
-def _is_same(first: RoutePlan, second: RoutePlan) -> bool:
-    """Return whether both targets are the same models of the same backend."""
-    one, other = first.binding.route, second.binding.route
-    return (one.backend, one.rewrite) == (other.backend, other.rewrite)
 
 
 def _compared_mirror(

@@ -1,8 +1,8 @@
-"""A route whose requests and responses are transformed.
+"""Transforms the requests and responses of a route.
 
-Short work runs on the event loop. Long numpy work runs in a thread. Decoding of images, and Python
-code for each element, run in a helper process if there are helpers, or else in a thread. Memory is
-charged before any of them begins."""
+Short work runs on the event loop, and long numpy work in a thread. A helper process decodes images
+and runs Python code that handles single elements. Without helpers, a thread does this. The memory
+for the work is charged before the work begins."""
 
 from __future__ import annotations
 
@@ -25,13 +25,9 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
-from infergate.gateway import cast
-from infergate.gateway.classification import add_classes, request_values, requests_classes
-from infergate.gateway.datatypes import (
-    MAX_INLINE_CAST_BYTES,
-    MAX_INLINE_CLASSIFY_BYTES,
-    in_thread_if_large,
-)
+from infergate.gateway.cast import CastRules
+from infergate.gateway.classification import request_values, requests_classes
+from infergate.gateway.datatypes import fit_response
 from infergate.gateway.route_layers import RouteInferences
 from infergate.gateway.shared_memory import uses_shared_memory
 from infergate.transforms.route_transforms import RouteTransforms, StepGroup, StepSizes
@@ -45,14 +41,14 @@ _FORWARDED: Final = "this kind of request cannot be used on a route with transfo
 
 @dataclass(frozen=True, slots=True)
 class TransformLayer:
-    """The layer that applies ``transforms``. ``offload`` runs long work in helper processes, and is
-    None without helpers. ``labels`` and ``casts`` are the route's settings."""
+    """The layer that applies ``transforms``. ``offload`` runs long work in helper processes; it is
+    None if there are no helpers. ``labels`` and ``casts`` are settings of the route."""
 
     transforms: RouteTransforms
     limits: Limits
     offload: Offload | None
     labels: Mapping[str, Sequence[str]]
-    casts: cast.CastRules
+    casts: CastRules
 
     def __call__(self, inner: RouteInferences) -> TransformedRoute:
         return TransformedRoute(self, inner)
@@ -63,7 +59,7 @@ class TransformLayer:
 
 
 class TransformedRoute:
-    """Runs inferences on ``inner``, and transforms their tensors as ``layer`` specifies."""
+    """Runs inferences on ``inner`` and transforms their tensors with the steps of ``layer``."""
 
     def __init__(self, layer: TransformLayer, inner: RouteInferences) -> None:
         self._layer: Final = layer
@@ -91,8 +87,8 @@ class TransformedRoute:
 
     @contextlib.contextmanager
     def _inner_datatypes(self, context: RequestContext) -> Generator[None]:
-        """Allow datatypes in the backend's response that the client's protocol does not support,
-        because a step may cast them. The route's own casts apply to the result of the steps."""
+        """Allow every datatype in the backend's response, because a step may cast a datatype that
+        the client's protocol does not support. The route's casts apply to the steps' result."""
         unsupported = context.unsupported_datatypes
         context.unsupported_datatypes = frozenset()
         try:
@@ -124,31 +120,11 @@ class TransformedRoute:
         if requested:
             by_name = {tensor.name: tensor for tensor in outputs}
             outputs = tuple(by_name[name] for name in requested if name in by_name)
-        unsupported = context.unsupported_datatypes
-        if not unsupported.isdisjoint([tensor.datatype for tensor in outputs]):
-            outputs = await in_thread_if_large(
-                outputs,
-                MAX_INLINE_CAST_BYTES,
-                cast.cast_unsupported,
-                outputs,
-                unsupported,
-                self._layer.casts,
-                "output",
-                context.record.protocol,
-            )
-        response = replace(response, outputs=outputs)
-        if not requests_classes(request):
-            return response
-        model = ModelMetadata(request.model, max_batch_size=int(self._transforms.batch))
-        return await in_thread_if_large(
-            outputs,
-            MAX_INLINE_CLASSIFY_BYTES,
-            add_classes,
-            response,
-            request,
-            model,
-            self._layer.labels,
-        )
+        model = None
+        if requests_classes(request):
+            model = ModelMetadata(request.model, max_batch_size=int(self._transforms.batch))
+        response, layer = replace(response, outputs=outputs), self._layer
+        return await fit_response(response, request, model, layer.casts, layer.labels, context)
 
     # ---- running the steps
 
@@ -188,8 +164,8 @@ class TransformedRoute:
     async def _measure(
         self, group: StepGroup, tensors: tuple[Tensor, ...], context: RequestContext
     ) -> StepSizes:
-        """Return ``group.measure(tensors)``. It reads headers of images in a thread if the images
-        are large. This decodes Base64 images, which takes memory."""
+        """Return ``group.measure(tensors)``, run in a thread for large images. Measuring decodes
+        Base64 images, which takes memory."""
         size = sum(len(tensor.data) for tensor in tensors) if group.decodes_images else 0
         if size <= _MEASURED_INLINE_BYTES:
             return group.measure(tensors)
@@ -219,8 +195,8 @@ def _threads() -> ThreadPoolExecutor:
 async def _run_in_thread(
     run: Callable[[], tuple[Tensor, ...]], size: int, context: RequestContext
 ) -> tuple[Tensor, ...]:
-    """Call ``run``, which takes ``size`` bytes, in a thread. The bytes stay charged until
-    the thread has finished, even if the request is cancelled. Raises TIMEOUT at the deadline."""
+    """Call ``run`` in a thread. The ``size`` bytes that it uses stay charged until the thread has
+    finished, even if the request is cancelled. Raises TIMEOUT at the deadline."""
     account = None
     if size > MIN_ACCOUNTED_BYTES:
         context.memory.grow(size)

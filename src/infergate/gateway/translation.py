@@ -1,4 +1,5 @@
-"""The pipeline through the canonical form, for every operation and every pair of protocols."""
+"""The pipeline that translates messages through the canonical form. It serves all operations and
+all pairs of protocols."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Translation(Generic[Req, Resp]):
         self._gateway: Final = gateway
         self._build: Final = codec_offload.codec.build_response
         self.parse: Final = steps.awaited(PARSE, self._parse)
-        """Returns the operation in a message, with missing metadata filled in."""
+        """Parses a message and completes the operation with the model's metadata if necessary."""
         self._write: Final = steps.awaited(RENDER, codec_offload.write_response)
 
     async def infer(
@@ -73,8 +74,8 @@ class Translation(Generic[Req, Resp]):
         return await self.write(context, result, parsed)
 
     def parse_inline(self, wire: Req) -> ParsedRequest | PartialInferRequest[ParsedRequest] | None:
-        """Run ``Codec.parse_request`` on the event loop. Return None if that would block the loop
-        for too long."""
+        """Run ``Codec.parse_request`` on the event loop. Return None if this would take too
+        long."""
         offload = self.codec_offload
         if offload.is_always_inline or offload.can_read_inline(wire):
             try:
@@ -109,8 +110,8 @@ class Translation(Generic[Req, Resp]):
     async def complete(
         self, partial: PartialInferRequest[T], context: RequestContext, *, inline: bool
     ) -> T:
-        """Complete ``partial`` with the model's metadata. If the request contradicts cached
-        metadata, it is checked once more with fresh metadata."""
+        """Complete ``partial`` with the model's metadata. If the request contradicts the cached
+        metadata, try again with fresh metadata."""
         model, version = partial.model, partial.version
         metadata = await self._gateway.describe(model, version, context)
         try:

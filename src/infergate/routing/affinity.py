@@ -1,13 +1,12 @@
-"""Chooses the endpoint that owns a sequence or a key, without I/O. All processes choose the same
-endpoint.
+"""Chooses the endpoint that owns a sequence or a key. All processes choose the same endpoint.
 
-Weighted rendezvous hashing: each endpoint's name, hashed with the key, yields a number u between 0
-and 1; the endpoint with the greatest u^(1/weight) is the owner. Nothing is stored
-(docs/decisions/0013-sequences-by-hash.md).
+The algorithm is weighted rendezvous hashing: each endpoint's name, hashed with the key, yields a
+number u between 0 and 1, and the endpoint with the greatest u^(1/weight) is the owner. Nothing is
+stored (docs/decisions/0013-sequences-by-hash.md).
 
 The order of the endpoints does not matter. If an endpoint is added or removed, only the keys that
-it gains or loses move. The owner of a sequence does not depend on whether the sequence's ID is an
-integer or text, because protocols differ in this.
+the endpoint gains or loses move. A sequence whose ID is an integer has the same owner as a sequence
+with the same ID as text, because protocols differ in the type of the ID.
 
 References: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998;
 Schindler and Schomaker, "Weighted distributed hash tables", 2009.
@@ -36,14 +35,14 @@ class HashCandidate(Protocol):
 
     @property
     def weight(self) -> float:
-        """The weight relative to other candidates; it is above 0."""
+        """The weight relative to other candidates, above 0."""
         ...
 
 
 N = TypeVar("N", bound=HashCandidate)
 
 
-def sequence_key(sequence: SequenceKey) -> str:
+def hash_key(sequence: SequenceKey) -> str:
     """Return the hash key of ``sequence``."""
     return f"{sequence.model}\0{sequence.id}"
 

@@ -1,10 +1,10 @@
-"""Load-balancing policies. This module has no I/O.
+"""Load-balancing policies.
 
 Least-request compares two random endpoints and picks the endpoint with fewer active requests. This
-is nearly as good as comparing all endpoints, and independent gateways do not all choose the same
-endpoint (Mitzenmacher, "The power of two choices in randomized load balancing", 2001; the default
-of Envoy and linkerd). If weights differ, an endpoint is drawn with a probability in proportion to
-its weight, and its active requests are divided by its weight."""
+is nearly as good as a comparison of all endpoints, and independent gateways do not all choose the
+same endpoint (Mitzenmacher, "The power of two choices in randomized load balancing", 2001; the
+default of Envoy and linkerd). If weights differ, an endpoint is drawn with a probability in
+proportion to its weight, and its active requests are divided by its weight."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ M = TypeVar("M", bound=LoadedCandidate)
 
 
 class CandidateTable(Generic[M]):
-    """One or more candidates, and their shares (above 0). If ``shares`` is None, all shares are
+    """One or more candidates with their shares (above 0). If ``shares`` is None, all shares are
     equal."""
 
     __slots__ = ("cumulative_shares", "members", "shares")
@@ -48,7 +48,8 @@ class BalancingPolicy(Protocol[M]):
     """A load-balancing policy."""
 
     def pick(self, table: CandidateTable[M], key: str) -> M:
-        """Return a candidate of ``table``. Related requests have the same ``key``."""
+        """Return a candidate of ``table`` for a request with ``key``. The key is empty if the
+        request may go to any candidate."""
         ...
 
 
@@ -85,11 +86,11 @@ class LeastRequest(Generic[M]):
 
 
 class RoundRobin(Generic[M]):
-    """Weighted round robin by earliest deadline first, like Envoy."""
+    """Weighted round robin by earliest deadline first, as in Envoy."""
 
     def __init__(self, random: RandomSource) -> None:
-        """``random`` chooses the position in the first round, so that gateways start at different
-        endpoints."""
+        """``random`` chooses the first candidate of a table, so that gateways start at different
+        candidates."""
         self._random: Final = random
         self._table: CandidateTable[M] | None = None
         self._deadlines: list[tuple[float, int]] = []
@@ -113,9 +114,9 @@ class RoundRobin(Generic[M]):
 
 
 class ConsistentHash(Generic[M]):
-    """Sends requests with the same key to the same candidate while it is available. ``fallback``
-    serves requests without a key. Slow-start shares are ignored, because they would move each key
-    twice."""
+    """Picks the same candidate for requests with the same key while the candidate is available.
+    ``fallback`` picks a candidate for requests without a key. Slow-start shares are ignored,
+    because they would move each key twice."""
 
     def __init__(self, fallback: BalancingPolicy[M]) -> None:
         self._fallback: Final = fallback

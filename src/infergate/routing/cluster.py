@@ -1,9 +1,10 @@
-"""Chooses among the endpoints of one backend. This module has no I/O; time is an argument.
+"""Chooses among the endpoints of one backend.
 
 1. Endpoints that are down (``health``) or ejected (``outliers``) get no requests while other
    endpoints are available. The only endpoint of a backend is always used.
-2. Panic: if the share of available endpoints is 0 or below ``panic_threshold``, all endpoints are
-   used, because the checks are probably wrong (Envoy's panic threshold).
+2. Panic: if no endpoint is available, or the share of available endpoints is below
+   ``panic_threshold``, all endpoints are used, because the checks are probably wrong (Envoy's panic
+   threshold).
 3. The last available endpoint is never ejected.
 4. Slow start: the share of a new or readmitted endpoint grows from 10 % to 100 % over a window.
 """
@@ -17,19 +18,19 @@ from typing import Final, Generic, TypeVar
 
 from infergate.core.attempt_outcome import AttemptOutcome
 from infergate.core.sequences import SequenceKey
-from infergate.routing.affinity import rendezvous_owner, sequence_key
+from infergate.routing.affinity import hash_key, rendezvous_owner
 from infergate.routing.balance import BalancingPolicy, CandidateTable, LeastRequest, RandomSource
 from infergate.routing.health import EndpointHealth
 from infergate.routing.outliers import DEFAULT_RULE, OutlierRule, OutlierState
 
 _MIN_SHARE: Final = 0.1  # Envoy's min_weight_percent
 _SLOW_START_STEPS: Final = 20
-"""Number of steps by which a share grows within the window."""
+"""Number of steps in which a share grows within the window."""
 
 
 class ClusterMember:
-    """An endpoint. ``name`` is the same in all gateways. ``weight`` is relative to other
-    endpoints."""
+    """An endpoint and its state. ``name`` is the same in all gateways, and ``weight`` is relative
+    to other endpoints."""
 
     __slots__ = (
         "active",
@@ -50,7 +51,6 @@ class ClusterMember:
         self.active = 0
         self.successes = 0
         self.failures = 0
-        """The total number of failed attempts."""
         self.slow_start_since = -inf
         """The start time of slow start, or ``-inf`` if slow start has never begun."""
 
@@ -95,8 +95,8 @@ class Cluster(Generic[M]):
     # ---- members
 
     def replace_members(self, members: Sequence[M], now: float, *, slow_start: bool = True) -> None:
-        """Replace the members. The new list must not be empty. ``slow_start`` applies to new
-        members."""
+        """Replace the members with ``members``, which must not be empty. With ``slow_start``, new
+        members start slowly."""
         old_ids = set(map(id, self.members))
         for member in members if slow_start else ():
             if id(member) not in old_ids:
@@ -107,8 +107,8 @@ class Cluster(Generic[M]):
     # ---- choosing
 
     def choose(self, now: float, tried: Collection[M] = (), key: str = "") -> M:
-        """Return the member for the next attempt and count the attempt as active. Members that are
-        not in ``tried`` are preferred."""
+        """Return the member for the next attempt, if possible a member that is not in ``tried``,
+        and count the attempt as active."""
         members = self.members
         if len(members) == 1:
             chosen = members[0]
@@ -121,7 +121,7 @@ class Cluster(Generic[M]):
         return chosen
 
     def _choose_untried(self, table: CandidateTable[M], tried: Collection[M], key: str) -> M:
-        """Prefer any untried member, even an unavailable member, to a member that has failed."""
+        """Prefer every untried member, even if it is unavailable, to the members in ``tried``."""
         for pool in (table.members, self.members):
             others = [member for member in pool if member not in tried]
             if others:
@@ -133,7 +133,7 @@ class Cluster(Generic[M]):
     def choose_owner(self, sequence: SequenceKey) -> M:
         """Return the owner of ``sequence``, regardless of its state
         (docs/decisions/0013-sequences-by-hash.md), and count the attempt as active."""
-        owner = rendezvous_owner(sequence_key(sequence), self.members)
+        owner = rendezvous_owner(hash_key(sequence), self.members)
         owner.active += 1
         return owner
 
@@ -146,7 +146,7 @@ class Cluster(Generic[M]):
         ]
 
     def _rebuild_table(self, now: float) -> CandidateTable[M]:
-        """Build the table of candidates and compute how long it is valid."""
+        """Build the table of candidates, and compute the time until which it is valid."""
         rule, members = self._rule, self.members
         candidates = self.available(now)
         if not candidates or len(candidates) < rule.panic_threshold * len(members):
@@ -216,7 +216,7 @@ class Cluster(Generic[M]):
         )
 
     def record_check(self, member: M, now: float, *, succeeded: bool) -> bool:
-        """Record a check of ``member``. Return whether the check changed the member's
+        """Record a health check of ``member``. Return whether the check changed the member's
         availability."""
         changed = member.health.record_check(succeeded=succeeded)
         was_readmitted = member.outlier.record_check(now, member.health.rise, succeeded=succeeded)

@@ -1,7 +1,7 @@
-"""The concurrency limit of a backend, and its queue. This module has no I/O.
+"""The concurrency limit of a backend, and its queue.
 
-A released slot passes to the next request in the queue, which is fair between clients and respects
-priorities (``core.fair_queue``). Requests past their deadline are skipped."""
+A released slot passes to the next request in the queue, which respects priorities and is fair
+between clients (``core.fair_queue``). Requests whose deadline has passed are skipped."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from infergate.core.fair_queue import FairQueue, QueuedJob
 T = TypeVar("T")
 
 _UNKNOWN_WAIT_SECONDS: Final = 1.0
-"""The estimated wait before any slot has passed to a waiting request."""
+"""The estimated wait if no slot has passed to a waiting request yet."""
 _MAX_WAIT_SECONDS: Final = 60.0
-"""The longest estimated wait. A backend that hangs may recover at any time."""
+"""The maximum of an estimated wait. A backend that hangs may recover at any time."""
 _SMOOTHING: Final = 1 / 16
 """The weight of the latest interval in the mean interval."""
 
 
 class ConcurrencyLimit(Generic[T]):
     """Allows ``max_active`` concurrent requests and ``max_waiting`` queued requests. Deadlines and
-    times are seconds on the same clock."""
+    times are in seconds on the same clock."""
 
     def __init__(self, max_active: int, max_waiting: int) -> None:
         self.max_active: Final = max_active
@@ -37,16 +37,16 @@ class ConcurrencyLimit(Generic[T]):
         return self._queue.waiting
 
     def try_acquire(self) -> bool:
-        """Take a slot if one is free, which implies that the queue is empty. Return whether a slot
-        was taken."""
+        """Take a slot if a slot is free. Return whether a slot was taken. While requests are in the
+        queue, no slot is free."""
         if self.active >= self.max_active:
             return False
         self.active += 1
         return True
 
     def enqueue(self, request: QueuedJob[T]) -> Sequence[QueuedJob[T]]:
-        """Add ``request`` to the queue. Return the requests that are shed because the queue is
-        full: none, ``request`` itself, or another request, which has left the queue."""
+        """Add ``request`` to the queue. Return the requests that were removed because the queue is
+        full. ``request`` may be one of these requests."""
         return self._queue.put(request)
 
     def remove(self, request: QueuedJob[T]) -> None:
@@ -54,7 +54,8 @@ class ConcurrencyLimit(Generic[T]):
         self._queue.discard(request)
 
     def release(self, now: float) -> T | None:
-        """Release a slot. Return the waiting request that gets the slot, or None."""
+        """Release a slot. Return the waiting request that gets the slot, or None if no request
+        waits."""
         queue = self._queue
         if queue.waiting:
             self._intervals.add(now)
@@ -66,14 +67,14 @@ class ConcurrencyLimit(Generic[T]):
         return None
 
     def wait_seconds(self, request: QueuedJob[T], now: float) -> float:
-        """Estimate the seconds until ``request`` would get a slot if it were in the queue, at most
-        a minute."""
+        """Return an estimate, at most 60, of the seconds until ``request`` would get a slot if it
+        were in the queue."""
         return self._intervals.wait_seconds(self._queue.jobs_before(request), now)
 
 
 class SlotIntervals:
-    """The mean interval at which slots pass to waiting requests, which estimates how long a request
-    has to wait."""
+    """The mean interval between slots that pass to waiting requests, from which a request's wait is
+    estimated."""
 
     __slots__ = ("_count", "_mean", "latest")
 
@@ -81,27 +82,27 @@ class SlotIntervals:
         self._count = 0
         self._mean = 0.0
         self.latest: float | None = None
-        """The time of the latest slot that passed to a waiting request, or None if no request has
-        waited since."""
+        """The time when a slot last passed to a waiting request, or None if no request has waited
+        since then."""
 
     def add(self, now: float) -> None:
-        """Record that a slot is released while requests wait."""
+        """Record that a slot was released at ``now`` while requests wait."""
         if self.latest is not None:
             self._count += 1
             self._mean += max(_SMOOTHING, 1 / self._count) * (now - self.latest - self._mean)
         self.latest = now
 
     def wait_seconds(self, requests_before: float, now: float) -> float:
-        """Estimate the seconds until a request gets a slot if ``requests_before`` get one before,
-        at most a minute."""
+        """Return an estimate, at most 60, of the seconds until a request gets a slot after
+        ``requests_before`` other requests."""
         interval = self.mean(now)
         if interval is None:
             return _UNKNOWN_WAIT_SECONDS
         return min((requests_before + 1) * interval, _MAX_WAIT_SECONDS)
 
     def mean(self, now: float) -> float | None:
-        """Return the mean interval, or None if no interval is known. If the current interval is
-        already longer, it is included as if it ended now."""
+        """Return the mean interval in seconds, or None if no interval is known. If the current
+        interval is already longer than the mean, it is included as if it ended now."""
         if not self._count:
             return None
         present = self._mean if self.latest is None else now - self.latest

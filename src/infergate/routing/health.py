@@ -1,27 +1,26 @@
 """The state of an endpoint according to its active health checks.
 
 An endpoint is down after ``fall`` consecutive failed checks, and up again after ``rise``
-consecutive successful checks (HAProxy: 3 and 2). It is up before its first check, and the first
-check alone sets its state, as in HAProxy. Without these rules, a gateway that has just started
-would reject clients or send requests to unreachable endpoints."""
+consecutive successful checks (the default is 3 and 2, as in HAProxy). Before its first check, the
+endpoint is up, so that a gateway that has just started accepts clients. The first check alone sets
+the state, as in HAProxy, so that the gateway stops using unreachable endpoints soon."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
 
 
+@dataclass(slots=True, eq=False)
 class EndpointHealth:
     """The health of one endpoint."""
 
-    __slots__ = ("_contrary_checks", "_fall", "is_up", "rise", "was_checked")
-
-    def __init__(self, rise: int = 2, fall: int = 3) -> None:
-        self.rise: Final = rise
-        self._fall: Final = fall
-        self._contrary_checks = 0
-        self.is_up = True
-        self.was_checked = False
-        """Whether any check has finished."""
+    rise: int = 2
+    fall: int = 3
+    is_up: bool = True
+    was_checked: bool = False
+    """Whether any check has finished."""
+    _contrary_checks: int = 0
+    """Number of consecutive checks whose results differ from ``is_up``."""
 
     def record_check(self, *, succeeded: bool) -> bool:
         """Record a check. Return whether the check changed ``is_up``."""
@@ -30,7 +29,7 @@ class EndpointHealth:
             self._contrary_checks = 0
             return False
         self._contrary_checks += 1
-        if not is_first and self._contrary_checks < (self.rise if succeeded else self._fall):
+        if not is_first and self._contrary_checks < (self.rise if succeeded else self.fall):
             return False
         self.is_up, self._contrary_checks = succeeded, 0
         return True

@@ -1,8 +1,8 @@
-"""Estimates a percentile of recent latencies in bounded memory. This module has no I/O.
+"""Estimates a percentile of recent latencies in bounded memory.
 
-The bucket limits of the histogram grow by 10 %, from 0.1 ms to 15 minutes, so a percentile is at
-most 10 % too high. The histogram has two generations. The older generation is dropped when the
-younger generation has ``GENERATION_SIZE`` samples.
+The upper limits of the histogram's buckets range from 0.1 ms to 15 minutes in steps of 10 %, so the
+estimate is at most 10 % too high. The histogram has two generations. The older generation is
+dropped when the younger generation has ``GENERATION_SIZE`` samples.
 
 Reference: hedging after a percentile was proposed by Dean and Barroso, "The tail at scale", 2013;
 Finagle's BackupRequestFilter uses windowed histograms in the same way."""
@@ -14,10 +14,10 @@ from typing import Final
 
 GENERATION_SIZE: Final = 500
 MIN_SAMPLES: Final = 50
-"""The minimum number of samples for an estimate."""
+"""Minimum number of samples for an estimate."""
 UPDATE_INTERVAL: Final = 10
-"""The number of samples between computations of the percentile. Computing the percentile costs more
-than adding a sample, so it is not computed for every sample."""
+"""Number of samples between two computations of the percentile, each of which costs more than
+adding a sample."""
 _FIRST_LIMIT_SECONDS: Final = 1e-4
 _GROWTH: Final = math.log(1.1)
 _BUCKETS: Final = 168
@@ -45,7 +45,7 @@ class LatencyQuantile:
 
     def percentile(self) -> float | None:
         """Return the percentile in seconds, or None if there are fewer than ``MIN_SAMPLES``
-        samples. The last ``UPDATE_INTERVAL`` samples may not be included."""
+        samples. Up to ``UPDATE_INTERVAL`` recent samples are not included."""
         return self._current
 
     def _compute(self) -> float | None:

@@ -1,14 +1,15 @@
-"""Passive health checks: endpoints are ejected for a while after failed requests (Envoy's outlier
+"""Passive health checks: endpoints are ejected for some time after failed requests (Envoy's outlier
 detection).
 
-1. An endpoint is ejected after a number of consecutive failures. The ejection time grows with the
-number of ejections: 30 s, 60 s, up to 300 s. Each ``base_seconds`` without an ejection shortens the
-next ejection by ``base_seconds``.
+1. An endpoint is ejected after a number of consecutive failures. The ejection time grows with each
+   ejection: by default 30 s, 60 s, and so on, up to 300 s. Each ``base_seconds`` without an
+   ejection shortens the next ejection by ``base_seconds``.
 2. The ejection of an unreachable endpoint ends early after ``rise`` successful checks. After other
-failures, successful checks do not end the ejection, because checks may have succeeded during the
-failures as well.
-3. A client's request may cause an endpoint to close connections. If only such failures reach the
-limit, an ejection also requires a failed check (docs/decisions/0041-failure-attribution.md)."""
+   failures, successful checks do not end the ejection, because checks may also have succeeded while
+   requests failed.
+3. A client's request may cause an endpoint to close connections. If the limit is reached only
+   because of such failures, an ejection also requires a failed check
+   (docs/decisions/0041-failure-attribution.md)."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OutlierRule:
-    """``consecutive`` failures eject an endpoint; 0 disables ejection. ``base_seconds`` and
-    ``max_seconds`` are the first and the longest ejection. At most ``max_share`` (0 to 1) of the
-    endpoints may be ejected at a time, but a single endpoint may always be ejected."""
+    """The rule for ejections. ``consecutive`` failures eject an endpoint; 0 disables ejection. The
+    first ejection lasts ``base_seconds``, and the longest ``max_seconds``. At most ``max_share`` (0
+    to 1) of the endpoints are ejected at the same time, but one ejected endpoint is always
+    allowed."""
 
     consecutive: int = 5
     base_seconds: float = 30.0
@@ -32,34 +34,23 @@ class OutlierRule:
 DEFAULT_RULE: Final = OutlierRule()
 
 
+@dataclass(slots=True, eq=False)
 class OutlierState:
     """The passive health of one endpoint."""
 
-    __slots__ = (
-        "_backoff_steps",
-        "_successful_checks",
-        "ambiguous_failures",
-        "consecutive_failures",
-        "ejected_by_check",
-        "ejected_until",
-        "ejection_count",
-        "is_unreachable"
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.consecutive_failures = 0
-        self.ambiguous_failures = 0
-        """Consecutive failures that requests may have caused."""
-        self.ejected_until = -inf
-        """The end of the current or last ejection."""
-        self.ejection_count = 0
-        self.is_unreachable = False
-        """Whether the last failure was a failed connection attempt."""
-        self.ejected_by_check = False
-        """Whether a failed check caused the ejection; if so, successful checks end it."""
-        self._successful_checks = 0
-        """Consecutive successful checks since the last failure."""
-        self._backoff_steps = 0
+    consecutive_failures: int = 0
+    ambiguous_failures: int = 0
+    """Number of the consecutive failures that requests may have caused."""
+    ejected_until: float = -inf
+    """The end of the current or last ejection."""
+    ejection_count: int = 0
+    is_unreachable: bool = False
+    """Whether the last failure was a failed connection attempt."""
+    ejected_by_check: bool = False
+    """Whether a failed check caused the ejection. If so, successful checks end the ejection."""
+    _successful_checks: int = 0
+    """Number of consecutive successful checks since the last failure."""
+    _backoff_steps: int = 0
 
     def record_failure(self, *, is_unreachable: bool, is_ambiguous: bool = False) -> None:
         """Record a failure. ``is_ambiguous`` means that the request may have caused the failure."""
@@ -73,8 +64,8 @@ class OutlierState:
     def record_check(self, now: float, rise: int, *, succeeded: bool) -> bool:
         """Record a check. Return whether ``rise`` successful checks in a row end the ejection."""
         self._successful_checks = self._successful_checks + 1 if succeeded else 0
-        reachable_again = self.is_unreachable or self.ejected_by_check
-        return reachable_again and self.ejected_until > now and self._successful_checks >= rise
+        may_end = self.is_unreachable or self.ejected_by_check
+        return may_end and self.ejected_until > now and self._successful_checks >= rise
 
     def is_ejection_due(self, rule: OutlierRule, now: float) -> bool:
         """Return whether enough failures have been recorded for an ejection."""
@@ -85,15 +76,14 @@ class OutlierState:
         )
 
     def is_certain(self, rule: OutlierRule) -> bool:
-        """Return whether an ejection is due even without the failures that requests may have
-        caused."""
+        """Return whether the failures that no request can have caused suffice for an ejection."""
         return self.consecutive_failures - self.ambiguous_failures >= rule.consecutive
 
     def reset_failures(self) -> None:
         self.consecutive_failures = 0
 
     def eject(self, rule: OutlierRule, now: float, *, by_check: bool = False) -> None:
-        """Eject the endpoint at ``now``. ``by_check`` means that a failed check causes the
+        """Eject the endpoint at ``now``. ``by_check`` means that a failed check caused the
         ejection."""
         self.ejected_by_check = by_check
         if self._backoff_steps:

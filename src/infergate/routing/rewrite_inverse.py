@@ -1,7 +1,7 @@
-r"""Derives the client's name of a model from the backend's name, for routes with a regex.
+r"""Derives the client's name of a model from the backend's name on routes with a regex.
 
-Supports expressions of fixed text around one group if the rewrite is also fixed text around that
-group: ``/prod\.(.+)/`` rewritten to ``\1``. Callers must still match the result against the
+The regex must be fixed text around one group, and the rewrite must be fixed text around that group.
+For example, ``/prod\.(.+)/`` is rewritten to ``\1``. Callers must match the result against the
 route."""
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Final
 
 _TEXT: Final = r"(?:[^\\()\[\]{}.*+?|^$]|\\[^\w\s])*"
-"""Matches literal characters of an expression, including escaped punctuation."""
+"""Matches the literal characters of a regex, including escaped punctuation."""
 _ONE_GROUP: Final = re.compile(rf"\^?({_TEXT})\((?!\?)(?:[^\\()]|\\.)*\)({_TEXT})\$?")
 _TEMPLATE: Final = re.compile(r"([^\\]*)\\(?:1|g<1>)(\D[^\\]*|)")
 
 
 def invert_rewrite(expression: str, template: str) -> Callable[[str], str | None] | None:
     """Return a function that maps a backend's name to the client's name, or to None if the name
-    does not match. Return None for an unsupported expression."""
+    does not match. Return None if ``expression`` or ``template`` is not supported."""
     pattern = _ONE_GROUP.fullmatch(expression)
     rewritten = _TEMPLATE.fullmatch(template)
     if pattern is None or rewritten is None:

@@ -1,8 +1,9 @@
-"""Chooses the target of a request on a split route, without I/O and equally in every process.
+"""Chooses the target of a request on a split route. All processes choose the same target.
 
 A key is hashed to a position between 0 and 100. The targets' percentages fill this range from the
-top down; the rest belongs to the route's own backend. While the percentages stay the same, a key
-keeps its target. If the first target's percentage grows, keys move only to that target.
+top down, and the rest of the range belongs to the route's own backend. While the percentages stay
+the same, a key keeps its target. If the first target's percentage grows, keys move only to that
+target.
 """
 
 from __future__ import annotations

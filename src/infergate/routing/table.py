@@ -1,5 +1,4 @@
-"""The routing table, which finds the route of a model name. The first route that matches is used.
-This module has no I/O."""
+"""The routing table, which finds the route of a model name. The first matching route is used."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ from infergate.routing.rewrite_inverse import invert_rewrite
 _ALL: Final = "*"
 """The pattern that matches every model."""
 _MAX_CACHED_NAMES: Final = 4096
-"""Maximum number of cached names."""
 _MAX_CACHED_NAME_CHARS: Final = 256
-"""Maximum length of a cached name. Clients choose names, so both number and length are limited."""
+"""Maximum number and length of cached names, which clients choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The names to send to the backend. An empty or missing name is not rewritten."""
+    """The names that the backend receives. If a name is empty or missing here, the backend receives
+    the client's name."""
 
     model: str = ""
     version: str = ""
@@ -48,7 +47,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class SplitTarget:
-    """A backend that gets ``percent`` of a route's inferences, under its own names."""
+    """A backend that gets ``percent`` of a route's inferences, with names from ``rewrite``."""
 
     backend: str
     percent: float
@@ -57,9 +56,9 @@ class SplitTarget:
 
 @dataclass(frozen=True, slots=True)
 class MirrorTarget:
-    """A backend that also gets ``percent`` of a route's inferences, under its own names and at most
-    ``max_concurrent`` of them concurrently. Its responses are compared, if configured, and then
-    discarded."""
+    """A backend that gets copies of ``percent`` of a route's inferences, at most ``max_concurrent``
+    at the same time, with names from ``rewrite``. If ``comparison`` is set, the backend's responses
+    are compared before they are discarded."""
 
     backend: str
     percent: float = 100.0
@@ -70,20 +69,21 @@ class MirrorTarget:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``pattern`` is a name, a glob (``bert-*``) or ``/a regex/``, as in the configuration.
+    """A route. ``pattern`` is a name, a glob (``bert-*``) or a regex (``/…/``).
 
-    ``timeout`` is in seconds; None means the backend's timeout. ``idle_timeout``, if set, limits
-    the pauses of a stream instead. If ``validate`` is False and client and backend speak the same
-    protocol, messages of trusted clients pass through unchecked. ``labels`` are the class names of
-    outputs, keyed by the client's output name. The gateway uses them for classification. ``cast``
-    maps a datatype to its substitute in protocols that cannot carry the datatype.
+    ``timeout`` is in seconds; None means the backend's timeout. If ``idle_timeout`` is set, it
+    limits the time between two responses of a stream. If ``validate`` is False and client and
+    backend speak the same protocol, messages pass through unchecked, because the operator trusts
+    the clients. ``labels`` are the class names of outputs for classification, keyed by the client's
+    output name. ``cast`` maps a datatype to its substitute in protocols that do not support the
+    datatype.
 
-    The route applies only to requests that match all of ``headers`` (lower-case names; the values
-    are globs). ``split`` lists other backends that get a share of the inferences; if a request has
-    the header ``split_by``, the header's value decides its backend. ``fallback`` is used if the
-    route's backend cannot be reached. ``priority`` applies in the queue of the backend. If
-    ``has_layers``, layers or observers of the gateway receive the route's inferences in canonical
-    form."""
+    The route applies only to requests that match all ``headers`` (lower-case names; the values are
+    globs). ``split`` lists other backends that get a share of the inferences. If a request has the
+    header ``split_by``, the header's value determines the backend. ``fallback`` is the backend that
+    is used if the route's backend cannot be reached. ``priority`` applies in the queue of the
+    backend. If ``has_layers`` is set, layers or observers receive the route's inferences in
+    canonical form."""
 
     pattern: str
     backend: str
@@ -104,7 +104,7 @@ class Route:
     priority: int = DEFAULT_PRIORITY
 
     def matches_headers(self, headers: Mapping[str, str]) -> bool:
-        """Return whether ``headers``, with lower-case names, match the route's headers."""
+        """Return whether ``headers`` (lower-case names) match the route's headers."""
         return all(
             (value := headers.get(name)) is not None and fnmatch.fnmatchcase(value, pattern)
             for name, pattern in self.headers.items()
@@ -127,7 +127,7 @@ class Route:
         return not (is_regex(self.pattern) or is_glob(self.pattern))
 
     def backend_model(self, model: str) -> str:
-        """Return the backend's name for ``model``. A rewrite may refer to the groups of a regex."""
+        """Return the backend's name of ``model``. A rewrite may refer to groups of a regex."""
         if not self.rewrite.model:
             return model
         if is_regex(self.pattern) and (match := compile_pattern(self.pattern).fullmatch(model)):
@@ -158,7 +158,7 @@ class Route:
 
 
 def is_regex(pattern: str) -> bool:
-    """Return whether ``pattern`` is a regular expression (``/…/``), which must match the whole
+    """Return whether ``pattern`` is a regular expression (``/…/``), which must match the complete
     name."""
     return len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/")
 
@@ -174,8 +174,9 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def model_matcher(pattern: str) -> Callable[[str], object]:
-    """Return a predicate for model names that match ``pattern``. The pattern ``*`` matches every
-    name; in any other glob, wildcards do not match ``/``, as in a shell. Raises ``re.error``."""
+    """Return a predicate that is true for model names that match ``pattern``. The pattern ``*``
+    matches every name. In other globs, wildcards do not match ``/``, as in a shell. Raises
+    ``re.error``."""
     if pattern == _ALL:
         return lambda _: True
     if is_regex(pattern):
@@ -192,8 +193,8 @@ def model_matcher(pattern: str) -> Callable[[str], object]:
 
 
 def serving_backends(routes: Iterable[Route]) -> frozenset[str]:
-    """Return the backends whose responses clients may receive. Backends that get only mirrored
-    copies, or no requests at all, are not among them."""
+    """Return the names of the backends whose responses clients may receive. Backends that get only
+    mirrored copies or no requests are not included."""
     names: set[str] = set()
     for route in routes:
         names.update((route.backend, route.fallback))
@@ -202,7 +203,7 @@ def serving_backends(routes: Iterable[Route]) -> frozenset[str]:
 
 
 class RouteTable:
-    """All routes in order. The cost of a lookup does not depend on the number of exact routes."""
+    """All routes, in order. The cost of a lookup does not depend on the number of exact routes."""
 
     def __init__(self, routes: Iterable[Route], name_rule: NameRule = STRICT_RULE) -> None:
         self.name_rule: Final = name_rule
@@ -217,7 +218,7 @@ class RouteTable:
         self._candidates_cache: Final = BoundedCache[str, tuple[Route, ...]](_MAX_CACHED_NAMES)
 
     def candidates(self, model: str) -> tuple[Route, ...]:
-        """Return the routes whose pattern matches ``model``, in order."""
+        """Return the routes whose patterns match ``model``, in order."""
         cached = self._candidates_cache.get(model)
         if cached is not None:
             return cached
@@ -236,8 +237,8 @@ class RouteTable:
     def find(
         self, model: str, version: str, headers: Mapping[str, str] = NO_HEADERS
     ) -> Route | None:
-        """Return the first route for ``model``, ``version`` and ``headers``. An empty ``version``
-        means any version."""
+        """Return the first route that matches, or None. An empty ``version`` matches only routes
+        without a version."""
         for route in self._candidates_cache.get(model) or self.candidates(model):
             if (not route.version or route.version == version) and (
                 not route.headers or route.matches_headers(headers)

@@ -26,8 +26,7 @@ from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.gateway.server_control import ControlPermissions
 from infergate.gateway.shared_memory import SharedMemory
-from infergate.gateway.steps import UNTRACED, Steps
-from infergate.gateway.traced import TracedSteps
+from infergate.gateway.steps import Steps
 from infergate.observe.access_log import FORMATS, AccessLog
 from infergate.observe.log_sampler import LogSampler
 from infergate.runtime import comparisons
@@ -199,7 +198,7 @@ def _build_parts(
             ControlPermissions(config.control.repository, config.control.settings),
             counters_of,
             shared.group.aggregate_statistics,
-            _make_steps(tracer),
+            Steps(tracer),
             make_observers(config, table, recorder, payload_log),
             make_layers(
                 config,
@@ -264,10 +263,6 @@ def _make_tracer(config: Config, previous: GatewayParts | None) -> Tracer | None
     return create_tracer()
 
 
-def _make_steps(tracer: Tracer | None) -> Steps:
-    return UNTRACED if tracer is None else TracedSteps(tracer)
-
-
 def _unchanged_backends(
     previous: GatewayParts | None, config: Config, limits: Limits
 ) -> dict[str, Backend]:
@@ -317,7 +312,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         limits,
         helper_pool,
         authorizer,
-        _make_steps(tracer),
+        Steps(tracer),
     )
     addresses = compiled.addresses(config)
     transports, tls = load_engine(config.engine), compiled.server_tls(config)

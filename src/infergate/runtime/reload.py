@@ -17,9 +17,9 @@ from typing import Final
 from infergate.config.mistakes import ConfigError
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
+from infergate.core.daemon_threads import to_daemon_thread
 from infergate.core.log_events import BUG, CONFIG_LOADED, CONFIG_REFUSED
 from infergate.plugin_host.loading import SLOW_SECONDS
-from infergate.plugin_host.threads import to_daemon_thread
 from infergate.runtime.config_history import ConfigHistory, ReloadResult
 from infergate.runtime.running import ConfigRejectedError
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from infergate.access.authorizer import Authorizer
 from infergate.backends.base import Backend, SupportsHealthWatch
 from infergate.config.schema import Config
+from infergate.core.daemon_threads import to_daemon_thread
 from infergate.core.limits import Limits
 from infergate.core.log_events import BUG
 from infergate.core.tracing import Tracer
@@ -31,7 +32,6 @@ from infergate.gateway.canonical_frontend import IN_PROCESS
 from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.access_log import AccessLog
 from infergate.plugin_host.loading import PluginError
-from infergate.plugin_host.threads import to_daemon_thread
 from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.event_loop_lag import EventLoopLagMonitor
 from infergate.runtime.in_process import InProcessListener

@@ -1,7 +1,7 @@
-"""The format and the size of an encoded image, read from its header without decoding it.
+"""Reads the format and the size of an encoded image from the header, without decoding the image.
 
-The number of segments, scans, chunks and fill bytes is limited here, because a small file with many
-of them keeps a decoder busy for minutes."""
+This module limits the number of segments, scans, chunks and fill bytes, because a small file with
+many such parts can occupy a decoder for minutes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from infergate.core.records import record
 
 DEFAULT_MAX_PIXELS: Final = 1 << 26
 DEFAULT_MAX_IMAGES: Final = 256
-"""The default limits of a request."""
+"""The default limits for all images of a request."""
 JPEG: Final = "JPEG"
 PNG: Final = "PNG"
 WEBP: Final = "WEBP"
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo", b"UklGR")
-"""The signatures of JPEG, PNG and WebP in Base64."""
+"""The first characters of JPEG, PNG and WebP images in Base64."""
 _MAX_SEGMENTS: Final = 1024
 """Maximum number of JPEG segments before the image data. Cameras write fewer than 20."""
 _MAX_FILL_BYTES: Final = 4096
-"""Maximum number of fill bytes before a JPEG marker. Pillow reads each fill byte in Python.
-Encoders write at most a few."""
+"""Maximum number of fill bytes before a JPEG marker. Encoders write at most a few fill bytes, and
+Pillow reads each of them in Python."""
 _EXIF: Final = b"Exif\0\0"
 _MAX_EXIF_SEGMENTS: Final = 32
-"""Maximum number of EXIF segments of a JPEG. Cameras write one. Pillow appends each segment to the
-previous ones, which takes quadratic time."""
+"""Maximum number of EXIF segments of a JPEG. Cameras write one segment. Pillow appends each segment
+to the previous segments, which takes quadratic time."""
 _MAX_SCANS: Final = 100
-"""Maximum number of scans of a progressive JPEG. Encoders write about 10. A decoder visits every
-pixel in each scan, however short the scan is."""
+"""Maximum number of scans of a progressive JPEG. Encoders write about 10 scans. A decoder visits
+every pixel in each scan, even if the scan is short."""
 _MAX_CHUNKS: Final = 1 << 16
 """Maximum number of chunks of a PNG. Pillow reads each chunk in Python."""
 _START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -57,8 +57,8 @@ class ImageHeader:
 
 
 def read_header(data: bytes) -> ImageHeader:
-    """Return the header of the image in ``data``. Raises ValueError for other formats, for a header
-    that is cut off, and for images with too many parts."""
+    """Return the header of the image in ``data``. Raises ValueError for other formats, truncated
+    headers, and images with too many parts."""
     try:
         if data.startswith(b"\xff\xd8\xff"):
             header = _read_jpeg(data)
@@ -106,7 +106,8 @@ def _read_jpeg(data: bytes) -> ImageHeader:
 
 
 def _check_repeated_parts(data: bytes, scan: int) -> None:
-    """Check a JPEG whose first scan begins at ``scan``. Raises ValueError."""
+    """Raise ValueError if a JPEG, whose first scan starts at ``scan``, has too many EXIF segments
+    or scans."""
     if data.count(_EXIF, 0, scan) > _MAX_EXIF_SEGMENTS:
         raise ValueError(f"it has more than {_MAX_EXIF_SEGMENTS} EXIF segments")
     if data.count(b"\xff\xda", scan) > _MAX_SCANS:

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 PILLOW_MISSING: Final = "decode_image requires Pillow: pip install infergate[images]"
 PIXEL_BYTES: Final = 20
-"""The memory in bytes for each pixel while an image is decoded. Five copies may exist, with up to 4
-bytes per pixel: the decoder's two canvases (WebP), and the image in its own mode, converted, and
-rotated."""
+"""The memory in bytes per pixel while an image is decoded. There may be five copies with up to 4
+bytes per pixel: two canvases of the WebP decoder, the decoded image, the image in another mode, and
+the rotated image."""
 _COEFFICIENT_BYTES: Final = 56
-"""The memory in bytes that resizing takes for each row and column of the image: up to six float64
-coefficients, and some overhead."""
+"""The memory in bytes per row and column that resizing takes: up to six float64 coefficients, and
+some overhead."""
 _ORIENTATION: Final = 0x0112
 _WIDE_MODE: Final = "I"
 """The prefix of Pillow's modes for 16-bit grayscale PNG."""
 _MAX_TEXT_BYTES: Final = 1 << 20
-"""Maximum size of all text of a PNG, which Pillow inflates. Its own limit is 64 MiB."""
+"""Maximum bytes of all text in a PNG, which Pillow inflates. Pillow's default limit is 64 MiB."""
 _TYPES: Final = frozenset({Datatype.UINT8, Datatype.FP16, Datatype.FP32})
 
 
@@ -59,9 +59,9 @@ def has_pillow() -> bool:
 @dataclass(frozen=True, kw_only=True)
 class DecodeImage(TensorStep):
     """Decodes images. A BYTES tensor of encoded images, raw or in Base64, becomes a tensor of
-    pixels. For float datatypes, the pixels are ``(pixel * scale - mean) / std``, computed in FP32.
+    pixels. For float datatypes, each value is ``(pixel * scale - mean) / std``, computed in FP32.
 
-    ``size`` is the height and width of the result, or None if images keep their size."""
+    ``size`` is the height and the width of the result. If it is None, images keep their size."""
 
     datatype: Datatype = Datatype.UINT8
     layout: Literal["NCHW", "NHWC"] = "NHWC"
@@ -141,8 +141,8 @@ class DecodeImage(TensorStep):
     # ---- images
 
     def measure(self, tensor: Tensor) -> tuple[Spec, int]:
-        """Return the spec of the result for ``tensor``, and the memory in bytes that decoding takes
-        in addition to the result. Reads only the headers of the images. Raises TransformError for
+        """Read only the headers of the images. Return the spec of the result for ``tensor``, and
+        the memory in bytes that decoding takes in addition to the result. Raises TransformError for
         images that are invalid or too large."""
         (spec,) = self.forward_specs(Spec(BYTES, tensor.shape))
         count = math.prod(tensor.shape)
@@ -169,9 +169,9 @@ class DecodeImage(TensorStep):
         return spec, work
 
     def _resampled_pixels(self, header: ImageHeader) -> int:
-        """Return the maximum number of pixels of the result, and of the intermediate image between
-        the horizontal and the vertical pass of resizing. The number is huge for an image that is
-        one pixel wide."""
+        """Return the maximum number of pixels of the resized image, and of the intermediate image
+        between the horizontal and the vertical pass of resizing. The number is huge for an image
+        that is one pixel wide."""
         if self.size is None:
             return 0
         sides = header.width, header.height
@@ -181,8 +181,9 @@ class DecodeImage(TensorStep):
         return target * max(*sides, *self.size)
 
     def _with_largest_size(self, spec: Spec, sizes: set[tuple[int, int]]) -> Spec:
-        """Return ``spec`` with the largest of ``sizes``. The result may be smaller: decoding may
-        swap the height and width of an image because of its EXIF orientation."""
+        """Return ``spec`` with the shape for the largest of ``sizes``, which are pairs of height
+        and width. The shape after decoding may differ, because an EXIF orientation may swap height
+        and width."""
         height, width = max(sizes, key=math.prod, default=(0, 0))
         batch = spec.shape[:1] if self.batch else ()
         return replace(spec, shape=self._images_shape(batch, (height, width)))
@@ -227,13 +228,13 @@ class DecodeImage(TensorStep):
         try:
             pixels = self._read_pixels(data, header)
         except Exception as error:  # noqa: BLE001 - Pillow raises errors of many kinds
-            # The text of other errors may contain addresses of objects.
+            # The text of other errors may contain memory addresses.
             reason = f": {error}" if type(error) in {OSError, ValueError} else ""
             problem = f"element {index}: the {header.format} image cannot be decoded{reason}"
             raise TransformError(self.tensor, problem) from None
         if self.datatype is not Datatype.UINT8:
             scale, mean, std = (
-                # numpy computes with a single number several times as fast.
+                # numpy is several times faster with a scalar than with an array.
                 np.array(numbers if len(numbers) > 1 else numbers[0], np.float32)
                 for numbers in (self.scale, self.mean, self.std)
             )
@@ -242,7 +243,7 @@ class DecodeImage(TensorStep):
         return pixels.transpose(2, 0, 1) if self.layout == "NCHW" else pixels
 
     def _read_pixels(self, data: bytes, header: ImageHeader) -> npt.NDArray[Any]:
-        """Return the pixels as UINT8 of the shape ``[height, width, channels]``."""
+        """Return the pixels as a UINT8 array of shape ``[height, width, channels]``."""
         from PIL import Image, PngImagePlugin  # noqa: PLC0415 - optional, imported when used
 
         PngImagePlugin.MAX_TEXT_MEMORY = min(PngImagePlugin.MAX_TEXT_MEMORY, _MAX_TEXT_BYTES)

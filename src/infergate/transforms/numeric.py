@@ -30,14 +30,14 @@ from infergate.transforms.step import (
 
 _BF16_BYTES: Final = 64
 _FLOAT_BYTES: Final = 24
-"""The memory in bytes for each element of numpy's intermediate arrays, when BF16 is rounded and
-when other floats are computed."""
+"""The memory in bytes per element of numpy's intermediate arrays: for rounding to BF16, and for
+computing with other floats."""
 _FROM_NEEDED: Final = "'from' is required for inputs: clients see it in the metadata"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorStep(Step):
-    """A step that changes one tensor and keeps its name."""
+    """A step that reads one tensor. The result has the same name by default."""
 
     tensor: str
 
@@ -48,8 +48,8 @@ class TensorStep(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Cast(TensorStep):
-    """Converts to the datatype ``to``. Floats are truncated when they become integers, as in numpy.
-    A value that ``to`` cannot hold is an error. For BOOL, every value except 0 is true."""
+    """Converts a tensor to the datatype ``to``. Floats are truncated to integers, as in numpy. A
+    value that ``to`` cannot represent is an error. For BOOL, every value except 0 is true."""
 
     to: Datatype
     from_: Datatype | None = None
@@ -113,16 +113,15 @@ class Cast(TensorStep):
 
 
 def float_working_bytes(spec: Spec) -> int:
-    """Return the memory in bytes for computing with the ``float_elements`` of a tensor of
-    ``spec``."""
+    """Return the memory in bytes for computing with ``float_elements`` of a tensor of ``spec``."""
     element = _BF16_BYTES if spec.datatype == Datatype.BF16.v2_name else _FLOAT_BYTES
     return element * math.prod(spec.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(TensorStep):
-    """Multiplies by ``factor``, then adds ``offset``. Each of them is one number, or one number for
-    each position on ``axis``. Only for floats; FP16 and BF16 are computed in FP32."""
+    """Multiplies a float tensor by ``factor``, then adds ``offset``. Both contain one number, or
+    one number for each position on ``axis``. FP16 and BF16 are computed in FP32."""
 
     factor: tuple[float, ...] = (1.0,)
     offset: tuple[float, ...] = (0.0,)
@@ -204,8 +203,9 @@ class Transpose(TensorStep):
 
 @dataclass(frozen=True, kw_only=True)
 class Reshape(TensorStep):
-    """Changes the shape to ``to``, which does not include the batch. One dimension of ``to`` may be
-    -1. The shape before the step must be ``from``, where -1 stands for any dimension."""
+    """Changes the shape to ``to``, in which one dimension may be -1. The previous shape must be
+    ``from`` if it is set; a dimension of -1 in ``from`` may have any size. ``from`` and ``to`` do
+    not include the batch."""
 
     to: tuple[int, ...]
     from_: tuple[int, ...] | None = None
@@ -225,7 +225,7 @@ class Reshape(TensorStep):
         return (replace(spec, shape=(*kept, *self._resolve(spec.shape[len(kept) :]))),)
 
     def _resolve(self, shape: Sequence[int]) -> Sequence[int]:
-        """Return ``to`` for tensors of ``shape``, with -1 only where it cannot be known."""
+        """Return ``to`` for tensors of ``shape``. If possible, -1 is replaced by the size."""
         if ANY in shape:
             return self.to
         count, fixed = math.prod(shape), math.prod(size for size in self.to if size != ANY)

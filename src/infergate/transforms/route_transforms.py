@@ -18,19 +18,18 @@ from infergate.transforms.step import AsyncStep, Spec, Step, TransformError, spe
 
 _INTERPRETER_BYTES: Final = 64 * 1024
 _NUMPY_BYTES: Final = 256 * 1024
-"""Maximum bytes that are processed on the event loop, which takes a few milliseconds: by Python
-code for each element, and by numpy."""
-
-
+"""Maximum bytes that Python code for each element, or numpy, processes on the event loop in a few
+milliseconds."""
 _MAX_EMPTY_SIZE: Final = 1 << 59
 """Maximum product of the nonzero dimensions of a tensor without elements."""
 
 
 @record
 class StepSizes:
-    """The maximum size of the tensors after a group of steps, and of all memory that the steps use,
-    in bytes. ``is_interpreted`` is whether the steps run Python code for each element, so that a
-    thread would delay the event loop."""
+    """The memory of a group of steps in bytes: ``result`` is the maximum size of the tensors after
+    the steps, and ``total`` is the maximum of all memory that the steps use. ``is_interpreted``
+    means that a step runs Python code for each element, so that a thread would delay the event
+    loop."""
 
     result: int
     total: int
@@ -39,8 +38,8 @@ class StepSizes:
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """Steps that run together, because the sizes of all their tensors are known before they run. A
-    step that decodes images forms its own group, and so does the step of a plug-in. With
+    """Steps that run together, because the sizes of all their tensors are known before the steps
+    run. A step that decodes images and a step of a plug-in each form their own group. With
     ``skips_missing``, a step is skipped if its tensors are missing."""
 
     steps: tuple[Step, ...]
@@ -49,7 +48,7 @@ class StepGroup:
 
     @property
     def decodes_images(self) -> bool:
-        """Whether this group decodes images."""
+        """Whether the only step of this group decodes images."""
         return isinstance(self.steps[0], DecodeImage)
 
     def runs_inline(self, sizes: StepSizes) -> bool:
@@ -78,7 +77,7 @@ class StepGroup:
                 if isinstance(step, DecodeImage):
                     specs[step.tensor], work = step.measure(by_name[step.tensor])
                     total += work
-                # numpy holds the result and a copy in the canonical layout.
+                # numpy's result and its copy in the canonical layout exist at the same time.
                 total += 2 * sum(
                     spec.nbytes for name, spec in specs.items() if before.get(name) is not spec
                 )
@@ -88,8 +87,8 @@ class StepGroup:
             raise self._failure(error) from None
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the tensors after the steps. ``measure`` has accepted ``tensors``. Raises
-        GatewayError."""
+        """Return the tensors after the steps. The caller has called ``measure`` with ``tensors``.
+        Raises GatewayError."""
         try:
             by_name = _by_name(tensors)
             for step in self.steps:
@@ -129,8 +128,8 @@ def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _check_empty_tensors(*all_specs: Mapping[str, Spec]) -> None:
-    """Raise TransformError for tensors without elements that numpy cannot represent, because the
-    product of their other dimensions is too large."""
+    """Raise TransformError for a tensor without elements if the product of its nonzero dimensions
+    is too large for numpy."""
     for specs in all_specs:
         for name, spec in specs.items():
             if 0 in spec.shape and math.prod(size or 1 for size in spec.shape) >= _MAX_EMPTY_SIZE:
@@ -138,9 +137,9 @@ def _check_empty_tensors(*all_specs: Mapping[str, Spec]) -> None:
 
 
 class RouteTransforms:
-    """The steps of a route. ``inputs`` turn the client's inputs into the backend's inputs, and
-    ``outputs`` turn the backend's outputs into the client's outputs. ``batch`` is whether the first
-    dimension of every tensor is the batch."""
+    """The steps of a route. ``inputs`` are steps that convert the client's inputs to the backend's
+    inputs, and ``outputs`` are steps that convert the backend's outputs to the client's outputs.
+    ``batch`` means that the first dimension of every tensor is the batch."""
 
     def __init__(self, inputs: Iterable[Step], outputs: Iterable[Step], *, batch: bool) -> None:
         self.inputs: Final = tuple(inputs)
@@ -152,12 +151,12 @@ class RouteTransforms:
             replace(group, skips_missing=True) for group in self.output_groups
         )
         """The groups for responses to requests that name outputs. The backend then returns only the
-        outputs that are needed for them, so steps that need other outputs are skipped."""
+        outputs that are needed, so steps that read other outputs are skipped."""
         self._last: tuple[ModelMetadata, ModelMetadata] | None = None
 
     def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
-        """Return the metadata of ``model`` as clients see it. Raises BACKEND_GARBAGE if the steps
-        do not fit the model."""
+        """Return the metadata of ``model`` that clients see. Raises BACKEND_GARBAGE if the steps do
+        not fit the model."""
         last = self._last
         if last is not None and last[0] is model:
             return last[1]
@@ -183,8 +182,8 @@ class RouteTransforms:
         return transformed
 
     def find_mismatch(self, model: ModelMetadata) -> tuple[bool, int, str] | None:
-        """Return the first step that does not fit ``model``: whether it is an input step, its
-        position, and the problem. Return None if all steps fit."""
+        """Return None if all steps fit ``model``. Otherwise return, for the first step that does
+        not fit, whether it is an input step, the step's position, and the problem."""
         specs = _specs(model.inputs)
         for position in reversed(range(len(self.inputs))):
             try:
@@ -203,8 +202,8 @@ class RouteTransforms:
         return None
 
     def backend_outputs(self, requested: Sequence[RequestedOutput]) -> tuple[RequestedOutput, ...]:
-        """Return the backend's outputs that are needed to make the outputs ``requested`` by a
-        client. Raises BAD_REQUEST for an output that clients do not see."""
+        """Return the backend's outputs from which the steps make the client's ``requested``
+        outputs. Raises BAD_REQUEST for an output that clients do not see."""
         names = [output.name for output in requested]
         try:
             for step in reversed(self.outputs):

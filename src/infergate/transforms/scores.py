@@ -1,4 +1,4 @@
-"""Steps that turn a model's scores into probabilities and classes."""
+"""Steps that convert a model's scores to probabilities and classes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from infergate.transforms.step import (
 
 _INT64 = Datatype.INT64.v2_name
 _RANKING_BYTES = 32
-"""The memory in bytes that ranking takes for each element: its sort key, its position, and a
-buffer."""
+"""The memory in bytes per element that ranking takes: a sort key, a position, and a buffer."""
 _RANKED = frozenset(datatype.v2_name for datatype in FLOATS | INTEGERS)
 
 
@@ -60,8 +59,8 @@ class Softmax(TensorStep):
 
 @dataclass(frozen=True, kw_only=True)
 class Argmax(TensorStep):
-    """Returns the position of the largest value along ``axis`` as INT64, the first of equal values.
-    The dimension is removed."""
+    """Returns the position of the largest value along ``axis`` as INT64, and removes this
+    dimension. Among equal values, the first is used."""
 
     to: str = ""
     axis: int = -1
@@ -87,7 +86,7 @@ class Argmax(TensorStep):
 class TopK(TensorStep):
     """Returns the ``k`` largest values of the last dimension in descending order. Equal values keep
     their order. ``values``, ``indices`` (INT64) and ``labels`` (BYTES) are the names of the
-    outputs; an output without a name is not returned."""
+    outputs. An output without a name is omitted."""
 
     k: int
     values: str = ""
@@ -118,7 +117,7 @@ class TopK(TensorStep):
         axis = _rankable_axis(self.tensor, spec, -1, batch=self.batch)
         last = spec.shape[axis]
         shape = (*spec.shape[:-1], ANY if last == ANY else min(self.k, last))
-        count = int(np.prod(shape, dtype=object)) if ANY not in shape else 0
+        count = 0 if ANY in shape else math.prod(shape)
         text_bytes = count * (4 + max((len(label.encode()) for label in self.classes), default=0))
         specs = replace(spec, shape=shape), Spec(_INT64, shape), Spec(BYTES, shape, text_bytes)
         names = self.values, self.indices, self.labels

@@ -1,10 +1,9 @@
 """The contract of a transform step.
 
-A step replaces the tensors that it ``reads`` with the tensors that it ``writes``. ``apply``
-replaces tensors. ``forward`` and ``backward`` replace their specs: ``forward`` maps the specs
-before the step to the specs after it, and ``backward`` maps the specs that the backend expects to
-the specs that clients see. ``forward`` makes every check that needs no data, so it also validates a
-request before ``apply`` does any work."""
+A step replaces the tensors in ``reads`` with the tensors in ``writes``. ``apply`` replaces tensors.
+``forward`` and ``backward`` replace specs: ``forward`` returns the specs after the step, and
+``backward`` returns the specs before the step. ``forward`` makes all checks that need no data, so
+it validates a request before ``apply`` does any work."""
 
 from __future__ import annotations
 
@@ -26,11 +25,12 @@ ANY: Final = -1
 """A dimension that may have any size."""
 FLOAT_NAMES: Final = frozenset(datatype.v2_name for datatype in FLOATS)
 BYTES: Final = Datatype.BYTES.v2_name
+NO_SUCH_OUTPUT: Final = "the model has no such output on this route"
 
 
 class TransformError(Exception):
-    """A tensor or its spec does not fit a step. ``problem`` completes a message that begins with
-    "input 'x': "."""
+    """A tensor or its spec does not fit a step. ``problem`` follows the text "input 'x': " in an
+    error message."""
 
     def __init__(self, tensor: str, problem: str) -> None:
         super().__init__(tensor, problem)
@@ -41,7 +41,7 @@ class TransformError(Exception):
 @record
 class Spec:
     """The datatype (a name from V2 metadata, such as ``FP32``) and the shape of a tensor.
-    ``max_bytes`` is the maximum length of the data of a BYTES tensor, or 0 in metadata."""
+    ``max_bytes`` is the maximum length of a BYTES tensor's data, or 0 in metadata."""
 
     datatype: str
     shape: tuple[int, ...]
@@ -62,12 +62,12 @@ def spec_of(tensor: Tensor) -> Spec:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step. ``batch`` is whether the first dimension of every tensor is the batch."""
+    """A step. ``batch`` means that the first dimension of every tensor is the batch."""
 
     batch: bool = True
     moves_elements: ClassVar[bool] = False
-    """Whether the step moves single elements. Python code does this for BYTES, and numpy for other
-    datatypes."""
+    """Whether the step moves single elements. Python code moves BYTES elements, and numpy moves
+    other elements."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -76,13 +76,13 @@ class Step:
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The names of the tensors that replace them."""
+        """The names of the tensors that replace the tensors in ``reads``."""
         return self.reads
 
     @property
     def holds_interpreter_lock(self) -> bool:
-        """Whether the step runs Python code for each element. Such code holds the interpreter lock,
-        so that a thread would delay the event loop."""
+        """Whether the step always runs Python code for each element. Such code holds the
+        interpreter lock, so a thread would delay the event loop."""
         return False
 
     def is_interpreted(self, specs: Mapping[str, Spec]) -> bool:
@@ -97,12 +97,12 @@ class Step:
         return 0
 
     def find_problem(self, *, is_input: bool) -> str:
-        """Return the reason why the settings of the step are wrong, or an empty string."""
+        """Return the problem with the step's settings, or an empty string."""
         del is_input
         return ""
 
     def is_applicable(self, names: Mapping[str, Any]) -> bool:
-        """Return whether the tensors that the step reads exist."""
+        """Return whether ``names`` contains the tensors that the step needs."""
         return all(name in names for name in self.reads)
 
     def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
@@ -111,47 +111,47 @@ class Step:
         return substitute(specs, self.reads, dict(zip(self.writes, after, strict=True)))
 
     def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        """Return the specs that tensors must have so that the step yields ``specs``. Raises
+        """Return the specs before the step, for which ``forward`` returns ``specs``. Raises
         TransformError."""
         before = self.backward_specs(*_take(specs, self.writes))
         return substitute(specs, self.writes, dict(zip(self.reads, before, strict=True)))
 
     def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors after the step. ``forward`` has accepted their specs. Raises
-        TransformError for their data."""
+        """Return the tensors after the step. The caller has checked the specs with ``forward``.
+        Raises TransformError for invalid data."""
         after = self.apply_tensors(*_take(tensors, self.reads))
         return substitute(tensors, self.reads, dict(zip(self.writes, after, strict=True)))
 
     def sources(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the tensors that the step needs to make ``names``. Raises
-        TransformError for a name that the step removes."""
+        """Return the names of the tensors before the step that are needed for the tensors ``names``
+        after the step. Raises TransformError for a name that the step removes."""
         result: dict[str, None] = {}
         for name in names:
             if name in self.writes:
                 result.update(dict.fromkeys(self.reads))
             elif name in self.reads:
-                raise TransformError(name, "the model has no such output on this route")
+                raise TransformError(name, NO_SUCH_OUTPUT)
             else:
                 result[name] = None
         return list(result)
 
-    # ---- most steps implement these methods, which convert ``reads`` to ``writes``
+    # ---- most steps implement these methods
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
-        """Return the specs of ``writes``."""
+        """Return the specs of ``writes`` for the specs of ``reads``."""
         raise NotImplementedError
 
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:
-        """Return the specs of ``reads``."""
+        """Return the specs of ``reads`` for the specs of ``writes``."""
         raise NotImplementedError
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
-        """Return the tensors of ``writes``."""
+        """Return the tensors in ``writes`` for the tensors in ``reads``."""
         raise NotImplementedError
 
 
 class AsyncStep(Step):
-    """A step that runs outside of the helper processes and threads of transforms. It forms its own
+    """A step that runs outside the helper processes and threads for transforms, and forms its own
     group."""
 
     async def run(
@@ -169,8 +169,8 @@ def _take(items: Mapping[str, T], names: Sequence[str]) -> list[T]:
 
 
 def substitute(items: Mapping[str, T], old: Sequence[str], new: Mapping[str, T]) -> dict[str, T]:
-    """Return ``items`` with ``old`` replaced by ``new``. Raises TransformError if a new name exists
-    already."""
+    """Return ``items`` with ``old`` replaced by ``new``. Raises TransformError if another item
+    already has a new name."""
     for name in new:
         if name in items and name not in old:
             raise TransformError(name, "there are two tensors of this name")
@@ -189,13 +189,13 @@ def substitute(items: Mapping[str, T], old: Sequence[str], new: Mapping[str, T])
 
 
 def check_datatype(name: str, spec: Spec, expected: str) -> None:
-    """Raise TransformError unless ``spec`` has the datatype ``expected``."""
+    """Raise TransformError if ``spec`` does not have the datatype ``expected``."""
     if spec.datatype != expected:
         raise TransformError(name, f"expected {expected}, got {spec.datatype}")
 
 
 def check_shape(name: str, spec: Spec, expected: Sequence[int]) -> None:
-    """Raise TransformError unless ``spec`` can have the shape ``expected``."""
+    """Raise TransformError if ``spec`` cannot have the shape ``expected``."""
     fits = len(spec.shape) == len(expected) and all(map(same_dimension, spec.shape, expected))
     if not fits:
         raise TransformError(name, f"expected shape {list(expected)}, got {list(spec.shape)}")
@@ -207,8 +207,8 @@ def same_dimension(one: int, other: int) -> bool:
 
 
 def find_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
-    """Return the index of ``axis``, which may be negative to count from the end. Raises
-    TransformError if there is no such dimension, or if it is the batch."""
+    """Return the index of ``axis``, which counts from the end if it is negative. Raises
+    TransformError if there is no such dimension, or if the dimension is the batch."""
     rank = len(spec.shape)
     position = axis + rank if axis < 0 else axis
     if not 0 <= position < rank:
@@ -222,16 +222,17 @@ def find_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
 
 
 def raw_elements(tensor: Tensor) -> npt.NDArray[Any]:
-    """Return the elements for steps that only move them. Like ``Tensor.numpy``, but BF16 elements
-    are returned as their 16-bit patterns."""
+    """Return the elements of ``tensor`` for a step that only moves elements. Unlike
+    ``Tensor.numpy``, this function returns BF16 elements as 16-bit patterns."""
     if tensor.datatype is Datatype.BF16:
         return np.frombuffer(tensor.data, NUMPY_DTYPES[Datatype.BF16]).reshape(tensor.shape)
     return tensor.numpy()
 
 
 def with_elements(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
-    """Return a tensor of the elements ``array``, which come from ``raw_elements(tensor)``. The
-    result has the parameters of ``tensor`` unless ``name`` is given."""
+    """Return a tensor with the elements ``array``, which come from ``raw_elements(tensor)``. The
+    result has the name and the parameters of ``tensor``. If ``name`` is given, it has this name and
+    no parameters."""
     parameters = NO_PARAMETERS if name else tensor.parameters
     if tensor.datatype is Datatype.BYTES:
         data: Buffer = pack_bytes(array.ravel().tolist())
@@ -241,12 +242,12 @@ def with_elements(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Te
 
 
 def bytes_tensor(name: str, shape: tuple[int, ...], data: bytes) -> Tensor:
-    """Return a BYTES tensor of packed elements. It has no parameters, because the parameters of its
-    source describe different contents."""
+    """Return a BYTES tensor of packed elements. It has no parameters, because the parameters of the
+    step's input describe different contents."""
     return Tensor(name, Datatype.BYTES, shape, data, NO_PARAMETERS)
 
 
 def float_elements(tensor: Tensor) -> npt.NDArray[Any]:
-    """Return the elements of a float tensor as FP64 if it is FP64, and otherwise as FP32."""
+    """Return the elements of a float tensor: FP64 elements as FP64, and other elements as FP32."""
     array = tensor.numpy()
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from infergate.core.tensor import Tensor, bf16_from_float32, pack_bytes
 from infergate.transforms.numeric import TensorStep
 from infergate.transforms.step import (
     ANY,
+    NO_SUCH_OUTPUT,
     Spec,
     Step,
     TransformError,
@@ -25,6 +26,8 @@ from infergate.transforms.step import (
     same_dimension,
     with_elements,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,7 @@ class Rename(Step):
         inverse = {new: old for old, new in self.names.items()}
         for name in names:
             if name in self.names and name not in inverse:
-                raise TransformError(name, "the model has no such output on this route")
+                raise TransformError(name, NO_SUCH_OUTPUT)
         return [inverse.get(name, name) for name in names]
 
 
@@ -108,7 +111,7 @@ class Copy(TensorStep):
 
 @dataclass(frozen=True, kw_only=True)
 class _NamedOutputs(Step):
-    """A step that applies to all outputs, and names some of them."""
+    """A step that keeps or removes the outputs ``names``."""
 
     names: tuple[str, ...]
 
@@ -120,46 +123,42 @@ class _NamedOutputs(Step):
         del names
         return True
 
+    def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        return self._remaining(specs)
 
-@dataclass(frozen=True, kw_only=True)
+    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self._remaining(tensors)
+
+    def sources(self, names: Sequence[str]) -> list[str]:
+        remaining = self._remaining(dict.fromkeys(names))
+        for name in names:
+            if name not in remaining:
+                raise TransformError(name, NO_SUCH_OUTPUT)
+        return list(names)
+
+    def _remaining(self, items: Mapping[str, T]) -> dict[str, T]:
+        raise NotImplementedError
+
+
 class Select(_NamedOutputs):
     """Keeps the outputs ``names``, in this order."""
 
-    def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        return {name: specs[name] for name in self.names if name in specs}
-
-    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensors[name] for name in self.names if name in tensors}
-
-    def sources(self, names: Sequence[str]) -> list[str]:
-        for name in names:
-            if name not in self.names:
-                raise TransformError(name, "the model has no such output on this route")
-        return list(names)
+    def _remaining(self, items: Mapping[str, T]) -> dict[str, T]:
+        return {name: items[name] for name in self.names if name in items}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Drop(_NamedOutputs):
     """Removes the outputs ``names``."""
 
-    def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        return {name: spec for name, spec in specs.items() if name not in self.names}
-
-    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in tensors.items() if name not in self.names}
-
-    def sources(self, names: Sequence[str]) -> list[str]:
-        for name in names:
-            if name in self.names:
-                raise TransformError(name, "the model has no such output on this route")
-        return list(names)
+    def _remaining(self, items: Mapping[str, T]) -> dict[str, T]:
+        return {name: item for name, item in items.items() if name not in self.names}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(TensorStep):
-    """Adds an input that clients do not send. ``shape`` does not include the batch; the value is
-    repeated for each item of the batch. ``value`` holds one element, or all elements of ``shape``
-    in row-major order."""
+    """Adds an input that clients do not send. ``value`` contains one element, or all elements of
+    ``shape`` in row-major order. ``shape`` does not include the batch, and ``value`` is repeated
+    for each item of the batch."""
 
     datatype: Datatype
     shape: tuple[int, ...] = ()
@@ -173,7 +172,7 @@ class Constant(TensorStep):
         if len(self.value) not in {1, count}:
             return f"'value' has {len(self.value)} elements; shape {list(self.shape)} has {count}"
         try:
-            self._encoded  # noqa: B018 - the value is checked by its conversion
+            self._encoded  # noqa: B018 - the conversion checks the value
         except (ValueError, OverflowError, TypeError, AttributeError):
             return f"'value' has an element that is not {self.datatype.v2_name}"
         return ""
@@ -200,12 +199,10 @@ class Constant(TensorStep):
     def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         if self.tensor in specs:
             raise TransformError(self.tensor, "the route sets this input")
-        return {**specs, self.tensor: self._spec(specs)}
-
-    def _spec(self, items: Mapping[str, Spec]) -> Spec:
-        batch = _batch_size(items) if self.batch else ()
+        batch = _batch_size(specs) if self.batch else ()
         data_bytes = len(self._data) * math.prod(batch) if self.datatype is Datatype.BYTES else 0
-        return Spec(self.datatype.v2_name, (*batch, *self.shape), max(data_bytes, 0))
+        spec = Spec(self.datatype.v2_name, (*batch, *self.shape), max(data_bytes, 0))
+        return {**specs, self.tensor: spec}
 
     def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         expected = specs.get(self.tensor)
@@ -225,7 +222,8 @@ class Constant(TensorStep):
 
 
 def _batch_size(specs: Mapping[str, Spec]) -> tuple[int, ...]:
-    """Return the first dimension of the first tensor that has dimensions, or 1."""
+    """Return the first dimension of the first tensor with dimensions, or 1 if there is no such
+    tensor."""
     return next((spec.shape[:1] for spec in specs.values() if spec.shape), (1,))
 
 
@@ -263,22 +261,20 @@ class Concatenate(Step):
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         first = before[0]
         axis = find_axis(self.tensors[0], first, self.axis, batch=self.batch)
-        sizes = [spec.shape[axis : axis + 1] for spec in before]
         shape = list(first.shape)
         for name, spec in zip(self.tensors, before, strict=True):
             check_datatype(name, spec, first.datatype)
             expected = [*shape[:axis], ANY, *shape[axis + 1 :]]
             check_shape(name, spec, expected)
             shape = [max(pair) for pair in zip(shape, spec.shape, strict=True)]
-        known = [size for (size,) in sizes]
-        shape[axis] = ANY if ANY in known else sum(known)
+        sizes = [spec.shape[axis] for spec in before]
+        shape[axis] = ANY if ANY in sizes else sum(sizes)
         return (Spec(first.datatype, tuple(shape), sum(spec.max_bytes for spec in before)),)
 
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:
         (spec,) = after
         axis = find_axis(self.to, spec, self.axis, batch=self.batch)
-        part = replace(spec, shape=(*spec.shape[:axis], ANY, *spec.shape[axis + 1 :]))
-        return [part] * len(self.tensors)
+        return [_with_dimension(spec, axis, ANY)] * len(self.tensors)
 
     def apply_tensors(self, *before: Tensor) -> Sequence[Tensor]:
         joined = np.concatenate([raw_elements(tensor) for tensor in before], axis=self.axis)

@@ -1,4 +1,4 @@
-"""Steps for BYTES tensors: Base64, and conversion of text to numbers."""
+"""Steps for BYTES tensors: Base64, and conversion between text and numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _BytesStep(TensorStep):
         return (Spec(BYTES, spec.shape, self.max_result_bytes(spec)),)
 
     def max_result_bytes(self, spec: Spec) -> int:
-        """Return the maximum length of the result's data."""
+        """Return the maximum length of the result's data in bytes."""
         return spec.max_bytes
 
     backward_specs = forward_specs
@@ -119,7 +119,7 @@ class _TextStep(TensorStep):
 
 
 class TextEncode(_TextStep):
-    """Converts each text to ``length`` numbers: its UTF-8 bytes, padded with ``pad``."""
+    """Converts each text to a row of ``length`` numbers: the UTF-8 bytes, padded with ``pad``."""
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         return (self._encoded_spec(before[0]),)
@@ -155,7 +155,7 @@ class TextDecode(_TextStep):
         (tensor,) = before
         array = tensor.numpy()
         is_text = array != self.pad
-        # The number of values before the padding at the end of each row.
+        # The number of values in each row before the padding at the end.
         lengths = self.length - np.argmax(is_text[..., ::-1], axis=-1)
         lengths = np.where(is_text.any(axis=-1), lengths, 0).ravel().tolist()
         rows = array.reshape(-1, self.length) if array.size else array.reshape(0, self.length)

@@ -409,7 +409,7 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
             raise GatewayError(Kind.TIMEOUT, "late")
 
     monkeypatch.setattr(model_catalogue, "QUERY_TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr(model_catalogue, "_STATUS_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(model_catalogue, "_TOTAL_TIMEOUT_SECONDS", 0.3)
     given: list[float] = []
     silent = Silent("b", *(f"m{number}" for number in range(40)))
     began = time.monotonic()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infergate.core.sequences import SequenceKey
-from infergate.routing.affinity import rendezvous_owner, sequence_key
+from infergate.routing.affinity import hash_key, rendezvous_owner
 
 NAMES = [f"10.0.0.{number}:8000" for number in range(1, 6)]
 
@@ -26,7 +26,7 @@ class ReferenceQueue:
         self.servers = [Server(name.encode(), (weights or {}).get(name, 1.0)) for name in names]
 
     def owner(self, sequence: SequenceKey) -> str:
-        return rendezvous_owner(sequence_key(sequence), self.servers).name.decode()
+        return rendezvous_owner(hash_key(sequence), self.servers).name.decode()
 
 
 def rendezvous(names: list[str]) -> ReferenceQueue:

@@ -1,0 +1,39 @@
+"""Runs blocking functions in daemon threads, so that a function that hangs cannot keep the process
+from ending."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Run ``function`` in a daemon thread, and return its result. Unlike with
+    ``asyncio.to_thread``, the process can end before the function has returned. Raises RuntimeError
+    if the system cannot start a thread."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def finish(setter: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            setter(value)
+
+    def run() -> None:
+        nonlocal arguments
+        try:
+            setter, value = future.set_result, context.run(function, *arguments)
+        except Exception as error:  # noqa: BLE001 - the caller receives it
+            setter, value = future.set_exception, error  # type: ignore[assignment]
+        arguments = ()  # the caller may free them while this thread is still ending
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(finish, setter, value)
+
+    threading.Thread(target=run, name="infergate", daemon=True).start()
+    return await future
