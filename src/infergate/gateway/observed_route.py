@@ -25,7 +25,7 @@ class ExchangeObserver(Protocol):
 
     def selects(self, request: InferRequest, context: RequestContext) -> bool:
         """Return whether to observe the exchange of ``request``. The gateway calls this method
-        before it sends the request, so that it does not keep responses that nobody observes."""
+        before it sends the request, so that it does not keep responses that are not observed."""
         ...
 
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final, ParamSpec, TypeVar
 
-from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
@@ -88,23 +87,8 @@ class TracedOffload:
         self._offload: Final = offload
         self._tracer: Final = tracer
 
-    async def run(  # noqa: PLR0913 - as declared by Offload
-        self,
-        deadline: float | None,
-        function: Callable[..., T],
-        *arguments: Any,
-        client: tuple[str, str],
-        cost: int,
-        memory: MemoryAccount = UNLIMITED,
-        size: int = 0,
+    async def run(
+        self, deadline: float | None, function: Callable[..., T], *arguments: Any, **options: Any
     ) -> T:
         with self._tracer.start_step(_HELPER):
-            return await self._offload.run(
-                deadline,
-                function,
-                *arguments,
-                client=client,
-                cost=cost,
-                memory=memory,
-                size=size,
-            )
+            return await self._offload.run(deadline, function, *arguments, **options)

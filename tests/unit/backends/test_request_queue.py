@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.access.rules import AccessRule, AccessRules, ClientShare
 from infergate.backends.request_queue import RequestQueue
@@ -48,10 +49,7 @@ async def _order_of(harness: Harness, contexts: dict[str, RequestContext]) -> li
 
 
 def waiting_call(**fields: Any) -> RequestContext:
-    context = RequestContext("test:1", time.monotonic() + 60)
-    for name, value in fields.items():
-        setattr(context, name, value)
-    return context
+    return new_context(deadline=time.monotonic() + 60, **fields)
 
 
 async def test_the_header_precedes_the_parameter_and_the_route() -> None:

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from infergate.comparison.model_summary import ModelSummary
 from infergate.comparison.settings import MirrorComparison
 from infergate.comparison.summary import Summary

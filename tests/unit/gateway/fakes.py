@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from infergate.codecs.base import Capabilities, ParsedRequest, Profile, RequestSummary
 from infergate.codecs.profiles import GENERIC
@@ -16,13 +15,6 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, 
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceId, SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
-
-
-def new_context(**fields: Any) -> RequestContext:
-    context = RequestContext("test")
-    for name, value in fields.items():
-        setattr(context, name, value)
-    return context
 
 
 class LineCodec:

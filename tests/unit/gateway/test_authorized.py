@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, new_context
+from fakes import LineCodec, Memory
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.access.rules import RULE_OPERATIONS, AccessRule, AccessRules
 from infergate.backends.builtin import BuiltinBackend

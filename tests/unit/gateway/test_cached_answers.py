@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contexts import new_context
 from infergate.caching.local_store import LocalStore
 from infergate.caching.response_cache import ResponseCache
 from infergate.codecs.profiles import GENERIC

@@ -9,8 +9,9 @@ from threading import current_thread as current
 from typing import Any
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.caching.local_store import LocalStore
 from infergate.caching.response_cache import ResponseCache

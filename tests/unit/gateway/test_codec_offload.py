@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import WireBackend, new_context
+from fakes import WireBackend
 
+from contexts import new_context
 from infergate.backends.codec_offload import BackendCodecOffload
 from infergate.codecs.base import ParsedRequest, Profile
 from infergate.codecs.registry import plugins

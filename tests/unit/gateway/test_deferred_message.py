@@ -1,11 +1,12 @@
 """A compressed gRPC message is inflated only after its request was admitted."""
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
+from contexts import new_context
 from infergate.codecs.base import RequestSummary
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError, Kind

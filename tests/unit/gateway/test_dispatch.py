@@ -3,8 +3,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import new_context
 
+from contexts import new_context
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse

@@ -1,8 +1,9 @@
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, WireBackend, new_context
+from fakes import LineCodec, Memory, WireBackend
 
+from contexts import new_context
 from infergate.codecs.base import OutputsNeedTranslationError
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
 from infergate.core.datatypes import Datatype

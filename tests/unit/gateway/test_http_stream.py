@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS

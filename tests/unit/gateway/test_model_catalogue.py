@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 
 import infergate
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import GENERIC, TRITON

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from infergate.backends.builtin import BuiltinBackend
 from infergate.codecs.profiles import TRITON
 from infergate.core.datatypes import Datatype

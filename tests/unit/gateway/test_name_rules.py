@@ -6,8 +6,9 @@ from urllib.parse import quote
 
 import orjson
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.codecs.base import RequestSummary
 from infergate.codecs.profiles import GENERIC

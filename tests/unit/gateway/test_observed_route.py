@@ -8,8 +8,9 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind

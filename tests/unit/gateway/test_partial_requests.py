@@ -2,8 +2,9 @@
 
 import json
 
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from infergate.codecs.registry import plugins
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind

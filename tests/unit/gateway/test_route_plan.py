@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, WireBackend, new_context
+from fakes import LineCodec, Memory, WireBackend
 
+from contexts import new_context
 from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
 from infergate.codecs.trtis import GRPC

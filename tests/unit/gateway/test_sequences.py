@@ -1,8 +1,9 @@
 """Sequences for backends whose protocol does not have them."""
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.core.errors import Kind
 from infergate.core.messages import InferRequest

@@ -5,8 +5,9 @@ import logging
 from typing import Any
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.access.rules import AccessRules
 from infergate.backends.builtin import BuiltinBackend

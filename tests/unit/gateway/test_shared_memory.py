@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Memory, new_context
+from fakes import Memory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, UnknownRegionError

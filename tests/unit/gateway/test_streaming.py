@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, new_context
+from fakes import LineCodec, Memory
 
+from contexts import new_context
 from infergate.codecs.base import ParsedRequest, Profile
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import DEFAULT_LIMITS, MIB, Limits

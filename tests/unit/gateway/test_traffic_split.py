@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, WireBackend, new_context
+from fakes import LineCodec, Memory, WireBackend
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.core import messages
 from infergate.core.counters import RouteCounters
