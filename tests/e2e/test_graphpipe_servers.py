@@ -89,7 +89,8 @@ def test_a_datatype_that_graphpipe_does_not_support(triton_client: Client, datat
     result = identity(triton_client, "identity", array, datatype)
     np.testing.assert_array_equal(result, array.astype(result.dtype))
     with pytest.raises(
-        InferenceServerException, match=f"'x' is {datatype}, .*its route may cast it"
+        InferenceServerException,
+        match=f"'x' is {datatype}, .*configure 'cast' on the route",
     ):
         identity(triton_client, "new", array, datatype)
 

@@ -3,5 +3,5 @@ responses, and the stores of cached responses. ``gateway.cached_route`` uses thi
 inferences of a route.
 
 Read ``keys``, then ``entries``, then ``store`` (the contract) with ``local_store`` for one process
-and ``shared_store`` for several, then ``redis_store``.
+and ``shared_store`` for several processes, then ``redis_store``.
 """

@@ -94,8 +94,8 @@ def decode(value: bytes) -> CachedResponse:
 
 
 def check(value: bytes) -> None:
-    """Raise ValueError unless ``value``, which another program may have written, is a valid cached
-    response."""
+    """Raise ValueError if ``value`` is not a valid cached response. Another program may have
+    written ``value``."""
     try:
         entry = decode(value)
         response = entry.response

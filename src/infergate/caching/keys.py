@@ -20,7 +20,7 @@ _VALUE_WEIGHT: Final = 8
 
 
 class UncacheableError(Exception):
-    """The message cannot be cached: its parameters are too large, or are not JSON."""
+    """The message cannot be cached, because its parameters are too large or are not JSON."""
 
 
 def check_weight(values: Iterable[object]) -> None:

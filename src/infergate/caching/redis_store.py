@@ -50,7 +50,7 @@ because it takes long to count their BYTES elements."""
 MAX_WRITES: Final = 16
 MAX_WRITE_BYTES: Final = 32 * MIB
 """Maximum number of concurrent writes, and maximum bytes of all these writes. A response beyond a
-limit is not written to Redis. A single write may exceed the number of bytes."""
+limit is not written to Redis. A single write may exceed ``MAX_WRITE_BYTES``."""
 
 
 class RedisStore:
@@ -177,13 +177,14 @@ class RedisStore:
             if not self._is_unavailable:
                 self._is_unavailable = True
                 _log.error(
-                    "redis does not share cached responses (%s); until it does, responses are "
-                    "cached in memory only",
-                    type(error).__name__, extra=REDIS_UNAVAILABLE)  # fmt: skip
+                    "Redis is unavailable (%s); responses are cached in memory only",
+                    type(error).__name__,
+                    extra=REDIS_UNAVAILABLE,
+                )
             return None
         if self._is_unavailable:
             self._is_unavailable = False
-            _log.info("redis shares cached responses again", extra=REDIS_AVAILABLE)
+            _log.info("Redis is available again", extra=REDIS_AVAILABLE)
         return reply
 
 

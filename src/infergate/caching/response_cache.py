@@ -19,7 +19,7 @@ class RemoteStore(Protocol):
         ...
 
     def put(self, digest: bytes, tag: bytes, stored: StoredValue) -> None:
-        """Start to store a value. ``tag`` is the result of a lookup before the inference."""
+        """Start to store a value. ``tag`` is the tag of the lookup that preceded the inference."""
         ...
 
     async def invalidate(self, backend: str, epoch: int) -> None:

@@ -37,10 +37,10 @@ T = TypeVar("T")
 
 BLOCK_BYTES: Final = 4096
 MAX_BLOCKS: Final = 1 << 24
-"""The maximum size of the store is 64 GiB."""
+"""Maximum number of blocks, which take 64 GiB."""
 _NUMBER_BYTES: Final = 8
 _MAX_SECONDS: Final = 1e9
-"""Maximum of a time, about 31 years. The file contains times as 64-bit numbers of nanoseconds."""
+"""Maximum time, about 31 years. The file contains times as 64-bit numbers of nanoseconds."""
 _HEADS: Final = 1 << 16
 """Number of hash chains. With one million entries, a chain has 16 entries on average."""
 _EPOCHS: Final = 1024
@@ -132,7 +132,8 @@ class SharedStore:
     # ---- locking
 
     async def _run(self, operation: Callable[[int | None], T]) -> T:
-        """Run ``operation`` with the lock. Its argument is the maximum number of bytes to copy."""
+        """Run ``operation`` with the lock held. The argument of ``operation`` is the maximum number
+        of bytes to copy, or None."""
         try:
             with self._locked(wait=False):
                 return operation(MAX_BYTES_ON_LOOP)

@@ -4,7 +4,7 @@ permit allows.
 The authorizer checks a request's summary before the message is parsed. This module checks the
 parsed operation, because a message may differ from its summary.
 
-1. A request without a permit can perform only health operations.
+1. A client without a permit can perform only health operations.
 2. Lists omit models that the client is not permitted to see.
 3. To unload an ensemble together with its models, the client needs permission to unload every
    model, because the gateway does not know the names of the ensemble's models.
@@ -161,9 +161,9 @@ BuildRpcError = Callable[[GatewayError], RpcResponse]
 def authorized_services(
     own: GatewayServices, authorizer: RequestAuthorizer, build_error: BuildRpcError
 ) -> GatewayServices:
-    """Return the services of ``own``, which then call ``authorizer`` before each request.
-    Reflection requires permission to read the server's metadata, and health checks require
-    permission for health operations. ``build_error`` converts an error to a gRPC response."""
+    """Return the services of ``own`` with authorization by ``authorizer``. Reflection requires
+    permission to read the server's metadata, and health checks require permission for health
+    operations. ``build_error`` converts an error to a gRPC response."""
     return GatewayServices(
         {
             method: _authorized_unary(serve, authorizer, build_error)

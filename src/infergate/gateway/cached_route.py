@@ -89,8 +89,8 @@ flight."""
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """An inference in progress, for which ``waiting`` clients wait. Its own ``context`` lets it
-    outlive the client that started it."""
+    """An inference in progress, for which ``waiting`` clients wait. The flight has its own
+    ``context``, so that it can outlive the client that started it."""
 
     key: _FlightKey
     task: asyncio.Task[_Result]
@@ -121,8 +121,8 @@ class CachedRoute:
         self._tasks: Final[set[asyncio.Task[_Result]]] = set()
         """All running flights, including those for which no client waits."""
         self._versions: Final = BoundedCache[tuple[str, str], str](_MAX_VERSIONS)
-        """The version in the last response to each requested model and version. Until an inference
-        is sent, it is the version of the first hit."""
+        """The version in the last response to each requested model and version. If no inference
+        has been sent yet, the value is the version of the first hit."""
 
     # ---- RouteInferences
 
@@ -183,7 +183,7 @@ class CachedRoute:
         return key_parts(request, extra, policy.ignored)
 
     def _is_first_use(self, parts: Sequence[Buffer]) -> bool:
-        """Return whether the inference occurs for the first time and must not be cached yet."""
+        """Return whether the inference occurs for the first time and must not use the cache."""
         policy = self._policy
         if policy.min_uses == 1:
             return False
@@ -358,8 +358,9 @@ class CachedRoute:
                 account.close()
 
     async def _check_version(self, request: InferRequest, response: InferResponse) -> bool:
-        """Return whether ``response`` has the same version as the last response. If not, the server
-        has loaded another version, so invalidate all cached responses of the backend."""
+        """Return whether ``response`` has the same version as the last response. If the versions
+        differ, the server has loaded another version, so all cached responses of the backend are
+        invalidated."""
         requested = request.model, request.version
         previous = self._versions.get(requested)
         if previous == response.version:

@@ -2,7 +2,7 @@
 
 The frontend runs the same steps as the frontend of a protocol: it checks names, authorizes the
 request, finds the route, calls the backend and records the request. Because there is no codec, this
-module checks tensors in the same way as codecs do."""
+module also checks the tensors."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class CanonicalFrontend:
 
 
 def request_size(operation: Operation) -> int:
-    """Return the bytes of all tensors of ``operation``."""
+    """Return the size of all inputs of ``operation`` in bytes."""
     return _size(operation.inputs) if isinstance(operation, InferRequest) else 0
 
 
@@ -144,8 +144,10 @@ def _size(tensors: tuple[Tensor, ...]) -> int:
 def _check_inputs(request: InferRequest, limits: Limits) -> None:
     """Check the tensors of ``request``. Raises BAD_REQUEST, TOO_LARGE and, with the limits of the
     event loop, NeedsOffloadError."""
-    if max(len(request.inputs), len(request.outputs)) > limits.tensors:
-        raise bad_request(f"there are over {limits.tensors} tensors (the limit)", limit="tensors")
+    count = max(len(request.inputs), len(request.outputs))
+    if count > limits.tensors:
+        text = f"there are {count} tensors; the limit is {limits.tensors}"
+        raise bad_request(text, limit="tensors")
     size, elements = _size(request.inputs), 0
     if size > limits.body:
         raise GatewayError(

@@ -31,9 +31,9 @@ def cast_unsupported(
     side: str,
     protocol: str,
 ) -> tuple[Tensor, ...]:
-    """Cast each of ``tensors`` whose datatype is in ``unsupported``, the datatypes that
-    ``protocol`` does not support. ``side`` is ``input`` or ``output``. Raises UNSUPPORTED, with the
-    tensor's name, if ``casts`` has no substitute."""
+    """Cast each tensor whose datatype is in ``unsupported``, the datatypes that ``protocol`` does
+    not support. ``side`` is ``input`` or ``output``. Raises UNSUPPORTED, with the tensor's name, if
+    ``casts`` has no substitute."""
     result: list[Tensor] = []
     for tensor in tensors:
         datatype = tensor.datatype
@@ -44,8 +44,8 @@ def cast_unsupported(
         else:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"{side} '{tensor.name}' is {datatype.value}, which the protocol {protocol} cannot "
-                "carry; its route may cast it",
+                f"{side} '{tensor.name}' is {datatype.value}, which the protocol {protocol} does "
+                "not support; configure 'cast' on the route",
             )
     return tuple(result)
 

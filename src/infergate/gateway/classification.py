@@ -38,7 +38,7 @@ def add_classes(
     model: ModelMetadata,
     labels: Mapping[str, Sequence[str]],
 ) -> InferResponse:
-    """Return ``response`` with the outputs classified for which ``request`` requests classes.
+    """Classify the outputs for which ``request`` requests classes, and return the new response.
 
     All names are the client's names. ``labels`` are keyed by output. Raises BAD_REQUEST for an
     output that cannot be classified."""

@@ -4,7 +4,7 @@ JSON libraries and loops over the parts of a message hold the interpreter lock, 
 would have to wait (docs/decisions/0008-helper-processes.md). A codec estimates the length of a
 message's text before it reads or writes the message (``SupportsLongText``). Other costs become
 known only while the codec runs. With ``LoopLimits``, the codec raises NeedsOffloadError before a
-long step, and its method is called again in a helper (docs/decisions/0037-costly-messages.md).
+long step, and a helper calls the same method again (docs/decisions/0037-costly-messages.md).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class CodecOffload(Generic[Req, Resp]):
         the codec does not estimate text."""
         self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
-        """The codec's method with its limits. There is only one such object, because helpers cache
-        the pickled function."""
+        """The codec's method with ``limits``. The object is created once, because helpers cache the
+        pickled function."""
 
     def can_read_inline(self, wire: Req) -> bool:
         """Return whether the event loop may read ``wire``. Callers call this method first, so that

@@ -5,7 +5,7 @@ responses.
   limit, the copy is sent, but the comparison is dropped and counted.
 - After the copy, a share of the inferences is also sent to the noise baseline: a second server with
   the old model, or the backend that served the inference. A request of a sequence is never sent
-  twice to the same backend, because it would change the sequence's state.
+  twice to the same backend, because the second request would change the sequence's state.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class MirrorComparer:
             self._routes[id(route)] = comparer
 
     def of_route(self, route: Route) -> RouteComparer | None:
-        """Return the comparer of ``route``, or None if its mirror is not compared."""
+        """Return the comparer of ``route``, or None if the mirror's responses are not compared."""
         return self._routes.get(id(route))
 
     def summary_of(self, compared: ComparedRoute) -> Summary | None:

@@ -123,8 +123,8 @@ class Dispatch(ABC, Generic[Req, Resp]):
         context.record.message = None
 
     def refuse(self, error: GatewayError, wire: Req, context: RequestContext) -> Resp:
-        """Return the response with which the transport refuses the request because of ``error``,
-        in the request's protocol, and record the request."""
+        """Return ``error`` as a response in the request's protocol, and record the request. The
+        transport refuses the request with this response."""
         self._assign_id(context)
         response = self._frontend_of(wire).refuse(error, wire, context)
         self._finish(response, context)
@@ -276,7 +276,7 @@ async def _call_service(
 ) -> RpcResponse:
     record = context.record
     record.protocol, record.operation = "grpc", wire.method[1:]
-    if wire.deferred is not None:  # only long messages are deferred, which no service accepts
+    if wire.deferred is not None:  # the message is too long for these services
         record.record_error(GatewayError(Kind.TOO_LARGE, "the message is too long"))
         return RpcResponse(code=_RESOURCE_EXHAUSTED, details=record.error)
     response = await service(wire, context)

@@ -48,11 +48,11 @@ _MAX_TRANSLATED_MODELS: Final = 1024
 
 
 class RequestAuthorizer(Protocol):
-    """Authorizes the requests of each client, and charges rate limits."""
+    """Authorizes the requests of each client, and applies rate limits."""
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
-        """Authorize the request described by ``summary`` and return the summary to continue with.
-        Raises GatewayError."""
+        """Authorize the request with ``summary``. Return the summary with which the gateway
+        continues. Raises GatewayError."""
         ...
 
     async def authenticate(self, context: RequestContext) -> None:
@@ -117,8 +117,8 @@ class Frontend(Generic[Req, Resp]):
 
     @property
     def can_relay(self) -> bool:
-        """Whether requests may be served without a task. This requires a backend that supports it,
-        and authorization without I/O."""
+        """Whether requests may be served without a task. This requires a backend that can relay
+        requests, and authorization without I/O."""
         decides = self._authorizer is None or self.decide is not None
         return decides and self.gateway.can_relay(self.codec.name)
 

@@ -38,7 +38,12 @@ from infergate.gateway.rename import (
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_layers import RouteInferences, RouteLayer, TransformsMetadata
 from infergate.gateway.route_plan import RoutePlan
-from infergate.gateway.server_control import NO_PERMISSIONS, ControlPermissions, ServerControl
+from infergate.gateway.server_control import (
+    NO_PERMISSIONS,
+    ControlPermissions,
+    ModelsChanged,
+    ServerControl,
+)
 from infergate.gateway.shared_memory import SharedMemory
 from infergate.gateway.statistics import GatewayStatistics, merge_statistics
 from infergate.gateway.steps import ROUTE, UNTRACED, Steps
@@ -75,9 +80,10 @@ class GatewayOptions:
     )
     permissions: ControlPermissions = NO_PERMISSIONS
     counters_of: Callable[[str], RouteCounters] = lambda _: RouteCounters()
-    """Returns the counters of the route with a label."""
+    """Returns the counters of a route. The argument is the route's label."""
     aggregate_statistics: Callable[[str, str], Awaitable[messages.ModelStatistics]] | None = None
-    """Returns a model's statistics from all worker processes. It is None if there is only one."""
+    """Returns a model's statistics from all worker processes. It is None if there is only one
+    process."""
     steps: Steps = UNTRACED
     observers: Mapping[int, Sequence[ExchangeObserver]] = field(default_factory=dict)
     """The observers of routes with layers, keyed by the route's position in the table, because
@@ -88,8 +94,7 @@ class GatewayOptions:
     the client."""
     comparer: MirrorComparer | None = None
     """Compares the responses of mirrors. It is None if no route compares them."""
-    models_changed: Callable[[str, bool], Awaitable[None]] | None = None
-    """Called with a backend's name after a model was loaded or unloaded on it."""
+    models_changed: ModelsChanged | None = None
 
 
 class RoutingGateway:
@@ -103,8 +108,8 @@ class RoutingGateway:
         options: GatewayOptions | None = None,
         predecessor: RoutingGateway | None = None,
     ) -> None:
-        """``declared`` is metadata from the configuration, keyed by the client's model name, which
-        replaces the metadata from the backend. This gateway continues the statistics and the
+        """``declared`` is metadata from the configuration, keyed by the client's model name. It
+        takes precedence over the backend's metadata. This gateway continues the statistics and the
         readiness of ``predecessor``, the gateway of the previous configuration."""
         options = options or GatewayOptions()
         self.bind: Final = options.steps.sync(ROUTE, self._bind)
@@ -377,10 +382,9 @@ class RoutingGateway:
         binding: RouteBinding,
         context: RequestContext,
     ) -> str:
-        """Return the version for which the gateway reports its own statistics: the requested
-        version, or without a requested version the latest numeric version, because perf_analyzer
-        reads only numeric versions. The result is 1 if there is no such version. Raises
-        NOT_FOUND."""
+        """Return the version for which the gateway reports its own statistics. If no version is
+        requested, the result is the latest numeric version, because perf_analyzer reads only
+        numeric versions, or 1 if there is no numeric version. Raises NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:

@@ -37,7 +37,7 @@ class ConfiguredHook:
 
     @property
     def hook(self) -> RequestHook:
-        """The plug-in."""
+        """The plug-in that implements the hook."""
         assert isinstance(self.runner.plugin, RequestHook)
         return self.runner.plugin
 
@@ -104,8 +104,8 @@ class _HookedInference:
         self._context: Final = context
         self._is_stream: Final = is_stream
         self._passed: Final[list[tuple[ConfiguredHook, InferRequest, PluginCall]]] = []
-        """The hooks that have passed the request on, each with the request and the call that it
-        received."""
+        """The hooks that have passed the request on, each with the request and the call that the
+        hook received."""
         self.answer: InferResponse | None = None
         """The response from the hook that answered the request, or None."""
 

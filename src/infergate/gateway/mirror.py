@@ -1,6 +1,7 @@
 """Sends copies of requests to a mirror, a second backend whose responses are compared or discarded.
 
-- A copy is sent after the response to the original request, so the client never waits for the copy.
+- A copy is sent after the response to the original request has arrived, so the client never waits
+  for the copy.
 - The number of concurrent copies is limited. The tensors of all copies take at most ``MAX_BYTES``,
   but a single copy may exceed ``MAX_BYTES``. Copies and their responses also count as optional work
   for ``limits.in_flight_bytes``, even after their clients have disconnected. A copy beyond a limit

@@ -211,8 +211,8 @@ class ModelCatalogue:
 
     async def versions(self, operation: ModelIndexRequest, context: RequestContext) -> ModelIndex:
         """Return the states of a model's versions. The versions come from the servers' indexes or,
-        for a route whose server lists none, from the route or the model's metadata. Raises the
-        error of a query about a requested version or about the metadata."""
+        if a server lists no versions of the model, from the route or the model's metadata. Raises
+        GatewayError if the query for a requested version or for the metadata fails."""
         model, version = operation.model, operation.version
         if version:
             listed = await self._listed_versions(model, version, context)
@@ -262,8 +262,8 @@ class ModelCatalogue:
 
     async def status(self, model: str, context: RequestContext) -> ModelStatus:
         """Return the metadata of ``model``, the state of each version, and the available
-        configuration and statistics. The versions are those of the model's routes and, if a route
-        accepts any version, those in the metadata. Raises the error of a query for the metadata."""
+        configuration and statistics. If a route of the model accepts any version, the versions in
+        the metadata are included. Raises GatewayError if the query for the metadata fails."""
         routed_versions = [route.version for route in self._table.candidates(model)]
         any_version = "" if "" in routed_versions or not routed_versions else routed_versions[0]
         metadata = await self._gateway.describe(model, any_version, context)

@@ -55,7 +55,7 @@ class Observation:
             self.error = internal_error()
 
     def outcome(self) -> Outcome:
-        """Return the outcome of the inference, whose duration ends now."""
+        """Return the outcome. The duration of the inference ends with this call."""
         duration = time.monotonic() - self._started
         return Outcome(tuple(self.responses), self.error, duration, tuple(self._offsets))
 

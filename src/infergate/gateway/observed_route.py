@@ -1,8 +1,8 @@
 """Passes the inferences of a route to observers, such as a recorder.
 
-An observer receives an exchange after the client has received the response, so the client never
-waits for the observer. Observers receive no exchanges with shared memory, because the client may
-reuse the memory before an observer reads the exchange.
+An observer receives an exchange at the end of the inference, and must return immediately so that
+the response is not delayed. Observers receive no exchanges with shared memory, because the client
+may reuse the memory before an observer reads the exchange.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ExchangeObserver(Protocol):
         ...
 
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
-        """Receive a finished exchange. This method runs on the event loop, must return immediately,
-        and must not raise. ``memory`` is the account of the request. An observer that keeps the
-        exchange charges it with ``memory.detach_optional``."""
+        """Receive a finished exchange. This method runs on the event loop and must not raise.
+        ``memory`` is the account of the request. An observer that keeps the exchange charges it
+        with ``memory.detach_optional``."""
         ...
 
     def count_lost(self) -> None:

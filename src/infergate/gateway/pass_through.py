@@ -151,7 +151,7 @@ class PassThrough(Generic[Req, Resp]):
         caller has called it."""
         offload = self.codec_offload
         if checked is None:
-            checked = wire  # Req, but mypy cannot narrow Req | PartialInferRequest[Req]
+            checked = wire  # the type is Req, but mypy cannot narrow Req | PartialInferRequest[Req]
         if self.validate is not None:
             inline = self.is_always_inline or offload.can_read_inline(wire)
             try:
@@ -238,9 +238,9 @@ class PassThrough(Generic[Req, Resp]):
     ) -> bool:
         """Return whether to translate the request after ``error``.
 
-        If ``error`` means that the server cannot return outputs in the requested format, all later
-        requests to the model are translated. This request is translated as well, unless it belongs
-        to a sequence, because translation runs the model a second time."""
+        If ``error`` means that the server cannot return outputs in the requested format, this
+        request and all later requests to the model are translated. A request of a sequence is not
+        translated after an error, because translation runs the model a second time."""
         if not isinstance(error, OutputsNeedTranslationError):
             return False
         self.translated_models[model] = None

@@ -5,7 +5,7 @@
 below. On these routes, ``sender`` of ``PassThrough`` or ``RoutePlan`` is not None.
 
 - ``Relay.start`` reads the summary, applies the name rule, finds the route and authorizes the
-  request. For a request that ``respond`` must serve, it returns None without any effect.
+  request. If ``respond`` must serve the request, ``start`` returns None without any effect.
 - ``RelayedRequest`` sends the request, and receives the response or the error by a callback of the
   upstream. ``RelayedPassThrough`` checks and rewrites messages, and ``RelayedTranslation``
   translates short messages. As in ``respond``, the request ends with a response, metrics and a log
@@ -74,13 +74,13 @@ class Relay(Generic[Req, Resp]):
         self._summarize: Final = frontend.codec.summarize
         self.translation: Final = frontend.translation
         self._factories: Final[dict[RouteBinding, _Factory[Req, Resp] | None]] = {}
-        """Functions that create relayed requests, by route. They are None for routes that need
-        tasks."""
+        """Functions that create relayed requests, by route. The value is None for a route that
+        needs tasks."""
         self._routes: Final = BoundedCache[
             tuple[str, str], tuple[RouteBinding, _Factory[Req, Resp] | None]
         ](_MAX_CACHED_NAMES)
-        """The routes of valid models and versions with the routes' factories, if the route does not
-        depend on the request's headers."""
+        """The routes of valid models and versions, with the routes' factories. Routes that depend
+        on a request's headers are not included."""
         self.known_metadata: Final = frontend.gateway.known_metadata
         self.check_inference: Final = frontend.gateway.check_inference
 

@@ -192,5 +192,5 @@ def _rename(tensors: tuple[Named, ...], names: Mapping[str, str], side: str) -> 
         return tensors
     renamed = tuple(replace(tensor, name=names.get(tensor.name, tensor.name)) for tensor in tensors)
     if len({tensor.name for tensor in renamed}) != len(renamed):
-        raise bad_request(f"two {side} tensors have one name after the route's rewrite")
+        raise bad_request(f"two {side} tensors have the same name after the route's rewrite")
     return renamed

@@ -67,7 +67,8 @@ class RoutePlan:
         self._request_steps: Final = tuple(step for is_needed, step in needed if is_needed)
         self._renames_response: Final = bool(route.rewrite.version or route.rewrite.outputs)
         if relaying is not None and (
-            any(is_needed for is_needed, step in needed if step != self._rename)  # such steps wait
+            # Every step except ``_rename`` waits.
+            any(is_needed for is_needed, step in needed if step != self._rename)
             or route.retry.is_idempotent
             or relaying.codec.needs_metadata
         ):

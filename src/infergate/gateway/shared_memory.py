@@ -223,8 +223,8 @@ class SharedMemory:
         if len(self._regions) >= self._limits.regions:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"shared memory region '{request.name}': {self._limits.regions} regions are "
-                "registered, and that is the limit",
+                f"shared memory region '{request.name}': the limit of {self._limits.regions} "
+                "registered regions is reached",
                 limit="regions",
             )
         region = open_region(request)

@@ -2,7 +2,7 @@
 
 - Clients choose names, so the gateway counts at most ``MAX_MODELS`` models, and drops the least
   recently used model first. If a model has no exact route and no metadata in the configuration, the
-  gateway counts its requests from the first success.
+  gateway counts the model's requests from the first success.
 - The gateway counts a batch as one request, and counts all versions of a model together. Times run
   from the arrival of the request's headers until the only or the last response is built.
   ``compute_infer`` is the time that the backend took. The backend's queue, input and output times

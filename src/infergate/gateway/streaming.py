@@ -40,7 +40,7 @@ RpcStreaming = SupportsStreaming[RpcRequest, RpcResponse]
 
 
 class UnaryStreamCodec:
-    """Adapts ``codec`` to a stream whose messages are those of unary inferences."""
+    """Adapts ``codec`` to a stream that carries the messages of unary inferences."""
 
     def __init__(self, codec: Codec[RpcRequest, RpcResponse], stream: str) -> None:
         self._codec: Final = codec

@@ -202,8 +202,8 @@ class TrafficSplit:
 
     def _is_served_by_mirror(self, target: RoutePlan | None) -> bool:
         """Return whether ``target``, from the split or the fallback, has the backend and the names
-        of the mirror. The result is false for the route's own backend: if it is also the mirror,
-        the comparison measures its noise."""
+        of the mirror. The result is false for the route's own backend. If that backend is also the
+        mirror, the comparison measures the backend's noise."""
         mirror = self._mirror
         if mirror is None or target is None or target is self._own:
             return False

@@ -36,7 +36,9 @@ from infergate.transforms.step import AsyncStep
 _MEASURED_INLINE_BYTES: Final = 256 * 1024
 """Maximum bytes of images whose headers are read on the event loop."""
 _NO_SHARED_MEMORY: Final = "tensors in shared memory cannot be used on a route with transforms"
-_FORWARDED: Final = "this kind of request cannot be used on a route with transforms"
+_FORWARDED: Final = (
+    "a request whose body is not decoded to tensors cannot be used on a route with transforms"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,6 @@ class TransformLayer:
         return TransformedRoute(self, inner)
 
     def transform_metadata(self, model: ModelMetadata) -> ModelMetadata:
-        """Return the metadata of ``model`` as clients see it."""
         return self.transforms.transform_metadata(model)
 
 

@@ -34,5 +34,5 @@ class RetryBudget:
         return True
 
     def release(self) -> None:
-        """Count the end of a retry."""
+        """Record the end of a retry."""
         self.active_retries -= 1

@@ -197,7 +197,8 @@ class Cluster(Generic[M]):
         return due and self._can_eject(member, now)
 
     def eject_suspect(self, member: M, now: float) -> bool:
-        """Eject the suspect ``member`` after a failed check. Return whether it was ejected."""
+        """Eject the suspect ``member`` after a failed check. Return whether the member was
+        ejected."""
         return self._eject(member, now, by_check=True)
 
     def _eject(self, member: M, now: float, *, by_check: bool = False) -> bool:

@@ -37,8 +37,8 @@ class ConcurrencyLimit(Generic[T]):
         return self._queue.waiting
 
     def try_acquire(self) -> bool:
-        """Take a slot if a slot is free. Return whether a slot was taken. While requests are in the
-        queue, no slot is free."""
+        """Take a slot and return True, or return False if no slot is free. While requests are in
+        the queue, no slot is free."""
         if self.active >= self.max_active:
             return False
         self.active += 1

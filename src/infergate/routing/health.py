@@ -1,9 +1,9 @@
 """The state of an endpoint according to its active health checks.
 
 An endpoint is down after ``fall`` consecutive failed checks, and up again after ``rise``
-consecutive successful checks (the default is 3 and 2, as in HAProxy). Before its first check, the
+consecutive successful checks (by default 3 and 2, as in HAProxy). Before its first check, an
 endpoint is up, so that a gateway that has just started accepts clients. The first check alone sets
-the state, as in HAProxy, so that the gateway stops using unreachable endpoints soon."""
+the state, as in HAProxy, so that the gateway soon stops using unreachable endpoints."""
 
 from __future__ import annotations
 

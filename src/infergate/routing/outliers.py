@@ -40,7 +40,7 @@ class OutlierState:
 
     consecutive_failures: int = 0
     ambiguous_failures: int = 0
-    """Number of the consecutive failures that requests may have caused."""
+    """Number of consecutive failures that requests may have caused."""
     ejected_until: float = -inf
     """The end of the current or last ejection."""
     ejection_count: int = 0

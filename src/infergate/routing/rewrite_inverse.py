@@ -1,8 +1,8 @@
 r"""Derives the client's name of a model from the backend's name on routes with a regex.
 
 The regex must be fixed text around one group, and the rewrite must be fixed text around that group.
-For example, ``/prod\.(.+)/`` is rewritten to ``\1``. Callers must match the result against the
-route."""
+An example is the regex ``/prod\.(.+)/`` with the rewrite ``\1``. Callers must match the result
+against the route."""
 
 from __future__ import annotations
 

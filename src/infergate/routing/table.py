@@ -26,8 +26,8 @@ _MAX_CACHED_NAME_CHARS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The names that the backend receives. If a name is empty or missing here, the backend receives
-    the client's name."""
+    """The names that the backend receives. If a name is empty or missing, the backend receives the
+    client's name."""
 
     model: str = ""
     version: str = ""

@@ -21,7 +21,7 @@ _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo", b"UklGR")
 """The first characters of JPEG, PNG and WebP images in Base64."""
 _MAX_SEGMENTS: Final = 1024
-"""Maximum number of JPEG segments before the image data. Cameras write fewer than 20."""
+"""Maximum number of JPEG segments before the image data. Cameras write fewer than 20 segments."""
 _MAX_FILL_BYTES: Final = 4096
 """Maximum number of fill bytes before a JPEG marker. Encoders write at most a few fill bytes, and
 Pillow reads each of them in Python."""
@@ -46,7 +46,7 @@ class ImageHeader:
     """The format and the size of an encoded image."""
 
     format: str
-    """``JPEG``, ``PNG`` or ``WEBP``, as Pillow names it."""
+    """The name of the format in Pillow: ``JPEG``, ``PNG`` or ``WEBP``."""
     width: int
     height: int
 

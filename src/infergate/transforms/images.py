@@ -61,7 +61,7 @@ class DecodeImage(TensorStep):
     """Decodes images. A BYTES tensor of encoded images, raw or in Base64, becomes a tensor of
     pixels. For float datatypes, each value is ``(pixel * scale - mean) / std``, computed in FP32.
 
-    ``size`` is the height and the width of the result. If it is None, images keep their size."""
+    ``size`` is the height and the width of the result, or None if images keep their size."""
 
     datatype: Datatype = Datatype.UINT8
     layout: Literal["NCHW", "NHWC"] = "NHWC"
@@ -169,9 +169,9 @@ class DecodeImage(TensorStep):
         return spec, work
 
     def _resampled_pixels(self, header: ImageHeader) -> int:
-        """Return the maximum number of pixels of the resized image, and of the intermediate image
-        between the horizontal and the vertical pass of resizing. The number is huge for an image
-        that is one pixel wide."""
+        """Return the maximum number of pixels in the resized image and in the intermediate image
+        between the horizontal and the vertical pass of resizing. The intermediate image is huge if
+        the image is one pixel wide."""
         if self.size is None:
             return 0
         sides = header.width, header.height

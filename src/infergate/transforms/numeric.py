@@ -120,8 +120,9 @@ def float_working_bytes(spec: Spec) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(TensorStep):
-    """Multiplies a float tensor by ``factor``, then adds ``offset``. Both contain one number, or
-    one number for each position on ``axis``. FP16 and BF16 are computed in FP32."""
+    """Multiplies a float tensor by ``factor``, then adds ``offset``. ``factor`` and ``offset``
+    contain one number, or one number for each position on ``axis``. FP16 and BF16 are computed in
+    FP32."""
 
     factor: tuple[float, ...] = (1.0,)
     offset: tuple[float, ...] = (0.0,)

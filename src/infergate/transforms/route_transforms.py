@@ -18,8 +18,8 @@ from infergate.transforms.step import AsyncStep, Spec, Step, TransformError, spe
 
 _INTERPRETER_BYTES: Final = 64 * 1024
 _NUMPY_BYTES: Final = 256 * 1024
-"""Maximum bytes that Python code for each element, or numpy, processes on the event loop in a few
-milliseconds."""
+"""Maximum bytes that the event loop processes, in a few milliseconds, with Python code for each
+element and with numpy."""
 _MAX_EMPTY_SIZE: Final = 1 << 59
 """Maximum product of the nonzero dimensions of a tensor without elements."""
 
@@ -58,7 +58,7 @@ class StepGroup:
         return sizes.total <= (_INTERPRETER_BYTES if sizes.is_interpreted else _NUMPY_BYTES)
 
     def measure(self, tensors: Sequence[Tensor]) -> StepSizes:
-        """Return the sizes of the steps for ``tensors``. Raises GatewayError if the tensors do not
+        """Return the memory of the steps for ``tensors``. Raises GatewayError if the tensors do not
         fit the steps."""
         try:
             by_name = _by_name(tensors)

@@ -105,11 +105,11 @@ class TopK(TensorStep):
     def find_problem(self, *, is_input: bool) -> str:
         del is_input
         if not self.writes:
-            return "name an output: 'values', 'indices' or 'labels'"
+            return "at least one of 'values', 'indices' and 'labels' is required"
         if len(set(self.writes)) < len(self.writes):
             return "two outputs have the same name"
         if bool(self.labels) != bool(self.classes):
-            return "'labels' names an output with labels from 'classes': give both or neither"
+            return "'labels' and 'classes' require each other"
         return ""
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:

@@ -231,8 +231,8 @@ def raw_elements(tensor: Tensor) -> npt.NDArray[Any]:
 
 def with_elements(tensor: Tensor, array: npt.NDArray[Any], name: str = "") -> Tensor:
     """Return a tensor with the elements ``array``, which come from ``raw_elements(tensor)``. The
-    result has the name and the parameters of ``tensor``. If ``name`` is given, it has this name and
-    no parameters."""
+    result has the name and the parameters of ``tensor``. If ``name`` is given, the result has this
+    name and no parameters."""
     parameters = NO_PARAMETERS if name else tensor.parameters
     if tensor.datatype is Datatype.BYTES:
         data: Buffer = pack_bytes(array.ravel().tolist())

@@ -160,7 +160,8 @@ async def test_without_a_cast_an_input_is_unsupported(casts: Any) -> None:
     with raises_kind(Kind.UNSUPPORTED) as caught:
         await infer(gateway_for(backend, casts), new_context(), BOOL)
     assert caught.value.public == (
-        "input 'b' is BOOL, which the protocol memory cannot carry; its route may cast it"
+        "input 'b' is BOOL, which the protocol memory does not support; "
+        "configure 'cast' on the route"
     )
     assert not backend.requests
 
@@ -170,7 +171,8 @@ async def test_without_a_cast_an_output_is_unsupported() -> None:
     with raises_kind(Kind.UNSUPPORTED) as caught:
         await infer(gateway_for(backend, {}), limited_client_context())
     assert caught.value.public == (
-        "output 'f' is BF16, which the protocol pipe cannot carry; its route may cast it"
+        "output 'f' is BF16, which the protocol pipe does not support; "
+        "configure 'cast' on the route"
     )
 
 

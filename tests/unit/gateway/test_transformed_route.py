@@ -211,7 +211,7 @@ async def test_shared_memory_and_bodies_for_one_protocol_are_refused() -> None:
     with raises_kind(Kind.UNSUPPORTED, "shared memory"):
         await harness.infer(replace(uint8(1), data=b"", shared_memory=RegionRef("r", 0, 1)))
     body = OpaqueParameters({}, ("tfs-grpc",), b"text")
-    with raises_kind(Kind.UNSUPPORTED, "this kind of request"):
+    with raises_kind(Kind.UNSUPPORTED, "not decoded to tensors"):
         await harness.gateway.perform(InferRequest("m", parameters=body), new_context())
 
 
