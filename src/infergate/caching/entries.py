@@ -36,11 +36,6 @@ class CachedResponse:
     headers: Mapping[str, str]
 
 
-def response_size(response: InferResponse) -> int:
-    """Return the size of the data of all outputs in bytes."""
-    return sum([len(tensor.data) for tensor in response.outputs])
-
-
 def encode(response: InferResponse, headers: Mapping[str, str]) -> bytes:
     """Return ``response`` without its id, and ``headers``, as bytes. Raises UncacheableError."""
     if any(tensor.shared_memory is not None for tensor in response.outputs):

@@ -56,7 +56,7 @@ limit is not written to Redis. A single write may exceed ``MAX_WRITE_BYTES``."""
 class RedisStore:
     """A ``RemoteStore`` in Redis."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
+    def __init__(  # noqa: PLR0913, PLR0917 - dependency injection
         self,
         client: Any,
         timeout: float,

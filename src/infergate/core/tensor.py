@@ -101,6 +101,11 @@ class Tensor:
         return flat.reshape(self.shape)
 
 
+def data_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the size of the data of all ``tensors`` in bytes."""
+    return sum([len(tensor.data) for tensor in tensors])
+
+
 def tensor_from_array(
     name: str, datatype: Datatype, array: npt.NDArray[Any], parameters: Parameters = NO_PARAMETERS
 ) -> Tensor:

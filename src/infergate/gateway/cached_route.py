@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from infergate.caching.entries import CachedResponse, decode, encode, response_size
+from infergate.caching.entries import CachedResponse, decode, encode
 from infergate.caching.fingerprints import fingerprint
 from infergate.caching.keys import UncacheableError, digest, key_parts
 from infergate.caching.response_cache import CacheKey, ResponseCache
@@ -34,7 +34,7 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.sequences import sequence_key
-from infergate.core.tensor import Buffer
+from infergate.core.tensor import Buffer, data_bytes
 from infergate.gateway.route_layers import RouteInferences
 from infergate.gateway.shared_memory import uses_shared_memory
 
@@ -277,8 +277,7 @@ class CachedRoute:
                     flight.task.cancel()
                     self._forget(flight)
                 elif is_first:
-                    size = sum(len(tensor.data) for tensor in request.inputs)
-                    flight.outlive(context, size)
+                    flight.outlive(context, data_bytes(request.inputs))
         if not flight.task.done():
             raise GatewayError(Kind.TIMEOUT, "the deadline passed before the response arrived")
         if is_first:
@@ -340,7 +339,7 @@ class CachedRoute:
         """Keep ``entry`` if it fits into the cache and there is memory for its copy. Return whether
         it was kept. A thread copies long responses."""
         response, account = entry.response, None
-        size = response_size(response)
+        size = data_bytes(response.outputs)
         if size > self._cache.max_entry_bytes:
             return False
         try:
@@ -400,7 +399,7 @@ def _deliver(
     """Return the response in ``entry``, which other requests share, as the response to
     ``request``. Raises OVERLOADED if memory is short."""
     response = entry.response
-    size = response_size(response)
+    size = data_bytes(response.outputs)
     if size > MIN_ACCOUNTED_BYTES:
         context.memory.grow(size)
     context.response_headers = {**context.response_headers, **entry.headers}

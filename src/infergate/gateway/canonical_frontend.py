@@ -26,7 +26,7 @@ from infergate.core.messages import (
 )
 from infergate.core.name_rules import check_tensor_name
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Tensor, add_bytes_elements, check_data, check_shape
+from infergate.core.tensor import add_bytes_elements, check_data, check_shape, data_bytes
 from infergate.gateway.frontend import RequestAuthorizer
 from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.internal_error import internal_error
@@ -62,7 +62,7 @@ class CanonicalFrontend:
             await self._check(operation, context)
             response = await self._gateway.perform(operation, context)
             if isinstance(response, InferResponse):
-                context.record.bytes_out = _size(response.outputs)
+                context.record.bytes_out = data_bytes(response.outputs)
             return response
 
     async def stream(
@@ -79,7 +79,7 @@ class CanonicalFrontend:
             async with aclosing(self._gateway.stream(request, binding, context)) as responses:
                 async for response in responses:
                     record.response_count += 1
-                    record.bytes_out += _size(response.outputs)
+                    record.bytes_out += data_bytes(response.outputs)
                     yield response
 
     def refuse(
@@ -134,11 +134,7 @@ class CanonicalFrontend:
 
 def request_size(operation: Operation) -> int:
     """Return the size of all inputs of ``operation`` in bytes."""
-    return _size(operation.inputs) if isinstance(operation, InferRequest) else 0
-
-
-def _size(tensors: tuple[Tensor, ...]) -> int:
-    return sum(len(tensor.data) for tensor in tensors)
+    return data_bytes(operation.inputs) if isinstance(operation, InferRequest) else 0
 
 
 def _check_inputs(request: InferRequest, limits: Limits) -> None:
@@ -148,7 +144,7 @@ def _check_inputs(request: InferRequest, limits: Limits) -> None:
     if count > limits.tensors:
         text = f"there are {count} tensors; the limit is {limits.tensors}"
         raise bad_request(text, limit="tensors")
-    size, elements = _size(request.inputs), 0
+    size, elements = data_bytes(request.inputs), 0
     if size > limits.body:
         raise GatewayError(
             Kind.TOO_LARGE,

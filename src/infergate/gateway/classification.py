@@ -15,7 +15,7 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 
 def requests_classes(request: InferRequest) -> bool:
     """Return whether ``request`` requests the classes of an output."""
-    for output in request.outputs:  # noqa: SIM110 - runs for every request; any() is slower
+    for output in request.outputs:  # noqa: SIM110 - this runs for every request, and any() is slower
         if CLASSIFICATION in output.parameters:
             return True
     return False

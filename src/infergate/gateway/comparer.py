@@ -73,10 +73,6 @@ class ComparisonJob:
         """The number of outputs in all served responses."""
         return sum([len(response.outputs) for response in self.exchange.outcome.responses])
 
-    def pack(self) -> PackedPair | bytes:
-        """Return the parts that a helper process compares."""
-        return pack_pair(self.exchange, self.mirrored, self.baseline)
-
 
 class MismatchStore(Protocol):
     """Stores inferences whose responses differ. The methods block and never raise."""
@@ -248,7 +244,8 @@ class MirrorComparer:
             return
         self._unfinished += 1
         self._bytes += size
-        self._queue.append(_WaitingJob(route, job, job.pack(), memory.detach(size), size))
+        packed = pack_pair(job.exchange, job.mirrored, job.baseline)
+        self._queue.append(_WaitingJob(route, job, packed, memory.detach(size), size))
         if not self._is_running:
             self._is_running = True
             self._spawn(self._run())
@@ -265,7 +262,7 @@ class MirrorComparer:
                 await asyncio.sleep(_BATCH_SECONDS)
                 try:
                     await self._compare(self._next_batch())
-                except Exception:  # noqa: BLE001 - logged; fails one batch only
+                except Exception:  # noqa: BLE001 - a bug must fail only one batch
                     _log.exception("internal error while comparing responses", extra=BUG)
         finally:
             self._is_running = False
@@ -320,7 +317,7 @@ class MirrorComparer:
                 memory=batch[0].memory,
                 size=size,
             )
-        except Exception as error:  # noqa: BLE001 - counted and logged
+        except Exception as error:  # noqa: BLE001 - the error is counted and logged
             if isinstance(error, GatewayError) and error.kind is Kind.OVERLOADED:
                 return None
             return ComparedBatch(Summary(), {}, dict.fromkeys(range(len(batch)), str(error)))

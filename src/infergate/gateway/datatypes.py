@@ -13,7 +13,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.limits import KIB, MIB
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Tensor
+from infergate.core.tensor import Tensor, data_bytes
 from infergate.gateway import cast
 from infergate.gateway.classification import add_classes
 from infergate.gateway.route_binding import RouteBinding
@@ -71,7 +71,7 @@ async def _in_thread_if_large(
 ) -> T:
     """Run ``function``, which computes with ``tensors``. A thread runs it if the tensors exceed
     ``max_bytes``, because numpy releases the interpreter lock."""
-    if sum(len(tensor.data) for tensor in tensors) > max_bytes:
+    if data_bytes(tensors) > max_bytes:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)
 

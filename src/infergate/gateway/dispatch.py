@@ -204,7 +204,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     ``services`` and ``streams`` are the methods of the gateway's own services, keyed by
     ``/package.Service/Method``."""
 
-    def __init__(  # noqa: PLR0913 - its collaborators
+    def __init__(  # noqa: PLR0913 - dependency injection
         self,
         frontends: Mapping[str, Frontend[RpcRequest, RpcResponse]],
         services: Mapping[str, UnaryHandler],

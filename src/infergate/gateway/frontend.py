@@ -77,7 +77,7 @@ def _with_first_bytes(wire: Any, deferred: DeferredMessage) -> Any:
 class Frontend(Generic[Req, Resp]):
     """Serves the requests of one protocol."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
+    def __init__(  # noqa: PLR0913, PLR0917 - dependency injection
         self,
         codec: Codec[Req, Resp],
         gateway: InferenceGateway,
@@ -173,7 +173,7 @@ class Frontend(Generic[Req, Resp]):
             return await pipeline.infer(wire, summary, binding, context)
         except GatewayError as error:
             return self.refuse(error, wire, context)
-        except Exception:  # noqa: BLE001 - a bug must fail one request, not the process
+        except Exception:  # noqa: BLE001 - a bug must fail only one request
             return self.refuse(internal_error(f"serving {self.codec.name}"), wire, context)
 
     async def _inflate(

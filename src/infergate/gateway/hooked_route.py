@@ -13,7 +13,7 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Tensor
+from infergate.core.tensor import Tensor, data_bytes
 from infergate.gateway.route_layers import RouteInferences
 from infergate.gateway.shared_memory import uses_shared_memory
 from infergate.plugin_host.calls import plugin_call
@@ -53,10 +53,7 @@ class ConfiguredHook:
             seconds = min(seconds, context.deadline - time.monotonic())
         try:
             return await self.runner.run(
-                step,
-                seconds,
-                memory=context.memory,
-                held_bytes=sum(len(tensor.data) for tensor in tensors),
+                step, seconds, memory=context.memory, held_bytes=data_bytes(tensors)
             )
         except PluginCallError:
             if not self.ignores_errors:

@@ -119,7 +119,7 @@ class _ResponseBody:
             if self._context.abort_error is None:
                 raise
             return self._error_body(self._context.abort_error)
-        except Exception:  # noqa: BLE001 - logged; fails one request only
+        except Exception:  # noqa: BLE001 - a bug must fail only one request
             protocol = self._context.record.protocol
             return self._error_body(internal_error(f"serving a stream of {protocol}"))
         body: Sequence[Buffer] | None = None if response is None else response.body

@@ -103,7 +103,7 @@ class MirrorSender:
             await exchange()
         except GatewayError:
             self._counters.mirrored["failed"] += 1
-        except Exception:  # noqa: BLE001 - logged; fails one copy only
+        except Exception:  # noqa: BLE001 - a bug must fail only one copy
             self._counters.mirrored["failed"] += 1
             _log.exception("internal error while mirroring a request", extra=BUG)
         else:
@@ -113,11 +113,6 @@ class MirrorSender:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def tensor_bytes(request: InferRequest) -> int:
-    """Return the size of all inputs in bytes."""
-    return sum(len(tensor.data) for tensor in request.inputs)
 
 
 def copy_context(context: RequestContext, memory: DetachedMemoryAccount) -> RequestContext:

@@ -10,6 +10,7 @@ from infergate.core.errors import GatewayError, Kind, internal_error
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
+from infergate.core.tensor import data_bytes
 
 _RESPONSE_BYTES: Final = 1024
 """The memory in bytes that is charged for a response in addition to its tensors' data, because a
@@ -33,7 +34,7 @@ class Observation:
     def add(self, response: InferResponse) -> bool:
         """Keep ``response`` of a stream. If memory is short, release all responses and return
         False."""
-        size = _RESPONSE_BYTES + sum(len(tensor.data) for tensor in response.outputs)
+        size = _RESPONSE_BYTES + data_bytes(response.outputs)
         try:
             self.context.memory.grow(size)
         except GatewayError:

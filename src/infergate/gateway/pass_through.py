@@ -46,7 +46,7 @@ class PassThrough(Generic[Req, Resp]):
 
     name: Final = "forward"
 
-    def __init__(  # noqa: PLR0913, PLR0917 - its collaborators
+    def __init__(  # noqa: PLR0913, PLR0917 - dependency injection
         self,
         route: Route,
         codec: SupportsPassThrough[Req, Resp],

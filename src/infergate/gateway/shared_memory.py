@@ -77,7 +77,7 @@ def uses_shared_memory(request: InferRequest) -> bool:
     for tensor in request.inputs:
         if tensor.shared_memory is not None:
             return True
-    for output in request.outputs:  # noqa: SIM110 - runs for every request; any() is slower
+    for output in request.outputs:  # noqa: SIM110 - this runs for every request, and any() is slower
         if output.shared_memory is not None:
             return True
     return False

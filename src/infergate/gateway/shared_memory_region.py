@@ -23,7 +23,7 @@ from infergate.core.messages import SharedMemoryRegion, SharedMemoryRegisterRequ
 from infergate.core.region_ref import RegionRef
 from infergate.core.tensor import Buffer
 
-_DIRECTORY: Final = "/dev/shm"  # noqa: S108 - where shm_open keeps its objects on Linux
+_DIRECTORY: Final = "/dev/shm"  # noqa: S108 - shm_open creates objects here on Linux
 _KEY: Final = re.compile(r"/?([^/\0]{1,255})")
 _RESERVED_PREFIXES: Final = ("sem.", "triton_python_backend_shm_region_")
 """Prefixes of names that clients must not use, because semaphores and the memory between Triton and

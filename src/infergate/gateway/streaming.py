@@ -50,7 +50,7 @@ class UnaryStreamCodec:
         """Return ``response`` as a unary response."""
         return self._codec.build_response(response, parsed)
 
-    def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:  # noqa: ARG002 - protocol
+    def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:  # noqa: ARG002 - the protocol has it
         """Return None, because these streams have no end message."""
         return None
 
@@ -119,7 +119,8 @@ class InferenceStream:
         self._assign_id(context)
         wire = RpcRequest(self._codec.streaming_method, (message,), context.headers)
         request = _StreamRequest(wire, context, error or await self._parse(wire, context))
-        sequence = _sequence_of_request(request.parsed)
+        parsed = request.parsed
+        sequence = None if isinstance(parsed, GatewayError) else sequence_key(parsed[0])
         if sequence is not None:
             request.previous = self._latest_of_sequence.get(sequence)
             self._latest_of_sequence[sequence] = request
@@ -134,7 +135,7 @@ class InferenceStream:
             return await self._frontend.parse_stream_request(wire, context)
         except GatewayError as error:
             return error
-        except Exception:  # noqa: BLE001 - logged; fails one request only
+        except Exception:  # noqa: BLE001 - a bug must fail only one request
             return internal_error(f"serving a stream of {context.record.protocol}")
 
     async def _recorded_responses(
@@ -180,7 +181,7 @@ class InferenceStream:
             # The frames of the traceback refer to the message and the error. This reference cycle
             # would keep the message in memory until the garbage collector runs.
             error = raised.with_traceback(None)
-        except Exception:  # noqa: BLE001 - logged; fails one request only
+        except Exception:  # noqa: BLE001 - a bug must fail only one request
             error = internal_error(f"serving a stream of {context.record.protocol}")
         if error is None:
             return
@@ -237,9 +238,3 @@ def _ends_stream(error: GatewayError, context: RequestContext) -> bool:
     if error.kind is not Kind.TIMEOUT or context.stream_deadline is None:
         return False
     return time.monotonic() >= context.stream_deadline - CLOCK_TOLERANCE
-
-
-def _sequence_of_request(parsed: ParsedStreamRequest | GatewayError) -> SequenceKey | None:
-    if isinstance(parsed, GatewayError):
-        return None
-    return sequence_key(parsed[0])

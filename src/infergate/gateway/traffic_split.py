@@ -22,7 +22,8 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import sequence_key
-from infergate.gateway.mirror import MirrorSender, copy_context, tensor_bytes
+from infergate.core.tensor import data_bytes
+from infergate.gateway.mirror import MirrorSender, copy_context
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_plan import RoutePlan
 from infergate.gateway.shared_memory import uses_shared_memory
@@ -192,7 +193,7 @@ class TrafficSplit:
             return
         if mirror is None or self._compared is not None or not self._is_mirrored(request, context):
             return
-        size = tensor_bytes(request)
+        size = data_bytes(request.inputs)
         memory = self._mirror_sender.admit(request, size, context.memory)
         if memory is not None:
             child = copy_context(context, memory)
@@ -241,7 +242,7 @@ def split_key(request: InferRequest, context: RequestContext, header: str) -> st
 def _compared_mirror(
     comparer: RouteComparer, mirror: RoutePlan, target: Callable[[str], RoutePlan]
 ) -> ComparedMirror:
-    from infergate.gateway.compared_mirror import ComparedMirror  # noqa: PLC0415 - only if used
+    from infergate.gateway.compared_mirror import ComparedMirror  # noqa: PLC0415 - imported only if it is used
 
     baseline = comparer.baseline
     return ComparedMirror(

@@ -24,7 +24,7 @@ from infergate.core.memory import MIN_ACCOUNTED_BYTES
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Tensor
+from infergate.core.tensor import Tensor, data_bytes
 from infergate.gateway.cast import CastRules
 from infergate.gateway.classification import request_values, requests_classes
 from infergate.gateway.datatypes import fit_response
@@ -167,7 +167,7 @@ class TransformedRoute:
     ) -> StepSizes:
         """Return ``group.measure(tensors)``, run in a thread for large images. Measuring decodes
         Base64 images, which takes memory."""
-        size = sum(len(tensor.data) for tensor in tensors) if group.decodes_images else 0
+        size = data_bytes(tensors) if group.decodes_images else 0
         if size <= _MEASURED_INLINE_BYTES:
             return group.measure(tensors)
         context.memory.grow(size)

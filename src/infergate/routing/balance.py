@@ -59,7 +59,7 @@ class LeastRequest(Generic[M]):
     def __init__(self, random: RandomSource) -> None:
         self._random: Final = random
 
-    def pick(self, table: CandidateTable[M], key: str = "") -> M:  # noqa: ARG002 - protocol
+    def pick(self, table: CandidateTable[M], key: str = "") -> M:  # noqa: ARG002 - the protocol has it
         members = table.members
         count = len(members)
         if count == 1:
@@ -95,7 +95,7 @@ class RoundRobin(Generic[M]):
         self._table: CandidateTable[M] | None = None
         self._deadlines: list[tuple[float, int]] = []
 
-    def pick(self, table: CandidateTable[M], key: str = "") -> M:  # noqa: ARG002 - protocol
+    def pick(self, table: CandidateTable[M], key: str = "") -> M:  # noqa: ARG002 - the protocol has it
         shares = table.shares
         if table is not self._table:
             self._table = table

@@ -244,7 +244,7 @@ class DecodeImage(TensorStep):
 
     def _read_pixels(self, data: bytes, header: ImageHeader) -> npt.NDArray[Any]:
         """Return the pixels as a UINT8 array of shape ``[height, width, channels]``."""
-        from PIL import Image, PngImagePlugin  # noqa: PLC0415 - optional, imported when used
+        from PIL import Image, PngImagePlugin  # noqa: PLC0415 - Pillow is optional
 
         PngImagePlugin.MAX_TEXT_MEMORY = min(PngImagePlugin.MAX_TEXT_MEMORY, _MAX_TEXT_BYTES)
         with Image.open(io.BytesIO(data), formats=(header.format,)) as image:
