@@ -43,7 +43,7 @@ STATUS_HEADER: Final = "cache-status"
 AGE_HEADER: Final = "age"
 _CACHE_CONTROL: Final = "cache-control"
 _NAME: Final = "infergate"
-_NOT_KEPT: Final = frozenset(
+_UNCACHED_HEADERS: Final = frozenset(
     {"endpoint-load-metrics", "set-cookie", "x-request-id", "date", "retry-after", AGE_HEADER}
 )
 """Headers of a backend's response that apply only to one exchange and are not cached."""
@@ -324,7 +324,9 @@ class CachedRoute:
         """Run the inference, and keep its response if possible."""
         response = await self._inner.infer(request, context)
         headers = {
-            name: value for name, value in context.response_headers.items() if name not in _NOT_KEPT
+            name: value
+            for name, value in context.response_headers.items()
+            if name not in _UNCACHED_HEADERS
         }
         entry = CachedResponse(response, headers)
         if context.record.backend != self._policy.backend:  # a response of the fallback

@@ -52,7 +52,7 @@ _KIND_OF_CODE: Final = {
 other code counts as a bad request."""
 _RESOURCE_EXHAUSTED: Final = 8
 _MAX_ID_CHARS: Final = 128
-_ID_LAYOUT: Final = "%s-%x"
+_ID_FORMAT: Final = "%s-%x"
 _id_prefix: Final = os.urandom(6).hex()
 _id_numbers: Final = itertools.count(1)
 
@@ -298,5 +298,5 @@ def assign_request_id(context: RequestContext) -> None:
     ):
         context.request_id = client_id
     else:
-        context.request_id = _ID_LAYOUT % (_id_prefix, next(_id_numbers))
+        context.request_id = _ID_FORMAT % (_id_prefix, next(_id_numbers))
         context.headers = {**context.headers, REQUEST_ID_HEADER: context.request_id}

@@ -18,7 +18,7 @@ JPEG: Final = "JPEG"
 PNG: Final = "PNG"
 WEBP: Final = "WEBP"
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
-BASE64_STARTS: Final = (b"/9j/", b"iVBORw0KGgo", b"UklGR")
+BASE64_PREFIXES: Final = (b"/9j/", b"iVBORw0KGgo", b"UklGR")
 """The first characters of JPEG, PNG and WebP images in Base64."""
 _MAX_SEGMENTS: Final = 1024
 """Maximum number of JPEG segments before the image data. Cameras write fewer than 20 segments."""

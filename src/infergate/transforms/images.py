@@ -15,7 +15,7 @@ import numpy.typing as npt
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
 from infergate.core.tensor import Tensor, unpack_bytes
 from infergate.transforms.image_header import (
-    BASE64_STARTS,
+    BASE64_PREFIXES,
     DEFAULT_MAX_IMAGES,
     DEFAULT_MAX_PIXELS,
     ImageHeader,
@@ -189,7 +189,7 @@ class DecodeImage(TensorStep):
         return replace(spec, shape=self._images_shape(batch, (height, width)))
 
     def _encoded_image(self, index: int, element: bytes) -> bytes:
-        if not element.startswith(BASE64_STARTS):
+        if not element.startswith(BASE64_PREFIXES):
             return element
         try:
             return decode_base64(element)
