@@ -233,11 +233,7 @@ class CachedRoute:
             return _deliver(result.entry, request, context)
 
     def _start(
-        self,
-        key: CacheKey,
-        flight_key: _FlightKey,
-        request: InferRequest,
-        context: RequestContext,
+        self, key: CacheKey, flight_key: _FlightKey, request: InferRequest, context: RequestContext
     ) -> _Flight:
         child = context.child()
         child.record = context.record  # the first client's record reports the backend

@@ -31,12 +31,7 @@ from infergate.gateway.streaming import (
     RpcStreaming,
     UnaryStreamCodec,
 )
-from infergate.transport.base import (
-    Cancellable,
-    RelayCallbacks,
-    RequestStream,
-    StreamHandler,
-)
+from infergate.transport.base import Cancellable, RelayCallbacks, RequestStream, StreamHandler
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -136,10 +131,7 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     segment."""
 
     def relay(
-        self,
-        wire: HttpRequest,
-        context: RequestContext,
-        callbacks: RelayCallbacks[HttpResponse],
+        self, wire: HttpRequest, context: RequestContext, callbacks: RelayCallbacks[HttpResponse]
     ) -> Cancellable | None:
         """Start to serve ``wire`` without a task. Return None if ``respond`` must serve it."""
         claim = self._claim_of(wire)
@@ -226,10 +218,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
         }
 
     def relay(
-        self,
-        wire: RpcRequest,
-        context: RequestContext,
-        callbacks: RelayCallbacks[RpcResponse],
+        self, wire: RpcRequest, context: RequestContext, callbacks: RelayCallbacks[RpcResponse]
     ) -> Cancellable | None:
         """Start to serve ``wire`` without a task. Return None if ``respond`` must serve it."""
         service = wire.method[1:].partition("/")[0]

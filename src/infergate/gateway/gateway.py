@@ -29,12 +29,7 @@ from infergate.gateway.model_catalogue import READY, ModelCatalogue, query_backe
 from infergate.gateway.model_configuration import config_from_metadata, is_numeric_version
 from infergate.gateway.observed_route import ExchangeObserver, ObservedRoute
 from infergate.gateway.readiness import Readiness
-from infergate.gateway.rename import (
-    metadata_to_client,
-    statistics_to_client,
-    to_backend,
-    to_client,
-)
+from infergate.gateway.rename import metadata_to_client, statistics_to_client, to_backend, to_client
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.route_layers import RouteInferences, RouteLayer, TransformsMetadata
 from infergate.gateway.route_plan import RoutePlan

@@ -31,10 +31,7 @@ class HealthService:
     """Reports the result of ``readiness`` as the status of each of ``services``."""
 
     def __init__(
-        self,
-        message: Callable[[str], Any],
-        services: Sequence[str],
-        readiness: Readiness,
+        self, message: Callable[[str], Any], services: Sequence[str], readiness: Readiness
     ) -> None:
         self._request_type: Final = message("grpc.health.v1.HealthCheckRequest")
         self._response_type: Final = message("grpc.health.v1.HealthCheckResponse")

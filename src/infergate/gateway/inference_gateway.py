@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Protocol
 
-from infergate.core.messages import (
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    Operation,
-    Response,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.name_rules import NameRule
 from infergate.core.request_context import RequestContext
 from infergate.gateway.route_binding import RouteBinding

@@ -57,9 +57,7 @@ def _query_context(context: RequestContext) -> RequestContext:
 
 
 async def _query_all(
-    query: Callable[[S, RequestContext], Awaitable[T]],
-    items: Iterable[S],
-    context: RequestContext,
+    query: Callable[[S, RequestContext], Awaitable[T]], items: Iterable[S], context: RequestContext
 ) -> list[T]:
     """Return the results of ``query`` for ``items``, within the limits for one response."""
     shared = context.child()

@@ -159,15 +159,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
     """A request in progress. ``summary`` is the authorizer's result if there is an authorizer.
     ``pipeline`` contains the steps of the request's route."""
 
-    __slots__ = (
-        "_binding",
-        "_callbacks",
-        "_pipeline",
-        "_relay",
-        "_response",
-        "_wire",
-        "summary",
-    )
+    __slots__ = ("_binding", "_callbacks", "_pipeline", "_relay", "_response", "_wire", "summary")
 
     def __init__(  # noqa: PLR0913, PLR0917 - dependency injection
         self,

@@ -20,11 +20,7 @@ from infergate.core.tensor import OpaqueParameters
 from infergate.gateway import cast
 from infergate.gateway.classification import request_values, requests_classes
 from infergate.gateway.datatypes import cast_for_backend, cast_substitutes_back, fit_response
-from infergate.gateway.rename import (
-    inference_to_backend,
-    metadata_to_backend,
-    outputs_to_client,
-)
+from infergate.gateway.rename import inference_to_backend, metadata_to_backend, outputs_to_client
 from infergate.gateway.route_binding import RouteBinding
 from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 

@@ -130,10 +130,7 @@ class TransformedRoute:
     # ---- running the steps
 
     async def _run(
-        self,
-        groups: Sequence[StepGroup],
-        tensors: tuple[Tensor, ...],
-        context: RequestContext,
+        self, groups: Sequence[StepGroup], tensors: tuple[Tensor, ...], context: RequestContext
     ) -> tuple[Tensor, ...]:
         for group in groups:
             before, step = tensors, group.steps[0]

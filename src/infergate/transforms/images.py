@@ -22,14 +22,7 @@ from infergate.transforms.image_header import (
     read_header,
 )
 from infergate.transforms.numeric import TensorStep
-from infergate.transforms.step import (
-    ANY,
-    BYTES,
-    Spec,
-    TransformError,
-    check_datatype,
-    check_shape,
-)
+from infergate.transforms.step import ANY, BYTES, Spec, TransformError, check_datatype, check_shape
 from infergate.transforms.text import decode_base64
 
 if TYPE_CHECKING:

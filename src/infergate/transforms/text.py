@@ -92,12 +92,7 @@ class _TextStep(TensorStep):
 
     def find_problem(self, *, is_input: bool) -> str:
         del is_input
-        if self.datatype not in {
-            Datatype.UINT8,
-            Datatype.UINT16,
-            Datatype.INT32,
-            Datatype.INT64,
-        }:
+        if self.datatype not in {Datatype.UINT8, Datatype.UINT16, Datatype.INT32, Datatype.INT64}:
             return "'datatype' must be UINT8, UINT16, INT32 or INT64"
         info = np.iinfo(NUMPY_DTYPES[self.datatype])
         if not info.min <= self.pad <= info.max:
