@@ -6,6 +6,7 @@ between clients (``core.fair_queue``). Requests whose deadline has passed are sk
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from infergate.core.fair_queue import FairQueue, QueuedJob
@@ -72,18 +73,16 @@ class ConcurrencyLimit(Generic[T]):
         return self._intervals.wait_seconds(self._queue.jobs_before(request), now)
 
 
+@dataclass(slots=True, eq=False)
 class SlotIntervals:
     """The mean interval between slots that pass to waiting requests, from which a request's wait is
     estimated."""
 
-    __slots__ = ("_count", "_mean", "latest")
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean = 0.0
-        self.latest: float | None = None
-        """The time when a slot last passed to a waiting request, or None if no request has waited
-        since then."""
+    latest: float | None = None
+    """The time when a slot last passed to a waiting request, or None if no request has waited since
+    then."""
+    _count: int = 0
+    _mean: float = 0.0
 
     def add(self, now: float) -> None:
         """Record that a slot was released at ``now`` while requests wait."""
