@@ -332,7 +332,7 @@ class SharedMemory:
         if size > self._limits.body:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"the inputs in shared memory are {size} bytes; the limit is {self._limits.body}",
+                f"the inputs in shared memory have {size} bytes; the limit is {self._limits.body}",
                 limit="body",
             )
         if self._held_bytes + size > self._limits.in_flight_bytes:
@@ -408,10 +408,7 @@ def _check_no_overlap(
     spans = sorted((regions[ref.region].span(ref), name) for name, ref in refs.items() if ref.size)
     for ((file, _, end), first), ((next_file, begin, _), second) in itertools.pairwise(spans):
         if file == next_file and begin < end:
-            raise bad_request(
-                f"outputs '{first}' and '{second}' are to be written to the same bytes of shared "
-                "memory"
-            )
+            raise bad_request(f"outputs '{first}' and '{second}' overlap in shared memory")
 
 
 def _read_inputs(
