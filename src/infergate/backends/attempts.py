@@ -35,7 +35,7 @@ _RESEND_REASONS: Final[Mapping[Kind, str]] = {
 }
 
 ChooseEndpoint = Callable[[list[EndpointHandle]], EndpointHandle]
-"""Returns the best endpoint for the next attempt. It avoids the given endpoints if possible."""
+"""Returns the best endpoint for the next attempt, if possible not one of the given endpoints."""
 
 
 @dataclass(frozen=True)

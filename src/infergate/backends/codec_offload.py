@@ -1,7 +1,7 @@
 """Runs the codec of a backend on the event loop or, if the message is long, in a helper process.
 
-The memory of a message is charged to its request. ``gateway.codec_offload`` does the same for
-clients' messages.
+The request is charged for the memory of its messages. ``gateway.codec_offload`` is the counterpart
+for clients' messages.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """The EndpointSlices of one Kubernetes service, and the addresses that they yield. No I/O.
 
 A service has any number of slices, and an endpoint may appear in several of them while the control
-plane moves it. As kube-proxy does:
+plane moves it. The addresses follow the rules of kube-proxy:
 
 1. Ready endpoints that are not terminating are used. If there are none, terminating endpoints that
    still serve are used.
 2. If all of these endpoints have topology hints and some hints are for the gateway's zone, only the
-endpoints for that zone are used.
+   endpoints for that zone are used.
 
-IPv6 addresses are used only if no IPv4 address is usable, so a server with one address of each kind
-does not count twice.
+IPv6 addresses are used only if there is no usable IPv4 address, so that a server with an address of
+each family counts once.
 
 Reference: Kubernetes' API discovery.k8s.io/v1, and KEPs 1669 (terminating endpoints) and 2433
 (topology hints)."""
@@ -24,7 +24,7 @@ MAX_SLICES: Final = 1000
 MAX_ENDPOINTS: Final = 5000
 """Maximum number of endpoints of a service. Kubernetes is tested with 5000 per service."""
 _MAX_SLICE_ENDPOINTS: Final = 1000
-"""Maximum number of endpoints in a slice, which Kubernetes enforces too."""
+"""Maximum number of endpoints in a slice. Kubernetes has the same limit."""
 _FAMILIES: Final = {"IPv4": socket.AF_INET, "IPv6": socket.AF_INET6}
 """The families in the order of preference."""
 
@@ -162,12 +162,12 @@ def _slice_name(item: Any) -> str:
     metadata = item.get("metadata") if isinstance(item, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
-        raise MalformedObjectError("an object without metadata.name")
+        raise MalformedObjectError("the object has no metadata.name")
     return name
 
 
 def _parse_endpoint(item: Any, family: int, port: int) -> SliceEndpoint | None:
-    """Return an endpoint, or None if it does not serve."""
+    """Return an endpoint, or None if the endpoint does not serve."""
     if not isinstance(item, dict):
         raise MalformedObjectError("an endpoint must be an object")
     addresses, conditions = item.get("addresses"), _mapping(item.get("conditions"))

@@ -59,7 +59,7 @@ class _NameSelection(NamedTuple):
     """The forwarded ``names`` in a combination of header names. ``size`` counts their bytes without
     the values. ``has_connection`` means that a Connection header is present, which may exclude
     further names. ``has_trace`` means that trace headers are present, ``has_hops`` that the request
-    comes from another gateway and its hops are counted."""
+    comes from another gateway and the filter counts hops."""
 
     names: tuple[str, ...]
     size: int

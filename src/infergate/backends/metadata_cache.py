@@ -26,7 +26,7 @@ LIFETIME_SECONDS: Final = 60.0
 """Seconds until an entry expires, because the server may load another model under the same name."""
 
 FetchMetadata = Callable[[str, str, RequestContext], Awaitable[tuple[ModelMetadata, float]]]
-"""Fetches the metadata of a model and version, and returns it with its lifetime in seconds."""
+"""Fetches the metadata of a model and version. Returns the metadata and its lifetime in seconds."""
 
 
 class ModelMetadataCache:

@@ -1,9 +1,7 @@
 """The commands and their options, and the texts about exit codes and signals.
 
-*Rule.* ``run`` of a command imports only the modules that the command needs. Importing the gateway
-takes a second, which would delay a readiness probe with ``infergate health``."""
-
-# ruff: noqa: PLC0415 - the rule above
+*Rule.* This module imports only modules that every command needs. Importing the gateway takes a
+second, which would delay a readiness probe with ``infergate health``."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from infergate.access.keys import parse_name
-from infergate.cli.command import JSON, Arguments, Command, Operands, Option
+from infergate.cli.command import JSON, Command, Operands, Option
 from infergate.cli.monitoring import ADMIN, QUERY
 from infergate.cli.monitoring import COMMANDS as MONITORING
 from infergate.cli.numbers import parse_count, parse_positive
@@ -25,7 +23,7 @@ REST_PROXY: Final = "rest-proxy"
 
 SIGNALS: Final[Mapping[str, str]] = {
     "SIGTERM, SIGINT": "graceful shutdown: readiness fails, requests in progress finish, then the "
-    "process exits; a second signal exits at once",
+    "process exits; a second signal exits immediately",
     "SIGHUP": "reload the configuration; if it is invalid, the current one stays active",
 }
 EXIT_CODES: Final[Mapping[int, str]] = {
@@ -68,7 +66,7 @@ def _owner_name(text: str) -> str:
 
 
 def _workers(text: str) -> int:
-    from infergate.config.fields import MAX_WORKERS  # only needed by serve
+    from infergate.config.fields import MAX_WORKERS  # noqa: PLC0415 - only serve needs it
 
     if text == "auto":
         return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
@@ -77,80 +75,6 @@ def _workers(text: str) -> int:
             f"'{text}' is neither a number from 1 to {MAX_WORKERS} nor 'auto'"
         )
     return int(text)
-
-
-# ---- the functions that run the commands
-
-
-def _serve(arguments: Arguments) -> int:
-    from infergate.cli.serving import serve
-
-    return serve(arguments)
-
-
-def _matrix(arguments: Arguments) -> int:
-    from infergate.cli.matrix import show_matrix
-
-    return show_matrix(page=arguments.page)
-
-
-def _key(arguments: Arguments) -> int:
-    from infergate.cli.key import new_key_text
-
-    print(new_key_text(arguments.name), end="")
-    return 0
-
-
-def _explain(arguments: Arguments) -> int:
-    from infergate.cli.explain import explain_request
-
-    return explain_request(arguments)
-
-
-def _replay(arguments: Arguments) -> int:
-    from infergate.cli.replay import replay
-
-    return replay(arguments)
-
-
-def _report(arguments: Arguments) -> int:
-    from infergate.cli.report import report
-
-    return report(arguments)
-
-
-def _check(arguments: Arguments) -> int:
-    from infergate.cli.check import check
-
-    return check(Path(arguments.operands[0]), as_json=arguments.json)
-
-
-def _schema(_: Arguments) -> int:
-    import json
-
-    from infergate.config.reference import json_schema
-
-    print(json.dumps(json_schema(), indent=2))
-    return 0
-
-
-def _completion(arguments: Arguments) -> int:
-    from infergate.cli.completion import completion_script
-
-    print(completion_script(arguments.operands[0], COMMANDS), end="")
-    return 0
-
-
-def _record(arguments: Arguments) -> int:
-    from infergate.cli.recording import run
-
-    return run(arguments.operands, arguments.admin, as_json=arguments.json)
-
-
-def _new(arguments: Arguments) -> int:
-    from infergate.cli.new import run
-
-    return run(arguments.operands, arguments.directory)
 
 
 # ---- options
@@ -222,7 +146,7 @@ _REPLAY: Final = (
         "multiple of the recorded pace (default: 1)",
         {"type": parse_positive, "default": 1.0, "metavar": "FACTOR"},
     ),
-    Option("--rate", "inferences a second", {"type": parse_positive, "metavar": "NUMBER"}),
+    Option("--rate", "number of inferences per second", {"type": parse_positive, "metavar": "NUMBER"}),
     Option("--fast", "send as fast as possible"),
     Option(
         "-n", "number of inferences to send (default: all)", {"type": parse_count, "metavar": "N"}
@@ -239,7 +163,7 @@ _REPLAY: Final = (
         {"metavar": "FILE|exact"},
     ),
     _HEADER,
-    Option("--model", "only inferences of this model", {"metavar": "NAME"}),
+    Option("--model", "send only inferences of this model", {"metavar": "NAME"}),
     Option(
         "--export",
         "send nothing, and write an input file for perf_analyzer; with --model, and --to or "
@@ -248,7 +172,7 @@ _REPLAY: Final = (
     ),
     Option(
         "--report",
-        "write the result to this file, which ends with .html or .json",
+        "write the result to this file, whose name ends with .html or .json",
         {"type": Path, "metavar": "FILE"},
     ),
 )
@@ -300,13 +224,13 @@ _ALL: Final = (
     Command(
         SERVE,
         "run the gateway with a configuration, or with the demo models; the default command",
-        _serve,
+        "serving",
         (_CONFIG, *_SERVING),
     ),
     Command(
         "check",
         "validate a configuration, and print its errors or its warnings and a summary",
-        _check,
+        "check",
         (JSON,),
         Operands("FILE", "path of routes.yaml"),
     ),
@@ -314,21 +238,21 @@ _ALL: Final = (
         REST_PROXY,
         "serve V2 REST to the clients of one V2 gRPC server, configured by the environment "
         "variables of kserve/rest-proxy",
-        _serve,
+        "serving",
         _SERVING,
     ),
     Command(
         "matrix",
         "test translation between all pairs of protocols, and print which results are exact, "
         "converted or rejected",
-        _matrix,
+        "matrix",
         (_PAGE,),
     ),
     Command(
         "explain",
         "show which route a request takes and why, the message that each backend would receive, "
         "and the request as code for several clients; no inference is sent",
-        _explain,
+        "explain",
         (_CONFIG, *_EXPLAIN, JSON),
         Operands(
             "REQUEST",
@@ -339,9 +263,9 @@ _ALL: Final = (
     ),
     Command(
         "replay",
-        "send recorded inferences to another server, and compare the responses with the recorded "
-        "ones",
-        _replay,
+        "send recorded inferences to another server, and compare its responses with the recorded "
+        "responses",
+        "replay",
         (*_REPLAY, JSON),
         Operands(
             "FILE",
@@ -354,20 +278,20 @@ _ALL: Final = (
     Command(
         "report",
         "show the compared responses of a running gateway, of a replay, or of stored mismatches",
-        _report,
+        "report",
         (ADMIN, *_REPORT, JSON),
     ),
     Command(
         "key",
         "generate an API key, and print it with its hash for the configuration",
-        _key,
+        "key",
         (_NAME,),
     ),
     *MONITORING,
     Command(
         "record",
         "start or stop recording in a running gateway, show its status, or list recording files",
-        _record,
+        "recording",
         QUERY,
         Operands(
             "ACTION",
@@ -381,7 +305,7 @@ _ALL: Final = (
     Command(
         "new",
         "generate the package of a plug-in, with its entry point and with tests that pass",
-        _new,
+        "new",
         (_DIRECTORY,),
         Operands(
             "KIND NAME", "codec, backend, hook or transform; and the name of the package", "*"
@@ -389,11 +313,11 @@ _ALL: Final = (
         "example:\n  infergate new hook guard && cd guard && pip install -e '.[test]' && pytest",
     ),
     PROBE,
-    Command("schema", "print the JSON schema of routes.yaml, for editors", _schema),
+    Command("schema", "print the JSON schema of routes.yaml, for editors", "schema"),
     Command(
         "completion",
         "print a script that completes commands and options in a shell",
-        _completion,
+        "completion",
         operands=Operands("SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),
         details="examples:\n"
         "  source <(infergate completion bash)              in ~/.bashrc\n"

@@ -9,7 +9,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from infergate.cli.command import Command, Option
+from infergate.cli.command import Arguments, Command, Option
+from infergate.cli.commands import COMMANDS
 
 _GENERAL_FLAGS: Final = ("--help", "--version")
 _FILE_METAVARS: Final = frozenset({"FILE", "FOLDER"})
@@ -56,6 +57,12 @@ _ZSH_HEAD: Final = """\
 # Completes infergate in zsh: source <(infergate completion zsh), after compinit
 autoload -U +X bashcompinit && bashcompinit
 """
+
+
+def run(arguments: Arguments) -> int:
+    """Print the script for a shell, and return 0."""
+    print(completion_script(arguments.operands[0], COMMANDS), end="")
+    return 0
 
 
 def completion_script(shell: str, commands: Mapping[str, Command]) -> str:

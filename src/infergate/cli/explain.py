@@ -42,7 +42,7 @@ ALL: Final = "all"
 _EXPLAINED, _REFUSED, _WRONG = 0, 1, 2
 
 
-def explain_request(arguments: Arguments) -> int:
+def run(arguments: Arguments) -> int:
     """Explain the request that ``arguments`` describe, and return the exit code."""
     try:
         config = (
@@ -53,8 +53,7 @@ def explain_request(arguments: Arguments) -> int:
         explanation = asyncio.run(explain(config, request, options))
         code = _code(arguments, config, request, explanation)
     except ConfigError as error:
-        for mistake in error.mistakes:
-            print(mistake, file=sys.stderr)
+        print(error, file=sys.stderr)
         return _WRONG
     except (PluginError, RequestError) as error:
         print(f"infergate explain: {error}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Writes metrics in Prometheus' text format, or in OpenMetrics, which has exemplars.
 
-prometheus_client writes the headers of families, and the families that have its own types. It takes
+prometheus_client writes the headers of all families, and the families of its own types. It takes
 several microseconds per line, so this module writes the rows of a ``MetricFamily``, in chunks and
 on demand."""
 

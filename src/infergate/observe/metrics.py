@@ -148,7 +148,7 @@ class Metrics:
         self._requests.names = self.backends.names = names
 
     def console_families(self) -> list[Metric]:
-        """Return the metrics whose cost does not depend on the number of request counters."""
+        """Return the metrics for the console, without the metrics of requests."""
         gauges = self.in_flight, self.in_flight_bytes, self.streams, self.generations
         families = chain.from_iterable(
             item.collect() for item in (self.endpoints, self.listeners, self.backends, *gauges)

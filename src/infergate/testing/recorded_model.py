@@ -6,15 +6,15 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final
 
 import orjson
 
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import GatewayError, Kind, backend_failure
 from infergate.core.exchange import Exchange
 from infergate.core.limits import MIB
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
-from infergate.core.tensor import Tensor
 from infergate.migration.recorded import recorded_metadata
 from infergate.recording.encoding import RecordedExchange
 from infergate.recording.format import RecordingError
@@ -69,11 +69,10 @@ class RecordedModel:
     def _unknown(self, request: InferRequest) -> GatewayError:
         """Return the error for a request that was not recorded, with a difference from the first
         recorded request."""
-        return GatewayError(
+        return backend_failure(
             Kind.NOT_FOUND,
             f"none of the {self._count} recorded requests to model '{request.model}' equals this "
             f"request; the first one differs in {_difference(request, self._first)}",
-            origin=Origin.BACKEND,
         )
 
 
@@ -115,7 +114,7 @@ def _parts(request: InferRequest) -> dict[str, object]:
         "the version": request.version,
         "the parameters": dict(request.parameters),
         "the requested outputs": [
-            (each.name, dict(each.parameters)) for each in sorted(request.outputs, key=_name)
+            (each.name, dict(each.parameters)) for each in sorted(request.outputs, key=attrgetter("name"))
         ],
         **{
             f"input '{each.name}'": (
@@ -124,13 +123,9 @@ def _parts(request: InferRequest) -> dict[str, object]:
                 dict(each.parameters),
                 hashlib.sha256(each.data).hexdigest(),
             )
-            for each in sorted(request.inputs, key=_name)
+            for each in sorted(request.inputs, key=attrgetter("name"))
         },
     }
-
-
-def _name(item: Tensor | object) -> str:
-    return str(getattr(item, "name", ""))
 
 
 def _key(request: InferRequest) -> bytes:
