@@ -65,8 +65,8 @@ class AddressWatch(Protocol):
 @dataclass(frozen=True, slots=True)
 class MonitoringSettings:
     """``resolve_interval`` (the time between lookups of a DNS name), ``check_interval`` and
-    ``check_timeout`` are in seconds. ``health_checks`` enables or disables health checks. With None,
-    health checks are enabled if there are several servers."""
+    ``check_timeout`` are in seconds. ``health_checks`` enables or disables health checks. None
+    enables health checks if there are several servers."""
 
     resolve_interval: float = 5.0
     health_checks: bool | None = None

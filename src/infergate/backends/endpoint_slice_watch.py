@@ -162,7 +162,6 @@ class EndpointSliceWatch:
             await self._upstream.close()
 
     async def _attempt(self) -> None:
-        """List the slices if necessary, then watch until the watch ends."""
         try:
             if not self.version:
                 await self._list()
@@ -219,7 +218,6 @@ class EndpointSliceWatch:
         )
 
     async def _list(self) -> None:
-        """Read all slices and their resource version."""
         listed = self.slices.empty_copy()
         position = ""
         for _ in range(_MAX_PAGES):
@@ -332,7 +330,6 @@ def _resource_version(item: dict[str, Any]) -> str:
 
 
 def _status_error(code: object, message: object) -> Exception:
-    """Return the error that a ``Status`` object describes."""
     if code == _GONE:
         return _ExpiredError()
     text = f"the API server responded with status {code}: {message}"

@@ -158,7 +158,6 @@ class EndpointSlices:
 
 
 def _slice_name(item: Any) -> str:
-    """Return the name of a slice. Raises MalformedObjectError."""
     metadata = item.get("metadata") if isinstance(item, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:

@@ -32,7 +32,7 @@ class SupportsRelay(Protocol):
         ...
 
     def inference_profile(self) -> Profile | None:
-        """Return the profile with which ``perform`` builds an inference, or None if the profile must
+        """Return the profile for an inference that ``perform`` builds, or None if the profile must
         be detected."""
         ...
 

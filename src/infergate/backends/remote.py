@@ -216,12 +216,15 @@ class RemoteBackend(Generic[Req, Resp]):
         except GatewayError as error:
             if error.kind not in _NOT_UNDERSTOOD:
                 raise
-            alternative: Req | None = None
-            if isinstance(self.codec, SupportsServerVariants):
-                alternative = self.codec.build_alternative_request(operation, error.kind)
+            alternative = self._build_alternative(operation, error.kind)
             if alternative is None:
                 raise self._add_advice(operation, context, error) from None
             return await self._try_alternative(operation, alternative, error, context)
+
+    def _build_alternative(self, operation: Operation, error_kind: Kind) -> Req | None:
+        if not isinstance(self.codec, SupportsServerVariants):
+            return None
+        return self.codec.build_alternative_request(operation, error_kind)
 
     async def _try_alternative(
         self, operation: Operation, wire: Req, first_error: GatewayError, context: RequestContext
@@ -417,7 +420,7 @@ class RemoteBackend(Generic[Req, Resp]):
         return self._profile_detection.cached_profile
 
     def inference_profile(self) -> Profile | None:
-        """Return the profile with which ``perform`` builds an inference, or None if the profile must
+        """Return the profile for an inference that ``perform`` builds, or None if the profile must
         be detected."""
         if self.codec.needs_profile:
             return self._profile_detection.current_profile

@@ -372,9 +372,7 @@ class RequestSender(Generic[Req, Resp]):
                 async with asyncio.timeout(seconds if max_wait is None else min(seconds, max_wait)):
                     message = await anext(stream.messages, None)
             except TimeoutError:
-                raise backend_failure(
-                    Kind.TIMEOUT, "the backend did not answer in time"
-                ) from None
+                raise backend_failure(Kind.TIMEOUT, "the backend did not answer in time") from None
         except GatewayError as error:
             stream.outcome = self.error_outcome(error, time.monotonic() - started, context)
             raise

@@ -32,7 +32,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     2: "invalid configuration or command line",
     1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
     "not ready (health), a request that the gateway does not remember (trace), a wrong result "
-    "(matrix), a request that is refused (explain), responses that differ (replay, report), a "
+    "(matrix), a request that is rejected (explain), responses that differ (replay, report), a "
     "damaged recording (record), an address without a known protocol (probe)",
     130: "interrupted with Ctrl-C (all commands except serve, top and --watch)",
 }
@@ -79,10 +79,14 @@ def _workers(text: str) -> int:
 
 # ---- options
 
+_FILE: Final = {"type": Path, "metavar": "FILE"}
+_FOLDER: Final = {"type": Path, "metavar": "FOLDER"}
+_NAME_VALUE: Final = {"metavar": "NAME"}
+_REPEATED: Final = {"action": "append", "default": []}
 _CONFIG: Final = Option(
     "--config",
     "path of routes.yaml (default: the demo models)",
-    {"type": Path, "metavar": "FILE"},
+    _FILE,
     "-c",
 )
 _CHECK: Final = Option("--check", "validate the configuration, print a summary, and exit")
@@ -106,7 +110,7 @@ _NAME: Final = Option(
 _DIRECTORY: Final = Option(
     "--directory",
     "folder in which the package's folder is created (default: the current folder)",
-    {"type": Path, "metavar": "FOLDER", "default": Path()},
+    _FOLDER | {"default": Path()},
 )
 _CLIENT_CODE: Final = (
     "curl",
@@ -121,32 +125,32 @@ _CLIENT_CODE: Final = (
 _HEADER: Final = Option(
     "--header",
     "a header or, for gRPC, metadata; may be repeated",
-    {"action": "append", "default": [], "metavar": "NAME:VALUE"},
+    _REPEATED | {"metavar": "NAME:VALUE"},
 )
 _REPLAY: Final = (
     Option(
         "--to",
         "URL of the server; may be repeated, for HTTP and gRPC or for single protocols; {model} in "
         "it is replaced by the model's name",
-        {"action": "append", "default": [], "metavar": "URL|PROTOCOL=URL"},
+        _REPEATED | {"metavar": "URL|PROTOCOL=URL"},
     ),
     Option(
         "--config",
         "send through the routes of this routes.yaml instead",
-        {"type": Path, "metavar": "FILE"},
+        _FILE,
         "-c",
     ),
     Option(
         "--protocol",
         "send in this protocol (default: the protocol of the recorded client)",
-        {"metavar": "NAME"},
+        _NAME_VALUE,
     ),
     Option(
         "--speed",
         "multiple of the recorded pace (default: 1)",
         {"type": parse_positive, "default": 1.0, "metavar": "FACTOR"},
     ),
-    Option("--rate", "number of inferences per second", {"type": parse_positive, "metavar": "NUMBER"}),
+    Option("--rate", "inferences per second", {"type": parse_positive, "metavar": "NUMBER"}),
     Option("--fast", "send as fast as possible"),
     Option(
         "-n", "number of inferences to send (default: all)", {"type": parse_count, "metavar": "N"}
@@ -163,31 +167,19 @@ _REPLAY: Final = (
         {"metavar": "FILE|exact"},
     ),
     _HEADER,
-    Option("--model", "send only inferences of this model", {"metavar": "NAME"}),
+    Option("--model", "send only inferences of this model", _NAME_VALUE),
     Option(
         "--export",
         "send nothing, and write an input file for perf_analyzer; with --model, and --to or "
         "--config, the model's metadata decides whether inputs have a batch dimension",
-        {"type": Path, "metavar": "FILE"},
+        _FILE,
     ),
-    Option(
-        "--report",
-        "write the result to this file, whose name ends with .html or .json",
-        {"type": Path, "metavar": "FILE"},
-    ),
+    Option("--report", "write the result to this file, whose name ends with .html or .json", _FILE),
 )
 _REPORT: Final = (
-    Option(
-        "--replay",
-        "show the JSON report of a replay",
-        {"type": Path, "metavar": "FILE"},
-    ),
-    Option(
-        "--mismatches",
-        "show the mismatches in this folder (mirror.compare.keep)",
-        {"type": Path, "metavar": "FOLDER"},
-    ),
-    Option("--html", "write one HTML page to this file", {"type": Path, "metavar": "FILE"}),
+    Option("--replay", "show the JSON report of a replay", _FILE),
+    Option("--mismatches", "show the mismatches in this folder (mirror.compare.keep)", _FOLDER),
+    Option("--html", "write one HTML page to this file", _FILE),
 )
 _EXPLAIN: Final = (
     Option(
@@ -195,11 +187,7 @@ _EXPLAIN: Final = (
         "a curl or grpcurl command, in quotes; it is parsed, but not executed",
         {"metavar": "COMMAND"},
     ),
-    Option(
-        "--body",
-        "file with the body or, for a gRPC method, the serialized message",
-        {"type": Path, "metavar": "FILE"},
-    ),
+    Option("--body", "file with the body or, for a gRPC method, the serialized message", _FILE),
     _HEADER,
     Option(
         "--metadata",
@@ -212,11 +200,7 @@ _EXPLAIN: Final = (
         f"also print the request as code for a client: {', '.join(_CLIENT_CODE)}",
         {"choices": _CLIENT_CODE, "metavar": "CLIENT"},
     ),
-    Option(
-        "--save",
-        "folder for the tensors that are too long for the code",
-        {"type": Path, "metavar": "FOLDER"},
-    ),
+    Option("--save", "folder for the tensors that are too long for the code", _FOLDER),
 )
 
 _SERVING: Final = (_CHECK, _WORKERS, _LOG_FORMAT)

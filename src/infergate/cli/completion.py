@@ -97,7 +97,6 @@ def _flags(command: Command) -> list[str]:
 
 
 def _bash_values(commands: Mapping[str, Command]) -> Iterator[str]:
-    """Yield the cases for the value of an option."""
     for command in commands.values():
         for option in command.options:
             if not option.has_value:
@@ -109,7 +108,6 @@ def _bash_values(commands: Mapping[str, Command]) -> Iterator[str]:
 
 
 def _bash_words(commands: Mapping[str, Command]) -> Iterator[str]:
-    """Yield the cases for an option or an operand of a command."""
     for command in commands.values():
         operands = command.operands
         words = [*((operands.choices or ()) if operands else ()), *_flags(command)]

@@ -86,7 +86,6 @@ def _class_name(name: str) -> str:
 
 
 def _templates(kind: str, values: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """Yield the path of each file in the package, and its text."""
     for folder in (_TEMPLATES / "common", _TEMPLATES / kind):
         for file in sorted(folder.rglob(f"*{_SUFFIX}")):
             path = str(file.relative_to(folder)).removesuffix(_SUFFIX)

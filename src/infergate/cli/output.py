@@ -63,7 +63,6 @@ def _query(command: str, admin: str) -> CommandResult:
 
 
 def _wait_until_ready(admin: str, seconds: float) -> None:
-    """Wait until the gateway at ``admin`` is ready, but at most ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(AdminQueryError):

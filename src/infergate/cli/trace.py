@@ -96,5 +96,4 @@ def _timeline(phases: list[tuple[str, float]]) -> Iterator[tuple[str, ...]]:
 
 
 def _printable(value: Any) -> str:
-    """Return text without characters that control a terminal."""
     return "".join(each if each.isprintable() else "�" for each in str(value))

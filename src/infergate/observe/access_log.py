@@ -57,8 +57,7 @@ def iso_time(now: float) -> str:
     return f"{_iso_second(micros // 1_000_000)}.{_DIGITS[micros // 1000 % 1000]}+00:00"
 
 
-def _to_microseconds(seconds: float) -> str:
-    """Format ``seconds`` with six decimal places."""
+def _format_seconds(seconds: float) -> str:
     if not 0.0 <= seconds < _ALMOST_A_SECOND:
         return f"{seconds:.6f}"
     micros = int(seconds * 1e6 + 0.5)
@@ -165,8 +164,8 @@ def _line_formatter(
             if request_id and peer and _is_plain(request_id + peer)
             else format_fields(dict(zip(_REQUEST, request, strict=True))),
             labels(shared),
-            _to_microseconds(seconds),
-            _to_microseconds(backend_seconds),
+            _format_seconds(seconds),
+            _format_seconds(backend_seconds),
             bytes_in,
             bytes_out,
             optional,
@@ -179,7 +178,8 @@ def _line_formatter(
 
 
 def _optional_fields(entry: LogFields) -> Fields:
-    values = zip((*_OPTIONAL, "advice"), (*entry.optional, ADVICE.get(entry.labels[-1])), strict=True)
+    advice = ADVICE.get(entry.labels[-1])
+    values = zip((*_OPTIONAL, "advice"), (*entry.optional, advice), strict=True)
     return {name: value for name, value in values if value not in {None, ""}}
 
 

@@ -227,7 +227,6 @@ class _Backend(BuiltinBackend):
 
 
 def _check_arguments(models: Sequence[Model], recordings: Iterable[object]) -> None:
-    """Raise TypeError, which names the argument, for common mistakes."""
     for name, value in (("models", models), ("recordings", recordings)):
         if isinstance(value, (str, os.PathLike)) or not isinstance(value, Iterable):
             raise TypeError(f"{name} must be a list, not {type(value).__name__}")

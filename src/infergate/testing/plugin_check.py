@@ -106,7 +106,8 @@ def check_transform(
                 described, seen = transform.forward_metadata(*map(_metadata, tensors)), after
             specs = check_specs(described, [tensor.name for tensor in seen])
             for tensor, spec in zip(seen, specs, strict=True):
-                if tensor.datatype.name != spec.datatype or not spec.accepts_shape(tensor.shape):
+                fits = TensorMetadata("", "", tuple(spec.shape)).accepts_shape(tensor.shape)
+                if tensor.datatype.name != spec.datatype or not fits:
                     raise InvalidResultError(
                         f"the metadata of '{tensor.name}' is {spec.datatype} "
                         f"{list(spec.shape)}, but the tensor is {tensor.datatype.name} "

@@ -20,6 +20,7 @@ from infergate.recording.encoding import RecordedExchange
 from infergate.recording.format import RecordingError
 from infergate.recording.reader import read_recording, recording_files
 
+_by_name: Final = attrgetter("name")
 MAX_RECORDING_BYTES: Final = 1024 * MIB
 """Maximum memory of the recordings that one call loads."""
 
@@ -67,8 +68,6 @@ class RecordedModel:
             raise error.reworded(error.public)
 
     def _unknown(self, request: InferRequest) -> GatewayError:
-        """Return the error for a request that was not recorded, with a difference from the first
-        recorded request."""
         return backend_failure(
             Kind.NOT_FOUND,
             f"none of the {self._count} recorded requests to model '{request.model}' equals this "
@@ -114,7 +113,7 @@ def _parts(request: InferRequest) -> dict[str, object]:
         "the version": request.version,
         "the parameters": dict(request.parameters),
         "the requested outputs": [
-            (each.name, dict(each.parameters)) for each in sorted(request.outputs, key=attrgetter("name"))
+            (each.name, dict(each.parameters)) for each in sorted(request.outputs, key=_by_name)
         ],
         **{
             f"input '{each.name}'": (
@@ -123,7 +122,7 @@ def _parts(request: InferRequest) -> dict[str, object]:
                 dict(each.parameters),
                 hashlib.sha256(each.data).hexdigest(),
             )
-            for each in sorted(request.inputs, key=attrgetter("name"))
+            for each in sorted(request.inputs, key=_by_name)
         },
     }
 
@@ -134,7 +133,6 @@ def _key(request: InferRequest) -> bytes:
 
 
 def _difference(request: InferRequest, other: InferRequest) -> str:
-    """Return the names of the parts in which the requests differ."""
     own, others = _parts(request), _parts(other)
     names = [name for name in {**others, **own} if own.get(name) != others.get(name)]
     return ", ".join(names)
