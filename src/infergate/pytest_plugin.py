@@ -57,15 +57,8 @@ def infergate_gateway_factory(request: pytest.FixtureRequest) -> Iterator[Gatewa
 
     with ExitStack() as stack:
 
-        def start(
-            config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-            *,
-            models: Sequence[Model] = (),
-            recordings: Sequence[str | os.PathLike[str]] = (),
-        ) -> BackgroundGateway:
-            gateway = BackgroundGateway(
-                config, models=models, recordings=recordings, folder=request.path.parent
-            )
+        def start(*arguments: Any, **options: Any) -> BackgroundGateway:
+            gateway = BackgroundGateway(*arguments, **options, folder=request.path.parent)
             return stack.enter_context(gateway)
 
         yield start

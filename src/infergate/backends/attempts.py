@@ -180,7 +180,7 @@ class Attempts:
         return handle
 
     def return_budget(self) -> None:
-        """Release the retry budget if the latest attempt holds a part of it."""
+        """If the latest attempt has acquired the retry budget, release it."""
         if self._holds_budget:
             self._holds_budget = False
             self._state.retry_budget.release()

@@ -29,7 +29,7 @@ from infergate.transport.base import SupportsDisconnect
 _log = logging.getLogger(__name__)
 _STREAM: Final = socket.SOCK_STREAM
 _JITTER: Final = 0.1
-"""The fraction of a period by which it may be shorter or longer."""
+"""The maximum fraction by which a period is shortened or lengthened."""
 _SPREAD: Final = 0.5
 """The fraction of a period over which the checks of a round are spread."""
 

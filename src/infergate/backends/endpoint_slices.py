@@ -79,7 +79,7 @@ class EndpointSlices:
 
     @property
     def has_no_port(self) -> bool:
-        """Whether no endpoint is usable, and there are endpoints without the wanted port."""
+        """Whether no endpoint is usable, but there are endpoints without the wanted port."""
         return bool(self._without_port) and not any(found for _, found in self._slices.values())
 
     def update(self, item: Any) -> None:
@@ -116,7 +116,7 @@ class EndpointSlices:
         self._without_port.discard(name)
 
     def addresses(self) -> list[PodAddress]:
-        """Return the addresses that may receive requests, without duplicates and in order."""
+        """Return the addresses that may receive requests, sorted and without duplicates."""
         for family in _FAMILIES:
             endpoints = [
                 endpoint
@@ -140,7 +140,8 @@ class EndpointSlices:
         return addresses[:MAX_ENDPOINTS]
 
     def _find_port(self, ports: Any) -> int | None:
-        """Return the port of a slice's endpoints, or None if they do not have the wanted port."""
+        """Return the port of a slice's endpoints, or None if the endpoints do not have the
+        wanted port."""
         if not isinstance(ports, list) or not all(isinstance(each, dict) for each in ports):
             raise MalformedObjectError("ports must be a list of objects")
         numbers = {
@@ -175,7 +176,9 @@ def _parse_endpoint(item: Any, family: int, port: int) -> SliceEndpoint | None:
     try:
         socket.inet_pton(family, addresses[0])  # faster than the module ipaddress
     except (OSError, ValueError):  # ValueError: it contains a NUL byte
-        raise MalformedObjectError("an endpoint's address must be of its family") from None
+        raise MalformedObjectError(
+            "an endpoint's address must belong to the address family of the slice"
+        ) from None
     is_terminating = conditions.get("terminating") is True
     serves = conditions.get("serving") is not False if is_terminating else True
     is_ready = conditions.get("ready") is not False and not is_terminating  # null means ready

@@ -141,7 +141,7 @@ class Endpoints:
         """Accumulated counters of removed addresses."""
         self._failed_lookups: Final = [0] * len(self.configured)
         self._watches: Final[dict[int, tuple[int, bool]]] = {}
-        """The number of failures of each watch, and whether it is up to date."""
+        """The number of failures of each watch, and whether the watch is up to date."""
         self._cluster: Final = Cluster(
             self.all_handles(),
             _make_policy(self.settings, random_float),
@@ -264,7 +264,7 @@ class Endpoints:
         )
 
     def set_watched_addresses(self, index: int, addresses: Sequence[tuple[str, int]]) -> None:
-        """Set the addresses and ports of a watched name, which are distinct (rule 3)."""
+        """Set the distinct addresses and ports of a watched name (rule 3)."""
         configured = self.configured[index].endpoint
         wanted = [configured._replace(address=host, port=port) for host, port in addresses]
         self._set_endpoints(index, wanted or [configured])

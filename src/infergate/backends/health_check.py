@@ -43,8 +43,8 @@ async def check_health(
     handle: EndpointHandle,
     timeout: float,
 ) -> bool:
-    """Return whether the endpoint reports within ``timeout`` seconds that it is ready. ``upstream``
-    sends the messages of ``codec``."""
+    """Return whether the endpoint reports within ``timeout`` seconds that it is ready, or rejects
+    the check (rule 2). ``upstream`` sends the messages of ``codec``."""
     deadline = time.monotonic() + timeout
 
     async def error_kind(wire: Any) -> Kind | None:

@@ -42,7 +42,7 @@ class ModelMetadataCache:
     async def get(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return the metadata of a model. With ``refresh``, it is at most a second old.
+        """Return the metadata of a model. With ``refresh``, the metadata is at most a second old.
         ``context`` must have a deadline.
 
         Raises the errors of ``fetch``, and TimeoutError if another caller's fetch outlasts the

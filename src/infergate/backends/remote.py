@@ -341,7 +341,8 @@ class RemoteBackend(Generic[Req, Resp]):
         self, request: InferRequest, context: RequestContext
     ) -> tuple[Req | None, ModelMetadata | None]:
         """Return the message that starts a stream and the model's metadata. The message is None if
-        streams are not supported; the metadata is None if the message does not depend on it."""
+        streams are not supported; the metadata is None if the message does
+        not depend on metadata."""
         codec = self.codec
         if not (
             isinstance(codec, SupportsStreaming) and isinstance(self._upstream, StreamingUpstream)

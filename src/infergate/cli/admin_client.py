@@ -42,8 +42,7 @@ def get_json(
 
     Proxies in the environment are ignored, because admin listeners are local. For https, the
     authorities of the system or of SSL_CERT_FILE are trusted."""
-    # Imported here, because every command imports this module and most commands need no HTTP
-    # client.
+    # These modules are imported here, because most commands need no HTTP client.
     from http.client import HTTPException  # noqa: PLC0415
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
 

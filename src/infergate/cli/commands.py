@@ -131,12 +131,12 @@ _REPLAY: Final = (
     Option(
         "--to",
         "URL of the server; may be repeated, for HTTP and gRPC or for single protocols; {model} in "
-        "it is replaced by the model's name",
+        "the URL is replaced by the model's name",
         _REPEATED | {"metavar": "URL|PROTOCOL=URL"},
     ),
     Option(
         "--config",
-        "send through the routes of this routes.yaml instead",
+        "send through the routes of this routes.yaml, not directly to a server",
         _FILE,
         "-c",
     ),
@@ -184,15 +184,15 @@ _REPORT: Final = (
 _EXPLAIN: Final = (
     Option(
         "--curl",
-        "a curl or grpcurl command, in quotes; it is parsed, but not executed",
+        "a curl or grpcurl command, in quotes; the command is parsed, but not executed",
         {"metavar": "COMMAND"},
     ),
     Option("--body", "file with the body or, for a gRPC method, the serialized message", _FILE),
     _HEADER,
     Option(
         "--metadata",
-        "query the servers for the model's metadata and for their kind; without it, nothing is "
-        "sent",
+        "query the servers for their kind and for the model's metadata; without this option, "
+        "nothing is sent",
     ),
     Option("--bytes", "also print the beginning of each message in hexadecimal"),
     Option(
@@ -256,7 +256,7 @@ _ALL: Final = (
             "recording files, folders of them, or one .json input file of perf_analyzer",
             "+",
         ),
-        "exit codes: 0 if all responses are equal, 1 if any differs or cannot be sent,\n"
+        "exit codes: 0 if all responses are equal, 1 if any differs or is missing,\n"
         "2 if a file or an option is wrong.",
     ),
     Command(

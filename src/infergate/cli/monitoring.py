@@ -40,7 +40,7 @@ _REPEAT: Final = (
 _WATCHED: Final = (*QUERY, Option("--watch", "update the output until Ctrl-C"), *_REPEAT)
 _WAIT: Final = Option(
     "--wait",
-    "wait for the gateway to be ready, at most this number of seconds; for scripts that start it",
+    "wait until the gateway is ready, but at most this number of seconds",
     {"type": parse_positive, "metavar": "SECONDS"},
 )
 

@@ -100,7 +100,7 @@ def _fill_in(text: str, values: Mapping[str, str]) -> str:
 
 
 def run(arguments: Arguments) -> int:
-    """Generate the package of a kind and a name, the operands. Return the exit code."""
+    """Generate a package. The operands are its kind and its name. Return the exit code."""
     if len(arguments.operands) != 2:
         print("infergate new: expected a kind and a name, as in 'new hook guard'", file=sys.stderr)
         return 2

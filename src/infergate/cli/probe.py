@@ -172,7 +172,7 @@ def _write(path: Path, text: str, *, force: bool) -> str:
     try:
         write_configuration(path, text, force=force)
     except ConfigurationExistsError:
-        return f"{path} was created meanwhile; --force replaces it"
+        return f"{path} was created in the meantime; --force replaces it"
     except OSError as error:
         return f"{path} cannot be written: {error.strerror or error}"
     except ConfigError as error:

@@ -202,7 +202,7 @@ def _result_text(arguments: Arguments, result: ReplayResult) -> str:
 def _lines(result: ReplayResult) -> Iterator[str]:
     counts = result.counts
     if result.is_interrupted:
-        yield "The replay was interrupted; this is the result until then."
+        yield "The replay was interrupted; this is the result so far."
     rate = counts.sent / counts.seconds if counts.seconds else 0.0
     yield f"{counts.sent:,} inferences sent in {counts.seconds:.1f} s ({rate:,.0f} per second)"
     if counts.max_delay > 1:
@@ -213,7 +213,7 @@ def _lines(result: ReplayResult) -> Iterator[str]:
     if counts.cancelled:
         yield f"{counts.cancelled:,} not compared: the recorded client had cancelled the request"
     if counts.unanswered:
-        yield f"{counts.unanswered:,} not compared: the file has no response to them"
+        yield f"{counts.unanswered:,} not compared: the file has no responses to these inferences"
     if counts.redacted:
         yield f"{counts.redacted:,} not compared: inputs were redacted in the recording"
     if counts.not_sent:

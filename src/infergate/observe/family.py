@@ -1,8 +1,8 @@
 """Metric families with lazily created samples.
 
 Thousands of busy routes have hundreds of thousands of samples. A family therefore holds rows, each
-with label values and a number or a histogram; there are a tenth as many rows as samples. Rows are
-created while they are read, and are sent to another process in batches, so that other tasks can
+with label values and a number or a histogram; a family has ten times fewer rows than samples. Rows
+are created while they are read, and are sent to another process in batches, so that other tasks can
 run in between.
 
 *Rule.* Only rows in a list can be iterated several times.
@@ -124,10 +124,10 @@ class MetricSpec(NamedTuple, Generic[T]):
     kind: str
     """``counter``, ``gauge`` or ``histogram``."""
     name: str
-    """The name of the metric, which ends with the unit of a metric that has a unit."""
+    """The name of the metric. The name of a metric with a unit ends with the unit."""
     read: Callable[[T], float | HistogramValue | Mapping[Any, float] | None]
-    """Returns an object's value, or None if it has no value. A mapping has a value for each value
-    of ``labels``, or for each tuple of values."""
+    """Returns the value of an object, or None if the object has no value. With ``labels``, it
+    returns a mapping of label values, or of tuples of label values, to values."""
     labels: Labels
     """The labels in addition to the labels of the objects."""
     documentation: str

@@ -83,8 +83,8 @@ class Metrics:
         )
         self.generations: Final = gauge(
             "infergate_config_generations",
-            "Configurations in use: the current one, and older ones that still have requests in "
-            "progress.",
+            "Configurations in use: the current configuration, and older configurations that still "
+            "have requests in progress.",
         )
         self.reloads: Final = counter(
             "infergate_config_reloads", "Configuration reloads by result: ok or failed.", ["result"]
@@ -97,7 +97,7 @@ class Metrics:
         )
         self.loaded_at: Final = gauge(
             "infergate_config_loaded_timestamp_seconds",
-            "When the current configuration was loaded, in seconds since 1970.",
+            "Time at which the current configuration was loaded, in seconds since 1970.",
             unit="seconds",
         )
         self.config: Final = Info(

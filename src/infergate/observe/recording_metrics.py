@@ -18,10 +18,10 @@ _METRICS: Final[tuple[MetricSpec[tuple[RecordingCounters, bool | None]], ...]] =
     MetricSpec("counter", "infergate_recorded_bytes", lambda each: each[0].bytes, (),
         "Bytes written to recordings."),
     MetricSpec("counter", "infergate_recording_failures", lambda each: each[0].failures, (),
-        "How often recording stopped because a file could not be written or the space was used "
-        "up."),
+        "Number of times that recording stopped because a file could not be written or the "
+        "space was used up."),
     MetricSpec("gauge", "infergate_recording_active", lambda each: each[1], (),
-        "Processes that record inferences now. It is absent if no route has 'record'."),
+        "Processes that record inferences now. The metric is absent if no route has 'record'."),
 )  # fmt: skip
 
 

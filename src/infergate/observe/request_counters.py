@@ -46,8 +46,8 @@ class RequestFlow(NamedTuple):
     bytes_in: int
     bytes_out: int
     listed_since: float = 0.0
-    """The wall-clock time since which ``flows`` lists the flow, or 0 if no call has left the flow
-    out. Between two snapshots with different values, the increase of the counters is unknown."""
+    """The wall-clock time since which ``flows`` lists the flow, or 0 if no call has omitted it.
+    Between two snapshots with different values, the increase of the counters is unknown."""
 
 
 def client_errors(outcomes: Mapping[str, float]) -> float:

@@ -71,7 +71,7 @@ def check_codec(
     response."""
     codec = plugin.create(options or {})
     check = _CodecCheck(codec, plugin.transport_kind, profile, round_trip, server_response)
-    assert codec.name == plugin.name, f"codec {codec.name} of plug-in {plugin.name}"
+    assert codec.name == plugin.name, f"the codec is named {codec.name}, not {plugin.name}"
     assert plugin.claims, "a plug-in must claim at least one path or service"
     assert codec.capabilities.datatypes, "a codec must support at least one datatype"
     _check_errors(codec, plugin.transport_kind)
