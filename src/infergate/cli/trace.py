@@ -30,8 +30,8 @@ _FIELDS: Final = (
 
 
 def run(arguments: Arguments) -> int:
-    """Print the requests with an ID. Return 1 if the gateway remembers no such request. Raises
-    AdminQueryError."""
+    """Print the requests with an ID, and return 0. Raises AdminQueryError if the gateway remembers
+    no such request or cannot be queried."""
     (request_id,), admin = arguments.operands, arguments.admin
     found = _find(request_id, admin)
     if not found:

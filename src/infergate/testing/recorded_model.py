@@ -35,7 +35,7 @@ class RecordedModel:
     variable."""
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
-        """``exchanges`` has at least one exchange, all of the same model."""
+        """``exchanges`` contains one or more exchanges, all with the same model."""
         described = next((each for each in exchanges if each.outcome.responses), exchanges[0])
         version = next((each.request.version for each in exchanges if each.request.version), "")
         self.metadata: Final[ModelMetadata] = replace(
