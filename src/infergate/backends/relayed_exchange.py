@@ -152,8 +152,7 @@ class RelayedExchange(Generic[Req, Resp]):
             sender.queue.leave()
 
     async def _resume_exchange(self) -> Resp:
-        """Finish an exchange that needs a task. Raises the errors of
-        ``RequestSender.exchange``."""
+        """Finish an exchange that needs a task. Raises the errors of the exchange."""
         sender, error = self.sender, self.error
         self.error = None
         begun = BegunExchange(self.started_at, self.handle, error)

@@ -64,7 +64,8 @@ def check_codec(
 
     ``options`` are the options of the codec. ``profile`` is the kind of server for which the codec
     builds requests. ``round_trip`` returns an operation or response after a round trip over the
-    protocol, without the parts that the protocol cannot represent. By default, the round trip is lossless.
+    protocol, without the parts that the protocol cannot represent. By default, the round trip is
+    lossless.
 
     A protocol may implement an operation with another operation (metadata with the server's
     status). ``round_trip`` then returns the other operation, and ``server_response`` returns its

@@ -37,10 +37,10 @@ class RecordedModel:
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
         """``exchanges`` contains one or more exchanges, all with the same model."""
         described = next((each for each in exchanges if each.outcome.responses), exchanges[0])
-        version = next((each.request.version for each in exchanges if each.request.version), "")
+        versions = dict.fromkeys(each.request.version for each in exchanges if each.request.version)
         self.metadata: Final[ModelMetadata] = replace(
             recorded_metadata(described),
-            versions=(version or "1",),
+            versions=tuple(versions) or ("1",),
             platform="recording",
             decoupled=any(len(each.outcome.responses) != 1 for each in exchanges if each.is_stream),
         )
