@@ -14,8 +14,8 @@ from infergate.terminal import Progress, print_tables
 
 
 def run(arguments: Arguments) -> int:
-    """Run the matrix and print a summary or, with ``--page``, a Markdown page. Return the exit code,
-    which is 1 if any result is wrong, and otherwise 0."""
+    """Run the matrix and print a summary or, with ``--page``, a Markdown page. Return the exit
+    code, which is 1 if any result is wrong, and otherwise 0."""
     started = time.monotonic()
     results = asyncio.run(_results())
     findings = [finding for result in results for case in result.findings for finding in case]
