@@ -1,7 +1,7 @@
 """infergate, a translating gateway for model inference.
 
-The names in ``__all__`` are the public library (docs/library.md). They are imported when they are
-first used, because ``import infergate`` must be cheap. The entry point of the command line is
+The names in ``__all__`` are the public library (docs/library.md). Each name is imported on first
+use, because ``import infergate`` must be cheap. The entry point of the command line is
 ``infergate.cli``; docs/architecture.md describes the packages.
 """
 

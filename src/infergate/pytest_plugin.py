@@ -27,15 +27,15 @@ class GatewayFactory(Protocol):
         models: Sequence[Model] = (),
         recordings: Sequence[str | os.PathLike[str]] = (),
     ) -> BackgroundGateway:
-        """Start a ``BackgroundGateway`` with these arguments. Relative paths start at the folder of
-        the test's file."""
+        """Start a ``BackgroundGateway`` with these arguments. Relative paths are relative to the
+        folder of the test's file."""
         ...
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
     """Exempt infergate from assertion rewriting. pytest rewrites all modules of a distribution that
-    has a plugin, which would double the time that the first import of infergate takes. There is no
-    public way to decline; without this attribute, imports are slower."""
+    has a plugin, which would double the time that the first import of infergate takes. pytest has
+    no public option for this; without its private attribute, the import is only slower."""
     rewritten = getattr(pluginmanager.rewrite_hook, "_must_rewrite", None)
     if isinstance(rewritten, set):
         rewritten.discard(__name__.partition(".")[0])
@@ -57,15 +57,8 @@ def infergate_gateway_factory(request: pytest.FixtureRequest) -> Iterator[Gatewa
 
     with ExitStack() as stack:
 
-        def start(
-            config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-            *,
-            models: Sequence[Model] = (),
-            recordings: Sequence[str | os.PathLike[str]] = (),
-        ) -> BackgroundGateway:
-            gateway = BackgroundGateway(
-                config, models=models, recordings=recordings, folder=request.path.parent
-            )
+        def start(*arguments: Any, **options: Any) -> BackgroundGateway:
+            gateway = BackgroundGateway(*arguments, **options, folder=request.path.parent)
             return stack.enter_context(gateway)
 
         yield start
@@ -75,7 +68,7 @@ def infergate_gateway_factory(request: pytest.FixtureRequest) -> Iterator[Gatewa
 def infergate_gateway(
     request: pytest.FixtureRequest, infergate_gateway_factory: GatewayFactory
 ) -> BackgroundGateway:
-    """Run a gateway until the end of the test, as the marker ``infergate`` configures it. Without
+    """Run the gateway that the marker ``infergate`` configures until the end of the test. Without
     the marker, the gateway serves the models embedded in infergate."""
     marker = request.node.get_closest_marker(_MARKER)
     if marker is None:

@@ -266,7 +266,7 @@ def test_ctrl_c_ends_a_replay_with_the_result_until_then(
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert out.startswith("The replay was interrupted; this is the result until then.\n")
+    assert out.startswith("The replay was interrupted; this is the result so far.\n")
     assert not report.exists()
 
 

@@ -35,7 +35,7 @@ _RESEND_REASONS: Final[Mapping[Kind, str]] = {
 }
 
 ChooseEndpoint = Callable[[list[EndpointHandle]], EndpointHandle]
-"""Returns the best endpoint for the next attempt. It avoids the given endpoints if possible."""
+"""Returns the best endpoint for the next attempt, if possible not one of the given endpoints."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Attempts:
         return handle
 
     def return_budget(self) -> None:
-        """Release the retry budget if the latest attempt holds a part of it."""
+        """If the latest attempt has acquired the retry budget, release it."""
         if self._holds_budget:
             self._holds_budget = False
             self._state.retry_budget.release()

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 from infergate.backends.endpoint_monitor import AddressWatch, MonitoringSettings
 from infergate.backends.endpoints import BalanceSettings, ConfiguredEndpoint
-from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.request_queue import RequestQueue
-from infergate.backends.request_sender import SenderSettings
 from infergate.codecs.base import Profile
 from infergate.core.counters import BackendCounters
 from infergate.core.limits import FORWARDED_HEADER_BYTES
@@ -21,8 +19,8 @@ from infergate.transport.base import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """A backend's configuration. ``timeout`` is in seconds. If ``profile`` is None, it is
-    detected."""
+    """A backend's configuration. ``timeout``, in seconds, applies to routes without a timeout. If
+    ``profile`` is None, the gateway detects it."""
 
     name: str
     endpoints: Sequence[Endpoint | ConfiguredEndpoint]
@@ -33,8 +31,8 @@ class BackendSettings:
     balancing: BalanceSettings = field(default_factory=BalanceSettings)
     monitoring: MonitoringSettings = field(default_factory=MonitoringSettings)
     hash_key: Callable[[RequestContext], str] | None = None
-    """Returns a request's hash key, which selects its endpoint, or an empty string if the request
-    has no key."""
+    """Returns a request's hash key, which selects the request's endpoint, or an empty string if the
+    request has no key. None disables hashing."""
     max_requests: int = 0
     """Maximum concurrent inferences. 0 means no limit."""
     max_queue: int = 0
@@ -42,23 +40,13 @@ class BackendSettings:
     priority_header: str = PRIORITY_HEADER
     """The lower-case name of the header with the priority of an inference in the queue."""
     retry_share: float = DEFAULT_SHARE
-    """Maximum number of concurrent retries, as a share of the inferences in progress."""
+    """Maximum number of concurrent retries, as a fraction of the inferences in progress."""
     min_retries: int = DEFAULT_MIN_RETRIES
     """Number of concurrent retries that are always allowed."""
     max_header_bytes: int = FORWARDED_HEADER_BYTES
     """Maximum bytes of forwarded headers."""
     watch: AddressWatch | None = None
     """Watches the addresses of the only endpoint."""
-
-    def sender_settings(self) -> SenderSettings:
-        """Return the settings for sending requests."""
-        return SenderSettings(
-            self.name,
-            self.timeout,
-            HeaderFilter(self.forward_headers, self.max_header_bytes, counts_hops=True),
-            HeaderFilter(self.return_headers),
-            self.hash_key,
-        )
 
     def make_queue(self, counters: BackendCounters) -> RequestQueue | None:
         """Return the queue for inferences beyond ``max_requests``, or None if there is no limit."""

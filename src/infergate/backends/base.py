@@ -45,7 +45,7 @@ class Backend(Protocol):
     def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request`` before ``context.deadline``. Each is produced on
+        """Yield all responses to ``request`` before ``context.deadline``, each of them on
         demand. Closing the generator abandons the remaining responses. Raises GatewayError."""
         ...
 
@@ -83,8 +83,8 @@ class SupportsHealthWatch(Protocol):
 
     @property
     def is_ready(self) -> bool | None:
-        """Whether any endpoint passes its health checks. It is None if checks are disabled or have
-        not run yet."""
+        """Whether any endpoint passes its health checks, or None if health checks are disabled or
+        have not run yet."""
         ...
 
     def start(self) -> None:

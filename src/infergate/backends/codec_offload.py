@@ -1,7 +1,7 @@
 """Runs the codec of a backend on the event loop or, if the message is long, in a helper process.
 
-The memory of a message is charged to its request. ``gateway.codec_offload`` does the same for
-clients' messages.
+The request is charged for the memory of its messages. ``gateway.codec_offload`` is the counterpart
+for clients' messages.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
         context: RequestContext,
         model: ModelMetadata | None = None,
     ) -> Req:
-        """Run ``Codec.build_request`` (in a helper process if it takes long)."""
+        """Run ``Codec.build_request``, in a helper process if the call takes long."""
         short = self.write_inline(operation, profile, context, model)
         if short is not None:
             return short
@@ -127,7 +127,7 @@ class BackendCodecOffload(Generic[Req, Resp]):
     async def read_response(
         self, response: Resp, operation: Operation, context: RequestContext
     ) -> Response:
-        """Run ``Codec.parse_response`` (in a helper process if it takes long)."""
+        """Run ``Codec.parse_response``, in a helper process if the call takes long."""
         try:
             return self.read_inline(response, operation, context)
         except NeedsOffloadError:
@@ -140,8 +140,8 @@ class BackendCodecOffload(Generic[Req, Resp]):
         context: RequestContext,
         model: ModelMetadata | None,
     ) -> InferResponse | None:
-        """Run ``SupportsStreaming.parse_stream_response`` (in a helper process if it takes
-        long)."""
+        """Run ``SupportsStreaming.parse_stream_response``, in a helper process if the call takes
+        long."""
         assert isinstance(self._codec, SupportsStreaming)
         parse = self._codec.parse_stream_response
         try:

@@ -5,8 +5,8 @@ Tasks run from ``start`` to ``stop``. A backend with a single fixed address need
 
 *Rule 1.* Gateways must not run in lockstep: each period varies randomly by a tenth, the first
 period is shortened at random, and the checks of a round are spread out.
-*Rule 2.* A failure, even one caused by a bug, affects only one endpoint or name. It is logged, and
-the next round starts as usual."""
+*Rule 2.* A failure or a bug affects only one endpoint or name. The failure is logged, and the next
+round starts as usual."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from infergate.transport.base import SupportsDisconnect
 _log = logging.getLogger(__name__)
 _STREAM: Final = socket.SOCK_STREAM
 _JITTER: Final = 0.1
-"""The fraction of a period by which it may be shorter or longer."""
+"""The maximum fraction by which a period is shortened or lengthened."""
 _SPREAD: Final = 0.5
 """The fraction of a period over which the checks of a round are spread."""
 
@@ -57,16 +57,16 @@ class AddressWatch(Protocol):
         on_change: Callable[[Sequence[tuple[str, int]]], None],
         on_state: Callable[[bool], None],
     ) -> NoReturn:
-        """Call ``on_change`` with all addresses and ports whenever they may have changed, and
-        ``on_state`` with true if they are up to date, or false."""
+        """Call ``on_change`` with all addresses and ports whenever they may have changed. After
+        each attempt, call ``on_state`` with true if the addresses are up to date, or false."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringSettings:
     """``resolve_interval`` (the time between lookups of a DNS name), ``check_interval`` and
-    ``check_timeout`` are in seconds. ``health_checks`` enables or disables health checks. If it is
-    None, they are enabled if there are several servers."""
+    ``check_timeout`` are in seconds. ``health_checks`` enables or disables health checks. None
+    enables health checks if there are several servers."""
 
     resolve_interval: float = 5.0
     health_checks: bool | None = None
@@ -76,7 +76,7 @@ class MonitoringSettings:
 
 async def resolve_host(name: str, port: int) -> Collection[str]:
     """Return the addresses from the system's resolver: the IPv4 addresses or, if there are no IPv4
-    addresses, the IPv6 addresses. A server with an address of each kind is thus not counted twice.
+    addresses, the IPv6 addresses. A server with an address of each family therefore counts once.
 
     The lookup runs in a daemon thread, so that a hanging resolver does not delay the exit of the
     process.
@@ -129,13 +129,13 @@ class EndpointMonitor:
         ]
 
     def start(self) -> None:
-        """Start the background tasks unless they are already running."""
+        """Start the background tasks if they are not running."""
         if not self._tasks:
             loop = asyncio.get_running_loop()
             known = None if self._watch is None else self._watch.known_addresses()
             if known is not None:
                 self._endpoints.set_watched_addresses(0, known)
-            self._tasks = [loop.create_task(needed) for needed in self._needed_loops()]
+            self._tasks = [loop.create_task(each) for each in self._needed_loops()]
 
     async def stop(self) -> None:
         """Stop all tasks."""

@@ -55,9 +55,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """Times in seconds. A watch is renewed after ``watch`` to twice ``watch``, which also detects
-    dead connections. Delays between attempts grow from ``min_delay`` to ``max_delay``. Changes that
-    arrive within ``merge`` are published together."""
+    """Times in seconds. The API server ends a watch after a random time from ``watch`` to twice
+    ``watch``, or else the client ends it ``grace`` later, because the connection is dead. Delays
+    between attempts grow from ``min_delay`` to ``max_delay``, and start again after an attempt that
+    has lasted for ``progress``. Changes that arrive within ``merge`` are published together."""
 
     request: float = 10.0
     watch: float = 120.0
@@ -87,7 +88,10 @@ class _ExpiredError(Exception):
 
 class EndpointSliceWatch:
     """Watches ``service`` over ``upstream``, whose streams must yield lines. The watch closes
-    ``upstream`` when it ends."""
+    ``upstream`` when the watch ends."""
+
+    _on_change: Callable[[Sequence[PodAddress]], None]
+    _on_state: Callable[[bool], None]
 
     def __init__(  # noqa: PLR0913 - dependency injection
         self,
@@ -99,8 +103,8 @@ class EndpointSliceWatch:
         *,
         replace_latest: Callable[[EndpointSliceWatch], EndpointSliceWatch | None] | None = None,
     ) -> None:
-        """``replace_latest`` is called when the watch is taken into use. It returns the watch of
-        the same service that was in use before."""
+        """``replace_latest`` makes this watch the latest watch of the service, and returns the
+        previous watch or None. It is called once, when this watch starts."""
         self._backend: Final = backend
         self.service: Final = service
         self.slices: Final = slices
@@ -123,8 +127,8 @@ class EndpointSliceWatch:
 
     def known_addresses(self) -> Sequence[PodAddress] | None:
         """Take over the slices and the resource version of the previous watch, so that this watch
-        need not list. Return the addresses, or None if no previous watch has read them. From now
-        on, this watch is the latest."""
+        need not list the slices. Return the addresses, or None if no previous watch has read them.
+        This watch becomes the latest watch of the service."""
         replace_latest, self._replace_latest = self._replace_latest, None
         previous = None if replace_latest is None else replace_latest(self)
         if previous is None or not previous.has_listed:
@@ -140,13 +144,14 @@ class EndpointSliceWatch:
         on_state: Callable[[bool], None],
     ) -> NoReturn:
         """Pass the addresses to ``on_change`` whenever they may have changed. Call ``on_state``
-        with the result of each attempt: whether the addresses are up to date."""
+        after each attempt with true if the addresses are up to date, or false."""
+        self._on_change, self._on_state = on_change, on_state
         loop = asyncio.get_running_loop()
         failures = 0
         try:
             while True:
                 began, self._made_progress = loop.time(), False
-                await self._attempt(on_change, on_state)
+                await self._attempt()
                 lasted = loop.time() - began >= self._times.progress
                 failures = 0 if lasted or self._made_progress else failures + 1
                 delay = min(self._times.max_delay, self._times.min_delay * 2.0 ** min(failures, 16))
@@ -156,36 +161,32 @@ class EndpointSliceWatch:
                 self._publishing.cancel()
             await self._upstream.close()
 
-    async def _attempt(
-        self,
-        on_change: Callable[[Sequence[PodAddress]], None],
-        on_state: Callable[[bool], None],
-    ) -> None:
-        """List the slices if necessary, then watch until the watch ends."""
+    async def _attempt(self) -> None:
         try:
             if not self.version:
                 await self._list()
                 self.has_listed = True
-                self._publish(on_change)
-                self._report(None, on_state)
-            await self._watch(on_change, on_state)
+                self._publish()
+                self._report(None)
+            await self._watch()
         except _ExpiredError:
             if not self.version:
-                self._report("the list expired while it was being read", on_state)
+                self._report("the list expired while it was being read")
             self.version = ""
         except MalformedObjectError as error:
             self.version = ""
-            self._report(f"a response cannot be understood: {error}", on_state)
+            self._report(f"a response cannot be understood: {error}")
         except TimeoutError:
-            self._report("the API server did not respond in time", on_state)
+            self._report("the API server did not respond in time")
         except GatewayError as error:
-            self._report(f"{error} {error.detail}".strip(), on_state)
+            self._report(f"{error} {error.detail}".strip())
         except OSError as error:
-            self._report(f"the token cannot be read: {error}", on_state)
+            self._report(f"the token cannot be read: {error}")
 
-    def _report(self, reason: str | None, on_state: Callable[[bool], None]) -> None:
-        """Report the result of an attempt, and log it if it differs from the previous result."""
-        on_state(reason is None)
+    def _report(self, reason: str | None) -> None:
+        """Report the result of an attempt: None, or the reason of its failure. Log the result if it
+        differs from the previous result."""
+        self._on_state(reason is None)
         if reason == self._last_reason:
             return
         if reason is not None:
@@ -217,7 +218,6 @@ class EndpointSliceWatch:
         )
 
     async def _list(self) -> None:
-        """Read all slices and their resource version."""
         listed = self.slices.empty_copy()
         position = ""
         for _ in range(_MAX_PAGES):
@@ -227,22 +227,18 @@ class EndpointSliceWatch:
             document = _parse_response(response)
             found = [] if document.get("items") is None else document["items"]
             if not isinstance(found, list):
-                raise MalformedObjectError("a list whose items are not a list")
+                raise MalformedObjectError("the items of the list are not a list")
             for item in found:
                 listed.update(item)
             position = str(_object(document, "metadata").get("continue") or "")
             if not position:
                 break
             if len(position) > _MAX_CONTINUE:
-                raise MalformedObjectError("a list whose metadata.continue is too long")
+                raise MalformedObjectError("metadata.continue of the list is too long")
         self.slices.copy_from(listed)
         self.version = _resource_version(document)
 
-    async def _watch(
-        self,
-        on_change: Callable[[Sequence[PodAddress]], None],
-        on_state: Callable[[bool], None],
-    ) -> None:
+    async def _watch(self) -> None:
         seconds = int(self._times.watch * random.uniform(1.0, 2.0)) + 1  # noqa: S311 - no secret
         wire = await self._request(
             watch="true",
@@ -254,7 +250,7 @@ class EndpointSliceWatch:
         async with asyncio.timeout(seconds + self._times.grace), aclosing(responses):
             async for response in responses:
                 if response.status == _OK and not response.body[0]:  # the watch has begun
-                    self._report(None, on_state)
+                    self._report(None)
                     continue
                 event = _parse_response(response)
                 kind, item = str(event.get("type")), _object(event, "object")
@@ -269,17 +265,17 @@ class EndpointSliceWatch:
                 elif kind == "DELETED":
                     self.slices.remove(item)
                 elif kind != "BOOKMARK":
-                    raise MalformedObjectError("an unknown type of event")
+                    raise MalformedObjectError("the event has an unknown type")
                 self.version, self._made_progress = version, True
                 if kind != "BOOKMARK" and self._publishing is None:
                     loop = asyncio.get_running_loop()
-                    self._publishing = loop.call_later(self._times.merge, self._publish, on_change)
+                    self._publishing = loop.call_later(self._times.merge, self._publish)
 
-    def _publish(self, on_change: Callable[[Sequence[PodAddress]], None]) -> None:
+    def _publish(self) -> None:
         if self._publishing is not None:
             self._publishing.cancel()
             self._publishing = None
-        on_change(self.slices.addresses())
+        self._on_change(self.slices.addresses())
         if self.slices.has_no_port and not self._has_no_port:
             _log.warning(
                 "backend '%s': no endpoint of %s has the backend's port; DNS is used instead",
@@ -334,7 +330,6 @@ def _resource_version(item: dict[str, Any]) -> str:
 
 
 def _status_error(code: object, message: object) -> Exception:
-    """Return the error that a ``Status`` object describes."""
     if code == _GONE:
         return _ExpiredError()
     text = f"the API server responded with status {code}: {message}"

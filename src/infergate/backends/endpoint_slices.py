@@ -1,15 +1,15 @@
 """The EndpointSlices of one Kubernetes service, and the addresses that they yield. No I/O.
 
 A service has any number of slices, and an endpoint may appear in several of them while the control
-plane moves it. As kube-proxy does:
+plane moves it. The addresses follow the rules of kube-proxy:
 
 1. Ready endpoints that are not terminating are used. If there are none, terminating endpoints that
    still serve are used.
 2. If all of these endpoints have topology hints and some hints are for the gateway's zone, only the
-endpoints for that zone are used.
+   endpoints for that zone are used.
 
-IPv6 addresses are used only if no IPv4 address is usable, so a server with one address of each kind
-does not count twice.
+IPv6 addresses are used only if there is no usable IPv4 address, so that a server with an address of
+each family counts once.
 
 Reference: Kubernetes' API discovery.k8s.io/v1, and KEPs 1669 (terminating endpoints) and 2433
 (topology hints)."""
@@ -24,7 +24,7 @@ MAX_SLICES: Final = 1000
 MAX_ENDPOINTS: Final = 5000
 """Maximum number of endpoints of a service. Kubernetes is tested with 5000 per service."""
 _MAX_SLICE_ENDPOINTS: Final = 1000
-"""Maximum number of endpoints in a slice, which Kubernetes enforces too."""
+"""Maximum number of endpoints in a slice. Kubernetes has the same limit."""
 _FAMILIES: Final = {"IPv4": socket.AF_INET, "IPv6": socket.AF_INET6}
 """The families in the order of preference."""
 
@@ -79,7 +79,7 @@ class EndpointSlices:
 
     @property
     def has_no_port(self) -> bool:
-        """Whether no endpoint is usable, and there are endpoints without the wanted port."""
+        """Whether no endpoint is usable, but there are endpoints without the wanted port."""
         return bool(self._without_port) and not any(found for _, found in self._slices.values())
 
     def update(self, item: Any) -> None:
@@ -116,7 +116,7 @@ class EndpointSlices:
         self._without_port.discard(name)
 
     def addresses(self) -> list[PodAddress]:
-        """Return the addresses that may receive requests, without duplicates and in order."""
+        """Return the addresses that may receive requests, sorted and without duplicates."""
         for family in _FAMILIES:
             endpoints = [
                 endpoint
@@ -140,7 +140,8 @@ class EndpointSlices:
         return addresses[:MAX_ENDPOINTS]
 
     def _find_port(self, ports: Any) -> int | None:
-        """Return the port of a slice's endpoints, or None if they do not have the wanted port."""
+        """Return the port of a slice's endpoints, or None if the endpoints do not have the
+        wanted port."""
         if not isinstance(ports, list) or not all(isinstance(each, dict) for each in ports):
             raise MalformedObjectError("ports must be a list of objects")
         numbers = {
@@ -158,16 +159,15 @@ class EndpointSlices:
 
 
 def _slice_name(item: Any) -> str:
-    """Return the name of a slice. Raises MalformedObjectError."""
     metadata = item.get("metadata") if isinstance(item, dict) else None
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
-        raise MalformedObjectError("an object without metadata.name")
+        raise MalformedObjectError("the object has no metadata.name")
     return name
 
 
 def _parse_endpoint(item: Any, family: int, port: int) -> SliceEndpoint | None:
-    """Return an endpoint, or None if it does not serve."""
+    """Return an endpoint, or None if the endpoint does not serve."""
     if not isinstance(item, dict):
         raise MalformedObjectError("an endpoint must be an object")
     addresses, conditions = item.get("addresses"), _mapping(item.get("conditions"))
@@ -176,7 +176,9 @@ def _parse_endpoint(item: Any, family: int, port: int) -> SliceEndpoint | None:
     try:
         socket.inet_pton(family, addresses[0])  # faster than the module ipaddress
     except (OSError, ValueError):  # ValueError: it contains a NUL byte
-        raise MalformedObjectError("an endpoint's address must be of its family") from None
+        raise MalformedObjectError(
+            "an endpoint's address must belong to the address family of the slice"
+        ) from None
     is_terminating = conditions.get("terminating") is True
     serves = conditions.get("serving") is not False if is_terminating else True
     is_ready = conditions.get("ready") is not False and not is_terminating  # null means ready

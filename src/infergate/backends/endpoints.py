@@ -62,7 +62,7 @@ class ConfiguredEndpoint:
 class BalanceSettings:
     """Load-balancing settings. ``policy`` is a key of POLICIES. With ``uses_hashing``, the hash of
     a request's key selects the endpoint if the request has a key. ``rise`` and ``fall`` are the
-    health-check thresholds."""
+    numbers of consecutive health checks that make an endpoint healthy or unhealthy."""
 
     policy: str = "least-request"
     uses_hashing: bool = False
@@ -141,7 +141,7 @@ class Endpoints:
         """Accumulated counters of removed addresses."""
         self._failed_lookups: Final = [0] * len(self.configured)
         self._watches: Final[dict[int, tuple[int, bool]]] = {}
-        """The number of failures of each watch, and whether it is up to date."""
+        """The number of failures of each watch, and whether the watch is up to date."""
         self._cluster: Final = Cluster(
             self.all_handles(),
             _make_policy(self.settings, random_float),
@@ -149,18 +149,18 @@ class Endpoints:
             self.settings.cluster_rule,
         )
 
-        self._note_single()
+        self._update_single()
         self.known_models: Final[set[str]] = set()
         """Models that at least one endpoint has served, under the clients' names."""
         self.on_suspected: Callable[[EndpointHandle], None] = lambda _: None
-        """Callback that starts a health check of an endpoint if its failures may have been caused
-        by the requests. The check must end with a call of ``finish_suspect_check``."""
+        """Callback that starts a health check of an endpoint whose failures may have been caused by
+        the requests. The check must end with a call of ``finish_suspect_check``."""
 
-    def _note_single(self) -> None:
+    def _update_single(self) -> None:
         members = self._cluster.members
         self._single = members[0] if len(members) == 1 else None
         self.has_several = self._single is None
-        """Whether there are several endpoints, so that a sequence must stay on one of them."""
+        """Whether there are several endpoints, so that a sequence must stay on one endpoint."""
 
     # ---- choosing
 
@@ -247,9 +247,9 @@ class Endpoints:
         checked = [
             member.health.is_up for member in self._cluster.members if member.health.was_checked
         ]
-        return (
-            True if any(checked) else None if len(checked) < len(self._cluster.members) else False
-        )
+        if any(checked):
+            return True
+        return None if len(checked) < len(self._cluster.members) else False
 
     # ---- addresses of names
 
@@ -264,7 +264,7 @@ class Endpoints:
         )
 
     def set_watched_addresses(self, index: int, addresses: Sequence[tuple[str, int]]) -> None:
-        """Set the addresses and ports of a watched name, which are distinct (rule 3)."""
+        """Set the distinct addresses and ports of a watched name (rule 3)."""
         configured = self.configured[index].endpoint
         wanted = [configured._replace(address=host, port=port) for host, port in addresses]
         self._set_endpoints(index, wanted or [configured])
@@ -286,7 +286,7 @@ class Endpoints:
         self._cluster.replace_members(
             self.all_handles(), self._clock(), slow_start=index in self._resolved_indices
         )
-        self._note_single()
+        self._update_single()
         if index in self._resolved_indices:
             _log.info(
                 "backend '%s': %s now has %d addresses",

@@ -59,7 +59,7 @@ class _NameSelection(NamedTuple):
     """The forwarded ``names`` in a combination of header names. ``size`` counts their bytes without
     the values. ``has_connection`` means that a Connection header is present, which may exclude
     further names. ``has_trace`` means that trace headers are present, ``has_hops`` that the request
-    comes from another gateway and its hops are counted."""
+    comes from another gateway and the filter counts hops."""
 
     names: tuple[str, ...]
     size: int
@@ -76,9 +76,9 @@ class HeaderFilter:
         self, globs: Iterable[str], max_bytes: int = 0, *, counts_hops: bool = False
     ) -> None:
         """``max_bytes`` limits the total size of the selected headers; 0 disables the limit. Trace
-        headers are cut to the W3C limits. If the other headers exceed the limit, ``select`` raises
-        an error. With ``counts_hops``, the filter also selects the hop header, with the value for
-        the next gateway."""
+        headers are truncated to the W3C limits. If the other headers exceed the limit, ``select``
+        raises an error. With ``counts_hops``, the filter also selects the hop header, with the
+        value for the next gateway."""
         names = [glob.lower() for glob in globs]
         self._counts_hops: Final = counts_hops
         if counts_hops:

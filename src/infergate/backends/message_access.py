@@ -1,4 +1,4 @@
-"""Uniform access to the headers, the status and the memory account of HTTP and gRPC messages."""
+"""Uniform access to the headers and the status of HTTP and gRPC messages."""
 
 from __future__ import annotations
 

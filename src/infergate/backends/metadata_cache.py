@@ -26,7 +26,7 @@ LIFETIME_SECONDS: Final = 60.0
 """Seconds until an entry expires, because the server may load another model under the same name."""
 
 FetchMetadata = Callable[[str, str, RequestContext], Awaitable[tuple[ModelMetadata, float]]]
-"""Fetches the metadata of a model and version, and returns it with its lifetime in seconds."""
+"""Fetches the metadata of a model and version. Returns the metadata and its lifetime in seconds."""
 
 
 class ModelMetadataCache:
@@ -42,7 +42,7 @@ class ModelMetadataCache:
     async def get(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return the metadata of a model. With ``refresh``, it is at most a second old.
+        """Return the metadata of a model. With ``refresh``, the metadata is at most a second old.
         ``context`` must have a deadline.
 
         Raises the errors of ``fetch``, and TimeoutError if another caller's fetch outlasts the

@@ -21,7 +21,7 @@ from infergate.codecs.profiles import GENERIC
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
 
-_LIFETIME_SECONDS: Final = 60.0  # another server may appear at the same address
+_LIFETIME_SECONDS: Final = 60.0  # another kind of server may replace the server
 _DETECTION_TIMEOUT_SECONDS: Final = 2.0  # the timeout of the metadata request
 _UNREACHABLE: Final = frozenset({Kind.CONNECT, Kind.NO_BACKEND, Kind.OVERLOADED})
 _PERMANENT_ERRORS: Final = frozenset({Kind.NOT_FOUND, Kind.UNSUPPORTED, Kind.BACKEND_GARBAGE})

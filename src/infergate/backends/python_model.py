@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 from infergate.backends.builtin.model import Signature
+from infergate.backends.in_process import InProcessBackend, charge_outputs
 from infergate.backends.request_queue import RequestQueue
 from infergate.codecs.base import Profile
-from infergate.core import messages
-from infergate.core.accounting import charge_tensors, needs_accounting
 from infergate.core.counters import BackendCounters
-from infergate.core.datatypes import Datatype
-from infergate.core.errors import Kind, backend_failure
 from infergate.core.limits import Limits
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, ServerMetadata
 from infergate.core.priorities import PRIORITY_HEADER, requested_priority
 from infergate.core.request_context import RequestContext
 from infergate.core.stats import ConcurrencyStats
@@ -27,24 +24,18 @@ from infergate.plugin_host.runner import PluginRunner, Step
 from infergate.plugins.base import PluginCall
 from infergate.plugins.model import PythonModel
 
-PROTOCOL: Final = "python"
 DEFAULT_CONCURRENCY: Final = 8
 """The limit of concurrent inferences if the configuration sets none."""
-_PROFILE: Final = Profile(PROTOCOL)
 _END: Final = object()
 
 
-class PythonModelBackend:
-    """A ``Backend`` that serves one Python model.
+class PythonModelBackend(InProcessBackend):
+    """Serves the model of ``runner``. At most ``max_requests`` inferences run at a time, including
+    abandoned ones, and at most ``max_queue`` wait."""
 
-    ``timeout`` limits each response in seconds, unless the route sets a timeout. At most
-    ``max_requests`` inferences run at a time, including abandoned ones, and
-    ``max_queue`` wait.
-    """
-
-    protocol = PROTOCOL
-    datatypes = frozenset(Datatype)
-    supports_sequences = True
+    profile = Profile("python")
+    server = ServerMetadata("python", "")
+    models_label = "Python models"
 
     def __init__(  # noqa: PLR0913 - most are keyword-only
         self,
@@ -59,13 +50,12 @@ class PythonModelBackend:
         counters: BackendCounters | None = None,
         priority_header: str = PRIORITY_HEADER,
     ) -> None:
-        self.name = name
+        super().__init__(name, (metadata,), timeout)
         assert isinstance(runner.plugin, PythonModel)
         self._model: Final[PythonModel] = runner.plugin
         self._runner: Final = runner
         self._metadata: Final = metadata
         self._limits: Final = limits
-        self._timeout: Final = timeout
         self._signature: Final = Signature(
             metadata.name, metadata.inputs, metadata.outputs, metadata.max_batch_size or 0
         )
@@ -82,39 +72,14 @@ class PythonModelBackend:
         """The limit of concurrent inferences and its current use."""
         return self._queue.stats
 
-    async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Execute ``operation``. Raises NOT_FOUND, BAD_REQUEST, UNSUPPORTED, OVERLOADED, TIMEOUT,
-        and the errors of the model."""
-        match operation:
-            case InferRequest():
-                return await self._infer(operation, context)
-            case messages.ServerLiveRequest():
-                return messages.HealthStatus(ok=True)
-            case messages.ServerReadyRequest():
-                return messages.HealthStatus(ok=not self._runner.is_stuck)
-            case messages.ServerMetadataRequest():
-                return messages.ServerMetadata(PROTOCOL, "")
-            case messages.ModelIndexRequest():
-                versions = self._metadata.versions
-                entries = (
-                    messages.ModelIndexEntry(self._metadata.name, version, "READY")
-                    for version in versions
-                )
-                return messages.ModelIndex(tuple(entries))
-            case messages.ModelReadyRequest(model, version):
-                self._check_name(model, version)
-                return messages.HealthStatus(ok=not self._runner.is_stuck)
-            case messages.ModelMetadataRequest(model, version):
-                return await self.describe(model, version, context)
-            case _:
-                name = messages.OPERATION_NAMES[type(operation)]
-                raise backend_failure(Kind.UNSUPPORTED, f"Python models do not support {name}")
+    def _is_ready(self) -> bool:
+        return not self._runner.is_stuck
 
     async def _infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
         self._check(request)
         call = plugin_call(context, is_stream=False)
         response = await self._run(self._infer_step(request, call), request, context)
-        return self._charge_outputs(response, request, context)
+        return charge_outputs(response, request, context)
 
     def _infer_step(self, request: InferRequest, call: PluginCall) -> Step:
         model: Any = self._model
@@ -129,8 +94,8 @@ class PythonModelBackend:
     async def stream(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``. Each is computed on demand, has its own timeout, and
-        takes a slot only while it is computed. Raises the errors of ``perform``."""
+        """Yield all responses to ``request``. Each response is computed on demand, has its own
+        timeout, and takes a slot only while it is computed. Raises the errors of ``perform``."""
         self._check(request)
         call = plugin_call(context, is_stream=True)
         responses: Any = await self._run(
@@ -138,7 +103,7 @@ class PythonModelBackend:
         )
         if responses is None:
             response = await self._run(self._infer_step(request, call), request, context)
-            yield replace(self._charge_outputs(response, request, context), is_last=True)
+            yield replace(charge_outputs(response, request, context), is_last=True)
             return
         ended = False
         try:
@@ -147,7 +112,7 @@ class PythonModelBackend:
                 if response is _END:
                     ended = True
                     return
-                yield self._charge_outputs(response, request, context)
+                yield charge_outputs(response, request, context)
         finally:
             if not ended:
                 self._runner.run_unattended(_close_step(responses))
@@ -167,7 +132,7 @@ class PythonModelBackend:
         return next_async if isinstance(responses, AsyncIterator) else next_plain
 
     async def _run(self, step: Step, request: InferRequest, context: RequestContext) -> Any:
-        """Run ``step`` in a slot, which it keeps until it ends, even if it is abandoned."""
+        """Run ``step`` in a slot of the queue. An abandoned step keeps its slot until it ends."""
         context.shorten_deadline(self._deadline(context))
         context.priority = requested_priority(request.parameters)
         await self._queue.enter(context)
@@ -182,54 +147,9 @@ class PythonModelBackend:
     def _response(self, result: Any, request: InferRequest) -> InferResponse:
         return model_response(result, request, self._metadata, self._limits)
 
-    @staticmethod
-    def _charge_outputs(
-        response: InferResponse, request: InferRequest, context: RequestContext
-    ) -> InferResponse:
-        if needs_accounting(response.outputs):
-            inputs = (tensor.data for tensor in request.inputs)
-            charge_tensors(response.outputs, inputs, context.memory)
-        return response
-
-    def _deadline(self, context: RequestContext) -> float:
-        timeout = context.policy.timeout
-        latest = time.monotonic() + (self._timeout if timeout is None else timeout)
-        return latest if context.deadline is None else min(latest, context.deadline)
-
     def _check(self, request: InferRequest) -> None:
-        self._check_name(request.model, request.version)
+        self._find_metadata(request.model, request.version)
         self._signature.checked_inputs(request)
-
-    def _check_name(self, model: str, version: str) -> None:
-        metadata = self._metadata
-        if model != metadata.name:
-            raise backend_failure(Kind.NOT_FOUND, f"unknown model '{model}'")
-        if version not in ("", *metadata.versions):
-            raise backend_failure(Kind.NOT_FOUND, f"unknown version '{version}' of model '{model}'")
-
-    async def describe(
-        self,
-        model: str,
-        version: str,
-        context: RequestContext,  # noqa: ARG002 - instant
-        *,
-        refresh: bool = False,  # noqa: ARG002 - nothing changes
-    ) -> ModelMetadata:
-        self._check_name(model, version)
-        return self._metadata
-
-    async def perform_on_all(
-        self, operation: Operation, context: RequestContext
-    ) -> Sequence[Response]:
-        """Execute ``operation`` once, because this backend has no endpoints."""
-        return (await self.perform(operation, context),)
-
-    async def server_profile(self, context: RequestContext) -> Profile:  # noqa: ARG002 - instant
-        return _PROFILE
-
-    async def supports_classification(self, context: RequestContext) -> bool:  # noqa: ARG002
-        """Return False: the gateway selects the classes."""
-        return False
 
     def discard(self) -> None:
         """Close the model of a backend that was never used. Blocks the calling thread."""

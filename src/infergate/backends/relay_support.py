@@ -32,8 +32,8 @@ class SupportsRelay(Protocol):
         ...
 
     def inference_profile(self) -> Profile | None:
-        """Return the profile with which ``perform`` builds an inference, or None if it must be
-        detected."""
+        """Return the profile for an inference that ``perform`` builds, or None if the profile must
+        be detected."""
         ...
 
     def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
@@ -57,12 +57,12 @@ class SupportsRawMessages(Protocol):
         self, wire: Any, context: RequestContext, sequence: SequenceKey | None = None
     ) -> Awaitable[Any]:
         """Send the inference ``wire`` and return the wire response. ``sequence`` contains the
-        backend's name of the model."""
+        backend's name for the model."""
         ...
 
     @property
     def has_queue(self) -> bool:
-        """Whether inferences may wait for others, by their priority."""
+        """Whether inferences may wait in a queue."""
         ...
 
     @property

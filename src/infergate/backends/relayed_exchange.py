@@ -30,8 +30,8 @@ class RelayState(enum.Enum):
     LOCAL = enum.auto()
     """The gateway is reading the request or the response, or is about to read it in a task."""
     EXCHANGING = enum.auto()
-    """The exchange is in progress, holds a slot of the queue and counts in the retry budget. If it
-    needs a task, the task is about to start."""
+    """The exchange is in progress, holds a slot of the queue and counts in the retry budget. If the
+    exchange needs a task, the task is about to start."""
     IN_TASK = enum.auto()
     """A task serves the request, and ends the exchange."""
     OVER = enum.auto()
@@ -152,7 +152,7 @@ class RelayedExchange(Generic[Req, Resp]):
             sender.queue.leave()
 
     async def _resume_exchange(self) -> Resp:
-        """Finish an exchange that needs a task. Raises like ``RequestSender.exchange``."""
+        """Finish an exchange that needs a task. Raises the errors of the exchange."""
         sender, error = self.sender, self.error
         self.error = None
         begun = BegunExchange(self.started_at, self.handle, error)

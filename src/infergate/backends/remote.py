@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from infergate.backends.attempts import SenderState
@@ -24,12 +25,8 @@ from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.base import combine_errors
 from infergate.backends.codec_offload import BackendCodecOffload
 from infergate.backends.endpoint_monitor import EndpointMonitor
-from infergate.backends.endpoints import (
-    ConfiguredEndpoint,
-    EndpointHandle,
-    Endpoints,
-)
-from infergate.backends.health_checker import HealthChecker
+from infergate.backends.endpoints import ConfiguredEndpoint, EndpointHandle, Endpoints
+from infergate.backends.health_check import check_health
 from infergate.backends.message_access import HTTP_MESSAGES, RPC_MESSAGES, MessageAccess
 from infergate.backends.metadata_cache import (
     LIFETIME_SECONDS,
@@ -129,10 +126,10 @@ class RemoteBackend(Generic[Req, Resp]):
             for endpoint in settings.endpoints
         ]
         self._endpoints: Final = Endpoints(settings.name, configured, settings.balancing)
-        dropping = upstream if isinstance(upstream, SupportsDisconnect) else None
-        check = HealthChecker(codec, upstream, limits).check
+        disconnecting = upstream if isinstance(upstream, SupportsDisconnect) else None
+        check = partial(check_health, codec, upstream, limits)
         self._monitor: Final = EndpointMonitor(
-            self._endpoints, settings.monitoring, check, dropping, watch=settings.watch
+            self._endpoints, settings.monitoring, check, disconnecting, watch=settings.watch
         )
         self._endpoints.on_suspected = self._monitor.check_suspected
         self.endpoint_stats: Final = self._endpoints.stats
@@ -140,7 +137,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self._queue: Final = settings.make_queue(counters)
         self.has_queue: Final = self._queue is not None
         self._sender: Final = RequestSender(
-            settings.sender_settings(),
+            settings,
             SenderState(
                 self._endpoints,
                 RetryBudget(settings.retry_share, settings.min_retries),
@@ -152,7 +149,6 @@ class RemoteBackend(Generic[Req, Resp]):
         )
         self.infer: Final = self._sender.infer
         """The request sender's ``infer``, which pass-through requests call directly."""
-        self._build_alternative: Final = _alternative_builder(codec)
         self._profile_detection: Final = ProfileDetection(
             settings.profile, self._fetch_profile, codec.capabilities
         )
@@ -175,7 +171,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     @property
     def has_several_endpoints(self) -> bool:
-        """Whether there are several endpoints, so that a sequence must stay on one of them."""
+        """Whether there are several endpoints, so that a sequence must stay on one endpoint."""
         return self._endpoints.has_several
 
     @property
@@ -224,6 +220,11 @@ class RemoteBackend(Generic[Req, Resp]):
             if alternative is None:
                 raise self._add_advice(operation, context, error) from None
             return await self._try_alternative(operation, alternative, error, context)
+
+    def _build_alternative(self, operation: Operation, error_kind: Kind) -> Req | None:
+        if not isinstance(self.codec, SupportsServerVariants):
+            return None
+        return self.codec.build_alternative_request(operation, error_kind)
 
     async def _try_alternative(
         self, operation: Operation, wire: Req, first_error: GatewayError, context: RequestContext
@@ -321,7 +322,7 @@ class RemoteBackend(Generic[Req, Resp]):
                             context.memory.shrink(counted_bytes)
                             has_last = response.is_last
             except GatewayError as error:
-                if has_last:  # only the end of the stream has not arrived
+                if has_last:  # only the end of the stream is missing
                     return
                 if has_message or error.kind is not Kind.UNSUPPORTED:
                     raise
@@ -340,15 +341,15 @@ class RemoteBackend(Generic[Req, Resp]):
         self, request: InferRequest, context: RequestContext
     ) -> tuple[Req | None, ModelMetadata | None]:
         """Return the message that starts a stream and the model's metadata. The message is None if
-        streams are not supported; the metadata is None if the message does not depend on it."""
+        streams are not supported; the metadata is None if the message does
+        not depend on metadata."""
         codec = self.codec
         if not (
             isinstance(codec, SupportsStreaming) and isinstance(self._upstream, StreamingUpstream)
         ):
             return None, None
-        await self.server_profile(
-            context
-        )  # streams need a detected profile even if other requests do not
+        # Streams need a detected profile even if other requests do not.
+        await self.server_profile(context)
         profile = await self.request_profile(context)
         model = None
         if codec.streams_need_metadata(profile):
@@ -403,24 +404,25 @@ class RemoteBackend(Generic[Req, Resp]):
             return error
 
     async def request_profile(self, context: RequestContext) -> Profile:
-        """Return the profile for a request. It is detected only if the codec depends on it."""
+        """Return the profile for a request. Detect the profile only if the codec depends on it."""
         if not self.codec.needs_profile:
             return self._profile_detection.cached_profile
         return await self.server_profile(context)
 
     def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
-        """Return the metadata of a model, or None if the server must be queried for it."""
+        """Return the cached metadata of a model, or None."""
         return self._metadata_cache.cached(model, version)
 
     def current_profile(self) -> Profile | None:
-        """Return the profile for a request, or None if ``request_profile`` must detect it."""
+        """Return the profile for a request, or None if ``request_profile`` must detect the
+        profile."""
         if self.codec.needs_profile:
             return self._profile_detection.current_profile
         return self._profile_detection.cached_profile
 
     def inference_profile(self) -> Profile | None:
-        """Return the profile with which ``perform`` builds an inference, or None if it must be
-        detected."""
+        """Return the profile for an inference that ``perform`` builds, or None if the profile must
+        be detected."""
         if self.codec.needs_profile:
             return self._profile_detection.current_profile
         return self._inference_profile
@@ -489,12 +491,3 @@ class RemoteBackend(Generic[Req, Resp]):
         """Stop monitoring the endpoints, and close all connections."""
         await self._monitor.stop()
         await self._upstream.close()
-
-
-def _alternative_builder(codec: Codec[Req, Resp]) -> Callable[[Operation, Kind], Req | None]:
-    """Return a function that builds the codec's alternative form of a request, or returns None."""
-    return (
-        codec.build_alternative_request
-        if isinstance(codec, SupportsServerVariants)
-        else lambda _operation, _error_kind: None
-    )

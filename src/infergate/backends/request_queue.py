@@ -37,7 +37,7 @@ class RequestQueue:
         self._counters: Final = counters
         self._priority_header: Final = priority_header
         self.try_enter: Final[Callable[[], bool]] = self._limit.try_acquire
-        """Takes a slot if one is free, without waiting, and returns whether a slot was taken."""
+        """Takes a slot without waiting, and returns whether a slot was free."""
 
     @property
     def stats(self) -> ConcurrencyStats:
@@ -45,9 +45,9 @@ class RequestQueue:
         return ConcurrencyStats(self._backend, self._limit.active, self._limit.max_active)
 
     async def enter(self, context: RequestContext) -> None:
-        """Take a slot, and wait for it until the deadline of ``context``. Raises OVERLOADED if the
-        queue is full, even later if other requests displace this one, and TIMEOUT at the
-        deadline."""
+        """Take a slot, and wait for it until the deadline of ``context`` if necessary. Raises
+        OVERLOADED if the queue is full or another request displaces this request, and TIMEOUT at
+        the deadline."""
         if not self.try_enter():
             await self._wait(context)
 

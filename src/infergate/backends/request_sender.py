@@ -5,7 +5,7 @@ of the backend), whichever is earlier. This limit is sent to the server.
 *Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
 by default only if nothing was sent, because a request that was sent may have been executed.
 *Rule 3.* A stream is a separate call for each request. Only the client's deadline applies to the
-whole stream and is sent to the server. The timeout limits the wait for each message. Nothing is
+complete stream and is sent to the server. The timeout limits the wait for each message. Nothing is
 retried after the first message, and streams are never hedged.
 *Rule 4.* All requests of a sequence go to the endpoint that holds the sequence's state. They are
 never retried on another endpoint (docs/decisions/0013) and never sent twice.
@@ -20,7 +20,6 @@ import copy
 import functools
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from infergate.backends.attempts import (
@@ -30,6 +29,7 @@ from infergate.backends.attempts import (
     SenderState,
     StreamAttempt,
 )
+from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.base import add_backend_name
 from infergate.backends.endpoints import AttemptOutcome, EndpointHandle
 from infergate.backends.header_filter import HeaderFilter
@@ -38,7 +38,7 @@ from infergate.backends.message_access import MessageAccess
 from infergate.backends.request_preparation import RequestPreparation, deadline_error
 from infergate.backends.request_queue import RequestQueue
 from infergate.core.connect_time import take_connect_seconds
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import GatewayError, Kind, Origin, backend_failure
 from infergate.core.messages import OPERATION_NAMES, InferRequest
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.route_policy import HedgePolicy
@@ -57,44 +57,34 @@ _MAX_SHOWN_CHARACTERS: Final = 40
 """Maximum length of a sequence ID in an error text, in characters."""
 
 
-@dataclass(frozen=True)
-class SenderSettings:
-    """Settings for sending requests. ``timeout``, in seconds, applies to routes without a
-    timeout."""
-
-    backend: str
-    timeout: float
-    request_filter: HeaderFilter
-    response_filter: HeaderFilter
-    hash_key: Callable[[RequestContext], str] | None = None
-    """Returns a request's hash key, which selects the request's endpoint. None disables hashing."""
-
-
 class RequestSender(Generic[Req, Resp]):
     """Sends messages over ``upstream``."""
 
     def __init__(
         self,
-        settings: SenderSettings,
+        settings: BackendSettings,
         state: SenderState,
         upstream: Upstream[Req, Resp],
         access: MessageAccess[Req, Resp],
     ) -> None:
-        self.backend: Final = settings.backend
+        self.backend: Final = settings.name
         self.endpoints: Final = state.endpoints
         self._upstream: Final = upstream
         self.access: Final = access
-        self.preparation: Final = RequestPreparation(
-            settings.backend, settings.timeout, settings.request_filter, access.add_request_headers
+        request_filter = HeaderFilter(
+            settings.forward_headers, settings.max_header_bytes, counts_hops=True
         )
-        self._response_filter: Final = settings.response_filter
+        self.preparation: Final = RequestPreparation(
+            settings.name, settings.timeout, request_filter, access.add_request_headers
+        )
+        self._response_filter: Final = HeaderFilter(settings.return_headers)
         self._state: Final = state
         self.retry_budget: Final = state.retry_budget
         self.queue: Final = state.queue
         self.begin: Final = upstream.begin if isinstance(upstream, CallbackUpstream) else None
-        """Begins an exchange without a task. It is None if the upstream does not support this."""
+        """Begins an exchange without a task, or None if the upstream needs tasks."""
         self.hash_key: Final = settings.hash_key
-        self.returns_headers: Final = settings.response_filter.selects_any
+        self.returns_headers: Final = self._response_filter.selects_any
         self._latencies: Final[dict[str, LatencyQuantile]] = {}
         """The latency percentile of each route that hedges after a percentile."""
 
@@ -249,8 +239,8 @@ class RequestSender(Generic[Req, Resp]):
     async def exchange_with(
         self, handle: EndpointHandle, wire: Req, context: RequestContext
     ) -> Resp:
-        """Send ``wire``, which ``preparation`` has prepared, to one endpoint before the
-        request's deadline."""
+        """Send ``wire``, which ``preparation`` has prepared, to ``handle`` before the deadline of
+        ``context``."""
         assert context.deadline is not None
         if context.deadline <= time.monotonic():
             raise deadline_error(self.backend)
@@ -362,7 +352,7 @@ class RequestSender(Generic[Req, Resp]):
         return message
 
     async def _following_message(self, attempts: Attempts) -> Resp | None:
-        if attempts.stream is None:  # the only message rejects the request
+        if attempts.stream is None:  # the first message reports an unavailable endpoint
             return None
         try:
             return await self._next_message(attempts.stream, attempts.context)
@@ -382,9 +372,7 @@ class RequestSender(Generic[Req, Resp]):
                 async with asyncio.timeout(seconds if max_wait is None else min(seconds, max_wait)):
                     message = await anext(stream.messages, None)
             except TimeoutError:
-                raise GatewayError(
-                    Kind.TIMEOUT, "the backend did not answer in time", origin=Origin.BACKEND
-                ) from None
+                raise backend_failure(Kind.TIMEOUT, "the backend did not answer in time") from None
         except GatewayError as error:
             stream.outcome = self.error_outcome(error, time.monotonic() - started, context)
             raise

@@ -28,15 +28,15 @@ fetches, however many requests clients send."""
 
 @dataclass(slots=True)
 class _Fetch:
-    """A fetch that its waiting callers share. If the caller that runs it is cancelled, another
-    caller continues."""
+    """A fetch that callers share. If the caller that runs the fetch is cancelled, another caller
+    fetches."""
 
     error: GatewayError | None = None
 
 
 class SingleFlightCache(Generic[T]):
-    """Caches one value. ``fetch`` returns the value and the value's lifetime in seconds. It gets
-    its own copy of the context, so it may shorten the deadline."""
+    """Caches one value. ``fetch`` returns the value and the value's lifetime in seconds. ``fetch``
+    gets its own copy of the context, so it may shorten the deadline."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SingleFlightCache(Generic[T]):
             del current
 
     def mark_stale(self) -> None:
-        """Let the value expire a second after it was fetched, because it may be wrong."""
+        """Let the value, which may be wrong, expire a second after it was fetched."""
         self._valid_until = min(self._valid_until, self._fetched_at + STALE_SECONDS)
 
     def _valid_value(self, arrived_at: float, *, refresh: bool) -> T | None:

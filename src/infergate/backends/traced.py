@@ -6,8 +6,8 @@ Messages without a ``traceparent``, such as health checks, are not traced.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Final, Generic, TypeVar
 
 from infergate.backends.message_access import MessageAccess
@@ -37,50 +37,47 @@ class TracedUpstream(Generic[Req, Resp]):
         self._backend: Final = backend
         self._propagates: Final = propagates
 
-    async def exchange(self, wire: Req, endpoint: Endpoint, timeout: float) -> Resp:
+    @contextmanager
+    def _span(self, wire: Req, endpoint: Endpoint) -> Iterator[tuple[Req, BackendSpan | None]]:
+        """Start and end the span of an exchange. Yield the request to send, and the span or
+        None."""
         traceparent = self._access.request_headers(wire).get(TRACEPARENT)
-        if traceparent is None:
-            return await self._upstream.exchange(wire, endpoint, timeout)
-        span = self._tracer.start_backend_span(traceparent, self._backend, str(endpoint))
-        request = self._with_trace(wire, span)
+        span = None
+        if traceparent is not None:
+            span = self._tracer.start_backend_span(traceparent, self._backend, str(endpoint))
+            wire = self._with_trace(wire, span)
         if span is None:
-            return await self._upstream.exchange(request, endpoint, timeout)
+            yield wire, None
+            return
         try:
-            response = await self._upstream.exchange(request, endpoint, timeout)
+            yield wire, span
+        except GeneratorExit:  # the consumer closed the stream, which is not a failure
+            span.end()
+            raise
         except BaseException as error:
             span.end(error)
             raise
-        span.record_status(self._access.response_status(response))
         span.end()
-        return response
+
+    async def exchange(self, wire: Req, endpoint: Endpoint, timeout: float) -> Resp:
+        with self._span(wire, endpoint) as (request, span):
+            response = await self._upstream.exchange(request, endpoint, timeout)
+            if span is not None:
+                span.record_status(self._access.response_status(response))
+            return response
 
     async def stream(
         self, wire: Req, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[Resp, None]:
         upstream = self._upstream
         assert isinstance(upstream, StreamingUpstream)
-        traceparent = self._access.request_headers(wire).get(TRACEPARENT)
-        span, request = None, wire
-        if traceparent is not None:
-            span = self._tracer.start_backend_span(traceparent, self._backend, str(endpoint))
-            request = self._with_trace(wire, span)
-        failure: BaseException | None = None
-        try:
+        with self._span(wire, endpoint) as (request, span):
             async with aclosing(upstream.stream(request, endpoint, timeout)) as responses:
                 async for response in responses:
                     if span is not None:
                         span.record_status(self._access.response_status(response))
                         span.record_message()
                     yield response
-        except GeneratorExit:  # the consumer closed the stream, which is not a failure
-            raise
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            if span is not None:
-                span.end(failure)
-            del failure  # the error's traceback refers to this frame
 
     def _with_trace(self, wire: Req, span: BackendSpan | None) -> Req:
         """Return ``wire`` with the trace header of ``span``. If the header has to be added, return

@@ -1,9 +1,9 @@
 """The command line: parses arguments, runs a command and returns its exit code.
 
 ``main`` is the entry point. ``commands`` declares the commands with the classes of ``command``;
-``arguments`` parses the command line and writes the help texts. Then read the commands: ``serving``
-with ``summary`` (serve and --check), ``output`` with ``admin_client`` (routes, backends, health),
-``matrix`` and ``key``. ``reference`` generates the tables of docs/cli.md."""
+``arguments`` parses the command line and writes the help texts. Each command has a module with a
+function ``run``. Read ``serving`` with ``summary`` (serve and --check) first, then ``output`` with
+``admin_client`` (routes, backends, health). ``reference`` generates the tables of docs/cli.md."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from infergate.cli.admin_client import AdminQueryError
 from infergate.cli.arguments import parse
 from infergate.cli.commands import COMMANDS
 
@@ -29,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = COMMANDS[arguments.command].run(arguments)
         sys.stdout.flush()
+    except AdminQueryError as error:
+        print(f"infergate: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # the reader has closed the pipe, as head does

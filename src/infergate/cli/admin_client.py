@@ -37,13 +37,12 @@ def get_json(
     not_found: str = "its console is off, or its version is older",
 ) -> Json:
     """Return the JSON at ``path`` of the admin listener ``admin``. Methods other than GET send the
-    key in INFERGATE_ADMIN_KEY. Raises AdminQueryError; ``not_found`` is its reason if the path does
-    not exist.
+    key in INFERGATE_ADMIN_KEY. Raises AdminQueryError, with the reason ``not_found`` if the path
+    does not exist.
 
     Proxies in the environment are ignored, because admin listeners are local. For https, the
     authorities of the system or of SSL_CERT_FILE are trusted."""
-    # Imported here, because every command imports this module and most commands need no HTTP
-    # client.
+    # These modules are imported here, because most commands need no HTTP client.
     from http.client import HTTPException  # noqa: PLC0415
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The parser of the command line, and its help texts.
+"""The parser of the command line, and the help texts.
 
 The first argument that is neither an option nor an option's value names the command. Each command
 has its own parser, so that ``infergate COMMAND --help`` shows only the options of that command."""
@@ -50,8 +50,8 @@ def parse(argv: Sequence[str]) -> Arguments:
 
 
 def _command_position(argv: Sequence[str]) -> int | None:
-    """Return the index of the command's name in ``argv``, or None if it has only options, or an
-    unknown option before anything else."""
+    """Return the index of the command's name in ``argv``. Return None if ``argv`` has only options,
+    or an unknown option before the first other argument."""
     options = [option for command in COMMANDS.values() for option in command.options]
     has_value = dict.fromkeys(_GENERAL_FLAGS, False)
     has_value |= {flag: option.has_value for option in options for flag in option.flags}

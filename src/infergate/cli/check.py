@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from infergate.cli.command import Arguments
 from infergate.cli.summary import summary
 from infergate.config.load import load
 from infergate.config.mistakes import ConfigError, Mistake
@@ -17,20 +18,21 @@ from infergate.config.mistakes import ConfigError, Mistake
 _VALID, _INVALID = 0, 2
 
 
-def check(path: Path, *, as_json: bool) -> int:
-    """Print the errors and warnings of the configuration in ``path`` and, if it is valid, its
-    summary. Return the exit code, which is 0 even with warnings."""
+def run(arguments: Arguments) -> int:
+    """Print the errors and warnings of a configuration and, if it is valid, its summary. Return the
+    exit code, which is 0 even with warnings."""
+    path = Path(arguments.operands[0])
     try:
         config = load(path, os.environ)
     except ConfigError as error:
-        if as_json:
+        if arguments.json:
             _print_json(path, error.mistakes, ())
         else:
             for mistake in error.mistakes:
                 print(f"error: {mistake}", file=sys.stderr)
             print(f"{path}: {_count(len(error.mistakes), 'error')}", file=sys.stderr)
         return _INVALID
-    if as_json:
+    if arguments.json:
         _print_json(path, (), config.warnings)
         return _VALID
     print(summary(config), end="", flush=True)

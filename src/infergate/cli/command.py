@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Final
 
 SWITCH: Final = {"action": "store_true"}
@@ -53,9 +54,9 @@ JSON: Final = Option("--json", "print JSON")
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The positional arguments of a command. ``count`` is argparse's ``nargs``: None for exactly
-    one, ``?`` for at most one, ``*`` for any number, ``+`` for at least one. ``choices`` are the
-    allowed values, if they are limited."""
+    """The positional arguments of a command. ``count`` is argparse's ``nargs``: None for one
+    operand, ``?`` for an optional operand, ``*`` for any number of operands, ``+`` for one operand
+    or more. ``choices`` are the allowed values, or None for any value."""
 
     metavar: str
     help: str
@@ -71,16 +72,22 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command. ``run`` imports the modules that the command needs, runs it, and returns the exit
-    code."""
+    """A command. The function ``run`` of ``infergate.cli.<module>`` gets the arguments, runs the
+    command, and returns the exit code."""
 
     name: str
     help: str
-    run: Callable[[Arguments], int]
+    module: str
     options: Sequence[Option] = ()
     operands: Operands | None = None
     details: str = ""
     """Text at the end of the command's help, such as examples."""
+
+    def run(self, arguments: Arguments) -> int:
+        """Import the command's module, run the command, and return the exit code."""
+        module: Any = import_module(f"infergate.cli.{self.module}")
+        code: int = module.run(arguments)
+        return code
 
     @property
     def usage(self) -> str:

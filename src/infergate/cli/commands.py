@@ -1,9 +1,7 @@
 """The commands and their options, and the texts about exit codes and signals.
 
-*Rule.* ``run`` of a command imports only the modules that the command needs. Importing the gateway
-takes a second, which would delay a readiness probe with ``infergate health``."""
-
-# ruff: noqa: PLC0415 - the rule above
+*Rule.* This module imports only modules that every command needs. Importing the gateway takes a
+second, which would delay a readiness probe with ``infergate health``."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from infergate.access.keys import parse_name
-from infergate.cli.command import JSON, Arguments, Command, Operands, Option
+from infergate.cli.command import JSON, Command, Operands, Option
 from infergate.cli.monitoring import ADMIN, QUERY
 from infergate.cli.monitoring import COMMANDS as MONITORING
 from infergate.cli.numbers import parse_count, parse_positive
@@ -25,7 +23,7 @@ REST_PROXY: Final = "rest-proxy"
 
 SIGNALS: Final[Mapping[str, str]] = {
     "SIGTERM, SIGINT": "graceful shutdown: readiness fails, requests in progress finish, then the "
-    "process exits; a second signal exits at once",
+    "process exits; a second signal exits immediately",
     "SIGHUP": "reload the configuration; if it is invalid, the current one stays active",
 }
 EXIT_CODES: Final[Mapping[int, str]] = {
@@ -34,7 +32,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     2: "invalid configuration or command line",
     1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
     "not ready (health), a request that the gateway does not remember (trace), a wrong result "
-    "(matrix), a request that is refused (explain), responses that differ (replay, report), a "
+    "(matrix), a request that is rejected (explain), responses that differ (replay, report), a "
     "damaged recording (record), an address without a known protocol (probe)",
     130: "interrupted with Ctrl-C (all commands except serve, top and --watch)",
 }
@@ -68,7 +66,7 @@ def _owner_name(text: str) -> str:
 
 
 def _workers(text: str) -> int:
-    from infergate.config.fields import MAX_WORKERS  # only needed by serve
+    from infergate.config.fields import MAX_WORKERS  # noqa: PLC0415 - only serve needs it
 
     if text == "auto":
         return min(len(os.sched_getaffinity(0)), MAX_WORKERS)
@@ -79,86 +77,16 @@ def _workers(text: str) -> int:
     return int(text)
 
 
-# ---- the functions that run the commands
-
-
-def _serve(arguments: Arguments) -> int:
-    from infergate.cli.serving import serve
-
-    return serve(arguments)
-
-
-def _matrix(arguments: Arguments) -> int:
-    from infergate.cli.matrix import show_matrix
-
-    return show_matrix(page=arguments.page)
-
-
-def _key(arguments: Arguments) -> int:
-    from infergate.cli.key import new_key_text
-
-    print(new_key_text(arguments.name), end="")
-    return 0
-
-
-def _explain(arguments: Arguments) -> int:
-    from infergate.cli.explain import explain_request
-
-    return explain_request(arguments)
-
-
-def _replay(arguments: Arguments) -> int:
-    from infergate.cli.replay import replay
-
-    return replay(arguments)
-
-
-def _report(arguments: Arguments) -> int:
-    from infergate.cli.report import report
-
-    return report(arguments)
-
-
-def _check(arguments: Arguments) -> int:
-    from infergate.cli.check import check
-
-    return check(Path(arguments.operands[0]), as_json=arguments.json)
-
-
-def _schema(_: Arguments) -> int:
-    import json
-
-    from infergate.config.reference import json_schema
-
-    print(json.dumps(json_schema(), indent=2))
-    return 0
-
-
-def _completion(arguments: Arguments) -> int:
-    from infergate.cli.completion import completion_script
-
-    print(completion_script(arguments.operands[0], COMMANDS), end="")
-    return 0
-
-
-def _record(arguments: Arguments) -> int:
-    from infergate.cli.recording import run
-
-    return run(arguments.operands, arguments.admin, as_json=arguments.json)
-
-
-def _new(arguments: Arguments) -> int:
-    from infergate.cli.new import run
-
-    return run(arguments.operands, arguments.directory)
-
-
 # ---- options
 
+_FILE: Final = {"type": Path, "metavar": "FILE"}
+_FOLDER: Final = {"type": Path, "metavar": "FOLDER"}
+_NAME_VALUE: Final = {"metavar": "NAME"}
+_REPEATED: Final = {"action": "append", "default": []}
 _CONFIG: Final = Option(
     "--config",
     "path of routes.yaml (default: the demo models)",
-    {"type": Path, "metavar": "FILE"},
+    _FILE,
     "-c",
 )
 _CHECK: Final = Option("--check", "validate the configuration, print a summary, and exit")
@@ -182,7 +110,7 @@ _NAME: Final = Option(
 _DIRECTORY: Final = Option(
     "--directory",
     "folder in which the package's folder is created (default: the current folder)",
-    {"type": Path, "metavar": "FOLDER", "default": Path()},
+    _FOLDER | {"default": Path()},
 )
 _CLIENT_CODE: Final = (
     "curl",
@@ -197,32 +125,32 @@ _CLIENT_CODE: Final = (
 _HEADER: Final = Option(
     "--header",
     "a header or, for gRPC, metadata; may be repeated",
-    {"action": "append", "default": [], "metavar": "NAME:VALUE"},
+    _REPEATED | {"metavar": "NAME:VALUE"},
 )
 _REPLAY: Final = (
     Option(
         "--to",
         "URL of the server; may be repeated, for HTTP and gRPC or for single protocols; {model} in "
-        "it is replaced by the model's name",
-        {"action": "append", "default": [], "metavar": "URL|PROTOCOL=URL"},
+        "the URL is replaced by the model's name",
+        _REPEATED | {"metavar": "URL|PROTOCOL=URL"},
     ),
     Option(
         "--config",
-        "send through the routes of this routes.yaml instead",
-        {"type": Path, "metavar": "FILE"},
+        "send through the routes of this routes.yaml, not directly to a server",
+        _FILE,
         "-c",
     ),
     Option(
         "--protocol",
         "send in this protocol (default: the protocol of the recorded client)",
-        {"metavar": "NAME"},
+        _NAME_VALUE,
     ),
     Option(
         "--speed",
         "multiple of the recorded pace (default: 1)",
         {"type": parse_positive, "default": 1.0, "metavar": "FACTOR"},
     ),
-    Option("--rate", "inferences a second", {"type": parse_positive, "metavar": "NUMBER"}),
+    Option("--rate", "inferences per second", {"type": parse_positive, "metavar": "NUMBER"}),
     Option("--fast", "send as fast as possible"),
     Option(
         "-n", "number of inferences to send (default: all)", {"type": parse_count, "metavar": "N"}
@@ -239,48 +167,32 @@ _REPLAY: Final = (
         {"metavar": "FILE|exact"},
     ),
     _HEADER,
-    Option("--model", "only inferences of this model", {"metavar": "NAME"}),
+    Option("--model", "send only inferences of this model", _NAME_VALUE),
     Option(
         "--export",
         "send nothing, and write an input file for perf_analyzer; with --model, and --to or "
         "--config, the model's metadata decides whether inputs have a batch dimension",
-        {"type": Path, "metavar": "FILE"},
+        _FILE,
     ),
-    Option(
-        "--report",
-        "write the result to this file, which ends with .html or .json",
-        {"type": Path, "metavar": "FILE"},
-    ),
+    Option("--report", "write the result to this file, whose name ends with .html or .json", _FILE),
 )
 _REPORT: Final = (
-    Option(
-        "--replay",
-        "show the JSON report of a replay",
-        {"type": Path, "metavar": "FILE"},
-    ),
-    Option(
-        "--mismatches",
-        "show the mismatches in this folder (mirror.compare.keep)",
-        {"type": Path, "metavar": "FOLDER"},
-    ),
-    Option("--html", "write one HTML page to this file", {"type": Path, "metavar": "FILE"}),
+    Option("--replay", "show the JSON report of a replay", _FILE),
+    Option("--mismatches", "show the mismatches in this folder (mirror.compare.keep)", _FOLDER),
+    Option("--html", "write one HTML page to this file", _FILE),
 )
 _EXPLAIN: Final = (
     Option(
         "--curl",
-        "a curl or grpcurl command, in quotes; it is parsed, but not executed",
+        "a curl or grpcurl command, in quotes; the command is parsed, but not executed",
         {"metavar": "COMMAND"},
     ),
-    Option(
-        "--body",
-        "file with the body or, for a gRPC method, the serialized message",
-        {"type": Path, "metavar": "FILE"},
-    ),
+    Option("--body", "file with the body or, for a gRPC method, the serialized message", _FILE),
     _HEADER,
     Option(
         "--metadata",
-        "query the servers for the model's metadata and for their kind; without it, nothing is "
-        "sent",
+        "query the servers for their kind and for the model's metadata; without this option, "
+        "nothing is sent",
     ),
     Option("--bytes", "also print the beginning of each message in hexadecimal"),
     Option(
@@ -288,11 +200,7 @@ _EXPLAIN: Final = (
         f"also print the request as code for a client: {', '.join(_CLIENT_CODE)}",
         {"choices": _CLIENT_CODE, "metavar": "CLIENT"},
     ),
-    Option(
-        "--save",
-        "folder for the tensors that are too long for the code",
-        {"type": Path, "metavar": "FOLDER"},
-    ),
+    Option("--save", "folder for the tensors that are too long for the code", _FOLDER),
 )
 
 _SERVING: Final = (_CHECK, _WORKERS, _LOG_FORMAT)
@@ -300,13 +208,13 @@ _ALL: Final = (
     Command(
         SERVE,
         "run the gateway with a configuration, or with the demo models; the default command",
-        _serve,
+        "serving",
         (_CONFIG, *_SERVING),
     ),
     Command(
         "check",
         "validate a configuration, and print its errors or its warnings and a summary",
-        _check,
+        "check",
         (JSON,),
         Operands("FILE", "path of routes.yaml"),
     ),
@@ -314,21 +222,21 @@ _ALL: Final = (
         REST_PROXY,
         "serve V2 REST to the clients of one V2 gRPC server, configured by the environment "
         "variables of kserve/rest-proxy",
-        _serve,
+        "serving",
         _SERVING,
     ),
     Command(
         "matrix",
         "test translation between all pairs of protocols, and print which results are exact, "
         "converted or rejected",
-        _matrix,
+        "matrix",
         (_PAGE,),
     ),
     Command(
         "explain",
         "show which route a request takes and why, the message that each backend would receive, "
         "and the request as code for several clients; no inference is sent",
-        _explain,
+        "explain",
         (_CONFIG, *_EXPLAIN, JSON),
         Operands(
             "REQUEST",
@@ -339,35 +247,35 @@ _ALL: Final = (
     ),
     Command(
         "replay",
-        "send recorded inferences to another server, and compare the responses with the recorded "
-        "ones",
-        _replay,
+        "send recorded inferences to another server, and compare its responses with the recorded "
+        "responses",
+        "replay",
         (*_REPLAY, JSON),
         Operands(
             "FILE",
             "recording files, folders of them, or one .json input file of perf_analyzer",
             "+",
         ),
-        "exit codes: 0 if all responses are equal, 1 if any differs or cannot be sent,\n"
+        "exit codes: 0 if all responses are equal, 1 if any differs or is missing,\n"
         "2 if a file or an option is wrong.",
     ),
     Command(
         "report",
         "show the compared responses of a running gateway, of a replay, or of stored mismatches",
-        _report,
+        "report",
         (ADMIN, *_REPORT, JSON),
     ),
     Command(
         "key",
         "generate an API key, and print it with its hash for the configuration",
-        _key,
+        "key",
         (_NAME,),
     ),
     *MONITORING,
     Command(
         "record",
         "start or stop recording in a running gateway, show its status, or list recording files",
-        _record,
+        "recording",
         QUERY,
         Operands(
             "ACTION",
@@ -381,7 +289,7 @@ _ALL: Final = (
     Command(
         "new",
         "generate the package of a plug-in, with its entry point and with tests that pass",
-        _new,
+        "new",
         (_DIRECTORY,),
         Operands(
             "KIND NAME", "codec, backend, hook or transform; and the name of the package", "*"
@@ -389,11 +297,11 @@ _ALL: Final = (
         "example:\n  infergate new hook guard && cd guard && pip install -e '.[test]' && pytest",
     ),
     PROBE,
-    Command("schema", "print the JSON schema of routes.yaml, for editors", _schema),
+    Command("schema", "print the JSON schema of routes.yaml, for editors", "schema"),
     Command(
         "completion",
         "print a script that completes commands and options in a shell",
-        _completion,
+        "completion",
         operands=Operands("SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),
         details="examples:\n"
         "  source <(infergate completion bash)              in ~/.bashrc\n"

@@ -9,7 +9,8 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from infergate.cli.command import Command, Option
+from infergate.cli.command import Arguments, Command, Option
+from infergate.cli.commands import COMMANDS
 
 _GENERAL_FLAGS: Final = ("--help", "--version")
 _FILE_METAVARS: Final = frozenset({"FILE", "FOLDER"})
@@ -58,6 +59,12 @@ autoload -U +X bashcompinit && bashcompinit
 """
 
 
+def run(arguments: Arguments) -> int:
+    """Print the script for a shell, and return 0."""
+    print(completion_script(arguments.operands[0], COMMANDS), end="")
+    return 0
+
+
 def completion_script(shell: str, commands: Mapping[str, Command]) -> str:
     """Return the script for ``shell``, which is a key of ``SCRIPTS``."""
     return SCRIPTS[shell](commands)
@@ -90,7 +97,6 @@ def _flags(command: Command) -> list[str]:
 
 
 def _bash_values(commands: Mapping[str, Command]) -> Iterator[str]:
-    """Yield the cases for the value of an option."""
     for command in commands.values():
         for option in command.options:
             if not option.has_value:
@@ -102,7 +108,6 @@ def _bash_values(commands: Mapping[str, Command]) -> Iterator[str]:
 
 
 def _bash_words(commands: Mapping[str, Command]) -> Iterator[str]:
-    """Yield the cases for an option or an operand of a command."""
     for command in commands.values():
         operands = command.operands
         words = [*((operands.choices or ()) if operands else ()), *_flags(command)]

@@ -39,10 +39,10 @@ from infergate.migration.explain.listeners import client_addresses
 from infergate.plugin_host.loading import PluginError
 
 ALL: Final = "all"
-_EXPLAINED, _REFUSED, _WRONG = 0, 1, 2
+_EXPLAINED, _REJECTED, _WRONG = 0, 1, 2
 
 
-def explain_request(arguments: Arguments) -> int:
+def run(arguments: Arguments) -> int:
     """Explain the request that ``arguments`` describe, and return the exit code."""
     try:
         config = (
@@ -53,8 +53,7 @@ def explain_request(arguments: Arguments) -> int:
         explanation = asyncio.run(explain(config, request, options))
         code = _code(arguments, config, request, explanation)
     except ConfigError as error:
-        for mistake in error.mistakes:
-            print(mistake, file=sys.stderr)
+        print(error, file=sys.stderr)
         return _WRONG
     except (PluginError, RequestError) as error:
         print(f"infergate explain: {error}", file=sys.stderr)
@@ -66,7 +65,7 @@ def explain_request(arguments: Arguments) -> int:
         for client, text in code.items():
             print(f"\n---- {client} ----\n{text}", end="")
     is_sent = not explanation.targets or any(not each.error for each in explanation.targets)
-    return _EXPLAINED if is_sent and not explanation.error else _REFUSED
+    return _EXPLAINED if is_sent and not explanation.error else _REJECTED
 
 
 def _request(arguments: Arguments, max_bytes: int) -> tuple[ClientRequest, ModelMetadata | None]:
@@ -83,7 +82,6 @@ def _request(arguments: Arguments, max_bytes: int) -> tuple[ClientRequest, Model
 
 
 def _parts(arguments: Arguments, max_bytes: int) -> ClientRequest:
-    """Return the request that the operands describe. Raises RequestError."""
     body = b"" if arguments.body is None else read_file(arguments.body, max_bytes)
     headers = parse_headers(arguments.header)
     match arguments.operands:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infergate.access.keys import digest_of, new_key
+from infergate.cli.command import Arguments
 
 _TEXT = """\
 {key}
@@ -18,7 +19,8 @@ or as a line to the file of access.keys_file:
 """
 
 
-def new_key_text(name: str) -> str:
-    """Generate a key for the owner ``name`` and return the text to print."""
+def run(arguments: Arguments) -> int:
+    """Print a new key for the owner in ``arguments``, and return 0."""
     secret = new_key()
-    return _TEXT.format(key=secret, name=name, digest=digest_of(secret).hex())
+    print(_TEXT.format(key=secret, name=arguments.name, digest=digest_of(secret).hex()), end="")
+    return 0

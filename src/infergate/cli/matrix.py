@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from infergate.cli.command import Arguments
 from infergate.matrix import table
 from infergate.matrix.client_kinds import CLIENT_KINDS
 from infergate.matrix.findings import Mark
@@ -12,15 +13,13 @@ from infergate.matrix.run import ClientResult, run_clients
 from infergate.terminal import Progress, print_tables
 
 
-def show_matrix(*, page: bool) -> int:
-    """Run the matrix and print a summary or, with ``page``, a Markdown page.
-
-    Return the exit code, which is 1 if any result is wrong, and otherwise 0.
-    """
+def run(arguments: Arguments) -> int:
+    """Run the matrix and print a summary or, with ``--page``, a Markdown page. Return the exit
+    code, which is 1 if any result is wrong, and otherwise 0."""
     started = time.monotonic()
     results = asyncio.run(_results())
     findings = [finding for result in results for case in result.findings for finding in case]
-    if page:
+    if arguments.page:
         print(table.page(results), end="")
     else:
         print_tables([table.summary(results)])

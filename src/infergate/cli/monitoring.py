@@ -1,17 +1,14 @@
 """The commands that query the admin listener of a running gateway."""
 
-# ruff: noqa: PLC0415 - a command imports only what it needs (``commands``)
-
 from __future__ import annotations
 
 import argparse
 from typing import Final
 
 from infergate.cli.admin_client import parse_admin_url
-from infergate.cli.command import JSON, Arguments, Command, Operands, Option
+from infergate.cli.command import JSON, Command, Operands, Option
 from infergate.cli.numbers import parse_count, parse_positive
 
-_HEALTH: Final = "health"
 _DEFAULT_ADMIN: Final = "http://127.0.0.1:8002"
 
 
@@ -20,34 +17,6 @@ def _admin_url(text: str) -> str:
         return parse_admin_url(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _query(arguments: Arguments) -> int:
-    from infergate.cli.output import query, run_query, wait_until_ready
-
-    command, admin = arguments.command, arguments.admin
-    if command == _HEALTH and arguments.wait:
-        wait_until_ready(admin, arguments.wait)
-    if not (arguments.watch or arguments.count):
-        return run_query(command, admin, as_json=arguments.json)
-    from infergate.cli.live import follow
-
-    interval, count = arguments.interval, arguments.count
-    return follow(lambda: query(command, admin), interval, count, as_json=arguments.json)
-
-
-def _top(arguments: Arguments) -> int:
-    from infergate.cli.live import follow
-    from infergate.cli.top import TrafficQuery
-
-    traffic = TrafficQuery(arguments.admin, arguments.interval)
-    return follow(traffic, arguments.interval, arguments.count, as_json=arguments.json)
-
-
-def _trace(arguments: Arguments) -> int:
-    from infergate.cli.trace import trace
-
-    return trace(arguments.operands[0], arguments.admin, as_json=arguments.json)
 
 
 ADMIN: Final = Option(
@@ -71,7 +40,7 @@ _REPEAT: Final = (
 _WATCHED: Final = (*QUERY, Option("--watch", "update the output until Ctrl-C"), *_REPEAT)
 _WAIT: Final = Option(
     "--wait",
-    "wait for the gateway to be ready, at most this number of seconds; for scripts that start it",
+    "wait until the gateway is ready, but at most this number of seconds",
     {"type": parse_positive, "metavar": "SECONDS"},
 )
 
@@ -80,31 +49,31 @@ COMMANDS: Final = (
         "top",
         "show the traffic of a running gateway, live: rates, errors and latencies by route and "
         "backend, failures first",
-        _top,
+        "top",
         (*QUERY, *_REPEAT),
     ),
     Command(
         "routes",
         "show the routes of a running gateway: backend, requests, errors and latencies",
-        _query,
+        "output",
         _WATCHED,
     ),
     Command(
         "backends",
         "show the backends of a running gateway: traffic, retries, queue and endpoint health",
-        _query,
+        "output",
         _WATCHED,
     ),
     Command(
-        _HEALTH,
+        "health",
         "show whether a running gateway is ready, with its listeners and endpoints",
-        _query,
+        "output",
         (*_WATCHED, _WAIT),
     ),
     Command(
         "trace",
         "show a failed or slow request of a running gateway: its outcome, timeline and inputs",
-        _trace,
+        "trace",
         QUERY,
         Operands("REQUEST-ID", "the request's x-request-id, which every error response contains"),
     ),

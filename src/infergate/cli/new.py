@@ -8,11 +8,12 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from infergate import plugins
+from infergate.cli.command import Arguments
 from infergate.config.protocols import codec_plugins
 
 KINDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -37,7 +38,7 @@ _RESERVED_CLASSES: Final = frozenset({*plugins.__all__, "Any", "Options"})
 
 
 class PackageError(Exception):
-    """A package cannot be generated. The message tells the user why."""
+    """A package cannot be generated. The message gives the reason."""
 
 
 def generate_package(kind: str, name: str, directory: Path) -> list[Path]:
@@ -85,7 +86,6 @@ def _class_name(name: str) -> str:
 
 
 def _templates(kind: str, values: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
-    """Yield the path of each file in the package, and its text."""
     for folder in (_TEMPLATES / "common", _TEMPLATES / kind):
         for file in sorted(folder.rglob(f"*{_SUFFIX}")):
             path = str(file.relative_to(folder)).removesuffix(_SUFFIX)
@@ -99,13 +99,12 @@ def _fill_in(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-def run(operands: Sequence[str], directory: Path) -> int:
-    """Generate the package that ``operands``, a kind and a name, describe. Return the exit
-    code."""
-    if len(operands) != 2:
+def run(arguments: Arguments) -> int:
+    """Generate a package. The operands are its kind and its name. Return the exit code."""
+    if len(arguments.operands) != 2:
         print("infergate new: expected a kind and a name, as in 'new hook guard'", file=sys.stderr)
         return 2
-    kind, name = operands
+    (kind, name), directory = arguments.operands, arguments.directory
     try:
         files = generate_package(kind, name, directory)
     except PackageError as error:

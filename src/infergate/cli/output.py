@@ -4,17 +4,17 @@ first."""
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
 from infergate.cli.admin_client import AdminQueryError, Json, get_json
+from infergate.cli.command import Arguments
 from infergate.core.name_rules import escape_unsafe
-from infergate.terminal import Table, print_tables
+from infergate.terminal import Table, print_tables, show_live
 
 _WAIT_INTERVAL: Final = 0.1
 """Seconds between two queries of a gateway that is not ready."""
@@ -24,21 +24,15 @@ _FAILING: Final = ("down", "ejected", "failing", "degraded")
 _HEALTHY: Final = frozenset({"unknown", "draining", "up"})
 
 
-def run_query(command: str, admin: str, *, as_json: bool) -> int:
-    """Run ``command`` against the gateway at ``admin`` and print the result.
-
-    Return the exit code, which is 1 if the gateway cannot be queried or, for ``health``, is not
-    ready."""
-    try:
-        result = query(command, admin)
-    except AdminQueryError as error:
-        print(f"infergate: {error}", file=sys.stderr)
-        return 1
-    if as_json:
-        print(json.dumps(result.data, indent=2, ensure_ascii=False))
-    else:
-        print_tables(result.tables)
-    return result.exit_code
+def run(arguments: Arguments) -> int:
+    """Print the result of a query, or of repeated queries. Return the exit code, which is 1 if the
+    gateway is not ready and the command is ``health``. Raises AdminQueryError."""
+    command, admin = arguments.command, arguments.admin
+    if command == "health" and arguments.wait:
+        _wait_until_ready(admin, arguments.wait)
+    if arguments.watch or arguments.count:
+        return follow(lambda: _query(command, admin), arguments)
+    return _query(command, admin).show(as_json=arguments.json)
 
 
 class CommandResult:
@@ -50,25 +44,68 @@ class CommandResult:
         self.data: Final = data
         self.exit_code: Final = exit_code
 
+    def show(self, *, as_json: bool) -> int:
+        """Print the tables or the JSON data, and return the exit code."""
+        if as_json:
+            print(json.dumps(self.data, indent=2, ensure_ascii=False))
+        else:
+            print_tables(self.tables)
+        return self.exit_code
+
 
 def _escape_table(table: Table) -> Table:
     rows = [[escape_unsafe(cell) for cell in row] for row in table.rows]
     return replace(table, title=escape_unsafe(table.title), rows=rows)
 
 
-def query(command: str, admin: str) -> CommandResult:
-    """Return the result of ``command``. Raises AdminQueryError."""
+def _query(command: str, admin: str) -> CommandResult:
     return QUERIES[command](get_json(admin, "/console/state"), get_json(admin, "/console/plan"))
 
 
-def wait_until_ready(admin: str, seconds: float) -> None:
-    """Wait until the gateway at ``admin`` is ready, but at most ``seconds``."""
+def _wait_until_ready(admin: str, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(AdminQueryError):
             if get_json(admin, "/console/state")["ready"]:
                 return
         time.sleep(_WAIT_INTERVAL)
+
+
+# ---- repeated queries
+
+
+def follow(query: Callable[[], CommandResult], arguments: Arguments) -> int:
+    """Show the result of ``query`` every ``--interval`` seconds until Ctrl-C, or ``--count`` times,
+    and return 0. Raises AdminQueryError if the first query fails. A later failure is only shown,
+    because the gateway may be restarting."""
+    results = _repeat(query, arguments.interval, arguments.count)
+    try:
+        if arguments.json:
+            for result in results:
+                print(json.dumps(result.data, ensure_ascii=False), flush=True)
+        elif arguments.count is None:
+            show_live(result.tables for result in results)
+        else:
+            for result in results:
+                print_tables(result.tables)
+                print(flush=True)
+    except KeyboardInterrupt:  # the normal end
+        pass
+    return 0
+
+
+def _repeat(
+    query: Callable[[], CommandResult], interval: float, count: int | None
+) -> Iterator[CommandResult]:
+    yield query()
+    shown = 1
+    while count is None or shown < count:
+        time.sleep(interval)
+        try:
+            yield query()
+        except AdminQueryError as error:
+            yield CommandResult([Table(str(error), (), [])], {"error": str(error)})
+        shown += 1
 
 
 # ---- the commands
@@ -103,14 +140,11 @@ def _routes(state: Json, plan: Json) -> CommandResult:
 
 def _backends(state: Json, plan: Json) -> CommandResult:
     counters = {entry["backend"]: entry for entry in state["backends"]}
-    flows, rows = grouped(state["flows"], "backend"), grouped(state["endpoints"], "backend")
+    flows = grouped(state["flows"], "backend")
     data = []
-    for backend in plan["backends"]:
-        name = backend["name"]
-        traffic = totals(flows.get(name, ()))
-        known = {each["endpoint"]: each for each in rows.get(name, ())}
-        counts = counters.get(name, {})
-        endpoints = [known.get(url, {"endpoint": url}) for url in backend["endpoints"]]
+    for backend, endpoints in backend_endpoints(state, plan):
+        traffic = totals(flows.get(backend["name"], ()))
+        counts = counters.get(backend["name"], {})
         data.append(backend | {"traffic": traffic, "endpoints": endpoints, "tally": counts})
     data.sort(key=lambda each: (worst_health(each["endpoints"]), *failures_first(each["traffic"])))
     cells = [
@@ -132,6 +166,15 @@ def _backends(state: Json, plan: Json) -> CommandResult:
             Table("endpoints, failures first", columns, endpoint_rows, _right_aligned(3, 7))
         )
     return CommandResult(tables, data)
+
+
+def backend_endpoints(state: Json, plan: Json) -> Iterator[tuple[Json, list[Json]]]:
+    """Yield the backends of ``plan`` with the state of their endpoints. An endpoint without a state
+    has only its URL."""
+    known = {(each["backend"], each["endpoint"]): each for each in state["endpoints"]}
+    for backend in plan["backends"]:
+        name = backend["name"]
+        yield backend, [known.get((name, url), {"endpoint": url}) for url in backend["endpoints"]]
 
 
 def _endpoint(entry: Json) -> tuple[str, ...]:
@@ -180,11 +223,10 @@ def _health(state: Json, plan: Json) -> CommandResult:
         "last reload": "-" if reload is None else "ok" if reload["ok"] else reload["error"],
         "in flight": f"{state['totals']['in_flight']:.0f} requests",
     }
-    known = {(e["backend"], e["endpoint"]): e for e in state["endpoints"]}
     endpoints = [
-        (backend["name"], known.get((backend["name"], url), {"endpoint": url}))
-        for backend in plan["backends"]
-        for url in backend["endpoints"]
+        (backend["name"], endpoint)
+        for backend, found in backend_endpoints(state, plan)
+        for endpoint in found
     ]
     endpoints.sort(key=lambda pair: _health_rank(pair[1]))
     endpoint_rows = [(name, *_endpoint(entry))[:3] for name, entry in endpoints]

@@ -172,12 +172,11 @@ def _write(path: Path, text: str, *, force: bool) -> str:
     try:
         write_configuration(path, text, force=force)
     except ConfigurationExistsError:
-        return f"{path} was created meanwhile; --force replaces it"
+        return f"{path} was created in the meantime; --force replaces it"
     except OSError as error:
         return f"{path} cannot be written: {error.strerror or error}"
     except ConfigError as error:
-        mistakes = "\n".join(map(str, error.mistakes))
-        return f"nothing was written, because of a bug: the configuration is invalid\n{mistakes}"
+        return f"nothing was written, because of a bug: the configuration is invalid\n{error}"
     return ""
 
 
@@ -190,7 +189,7 @@ COMMAND: Final = Command(
     "probe",
     "detect the protocols, the server and the models at addresses, print requests for them, and "
     "write a configuration that serves them",
-    run,
+    "probe",
     (
         Option(
             "--model",

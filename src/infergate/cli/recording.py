@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from infergate.cli.admin_client import AdminQueryError, Json, get_json
+from infergate.cli.admin_client import Json, get_json
+from infergate.cli.command import Arguments
 from infergate.recording.format import RecordingError
 from infergate.recording.listing import as_json, as_text
 from infergate.recording.reader import DamagedPart, read_recording, recording_files
@@ -19,20 +20,20 @@ ACTIONS: Final = ("start", "stop", STATUS)
 _NO_RECORDING: Final = "its configuration has no section 'recording', or its version is older"
 
 
-def run(operands: Sequence[str], admin: str, *, as_json: bool) -> int:
-    """Run ``infergate record`` with ``operands``: an action, and for SHOW the names of files.
-    Return the exit code. It is 1 if a file is damaged or cannot be read, if the gateway cannot be
-    queried, or if recording has stopped because of a problem. It is 2 for invalid operands."""
-    action, *files = operands
+def run(arguments: Arguments) -> int:
+    """Run the action that the first operand names; the other operands are the files of SHOW. Return
+    the exit code: 1 if a file is damaged or cannot be read or if recording has stopped because of a
+    problem, and 2 for invalid operands. Raises AdminQueryError."""
+    action, *files = arguments.operands
     if action == SHOW and files:
         try:
             paths = recording_files(files)
         except RecordingError as error:
             print(f"infergate: {error}", file=sys.stderr)
             return 1
-        return max([_show(str(file), lines=as_json) for file in paths])
+        return max([_show(str(file), lines=arguments.json) for file in paths])
     if action in ACTIONS and not files:
-        return _control(action, admin, as_json=as_json)
+        return _control(action, arguments.admin, as_json=arguments.json)
     usage = f"record {'|'.join(ACTIONS)}, or: infergate record {SHOW} FILE…"
     print(f"infergate: expected: infergate {usage}", file=sys.stderr)
     return 2
@@ -41,11 +42,7 @@ def run(operands: Sequence[str], admin: str, *, as_json: bool) -> int:
 def _control(action: str, admin: str, *, as_json: bool) -> int:
     path = "/recording" if action == STATUS else f"/recording/{action}"
     method = "GET" if action == STATUS else "POST"
-    try:
-        data = get_json(admin, path, method, _NO_RECORDING)
-    except AdminQueryError as error:
-        print(f"infergate: {error}", file=sys.stderr)
-        return 1
+    data = get_json(admin, path, method, _NO_RECORDING)
     processes = data["processes"]
     if as_json:
         print(json.dumps(data, indent=2))

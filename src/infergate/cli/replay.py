@@ -54,7 +54,7 @@ _EQUAL, _DIFFERENT, _WRONG, _INTERRUPTED = 0, 1, 2, 130
 _SUFFIXES: Final = (".html", ".json")
 
 
-def replay(arguments: Arguments) -> int:
+def run(arguments: Arguments) -> int:
     """Replay the files that ``arguments`` name, and return the exit code."""
     try:
         _check(arguments)
@@ -73,14 +73,11 @@ def replay(arguments: Arguments) -> int:
         if arguments.report is not None:
             write_file(arguments.report, _report(arguments.report, result))
     except ConfigError as error:
-        for mistake in error.mistakes:
-            print(mistake, file=sys.stderr)
-        return _WRONG
-    except GatewayError as error:
-        print(f"infergate replay: {error.public}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return _WRONG
     except (
         ComparisonRuleError,
+        GatewayError,
         PluginError,
         RecordingError,
         ReplayTargetError,
@@ -110,7 +107,7 @@ def _check(arguments: Arguments) -> None:
     elif arguments.export is None and bool(arguments.to) == (arguments.config is not None):
         _fail("expected either --to URL or --config FILE")
     if arguments.protocol is not None and not arguments.to:
-        _fail("--protocol is for --to; with --config, each backend has its protocol")
+        _fail("--protocol is for --to; with --config, each backend has its own protocol")
     if sum((arguments.fast, arguments.rate is not None, arguments.speed != 1)) > 1:
         _fail("use only one of --speed, --rate and --fast")
     report = arguments.report
@@ -126,10 +123,6 @@ def _rules(compare: str | None) -> ComparisonRules:
     return ComparisonRules() if compare is None else load_comparison(Path(compare), os.environ)
 
 
-def _files(arguments: Arguments) -> list[Path]:
-    return recording_files(arguments.operands)
-
-
 def _target(arguments: Arguments, header_names: Sequence[str] = ()) -> ReplayTarget:
     if arguments.config is not None:
         return ConfigTarget(load(arguments.config, os.environ))
@@ -137,7 +130,7 @@ def _target(arguments: Arguments, header_names: Sequence[str] = ()) -> ReplayTar
 
 
 async def _replay(arguments: Arguments, options: ReplayOptions) -> ReplayResult:
-    files = _files(arguments)
+    files = recording_files(arguments.operands)
     target = _target(arguments, tuple(options.headers))
     try:
         if files[0].suffix == PERF_ANALYZER:
@@ -173,7 +166,7 @@ async def _metadata(arguments: Arguments, target: ReplayTarget) -> ModelMetadata
 
 
 def _export(arguments: Arguments) -> int:
-    files, metadata = _files(arguments), None
+    files, metadata = recording_files(arguments.operands), None
     if arguments.to or arguments.config is not None:
         metadata = asyncio.run(_queried_metadata(arguments))
 
@@ -209,9 +202,9 @@ def _result_text(arguments: Arguments, result: ReplayResult) -> str:
 def _lines(result: ReplayResult) -> Iterator[str]:
     counts = result.counts
     if result.is_interrupted:
-        yield "The replay was interrupted; this is the result until then."
+        yield "The replay was interrupted; this is the result so far."
     rate = counts.sent / counts.seconds if counts.seconds else 0.0
-    yield f"{counts.sent:,} inferences sent in {counts.seconds:.1f} s ({rate:,.0f} a second)"
+    yield f"{counts.sent:,} inferences sent in {counts.seconds:.1f} s ({rate:,.0f} per second)"
     if counts.max_delay > 1:
         yield (
             f"An inference was sent {counts.max_delay:.1f} s late: the server, this machine or "
@@ -220,7 +213,7 @@ def _lines(result: ReplayResult) -> Iterator[str]:
     if counts.cancelled:
         yield f"{counts.cancelled:,} not compared: the recorded client had cancelled the request"
     if counts.unanswered:
-        yield f"{counts.unanswered:,} not compared: the file has no response to them"
+        yield f"{counts.unanswered:,} not compared: the file has no responses to these inferences"
     if counts.redacted:
         yield f"{counts.redacted:,} not compared: inputs were redacted in the recording"
     if counts.not_sent:

@@ -23,7 +23,7 @@ _EQUAL, _DIFFERENT, _WRONG = 0, 1, 2
 _COMPARISONS: Final = "/comparisons"
 
 
-def report(arguments: Arguments) -> int:
+def run(arguments: Arguments) -> int:
     """Print the report that ``arguments`` select, and return the exit code."""
     try:
         summary = _summary(arguments)

@@ -13,7 +13,7 @@ from infergate.runtime.running import RunningGateway
 
 
 class ServedGateway(Gateway):
-    """A gateway whose configuration applies to the whole process. The admin listener reports
+    """A gateway whose configuration applies to the entire process. The admin listener reports
     ``history``. The caller has already checked ``config``."""
 
     def __init__(self, config: Config, history: ConfigHistory) -> None:
@@ -22,7 +22,7 @@ class ServedGateway(Gateway):
 
     @property
     def is_creating_plugins(self) -> bool:
-        """Whether a reload waits for plug-ins. It may be cancelled then."""
+        """Whether a reload waits for plug-ins. Such a reload may be cancelled."""
         return self._require_running().is_creating_plugins
 
     def _adapt_config(self, config: Config) -> Config:

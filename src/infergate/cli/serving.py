@@ -20,7 +20,7 @@ from infergate.plugin_host.loading import PluginError
 _STOPPED, _FAILED, _WRONG = 0, 1, 2
 
 
-def serve(arguments: Arguments) -> int:
+def run(arguments: Arguments) -> int:
     """Run the gateway, or check its configuration. Return the exit code."""
     try:
         if arguments.check:
@@ -31,8 +31,7 @@ def serve(arguments: Arguments) -> int:
             return _STOPPED
         return _serve(arguments)
     except ConfigError as error:
-        for mistake in error.mistakes:
-            print(mistake, file=sys.stderr)
+        print(error, file=sys.stderr)
         return _WRONG
 
 
@@ -60,11 +59,11 @@ def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:
 def _serve(arguments: Arguments) -> int:
     # --check needs no server
     from infergate.cli.served_gateway import ServedGateway  # noqa: PLC0415
-    from infergate.runtime.serve import serve as run  # noqa: PLC0415
+    from infergate.runtime.serve import serve  # noqa: PLC0415
 
     source = None if arguments.command == REST_PROXY else arguments.config
     try:
-        return run(functools.partial(_configuration, arguments), source, ServedGateway)
+        return serve(functools.partial(_configuration, arguments), source, ServedGateway)
     except (OSError, PluginError) as error:
         print(f"infergate: {error}", file=sys.stderr)
         return _FAILED

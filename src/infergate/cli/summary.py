@@ -31,7 +31,7 @@ def summary(config: Config) -> str:
         ("listeners", _listeners(config)),
         ("routes, first match wins", _routes(config)),
         ("declared models", [[name] for name in config.models]),
-        ("access, everything else is refused", list(_access(config))),
+        ("access, everything else is rejected", list(_access(config))),
         ("limits that differ from the defaults", list(_limits(config))),
     ]
     return "\n".join(f"{title}\n{align(rows)}" for title, rows in blocks if rows)

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from infergate.cli.admin_client import Json, get_json
-from infergate.cli.output import CommandResult, duration, grouped, totals, worst_health
+from infergate.cli.command import Arguments
+from infergate.cli.output import (
+    CommandResult,
+    backend_endpoints,
+    duration,
+    follow,
+    grouped,
+    totals,
+    worst_health,
+)
 from infergate.terminal import Table
 
 _FLOW_LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
@@ -17,8 +26,14 @@ _UP: Final = "up"
 _FlowKey = tuple[str, ...]
 
 
+def run(arguments: Arguments) -> int:
+    """Show the traffic until Ctrl-C, and return the exit code. Raises AdminQueryError."""
+    return follow(TrafficQuery(arguments.admin, arguments.interval), arguments)
+
+
 class TrafficQuery:
-    """Returns the traffic since its previous call. The first call takes ``interval`` seconds."""
+    """Each call returns the traffic since the previous call. The first call takes ``interval``
+    seconds."""
 
     def __init__(self, admin: str, interval: float) -> None:
         self._admin: Final = admin
@@ -49,17 +64,10 @@ class TrafficQuery:
             | _rates(by_route.get(route["label"], ()), seconds)
             for route in plan["routes"]
         ]
-        known = {(each["backend"], each["endpoint"]): each for each in state["endpoints"]}
         backends = [
-            {
-                "name": backend["name"],
-                "endpoints": [
-                    known.get((backend["name"], url), {"endpoint": url})
-                    for url in backend["endpoints"]
-                ],
-            }
+            {"name": backend["name"], "endpoints": endpoints}
             | _rates(by_backend.get(backend["name"], ()), seconds)
-            for backend in plan["backends"]
+            for backend, endpoints in backend_endpoints(state, plan)
         ]
         health = {each["name"]: worst_health(each["endpoints"]) for each in backends}
 
@@ -92,8 +100,8 @@ def _has_restarted(before: Json, after: Json) -> bool:
 
 
 def _responds_again(before: Json, after: Json) -> bool:
-    """Return whether the counters of a worker, which did not respond, may be in the second state
-    only: all that it has counted since its start would look like new requests."""
+    """Return whether a worker that did not respond to the first query may have responded to the
+    second query. All requests since the start of that worker would look like new requests."""
     names = "serving", "reporting"
     return bool(
         before["reporting"] < before["serving"]
@@ -106,9 +114,11 @@ def _key(flow: Json) -> _FlowKey:
 
 
 def changes(after: Mapping[_FlowKey, Json], before: Mapping[_FlowKey, Json]) -> Iterator[Json]:
-    """Yield the flows with the requests since ``before``. A flow whose counters have fallen is
-    omitted: a worker has ended or did not respond. A flow that a process did not list before is
-    omitted too: its counters contain all requests since the start."""
+    """Yield the flows in ``after`` with only the requests since ``before``.
+
+    A flow is omitted if its counters have decreased, because a worker has ended or did not respond.
+    A flow is also omitted if a process did not list it before, because its counters then contain
+    all requests since the process started."""
     for key, flow in after.items():
         old = before.get(key)
         if flow.get("listed_since", 0) != (old or {}).get("listed_since", 0):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from infergate.cli.admin_client import AdminQueryError, Json, get_json
-from infergate.cli.output import duration
-from infergate.terminal import Table, print_tables
+from infergate.cli.command import Arguments
+from infergate.cli.output import CommandResult, duration
+from infergate.terminal import Table
 
 _BAR_WIDTH: Final = 30
 _FIELDS: Final = (
@@ -30,27 +29,18 @@ _FIELDS: Final = (
 )
 
 
-def trace(request_id: str, admin: str, *, as_json: bool) -> int:
-    """Print the requests with ``request_id``. Return 1 if the gateway has none or cannot be
-    queried."""
-    try:
-        found = _find(request_id, admin)
-    except AdminQueryError as error:
-        print(f"infergate: {error}", file=sys.stderr)
-        return 1
+def run(arguments: Arguments) -> int:
+    """Print the requests with an ID, and return 0. Raises AdminQueryError if the gateway remembers
+    no such request or cannot be queried."""
+    (request_id,), admin = arguments.operands, arguments.admin
+    found = _find(request_id, admin)
     if not found:
-        print(
-            f"infergate: {admin} remembers no request with the ID '{_printable(request_id)}': it "
-            "keeps the last failed requests and the slowest requests; the access log has all "
-            "requests",
-            file=sys.stderr,
+        raise AdminQueryError(
+            f"{admin} remembers no request with the ID '{_printable(request_id)}': it keeps the "
+            "last failed requests and the slowest requests; the access log has all requests"
         )
-        return 1
-    if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
-    else:
-        print_tables([table for request in found for table in _tables(request)])
-    return 0
+    tables = [table for request in found for table in _tables(request)]
+    return CommandResult(tables, found).show(as_json=arguments.json)
 
 
 def _find(request_id: str, admin: str) -> list[Json]:
@@ -106,5 +96,4 @@ def _timeline(phases: list[tuple[str, float]]) -> Iterator[tuple[str, ...]]:
 
 
 def _printable(value: Any) -> str:
-    """Return text without characters that control a terminal."""
     return "".join(each if each.isprintable() else "�" for each in str(value))

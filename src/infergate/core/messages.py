@@ -5,6 +5,7 @@ contains no version or id."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from infergate.core.records import record
@@ -254,6 +255,12 @@ class TensorMetadata:
     shape: tuple[int, ...]
     parameters: Parameters = NO_PARAMETERS
     description: str = ""
+
+    def accepts_shape(self, shape: Sequence[int]) -> bool:
+        """Return whether ``shape`` has the declared dimensions."""
+        return len(shape) == len(self.shape) and all(
+            declared in {-1, size} for size, declared in zip(shape, self.shape, strict=True)
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return a compact pickle, because models may have many tensors."""

@@ -4,6 +4,7 @@
 request, and ``tracing.OpenTelemetry`` exports spans. Read ``metrics`` first, then the collectors
 that it registers (``request_counters``, ``backend_metrics``, ``endpoint_metrics``,
 ``listener_metrics``). They produce ``family.MetricFamily`` objects, which ``exposition`` writes and
-``aggregation`` adds up over several processes. ``access_log``, ``log_sampler``, ``log_lines`` and
-``log_rate_limit`` are about logs; ``recent_requests`` has the console's data.
+``aggregation`` adds up over several processes. ``log_sampler`` samples the access log,
+``log_lines`` formats the other log lines, and ``log_rate_limit`` limits the repeated lines.
+``recent_requests`` has data for the console.
 """

@@ -57,8 +57,7 @@ def iso_time(now: float) -> str:
     return f"{_iso_second(micros // 1_000_000)}.{_DIGITS[micros // 1000 % 1000]}+00:00"
 
 
-def _to_microseconds(seconds: float) -> str:
-    """Format ``seconds`` with six decimal places."""
+def _format_seconds(seconds: float) -> str:
     if not 0.0 <= seconds < _ALMOST_A_SECOND:
         return f"{seconds:.6f}"
     micros = int(seconds * 1e6 + 0.5)
@@ -67,8 +66,8 @@ def _to_microseconds(seconds: float) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _iso_second(second: int) -> str:
-    # Cached, because many lines share a second and this is the costliest part of formatting the
-    # time.
+    # The result is cached, because many lines share a second, and this call takes most of the time
+    # of formatting a time.
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -84,16 +83,18 @@ class LogFields(NamedTuple):
     backend_seconds: float
     bytes_in: int
     bytes_out: int
-    optional: tuple[int | None, str, str, str, str, int, str]
-    """The number of a stream's messages, the error and its detail, the client's identity, the trace
-    id of a sampled request, the number of similar requests that sampling skipped since the last
-    line, and the result of the response cache. Most requests have ``_NO_OPTIONAL``."""
+    optional: tuple[str, str, int | None, str, str, str, int | None]
+    """The values in the order of ``_OPTIONAL``. A value that is empty or None is not logged."""
 
 
 _new_tuple: Final = tuple.__new__
 """Creates a ``LogFields`` at a third of the cost of calling the class."""
-_NO_OPTIONAL: Final = (None, "", "", "", "", 0, "")
+_NO_OPTIONAL: Final = ("", "", None, "", "", "", None)
 """The optional fields of most requests."""
+_OPTIONAL: Final = ("identity", "trace_id", "messages", "cache", "error", "detail", "left_out")
+"""The client's identity, the trace ID of a sampled request, the number of a stream's messages, the
+result of the response cache, the error and its detail, and the number of similar requests that
+sampling has skipped since the last line."""
 _REQUEST: Final = ("request_id", "peer")
 _LABELS: Final = (
     "protocol", "operation", "model", "route", "backend", "backend_protocol", "pipeline", "outcome"
@@ -123,13 +124,13 @@ def log_fields(context: RequestContext, seconds: float, now: float, left_out: in
             record.bytes_in,
             record.bytes_out,
             (
-                record.response_count,
-                record.error and record.error[:_MAX_ERROR_TEXT],
-                record.detail and record.detail[:_MAX_ERROR_TEXT],
                 "" if context.permit is None else context.permit.identity[:_MAX_TEXT],
                 "" if context.trace is None else context.trace.id,
-                left_out,
+                record.response_count,
                 record.cache,
+                record.error and record.error[:_MAX_ERROR_TEXT],
+                record.detail and record.detail[:_MAX_ERROR_TEXT],
+                left_out or None,
             ),
         ),
     )
@@ -146,7 +147,7 @@ def _line_formatter(
 
     ``layout`` takes the time, request id and peer, the labels, four numbers, and the optional
     fields, which follow ``separator``. ``request_layout`` takes a request id and a peer that need
-    no quoting. Formatted labels are cached, because formatting them costs most."""
+    no quoting. Formatted labels are cached, because they take most of the time."""
     labels = functools.lru_cache(maxsize=_CACHED_LABELS)(
         lambda values: format_fields(dict(zip(_LABELS, values, strict=True)))
     )
@@ -163,8 +164,8 @@ def _line_formatter(
             if request_id and peer and _is_plain(request_id + peer)
             else format_fields(dict(zip(_REQUEST, request, strict=True))),
             labels(shared),
-            _to_microseconds(seconds),
-            _to_microseconds(backend_seconds),
+            _format_seconds(seconds),
+            _format_seconds(backend_seconds),
             bytes_in,
             bytes_out,
             optional,
@@ -177,26 +178,9 @@ def _line_formatter(
 
 
 def _optional_fields(entry: LogFields) -> Fields:
-    fields: dict[str, object] = {}
-    messages, error, detail, identity, trace, left_out, cache = entry.optional
-    if identity:
-        fields["identity"] = identity
-    if trace:
-        fields["trace_id"] = trace
-    if messages is not None:
-        fields["messages"] = messages
-    if cache:
-        fields["cache"] = cache
-    if error:
-        fields["error"] = error
-    if detail:
-        fields["detail"] = detail
-    if left_out:
-        fields["left_out"] = left_out
     advice = ADVICE.get(entry.labels[-1])
-    if advice is not None:
-        fields["advice"] = advice
-    return fields
+    values = zip((*_OPTIONAL, "advice"), (*entry.optional, advice), strict=True)
+    return {name: value for name, value in values if value not in {None, ""}}
 
 
 def _as_json(fields: Fields) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import Exemplar, Metric
 from prometheus_client.registry import Collector
@@ -26,8 +26,8 @@ _TAKE_FIRST: Final = frozenset(
         "infergate_config_loaded_timestamp_seconds",
     }
 )
-"""Families that are equal in all processes, or that one process reports for all processes. Only the
-first such family is used."""
+"""Families that are equal in all processes, or that a process reports for all processes. Only the
+family of the first process is used."""
 _TAKE_MAX: Final = frozenset(
     {
         "infergate_cache_bytes",  # all workers share the memory
@@ -88,14 +88,7 @@ class AggregatedMetrics(Collector):
 def _add_rows(rows: dict[Labels, float | HistogramValue], family: MetricFamily) -> None:
     for labels, value in family.rows:
         current = rows.get(labels)
-        if current is None:
-            rows[labels] = value
-        elif isinstance(current, HistogramValue):
-            assert isinstance(value, HistogramValue)
-            rows[labels] = _add_histograms(current, value)
-        else:
-            assert not isinstance(value, HistogramValue)
-            rows[labels] = _combine(family.name, current, value)
+        rows[labels] = value if current is None else _combine(family.name, current, value)
 
 
 def _add_samples(samples: dict[_Key, Sample], family: Metric) -> None:
@@ -113,7 +106,9 @@ def _add_samples(samples: dict[_Key, Sample], family: Metric) -> None:
             samples[key] = sample._replace(value=value)
 
 
-def _combine(family: str, first: float, second: float) -> float:
+def _combine(family: str, first: Any, second: Any) -> Any:
+    if isinstance(first, HistogramValue):
+        return _add_histograms(first, second)
     if family in _TAKE_MIN:
         return min(first, second)
     return max(first, second) if family in _TAKE_MAX else first + second

@@ -5,20 +5,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.counters import BackendCounters, RouteCounters
-from infergate.core.duration_histogram import REQUEST_BUCKETS
 from infergate.core.stats import ConcurrencyStats
-from infergate.observe.family import MetricFamily, histogram_value, rows_by_label
+from infergate.observe.family import HistogramValue, MetricSpec, histogram_value
 from infergate.observe.label_names import MetricNames
 
 T = TypeVar("T")
+
+
+def _rejections(counters: BackendCounters) -> dict[str, int]:
+    return {"full": counters.queue_rejected, "expired": counters.queue_expired}
+
+
+def _queue_wait(counters: BackendCounters) -> HistogramValue | None:
+    wait = counters.queue_wait
+    return histogram_value(wait) if any(wait.counts) else None
+
+
+_BACKEND_METRICS: Final[tuple[MetricSpec[BackendCounters], ...]] = (
+    MetricSpec("counter", "infergate_retries", attrgetter("retries"), ("reason",),
+        "Retries by reason: not_sent, broken, timeout or declined."),
+    MetricSpec("counter", "infergate_retry_budget_exhausted", attrgetter("budget_exhausted"), (),
+        "Retries and hedges that were not sent because the retry budget was exhausted."),
+    MetricSpec("counter", "infergate_hedges",
+        lambda each: {"won": each.hedges_won, "lost": each.hedges_lost}, ("outcome",),
+        "Hedged requests by outcome: won (the response of the hedge was used) or lost."),
+    MetricSpec("gauge", "infergate_queue_requests", attrgetter("queued"), (),
+        "Inferences waiting in a backend's queue."),
+    MetricSpec("gauge", "infergate_queue_priority_requests", attrgetter("queued_by_priority"),
+        ("priority",),
+        "Inferences waiting in a backend's queue, by priority (1 is the highest)."),
+    MetricSpec("histogram", "infergate_queue_seconds", _queue_wait, (),
+        "Waiting time of queued inferences, in seconds."),
+    MetricSpec("counter", "infergate_queue_refusals", _rejections, ("reason",),
+        "Inferences refused by a backend's queue: full, or expired (waited past the deadline)."),
+    MetricSpec("counter", "infergate_queue_shed", attrgetter("shed_by_priority"), ("priority",),
+        "Inferences refused or displaced because a backend's queue was full, by priority."),
+)  # fmt: skip
+_CONCURRENCY: Final[MetricSpec[ConcurrencyStats]] = MetricSpec(
+    "gauge", "infergate_backend_places",
+    lambda each: {"taken": each.in_use, "free": max(each.max_concurrent - each.in_use, 0)},
+    ("state",), "Concurrency limit (limits.max_requests) of a backend: slots taken and free.",
+)  # fmt: skip
+_ROUTE_METRICS: Final[tuple[MetricSpec[RouteCounters], ...]] = (
+    MetricSpec("counter", "infergate_fallbacks", attrgetter("fallbacks"), (),
+        "Inferences sent to a route's fallback backend."),
+    MetricSpec("counter", "infergate_mirrored_requests", attrgetter("mirrored"), ("outcome",),
+        "Mirrored inferences by outcome; dropped: too many copies were in progress."),
+    MetricSpec("counter", "infergate_comparisons", attrgetter("comparisons"), ("result",),
+        "Comparisons of mirrored with served responses, by result: equal, within_noise, "
+        "different, error (not compared), or dropped (a limit was reached)."),
+    MetricSpec("counter", "infergate_output_differences", attrgetter("differences"),
+        ("output", "cause"),
+        "Mirrored outputs that differ from served outputs, by cause."),
+    MetricSpec("counter", "infergate_mismatches", attrgetter("mismatches"), ("outcome",),
+        "Differing inferences that were to be stored: stored, full (a limit of the folder), or "
+        "failed."),
+    MetricSpec("counter", "infergate_cache_requests", attrgetter("cache"), ("result",),
+        "Inferences on routes with a response cache: hit, miss, collapsed (waited for the same "
+        "inference of another client), or bypass (not looked up)."),
+)  # fmt: skip
+_HELPER_METRICS: Final[tuple[MetricSpec[BackendCounters], ...]] = (
+    MetricSpec("gauge", "infergate_helper_queue_jobs", attrgetter("queued"), (),
+        "Messages waiting for a helper process."),
+    MetricSpec("histogram", "infergate_helper_queue_seconds",
+        lambda each: histogram_value(each.queue_wait), (),
+        "Waiting time of messages that were queued for a helper process, in seconds."),
+    MetricSpec("counter", "infergate_helper_queue_refusals", _rejections, ("reason",),
+        "Messages refused by the helper processes' queue: full (too many of one client), or "
+        "expired (waited too long)."),
+)  # fmt: skip
 
 
 class BackendMetrics(Collector):
@@ -49,179 +113,17 @@ class BackendMetrics(Collector):
         if names is not None:
             _drop_others(self._backends, names.backends)
             _drop_others(self._routes, names.routes)
-        rows = [((backend,), counters) for backend, counters in self._backends.items()]
-        yield MetricFamily(
-            "counter",
-            "infergate_retries",
-            "Retries by reason: not_sent, broken, timeout or declined.",
-            ("backend", "reason"),
-            rows_by_label((backend, counters.retries) for backend, counters in rows),
+        backends = [((backend,), counters) for backend, counters in self._backends.items()]
+        for spec in _BACKEND_METRICS:
+            yield spec.family(("backend",), backends)
+        yield _CONCURRENCY.family(
+            ("backend",), (((stats.backend,), stats) for stats in self.concurrency())
         )
-        yield MetricFamily(
-            "counter",
-            "infergate_retry_budget_exhausted",
-            "Retries and hedges not made because the retry budget was exhausted.",
-            ("backend",),
-            ((backend, counters.budget_exhausted) for backend, counters in rows),
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_hedges",
-            "Hedged requests by outcome: won (its response was used) or lost.",
-            ("backend", "outcome"),
-            rows_by_label(
-                (backend, {"won": counters.hedges_won, "lost": counters.hedges_lost})
-                for backend, counters in rows
-            ),
-        )
-        yield MetricFamily(
-            "gauge",
-            "infergate_queue_requests",
-            "Inferences waiting in a backend's queue.",
-            ("backend",),
-            ((backend, counters.queued) for backend, counters in rows),
-        )
-        yield MetricFamily(
-            "gauge",
-            "infergate_queue_priority_requests",
-            "Inferences waiting in a backend's queue, by priority (1 is the highest).",
-            ("backend", "priority"),
-            rows_by_label(
-                (backend, _by_priority(counters.queued_by_priority)) for backend, counters in rows
-            ),
-        )
-        yield MetricFamily(
-            "histogram",
-            "infergate_queue_seconds",
-            "Waiting time of queued inferences, in seconds.",
-            ("backend",),
-            (
-                (backend, histogram_value(counters.queue_wait))
-                for backend, counters in rows
-                if any(counters.queue_wait.counts)
-            ),
-            unit="seconds",
-            bounds=REQUEST_BUCKETS,
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_queue_refusals",
-            "Inferences refused by a backend's queue: full, or expired (waited past the deadline).",
-            ("backend", "reason"),
-            rows_by_label((backend, _rejections(counters)) for backend, counters in rows),
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_queue_shed",
-            "Inferences refused or displaced because a backend's queue was full, by priority.",
-            ("backend", "priority"),
-            rows_by_label(
-                (backend, _by_priority(counters.shed_by_priority)) for backend, counters in rows
-            ),
-        )
-        yield from (self._concurrency_metrics(), *self._route_metrics(), *self._helper_metrics())
-
-    def _concurrency_metrics(self) -> Metric:
-        return MetricFamily(
-            "gauge",
-            "infergate_backend_places",
-            "Concurrency limit (limits.max_requests) of a backend: slots taken and free.",
-            ("backend", "state"),
-            rows_by_label(
-                (
-                    (stats.backend,),
-                    {"taken": stats.in_use, "free": max(stats.max_concurrent - stats.in_use, 0)},
-                )
-                for stats in self.concurrency()
-            ),
-        )
-
-    def _helper_metrics(self) -> Iterator[Metric]:
-        counters = self.helpers
-        yield MetricFamily(
-            "gauge",
-            "infergate_helper_queue_jobs",
-            "Messages waiting for a helper process.",
-            (),
-            [((), counters.queued)],
-        )
-        yield MetricFamily(
-            "histogram",
-            "infergate_helper_queue_seconds",
-            "Waiting time of messages that were queued for a helper process, in seconds.",
-            (),
-            [((), histogram_value(counters.queue_wait))],
-            unit="seconds",
-            bounds=REQUEST_BUCKETS,
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_helper_queue_refusals",
-            "Messages refused by the helper processes' queue: full (too many of one client), or "
-            "expired (waited too long).",
-            ("reason",),
-            rows_by_label([((), _rejections(counters))]),
-        )
-
-    def _route_metrics(self) -> Iterator[Metric]:
-        rows = [((route,), counters) for route, counters in self._routes.items()]
-        yield MetricFamily(
-            "counter",
-            "infergate_fallbacks",
-            "Inferences sent to a route's fallback backend.",
-            ("route",),
-            ((route, counters.fallbacks) for route, counters in rows),
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_mirrored_requests",
-            "Mirrored inferences by outcome; dropped: too many copies were in progress.",
-            ("route", "outcome"),
-            rows_by_label((route, counters.mirrored) for route, counters in rows),
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_comparisons",
-            "Comparisons of mirrored with served responses, by result: equal, within_noise, "
-            "different, error (not compared), or dropped (a limit was reached).",
-            ("route", "result"),
-            rows_by_label((route, counters.comparisons) for route, counters in rows),
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_output_differences",
-            "Mirrored outputs that differ from served outputs, by cause.",
-            ("route", "output", "cause"),
-            (
-                ((*route, *output_and_cause), count)
-                for route, counters in rows
-                for output_and_cause, count in list(counters.differences.items())
-            ),
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_mismatches",
-            "Differing inferences that were to be stored: stored, full (a limit of the folder), or "
-            "failed.",
-            ("route", "outcome"),
-            rows_by_label((route, counters.mismatches) for route, counters in rows),
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_cache_requests",
-            "Inferences on routes with a response cache: hit, miss, collapsed (waited for the same "
-            "inference of another client), or bypass (not looked up).",
-            ("route", "result"),
-            rows_by_label((route, counters.cache) for route, counters in rows),
-        )
-
-
-def _by_priority(counts: Mapping[int, int]) -> dict[str, int]:
-    return {str(priority): count for priority, count in counts.items()}
-
-
-def _rejections(counters: BackendCounters) -> dict[str, int]:
-    return {"full": counters.queue_rejected, "expired": counters.queue_expired}
+        routes = [((route,), counters) for route, counters in self._routes.items()]
+        for route_spec in _ROUTE_METRICS:
+            yield route_spec.family(("route",), routes)
+        for spec in _HELPER_METRICS:
+            yield spec.family((), [((), self.helpers)])
 
 
 def _drop_others(counters: dict[str, T], names: AbstractSet[str]) -> None:

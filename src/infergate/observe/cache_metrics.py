@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.stats import CacheStats
-from infergate.observe.family import MetricFamily
+from infergate.observe.family import MetricSpec
+
+_METRICS: Final[tuple[MetricSpec[tuple[CacheStats, int]], ...]] = (
+    MetricSpec("gauge", "infergate_cache_entries", lambda each: each[0].entries, (),
+        "Responses in the memory of the response cache, which all workers share."),
+    MetricSpec("gauge", "infergate_cache_bytes", lambda each: each[0].bytes, (),
+        "Memory of the response cache, which all workers share, in bytes."),
+    MetricSpec("counter", "infergate_cache_evictions", lambda each: each[0].evictions, (),
+        "Cached responses dropped because the memory was full."),
+    MetricSpec("counter", "infergate_cache_redis_failures", lambda each: each[1], (),
+        "Requests of the response cache to Redis that failed."),
+)  # fmt: skip
 
 
 class CacheMetrics(Collector):
@@ -26,32 +38,6 @@ class CacheMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
         stats = self.stats()
-        yield MetricFamily(
-            "gauge",
-            "infergate_cache_entries",
-            "Responses in the memory of the response cache, which all workers share.",
-            (),
-            [] if stats is None else [((), stats.entries)],
-        )
-        yield MetricFamily(
-            "gauge",
-            "infergate_cache_bytes",
-            "Memory of the response cache, which all workers share, in bytes.",
-            (),
-            [] if stats is None else [((), stats.bytes)],
-            unit="bytes",
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_cache_evictions",
-            "Cached responses dropped because the memory was full.",
-            (),
-            [] if stats is None else [((), stats.evictions)],
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_cache_redis_failures",
-            "Requests of the response cache to Redis that failed.",
-            (),
-            [] if stats is None else [((), self._redis_failures)],
-        )
+        counted = [] if stats is None else [((), (stats, self._redis_failures))]
+        for spec in _METRICS:
+            yield spec.family((), counted)

@@ -1,6 +1,6 @@
 """Writes metrics in Prometheus' text format, or in OpenMetrics, which has exemplars.
 
-prometheus_client writes the headers of families, and the families that have its own types. It takes
+prometheus_client writes the headers of all families, and the families of its own types. It takes
 several microseconds per line, so this module writes the rows of a ``MetricFamily``, in chunks and
 on demand."""
 
@@ -47,7 +47,7 @@ def exposition(metrics: Collector, accept: str = "") -> Exposition:
         _, content_type = choose_encoder(accept)
     except TypeError:  # raised for an invalid version in the header
         _, content_type = choose_encoder("")
-    for other in ("dots", "values"):  # our names are valid in the classic charset
+    for other in ("dots", "values"):  # the names of all metrics are valid in the classic charset
         content_type = content_type.replace(f"escaping={other}", "escaping=underscores")
     if content_type.startswith(_OPENMETRICS):
         content_type = _VERSION.sub(_SUPPORTED_VERSION, content_type)

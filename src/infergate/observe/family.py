@@ -1,20 +1,20 @@
 """Metric families with lazily created samples.
 
 Thousands of busy routes have hundreds of thousands of samples. A family therefore holds rows, each
-with label values and a number or a histogram; there are a tenth as many rows as samples. Rows are
-created while they are read, and are sent to another process in batches, so that the event loop
-stays responsive.
+with label values and a number or a histogram; a family has ten times fewer rows than samples. Rows
+are created while they are read, and are sent to another process in batches, so that other tasks can
+run in between.
 
-*Rule.* Rows can be iterated only once, unless they are a list.
+*Rule.* Only rows in a list can be iterated several times.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from itertools import accumulate, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -26,8 +26,11 @@ from prometheus_client.core import (
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from infergate.core.duration_histogram import DurationHistogram
+from infergate.core.duration_histogram import REQUEST_BUCKETS, DurationHistogram
 
+T = TypeVar("T")
+
+_UNITS: Final = ("seconds", "bytes")
 _NO_EXEMPLARS: Final[Mapping[int, Exemplar]] = {}
 _BATCH_ROWS: Final = 256
 """Rows per batch. Creating a batch takes about a millisecond."""
@@ -54,13 +57,6 @@ def histogram_value(
     return HistogramValue(
         tuple(histogram.counts), histogram.sum, dict(exemplars) if exemplars else _NO_EXEMPLARS
     )
-
-
-def rows_by_label(counts: Iterable[tuple[Labels, Mapping[str, float]]]) -> Iterator[Row]:
-    """Yield a row for each entry of each mapping. The entry's key is the last label's value."""
-    for labels, counts_by_label in counts:
-        for label, count in list(counts_by_label.items()):
-            yield (*labels, label), count
 
 
 class MetricFamily(Metric):
@@ -120,6 +116,45 @@ class MetricFamily(Metric):
         family = copy(self)
         family.rows, family._samples = rows, None  # noqa: SLF001 - its own copy
         return family
+
+
+class MetricSpec(NamedTuple, Generic[T]):
+    """A metric of objects, such as the counters of each backend."""
+
+    kind: str
+    """``counter``, ``gauge`` or ``histogram``."""
+    name: str
+    """The name of the metric. The name of a metric with a unit ends with the unit."""
+    read: Callable[[T], float | HistogramValue | Mapping[Any, float] | None]
+    """Returns the value of an object, or None if the object has no value. With ``labels``, it
+    returns a mapping of label values, or of tuples of label values, to values."""
+    labels: Labels
+    """The labels in addition to the labels of the objects."""
+    documentation: str
+    bounds: tuple[float, ...] = REQUEST_BUCKETS
+    """The bucket bounds of a histogram."""
+
+    def family(self, labels: Labels, objects: Iterable[tuple[Labels, T]]) -> MetricFamily:
+        """Return the metric of ``objects``, whose labels have the names ``labels``."""
+        unit = self.name.rpartition("_")[2]
+        return MetricFamily(
+            self.kind,
+            self.name,
+            self.documentation,
+            (*labels, *self.labels),
+            self._rows(objects),
+            unit=unit if unit in _UNITS else "",
+            bounds=self.bounds if self.kind == "histogram" else (),
+        )
+
+    def _rows(self, objects: Iterable[tuple[Labels, T]]) -> Iterator[Row]:
+        for labels, item in objects:
+            value = self.read(item)
+            if isinstance(value, Mapping):
+                for key, number in list(value.items()):
+                    yield (*labels, *(key if isinstance(key, tuple) else (str(key),))), number
+            elif value is not None:
+                yield labels, value
 
 
 def in_batches(families: Iterable[Metric]) -> Iterator[list[Metric]]:

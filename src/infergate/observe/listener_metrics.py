@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Final
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.stats import ListenerStats
-from infergate.observe.family import MetricFamily
+from infergate.observe.family import MetricSpec
 
-_LABELS: Final = ("listener",)
+_METRICS: Final[tuple[MetricSpec[ListenerStats], ...]] = (
+    MetricSpec("gauge", "infergate_open_connections", attrgetter("connections"), (),
+        "Open client connections."),
+    MetricSpec("gauge", "infergate_certificate_expiry_seconds", attrgetter("certificate_expiry"),
+        (), "Expiry of a listener's certificate, in seconds since 1970."),
+    MetricSpec("counter", "infergate_idle_connections_closed", attrgetter("closed_idle"), (),
+        "Client connections closed by the idle timeout."),
+)  # fmt: skip
 
 
 class ListenerMetrics(Collector):
@@ -22,30 +30,6 @@ class ListenerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of all listeners."""
-        listeners = list(self.source())
-        yield MetricFamily(
-            "gauge",
-            "infergate_open_connections",
-            "Open client connections.",
-            _LABELS,
-            [((listener.listener,), listener.connections) for listener in listeners],
-        )
-        yield MetricFamily(
-            "gauge",
-            "infergate_certificate_expiry_seconds",
-            "Expiry of a listener's certificate, in seconds since 1970.",
-            _LABELS,
-            [
-                ((listener.listener,), listener.certificate_expiry)
-                for listener in listeners
-                if listener.certificate_expiry is not None
-            ],
-            unit="seconds",
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_idle_connections_closed",
-            "Client connections closed by the idle timeout.",
-            _LABELS,
-            [((listener.listener,), listener.closed_idle) for listener in listeners],
-        )
+        listeners = [((stats.listener,), stats) for stats in self.source()]
+        for spec in _METRICS:
+            yield spec.family(("listener",), listeners)

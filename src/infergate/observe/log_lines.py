@@ -21,8 +21,8 @@ the log file is in a watched folder, every line would cause another line."""
 
 
 def _event(record: logging.LogRecord) -> tuple[str, str]:
-    """Return the event name of ``record`` and its advice. Most records of libraries have an empty
-    name."""
+    """Return the name and the advice of the event of ``record``. Both are empty for most records of
+    libraries."""
     name = getattr(record, "event", None)
     if name is not None:
         return name, getattr(record, "advice", "")

@@ -83,8 +83,8 @@ class Metrics:
         )
         self.generations: Final = gauge(
             "infergate_config_generations",
-            "Configurations in use: the current one, and older ones that still have requests in "
-            "progress.",
+            "Configurations in use: the current configuration, and older configurations that still "
+            "have requests in progress.",
         )
         self.reloads: Final = counter(
             "infergate_config_reloads", "Configuration reloads by result: ok or failed.", ["result"]
@@ -97,7 +97,7 @@ class Metrics:
         )
         self.loaded_at: Final = gauge(
             "infergate_config_loaded_timestamp_seconds",
-            "When the current configuration was loaded, in seconds since 1970.",
+            "Time at which the current configuration was loaded, in seconds since 1970.",
             unit="seconds",
         )
         self.config: Final = Info(
@@ -148,7 +148,7 @@ class Metrics:
         self._requests.names = self.backends.names = names
 
     def console_families(self) -> list[Metric]:
-        """Return the metrics whose cost does not depend on the number of request counters."""
+        """Return the metrics for the console, without the metrics of requests."""
         gauges = self.in_flight, self.in_flight_bytes, self.streams, self.generations
         families = chain.from_iterable(
             item.collect() for item in (self.endpoints, self.listeners, self.backends, *gauges)

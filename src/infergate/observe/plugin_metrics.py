@@ -10,8 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.counters import PluginCounters
-from infergate.core.duration_histogram import REQUEST_BUCKETS
-from infergate.observe.family import MetricFamily, histogram_value, rows_by_label
+from infergate.observe.family import MetricSpec, histogram_value
 
 HOOK: Final = "hook"
 MODEL: Final = "model"
@@ -19,10 +18,24 @@ TRANSFORM: Final = "transform"
 PluginKey = tuple[str, str]
 """The kind of a plug-in, and the name of the hook or backend or the class of the transform."""
 
+_METRICS: Final[tuple[MetricSpec[tuple[str, PluginCounters]], ...]] = (
+    MetricSpec("counter", "infergate_plugin_calls", lambda each: each[1].calls, ("result",),
+        "Calls of plug-ins by result: ok, rejected (on purpose), error, timeout, cancelled (by "
+        "the client), invalid (result), or refused (too many calls hang)."),
+    MetricSpec("counter", "infergate_plugin_answers",
+        lambda each: each[1].answers if each[0] == HOOK else None, (),
+        "Inferences that a request hook answered without the model."),
+    MetricSpec("histogram", "infergate_plugin_seconds",
+        lambda each: histogram_value(each[1].seconds), (),
+        "Duration of calls of plug-ins that ended in time, in seconds."),
+    MetricSpec("gauge", "infergate_plugin_hanging_calls", lambda each: each[1].hanging, (),
+        "Calls of plug-ins that have not ended although their callers have stopped waiting."),
+)  # fmt: skip
+
 
 class PluginMetrics(Collector):
     """The counters of plug-ins of a process. ``names`` returns the configured plug-ins, or None if
-    they are unknown. A scrape drops the counters of all others."""
+    the plug-ins are unknown. A scrape drops the counters of all other plug-ins."""
 
     def __init__(self) -> None:
         self.names: Callable[[], AbstractSet[PluginKey] | None] = lambda: None
@@ -38,36 +51,6 @@ class PluginMetrics(Collector):
         if names is not None:
             for key in self._counters.keys() - names:
                 del self._counters[key]
-        labels = ("kind", "plugin")
-        rows = list(self._counters.items())
-        yield MetricFamily(
-            "counter",
-            "infergate_plugin_calls",
-            "Calls of plug-ins by result: ok, rejected (on purpose), error, timeout, cancelled (by "
-            "the client), invalid (result), or refused (too many calls hang).",
-            (*labels, "result"),
-            rows_by_label((key, counters.calls) for key, counters in rows),
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_plugin_answers",
-            "Inferences that a request hook answered without the model.",
-            labels,
-            ((key, counters.answers) for key, counters in rows if key[0] == HOOK),
-        )
-        yield MetricFamily(
-            "histogram",
-            "infergate_plugin_seconds",
-            "Duration of calls of plug-ins that ended in time, in seconds.",
-            labels,
-            ((key, histogram_value(counters.seconds)) for key, counters in rows),
-            unit="seconds",
-            bounds=REQUEST_BUCKETS,
-        )
-        yield MetricFamily(
-            "gauge",
-            "infergate_plugin_hanging_calls",
-            "Calls of plug-ins that have not ended although their callers have stopped waiting.",
-            labels,
-            ((key, counters.hanging) for key, counters in rows),
-        )
+        plugins = [(key, (key[0], counters)) for key, counters in self._counters.items()]
+        for spec in _METRICS:
+            yield spec.family(("kind", "plugin"), plugins)

@@ -26,7 +26,7 @@ MAX_SLOW: Final = 200
 """Maximum number of slow requests that a process keeps for each window, and that a snapshot
 contains."""
 SLOW_WINDOW_SECONDS: Final = 600.0
-"""The slowest requests of the current window and of the previous one are kept."""
+"""The length of a window. The slowest requests of the current and the previous window are kept."""
 _MAX_TEXT: Final = 256  # maximum number of characters of a client's text
 _MAX_ERROR_TEXT: Final = 1024
 

@@ -9,7 +9,20 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from infergate.core.counters import RecordingCounters
-from infergate.observe.family import MetricFamily, rows_by_label
+from infergate.observe.family import MetricSpec
+
+_METRICS: Final[tuple[MetricSpec[tuple[RecordingCounters, bool | None]], ...]] = (
+    MetricSpec("counter", "infergate_recorded_exchanges", lambda each: each[0].exchanges,
+        ("result",),
+        "Inferences selected for recording, by result: recorded, or the reason of the loss."),
+    MetricSpec("counter", "infergate_recorded_bytes", lambda each: each[0].bytes, (),
+        "Bytes written to recordings."),
+    MetricSpec("counter", "infergate_recording_failures", lambda each: each[0].failures, (),
+        "Number of times that recording stopped because a file could not be written or the "
+        "space was used up."),
+    MetricSpec("gauge", "infergate_recording_active", lambda each: each[1], (),
+        "Processes that record inferences now. The metric is absent if no route has 'record'."),
+)  # fmt: skip
 
 
 class RecordingMetrics(Collector):
@@ -22,34 +35,6 @@ class RecordingMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
-        counters, is_active = self.counters, self.is_active()
-        yield MetricFamily(
-            "counter",
-            "infergate_recorded_exchanges",
-            "Inferences selected for recording, by result: recorded, or the reason of the loss.",
-            ("result",),
-            rows_by_label([((), counters.exchanges)]),
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_recorded_bytes",
-            "Bytes written to recordings.",
-            (),
-            [((), counters.bytes)],
-            unit="bytes",
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_recording_failures",
-            "How often recording stopped because a file could not be written or the space was used "
-            "up.",
-            (),
-            [((), counters.failures)],
-        )
-        yield MetricFamily(
-            "gauge",
-            "infergate_recording_active",
-            "Processes that record inferences now. It is absent if no route has 'record'.",
-            (),
-            [] if is_active is None else [((), float(is_active))],
-        )
+        recording = self.counters, self.is_active()
+        for spec in _METRICS:
+            yield spec.family((), [((), recording)])

@@ -18,13 +18,13 @@ from infergate.core.compilation import mypyc_attr
 from infergate.core.duration_histogram import GATEWAY_BUCKETS, REQUEST_BUCKETS, DurationHistogram
 from infergate.core.errors import CLIENT_ERRORS
 from infergate.core.request_record import RequestRecord
-from infergate.observe.family import Labels, MetricFamily, histogram_value, rows_by_label
+from infergate.observe.family import MetricSpec, histogram_value
 from infergate.observe.label_names import MetricNames
 
 _LABELS: Final = ("route", "protocol", "backend", "backend_protocol", "operation")
 CLIENT_OUTCOMES: Final = frozenset(kind.value for kind in CLIENT_ERRORS)
 MAX_FLOWS: Final = 2000
-"""Maximum number of flows that ``flows`` lists one by one."""
+"""Maximum number of flows that ``flows`` lists individually."""
 BUCKETS: Final = len(REQUEST_BUCKETS) + 1
 """Number of latency buckets of a flow."""
 
@@ -46,8 +46,8 @@ class RequestFlow(NamedTuple):
     bytes_in: int
     bytes_out: int
     listed_since: float = 0.0
-    """The wall-clock time since which ``flows`` lists the flow, or 0 if no call has left it out.
-    The counters have no known increase from a state with another value."""
+    """The wall-clock time since which ``flows`` lists the flow, or 0 if no call has omitted it.
+    Between two snapshots with different values, the increase of the counters is unknown."""
 
 
 def client_errors(outcomes: Mapping[str, float]) -> float:
@@ -131,6 +131,27 @@ def _sums(series: Iterable[tuple[tuple[str, ...], _Series]]) -> list[RequestFlow
     ]
 
 
+_METRICS: Final[tuple[MetricSpec[_Series], ...]] = (
+    MetricSpec("counter", "infergate_requests", lambda each: each.outcomes, ("outcome",),
+        "Finished requests by outcome: ok, or the kind of error."),
+    MetricSpec("histogram", "infergate_request_seconds",
+        lambda each: histogram_value(each.seconds, each.exemplars.get("seconds")), (),
+        "Duration of requests in seconds, from the request headers to the complete response."),
+    MetricSpec("histogram", "infergate_backend_seconds",
+        lambda each: histogram_value(each.backend, each.exemplars.get("backend")), (),
+        "The part of infergate_request_seconds spent waiting for the backend, in seconds."),
+    MetricSpec("histogram", "infergate_gateway_seconds",
+        lambda each: histogram_value(each.own, each.exemplars.get("own")), (),
+        "The part of infergate_request_seconds that the gateway added (parsing, routing, "
+        "translation), without receiving the body and without the backend, in seconds. Streams "
+        "are not included.", GATEWAY_BUCKETS),
+    MetricSpec("counter", "infergate_request_bytes", lambda each: each.bytes_in, (),
+        "Bytes of request bodies and messages received from clients."),
+    MetricSpec("counter", "infergate_response_bytes", lambda each: each.bytes_out, (),
+        "Bytes of response bodies and messages sent to clients."),
+)  # fmt: skip
+
+
 @mypyc_attr(native_class=False)
 class RequestCounters(Collector):
     """The request metrics of a process. The object is not thread-safe. ``names`` returns the
@@ -143,7 +164,7 @@ class RequestCounters(Collector):
 
     def record(self, record: RequestRecord, seconds: float, trace_id: str = "") -> bool:
         """Count a finished request, with exemplars if ``trace_id`` is not empty. Return whether it
-        is the slowest with its labels since ``restart_slowest``."""
+        is the slowest request with its labels since ``restart_slowest``."""
         labels = (
             record.route,
             record.protocol,
@@ -185,10 +206,10 @@ class RequestCounters(Collector):
             series.slowest = 0.0
 
     def flows(self) -> tuple[list[RequestFlow], list[RequestFlow]]:
-        """Return snapshots of the flows with the most failures, then of the busiest, so that a
-        failing route with few requests is among them; and the sums of the others by route and
-        backend, without durations' sums and bytes. A call costs a thousandth of a call of
-        ``collect``."""
+        """Return snapshots of ``MAX_FLOWS`` flows, and the sums of the other flows by route and
+        backend, without bytes and total durations. The flows with the most failures are listed
+        first, then the busiest flows, so that a failing route with few requests is listed. A call
+        costs a thousandth of a call of ``collect``."""
         series = list(self._series.items())
         if len(series) > MAX_FLOWS:
             series.sort(key=lambda pair: _urgency(pair[1].outcomes), reverse=True)
@@ -205,47 +226,8 @@ class RequestCounters(Collector):
         """Yield the metrics of configured routes and backends."""
         self._drop_stale_series()
         items = list(self._series.items())
-        yield MetricFamily(
-            "counter",
-            "infergate_requests",
-            "Finished requests by outcome: ok, or the kind of error.",
-            (*_LABELS, "outcome"),
-            rows_by_label((labels, series.outcomes) for labels, series in items),
-        )
-        yield _histogram(
-            "infergate_request_seconds",
-            "Duration of requests in seconds, from the request headers to the complete response.",
-            ((labels, series.seconds, series.exemplars.get("seconds")) for labels, series in items),
-        )
-        yield _histogram(
-            "infergate_backend_seconds",
-            "The part of infergate_request_seconds spent waiting for the backend, in seconds.",
-            ((labels, series.backend, series.exemplars.get("backend")) for labels, series in items),
-        )
-        yield _histogram(
-            "infergate_gateway_seconds",
-            "The part of infergate_request_seconds that the gateway added (parsing, routing, "
-            "translation), without receiving the body and without the backend, in seconds. Streams "
-            "are not included.",
-            ((labels, series.own, series.exemplars.get("own")) for labels, series in items),
-            GATEWAY_BUCKETS,
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_request_bytes",
-            "Bytes of request bodies and messages received from clients.",
-            _LABELS,
-            ((labels, series.bytes_in) for labels, series in items),
-            unit="bytes",
-        )
-        yield MetricFamily(
-            "counter",
-            "infergate_response_bytes",
-            "Bytes of response bodies and messages sent to clients.",
-            _LABELS,
-            ((labels, series.bytes_out) for labels, series in items),
-            unit="bytes",
-        )
+        for spec in _METRICS:
+            yield spec.family(_LABELS, items)
 
     def _drop_stale_series(self) -> None:
         names = self.names()
@@ -258,15 +240,3 @@ class RequestCounters(Collector):
         ]
         for labels in removed:
             del self._series[labels]
-
-
-def _histogram(
-    name: str,
-    documentation: str,
-    series: Iterable[tuple[Labels, DurationHistogram, Mapping[int, Exemplar] | None]],
-    bounds: tuple[float, ...] = REQUEST_BUCKETS,
-) -> MetricFamily:
-    rows = ((labels, histogram_value(value, exemplars)) for labels, value, exemplars in series)
-    return MetricFamily(
-        "histogram", name, documentation, _LABELS, rows, unit="seconds", bounds=bounds
-    )

@@ -209,7 +209,6 @@ class _ExchangeSpan:
 
 
 def _traceparent(context: SpanContext) -> str:
-    """Format ``context`` as a ``traceparent`` header (W3C Trace Context)."""
     flags = int(context.trace_flags) & 1
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
 

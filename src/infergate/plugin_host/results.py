@@ -133,10 +133,7 @@ def _check_declared(tensor: Tensor, declared: TensorMetadata) -> None:
             f"output '{tensor.name}' is {tensor.datatype.value}; its metadata says "
             f"{declared.datatype}"
         )
-    if len(tensor.shape) != len(declared.shape) or any(
-        expected not in {-1, actual}
-        for actual, expected in zip(tensor.shape, declared.shape, strict=True)
-    ):
+    if not declared.accepts_shape(tensor.shape):
         raise InvalidResultError(
             f"output '{tensor.name}' has the shape {list(tensor.shape)}; its metadata says "
             f"{list(declared.shape)}"

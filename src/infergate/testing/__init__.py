@@ -1,16 +1,17 @@
-"""Tools for tests, of clients and of codecs.
+"""Tools for tests of clients, codecs and other plug-ins.
 
-For tests of clients (docs/testing-clients.md), start with ``BackgroundGateway``; pytest's fixture
-``infergate_gateway`` returns one.
+For tests of clients (docs/testing-clients.md), start with ``BackgroundGateway``, which pytest's
+fixture ``infergate_gateway`` returns.
 
 - ``background_gateway``: a gateway on free ports, in a thread
 - ``fake_model``: models that are Python functions
 - ``recorded_model``: models that return recorded responses
 
-For authors of codecs, start with ``check_codec``.
+For tests of plug-ins, start with ``check_codec``, ``check_model``, ``check_hook`` or
+``check_transform``.
 
 - ``codec_check``: a check that a codec follows ``infergate.codecs.base``
-- ``stream_check``: the same check for streams
+- ``stream_check``: the same check for the streams of a codec
 - ``plugin_check``: runs Python models, request hooks and transforms as the gateway does
 - ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both directions
 - ``canonical``: operations and responses as JSON, for reading and comparing

@@ -20,7 +20,7 @@ from infergate.config.load import from_mapping, load
 from infergate.config.protocols import BUILTIN
 from infergate.config.schema import BackendConfig, Config
 from infergate.config.tracing import TracingConfig
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import Kind, backend_failure
 from infergate.core.exchange import Exchange
 from infergate.core.messages import InferRequest, InferResponse, Operation, Response
 from infergate.core.request_context import RequestContext
@@ -34,7 +34,7 @@ from infergate.transport.base import Address
 
 _FREE_PORT: Final = Address("127.0.0.1", 0)
 _MAX_REQUESTS: Final = 10_000
-"""Maximum number of requests that are kept; older ones are dropped."""
+"""Maximum number of requests that are kept. Older requests are dropped."""
 _DEMO: Final[Mapping[str, Any]] = {
     "backends": {"models": {"protocol": BUILTIN}},
     "routes": ({"model": "*", "backend": "models"},),
@@ -50,7 +50,7 @@ class BackgroundGateway:
     - With ``models`` or ``recordings``, these models replace every backend of ``config``, so a
       configuration can be tested without its servers. Otherwise, backends with ``protocol:
       builtin`` serve the models embedded in infergate.
-    - ``recordings`` are files of ``infergate record``, or folders of them.
+    - ``recordings`` are files of ``infergate record``, or folders with such files.
     - ``folder`` is the base of relative paths.
 
     ``with`` raises ConfigError, RecordingError and OSError. An argument of another type raises
@@ -66,10 +66,7 @@ class BackgroundGateway:
     ) -> None:
         base = Path(folder)
         _check_arguments(models, recordings)
-        fakes: list[Model] = [
-            *models,
-            *recorded_models(base / name for name in recordings),
-        ]
+        fakes = [*models, *recorded_models(base / name for name in recordings)]
         self._received: Final[deque[_ReceivedInference]] = deque(maxlen=_MAX_REQUESTS)
         gateway = _adapt_config(_read(config, base), replaces_backends=bool(fakes))
         self._gateway: Final = _FakeGateway(gateway, fakes or None, self._received)
@@ -133,8 +130,8 @@ class BackgroundGateway:
     @property
     def requests(self) -> list[Exchange]:
         """The inferences that have reached a fake, recorded or embedded model so far, in the order
-        of their arrival, with their responses or errors. They have the names that the route sends
-        to its backend. Only the last 10,000 are kept."""
+        of their arrival, with their responses or errors. Models and tensors have the backend's
+        names. Only the last 10,000 inferences are kept."""
         return [each.exchange for each in tuple(self._received)]
 
     def clear_requests(self) -> None:
@@ -174,8 +171,8 @@ class _ReceivedInference:
 
 
 class _Backend(BuiltinBackend):
-    """Serves ``models``, and records their inferences in ``received``. Unary inferences are run as
-    streams, too."""
+    """Serves ``models``, and records their inferences in ``received``. Unary inferences also run as
+    streams."""
 
     def __init__(
         self,
@@ -191,30 +188,24 @@ class _Backend(BuiltinBackend):
         if not isinstance(operation, InferRequest):
             return await super().perform(operation, context)
         found: list[InferResponse] = []
-        async with aclosing(
-            self._record_inference(operation, context, is_stream=False)
-        ) as responses:
+        inference = self._record_inference(operation, context, is_stream=False)
+        async with aclosing(inference) as responses:
             async for response in responses:
                 found.append(response)
                 if len(found) > 1:
                     break
         if len(found) != 1:
-            raise GatewayError(
+            raise backend_failure(
                 Kind.UNSUPPORTED,
                 f"model '{operation.model}' does not send exactly one response per request: use a "
                 "stream",
-                origin=Origin.BACKEND,
             )
         return replace(found[0], is_last=False)
 
-    async def stream(
-        self, operation: InferRequest, context: RequestContext
+    def stream(
+        self, request: InferRequest, context: RequestContext
     ) -> AsyncGenerator[InferResponse, None]:
-        async with aclosing(
-            self._record_inference(operation, context, is_stream=True)
-        ) as responses:
-            async for response in responses:
-                yield response
+        return self._record_inference(request, context, is_stream=True)
 
     async def _record_inference(
         self, request: InferRequest, context: RequestContext, *, is_stream: bool
@@ -236,7 +227,6 @@ class _Backend(BuiltinBackend):
 
 
 def _check_arguments(models: Sequence[Model], recordings: Iterable[object]) -> None:
-    """Raise TypeError, which names the argument, for common mistakes."""
     for name, value in (("models", models), ("recordings", recordings)):
         if isinstance(value, (str, os.PathLike)) or not isinstance(value, Iterable):
             raise TypeError(f"{name} must be a list, not {type(value).__name__}")

@@ -98,6 +98,14 @@ def to_text(value: Operation | Response) -> str:
     return json.dumps(to_json(value), sort_keys=True)
 
 
+def assert_same(label: str, expected: Operation | Response, actual: Operation | Response) -> None:
+    """Raise AssertionError, which begins with ``label``, unless both values are equal, bit for
+    bit."""
+    assert to_text(expected) == to_text(actual), (
+        f"{label}: {to_text(actual)} instead of {to_text(expected)}"
+    )
+
+
 def is_same(left: Operation | Response, right: Operation | Response) -> bool:
     """Return whether both values are equal, bit for bit."""
     return to_text(left) == to_text(right)

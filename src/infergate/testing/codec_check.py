@@ -1,4 +1,4 @@
-"""Checks that a codec follows the interface. Run ``check_codec`` on your plugin first.
+"""Checks that a codec follows the interface. Start with ``check_codec``.
 
 ``check_codec`` needs neither a server nor hypothesis. ``infergate.codecs.base`` documents the
 interface."""
@@ -27,7 +27,7 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, 
 from infergate.core.sequences import SEQUENCE_ID
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
 from infergate.testing import samples
-from infergate.testing.canonical import to_text
+from infergate.testing.canonical import assert_same
 from infergate.testing.vectors import body_of, completed, with_body
 
 LossyRoundTrip = Callable[[Any], Any]
@@ -64,16 +64,17 @@ def check_codec(
 
     ``options`` are the options of the codec. ``profile`` is the kind of server for which the codec
     builds requests. ``round_trip`` returns an operation or response after a round trip over the
-    protocol, without the parts that the protocol cannot represent. By default, it is lossless.
+    protocol, without the parts that the protocol cannot represent. By default, the round trip is
+    lossless.
 
     A protocol may implement an operation with another operation (metadata with the server's
     status). ``round_trip`` then returns the other operation, and ``server_response`` returns its
     response."""
     codec = plugin.create(options or {})
     check = _CodecCheck(codec, plugin.transport_kind, profile, round_trip, server_response)
-    assert codec.name == plugin.name, f"the codec is named {codec.name}, the plugin {plugin.name}"
-    assert plugin.claims, "a plugin claims at least one path or service"
-    assert codec.capabilities.datatypes, "a codec carries at least one datatype"
+    assert codec.name == plugin.name, f"the codec is named {codec.name}, not {plugin.name}"
+    assert plugin.claims, "a plug-in must claim at least one path or service"
+    assert codec.capabilities.datatypes, "a codec must support at least one datatype"
     _check_errors(codec, plugin.transport_kind)
     for operation, response, bodies in _exchanges(codec):
         wire_request = check.build(operation, samples.metadata_for(operation, response))
@@ -131,29 +132,29 @@ class _CodecCheck:
             return completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
 
         parsed = read_request(request)
-        _assert_same("request", self.round_trip(operation), parsed.operation)
+        assert_same("request", self.round_trip(operation), parsed.operation)
         summary = codec.summarize(request)
         assert summary.operation is type(parsed.operation), f"summarize returns {summary.operation}"
         for name in ("model", "version"):
             assert getattr(summary, name) == getattr(parsed.operation, name, ""), (
                 f"summarize: {name}"
             )
-        _assert_same("summarized request", parsed.operation, read_request(request).operation)
+        assert_same("summarized request", parsed.operation, read_request(request).operation)
         if isinstance(codec, SupportsContentEncoding):
             for opened in (replace(request), *_compressed(request)):
                 codec.summarize(opened)
                 codec.open_request(opened)
-                _assert_same("opened request", parsed.operation, read_request(opened).operation)
+                assert_same("opened request", parsed.operation, read_request(opened).operation)
             for body in samples.INVALID_BODIES:
                 codec.open_request(_encoded(request, body))
         wire_response = codec.build_response(self.server_response(operation, response), parsed)
         assert isinstance(wire_response, _WIRE_TYPES[self.transport_kind][1]), type(wire_response)
         parsed_response = codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
-        _assert_same("response", self.round_trip(response), parsed_response)
+        assert_same("response", self.round_trip(response), parsed_response)
         if not isinstance(codec, SupportsPassThrough):
             return
         validated = completed(codec.validate(request, DEFAULT_LIMITS), model)
-        _assert_same("validated request", parsed.operation, read_request(validated).operation)
+        assert_same("validated request", parsed.operation, read_request(validated).operation)
         if codec.can_pass_through and isinstance(parsed.operation, InferRequest):
             self.check_pass_through(codec, validated, parsed.operation, wire_response, model)
 
@@ -179,7 +180,7 @@ class _CodecCheck:
                 assert codec.sequence_of(form, DEFAULT_LIMITS) == sequence, f"sequence {sequence!r}"
         rewritten = codec.rewrite_request(request, "other", "9", self.profile)
         if rewritten is not None:
-            _assert_same(
+            assert_same(
                 "rewritten request",
                 replace(operation, model="other", version="9"),
                 completed(self.codec.parse_request(rewritten, DEFAULT_LIMITS), model).operation,
@@ -193,7 +194,7 @@ class _CodecCheck:
             new_name, new_version = name or response.model, version or response.version
             # a protocol whose responses have no names takes them from the request
             renamed = replace(operation, model=new_name, version=new_version)
-            _assert_same(
+            assert_same(
                 "rewritten response",
                 self.round_trip(replace(response, model=new_name, version=new_version)),
                 self.codec.parse_response(rewritten_response, renamed, DEFAULT_LIMITS, model),
@@ -246,7 +247,6 @@ class _CodecCheck:
 
 
 def _compressed(request: HttpRequest) -> Iterator[HttpRequest]:
-    """Yield ``request`` with a gzip body if it has a body."""
     if request.body:
         yield _encoded(request, gzip.compress(join_parts(request.body)))
 
@@ -263,9 +263,3 @@ def _is_rejected(function: Callable[..., Any], *arguments: Any) -> bool:
     except GatewayError:
         return True
     return False
-
-
-def _assert_same(label: str, expected: Operation | Response, actual: Operation | Response) -> None:
-    assert to_text(expected) == to_text(actual), (
-        f"{label}: {to_text(actual)} instead of {to_text(expected)}"
-    )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from infergate.backends.builtin.model import Signature
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import GatewayError, Kind, backend_failure
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.tensor import Tensor
 from infergate.library.tensors import tensor
@@ -24,7 +24,7 @@ T = TypeVar("T")
 TensorSpec = tuple[Datatype | str, Sequence[int]]
 """A datatype by its Open Inference Protocol name, and a shape, in which -1 is any size."""
 ModelFunction = Callable[[Mapping[str, npt.NDArray[Any]]], Any]
-"""Returns a mapping of output names to values, or yields such mappings. It may be async."""
+"""A function, which may be async, that returns or yields mappings of output names to values."""
 
 
 class FakeModel:
@@ -112,10 +112,7 @@ class FakeModel:
                 made = tensor(name, result[name], DATATYPES_BY_NAME[each.datatype])
             except (TypeError, ValueError, OverflowError) as error:
                 raise self._failure(f"returned a wrong output '{name}': {error}") from error
-            if len(made.shape) != len(each.shape) or any(
-                expected not in {-1, actual}
-                for actual, expected in zip(made.shape, each.shape, strict=True)
-            ):
+            if not each.accepts_shape(made.shape):
                 raise self._failure(
                     f"returned output '{name}' with shape {list(made.shape)}; "
                     f"expected {list(each.shape)}"
@@ -125,7 +122,7 @@ class FakeModel:
 
     def _failure(self, text: str) -> GatewayError:
         public = f"the function of fake model '{self._signature.model}' {text}"
-        return GatewayError(Kind.BACKEND_ERROR, public, origin=Origin.BACKEND)
+        return backend_failure(Kind.BACKEND_ERROR, public)
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
 from infergate.core.limits import DEFAULT_LIMITS, Limits
@@ -19,11 +20,12 @@ from infergate.plugin_host.results import (
     model_response,
 )
 from infergate.plugin_host.transform_step import apply_transform, check_names, check_specs
-from infergate.plugins.base import PluginCall
+from infergate.plugins.base import Plugin, PluginCall
 from infergate.plugins.hook import RequestHook
 from infergate.plugins.model import PythonModel
 from infergate.plugins.transform import TensorTransform
 
+P = TypeVar("P", bound=Plugin)
 T = TypeVar("T")
 
 
@@ -33,23 +35,19 @@ def check_model(
     request: InferRequest,
     limits: Limits = DEFAULT_LIMITS,
 ) -> InferResponse:
-    """Create a model with ``options``, and return its response to ``request`` as clients receive
-    it.
+    """Create a model with ``options``, and return the response that a client receives for
+    ``request``.
 
     Raises AssertionError if the gateway would reject the metadata or the response, and raises the
     errors of the model."""
 
     async def run() -> InferResponse:
-        model: Any = model_class(options)
-        await model.start()
-        try:
+        async with _started(model_class(options)) as model:
             metadata = check_metadata(model.metadata)
-            result = model.infer(request, PluginCall())
+            result: Any = model.infer(request, PluginCall())
             if inspect.isawaitable(result):
                 result = await result
             return model_response(result, request, metadata, limits)
-        finally:
-            await model.close()
 
     return _checked(run())
 
@@ -68,9 +66,8 @@ def check_hook(
     of the hook."""
 
     async def run() -> InferResponse:
-        hook, call = hook_class(options), PluginCall()
-        await hook.start()
-        try:
+        call = PluginCall()
+        async with _started(hook_class(options)) as hook:
             changed: Any = await hook.before(request, call)
             if isinstance(changed, InferResponse):
                 return check_response(changed, request, limits)
@@ -82,8 +79,6 @@ def check_hook(
             if result is not None and not isinstance(result, InferResponse):
                 raise InvalidResultError(f"after returned {type(result).__name__}")
             return response if result is None else check_response(result, request, limits)
-        finally:
-            await hook.close()
 
     return _checked(run())
 
@@ -102,9 +97,7 @@ def check_transform(
     metadata for clients does not match the tensors, and raises the errors of the transform."""
 
     async def run() -> tuple[Tensor, ...]:
-        transform = transform_class(options)
-        await transform.start()
-        try:
+        async with _started(transform_class(options)) as transform:
             check_names(transform)
             after = apply_transform(transform, tensors, limits)
             if side == "inputs":
@@ -113,10 +106,7 @@ def check_transform(
                 described, seen = transform.forward_metadata(*map(_metadata, tensors)), after
             specs = check_specs(described, [tensor.name for tensor in seen])
             for tensor, spec in zip(seen, specs, strict=True):
-                fits = len(spec.shape) == len(tensor.shape) and all(
-                    dimension in (-1, size)
-                    for dimension, size in zip(spec.shape, tensor.shape, strict=False)
-                )
+                fits = TensorMetadata("", "", tuple(spec.shape)).accepts_shape(tensor.shape)
                 if tensor.datatype.name != spec.datatype or not fits:
                     raise InvalidResultError(
                         f"the metadata of '{tensor.name}' is {spec.datatype} "
@@ -124,10 +114,17 @@ def check_transform(
                         f"{list(tensor.shape)}"
                     )
             return after
-        finally:
-            await transform.close()
 
     return _checked(run())
+
+
+@asynccontextmanager
+async def _started(plugin: P) -> AsyncGenerator[P, None]:
+    await plugin.start()
+    try:
+        yield plugin
+    finally:
+        await plugin.close()
 
 
 def _metadata(tensor: Tensor) -> TensorMetadata:
@@ -138,4 +135,4 @@ def _checked(running: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(running)
     except InvalidResultError as error:
-        raise AssertionError(f"the gateway refuses the result: {error}") from error
+        raise AssertionError(f"the gateway rejects the result: {error}") from error

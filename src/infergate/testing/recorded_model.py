@@ -6,20 +6,21 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final
 
 import orjson
 
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import GatewayError, Kind, backend_failure
 from infergate.core.exchange import Exchange
 from infergate.core.limits import MIB
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
-from infergate.core.tensor import Tensor
 from infergate.migration.recorded import recorded_metadata
 from infergate.recording.encoding import RecordedExchange
 from infergate.recording.format import RecordingError
 from infergate.recording.reader import read_recording, recording_files
 
+_by_name: Final = attrgetter("name")
 MAX_RECORDING_BYTES: Final = 1024 * MIB
 """Maximum memory of the recordings that one call loads."""
 
@@ -34,12 +35,12 @@ class RecordedModel:
     variable."""
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
-        """``exchanges`` has at least one exchange, all of the same model."""
+        """``exchanges`` contains one or more exchanges, all with the same model."""
         described = next((each for each in exchanges if each.outcome.responses), exchanges[0])
-        version = next((each.request.version for each in exchanges if each.request.version), "")
+        versions = dict.fromkeys(each.request.version for each in exchanges if each.request.version)
         self.metadata: Final[ModelMetadata] = replace(
             recorded_metadata(described),
-            versions=(version or "1",),
+            versions=tuple(versions) or ("1",),
             platform="recording",
             decoupled=any(len(each.outcome.responses) != 1 for each in exchanges if each.is_stream),
         )
@@ -67,13 +68,10 @@ class RecordedModel:
             raise error.reworded(error.public)
 
     def _unknown(self, request: InferRequest) -> GatewayError:
-        """Return the error for a request that was not recorded, with a difference from the first
-        recorded request."""
-        return GatewayError(
+        return backend_failure(
             Kind.NOT_FOUND,
             f"none of the {self._count} recorded requests to model '{request.model}' equals this "
             f"request; the first one differs in {_difference(request, self._first)}",
-            origin=Origin.BACKEND,
         )
 
 
@@ -115,7 +113,7 @@ def _parts(request: InferRequest) -> dict[str, object]:
         "the version": request.version,
         "the parameters": dict(request.parameters),
         "the requested outputs": [
-            (each.name, dict(each.parameters)) for each in sorted(request.outputs, key=_name)
+            (each.name, dict(each.parameters)) for each in sorted(request.outputs, key=_by_name)
         ],
         **{
             f"input '{each.name}'": (
@@ -124,13 +122,9 @@ def _parts(request: InferRequest) -> dict[str, object]:
                 dict(each.parameters),
                 hashlib.sha256(each.data).hexdigest(),
             )
-            for each in sorted(request.inputs, key=_name)
+            for each in sorted(request.inputs, key=_by_name)
         },
     }
-
-
-def _name(item: Tensor | object) -> str:
-    return str(getattr(item, "name", ""))
 
 
 def _key(request: InferRequest) -> bytes:
@@ -139,7 +133,6 @@ def _key(request: InferRequest) -> bytes:
 
 
 def _difference(request: InferRequest, other: InferRequest) -> str:
-    """Return the names of the parts in which the requests differ."""
     own, others = _parts(request), _parts(other)
     names = [name for name in {**others, **own} if own.get(name) != others.get(name)]
     return ", ".join(names)

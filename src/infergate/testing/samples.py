@@ -39,8 +39,8 @@ def tensors(datatype: Datatype) -> Iterator[Tensor]:
 
 
 def inferences(datatype: Datatype) -> Iterator[tuple[InferRequest, InferResponse]]:
-    """Yield two inferences. The first has one tensor in each direction; the second has several
-    tensors, a version, an id and parameters."""
+    """Yield two inferences: with one tensor in each direction, and with several tensors, a version,
+    an ID and parameters."""
     first, *others = tensors(datatype)
     yield InferRequest("m", inputs=(first,)), InferResponse("m", outputs=(first,))
     yield (

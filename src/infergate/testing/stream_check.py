@@ -14,7 +14,7 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
 from infergate.core.server_sent_events import EventStreamParser
 from infergate.core.wire import HttpResponse, join_parts
 from infergate.testing import samples
-from infergate.testing.canonical import to_text
+from infergate.testing.canonical import assert_same
 from infergate.testing.vectors import completed
 
 _MAX_EVENT_BYTES: Final = 1 << 20
@@ -38,7 +38,7 @@ def check_stream(
             wire = codec.build_stream_request(request, profile, model)
             assert wire is not None, f"the profile {profile.name} has no stream"
             parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
-            _assert_same("request of a stream", request, parsed.operation)
+            assert_same("request of a stream", request, parsed.operation)
             assert parsed.wants_stream or codec.streaming_method, "the request is not for a stream"
             _check_responses(codec, request, parsed, response, model)
             _check_error(codec, request, wire, model)
@@ -58,7 +58,7 @@ def _check_responses(
             received += [] if result is None else [result]
     assert len(received) == 2, f"{len(received)} instead of 2 responses arrived"
     for result in received:
-        _assert_same("response of a stream", response, replace(result, is_last=False))
+        assert_same("response of a stream", response, replace(result, is_last=False))
     end = codec.build_stream_end(parsed)
     for wire in () if end is None else _messages(end):
         codec.parse_stream_response(wire, request, DEFAULT_LIMITS, model)
@@ -77,7 +77,7 @@ def _check_error(codec: Any, request: InferRequest, wire: Any, model: ModelMetad
 
 
 def _messages(wire: Any) -> list[Any]:
-    """Return the messages that the transport finds in ``wire``: events over HTTP, and otherwise
+    """Return the messages that the transport finds in ``wire``: the events of an HTTP response, or
     the message itself."""
     if not isinstance(wire, HttpResponse):
         return [wire]
@@ -87,9 +87,3 @@ def _messages(wire: Any) -> list[Any]:
     while (event := parser.next_event()) is not None:
         events.append(replace(wire, body=[event]))
     return events
-
-
-def _assert_same(label: str, expected: Any, actual: Any) -> None:
-    assert to_text(expected) == to_text(actual), (
-        f"{label}: {to_text(actual)} instead of {to_text(expected)}"
-    )

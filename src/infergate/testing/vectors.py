@@ -172,7 +172,7 @@ _READERS: Final[Mapping[str, Mapping[str, Callable[[bytes], Wire]]]] = {
 
 
 def check_vector(codec: Codec[Any, Any], vector: Vector, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Parse the message, both as a whole and in pieces, and build it if ``both_ways`` is set.
+    """Parse the message, complete and in pieces, and build it if ``both_ways`` is set.
 
     Raises AssertionError, which names the difference. ``codec`` must have the options
     ``vector.options``."""

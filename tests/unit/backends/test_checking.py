@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infergate.backends.endpoints import ConfiguredEndpoint, EndpointHandle, Endpoints
-from infergate.backends.health_checker import HealthChecker
+from infergate.backends.health_check import check_health
 from infergate.codecs.registry import plugins
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
@@ -46,7 +46,7 @@ async def check(protocol: str, answer: Answer) -> tuple[bool, Upstream]:
     (endpoint,) = Endpoints("b", [ConfiguredEndpoint(ENDPOINT)]).all_handles()
     upstream.endpoint = endpoint
     codec = plugins()[protocol].create({})
-    well = await HealthChecker(codec, upstream, DEFAULT_LIMITS).check(endpoint, 2.0)
+    well = await check_health(codec, upstream, DEFAULT_LIMITS, endpoint, 2.0)
     assert set(upstream.held) == {1}, "who closes connections must see that one is in use"
     assert (endpoint.active, endpoint.successes, endpoint.failures) == (0, 0, 0), "it is no request"
     return well, upstream
@@ -168,6 +168,6 @@ async def test_both_checks_share_one_timeout() -> None:
     (handle,) = Endpoints("b", [ConfiguredEndpoint(ENDPOINT)]).all_handles()
     codec = plugins()["graphpipe"].create({})
     began = time.monotonic()
-    assert not await HealthChecker(codec, upstream, DEFAULT_LIMITS).check(handle, 0.1)
+    assert not await check_health(codec, upstream, DEFAULT_LIMITS, handle, 0.1)
     assert time.monotonic() - began < 5.0
     assert len(upstream.requests) == 1

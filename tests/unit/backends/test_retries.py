@@ -14,12 +14,12 @@ import pytest
 from gateway_errors import raises_kind
 from infergate.backends import attempts
 from infergate.backends.attempts import SenderState
+from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.endpoints import BalanceSettings, Endpoints
 from infergate.backends.endpoints import ConfiguredEndpoint as Place
-from infergate.backends.header_filter import HeaderFilter
 from infergate.backends.message_access import RPC_MESSAGES
 from infergate.backends.request_queue import RequestQueue
-from infergate.backends.request_sender import RequestSender, SenderSettings
+from infergate.backends.request_sender import RequestSender
 from infergate.core.counters import BackendCounters
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
@@ -89,7 +89,7 @@ class Harness:
         self.budget = budget or RetryBudget()
         self.queue = None if positions is None else RequestQueue("b1", *positions, self.counters)
         self.sending: RequestSender[RpcRequest, RpcResponse] = RequestSender(
-            SenderSettings("b1", 30.0, HeaderFilter(()), HeaderFilter(())),
+            BackendSettings("b1", ()),
             SenderState(
                 Endpoints(
                     "b1",
@@ -257,8 +257,9 @@ async def test_per_try_timeouts_are_within_the_deadline() -> None:
     assert await harness.send_request(policy, timeout=30.0) is OK
     assert harness.upstream.timeouts == [0.01, 0.01, 0.01]
     harness = Harness(OK)
-    assert await harness.send_request(policy, timeout=0.005) is OK
-    assert harness.upstream.timeouts[0] <= 0.005
+    # A clock with a large value adds 1/256 exactly, unlike 0.005.
+    assert await harness.send_request(policy, timeout=1 / 256) is OK
+    assert harness.upstream.timeouts[0] <= 1 / 256
 
 
 async def test_the_per_try_timeout_applies_to_idempotent_requests() -> None:

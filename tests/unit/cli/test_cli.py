@@ -4,13 +4,13 @@ import os
 import subprocess
 import sys
 import types
-from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infergate import __version__, cli
+from infergate import __version__
 from infergate.cli import arguments as arguments_module
 from infergate.cli import main
 from infergate.cli.arguments import parse
@@ -270,10 +270,10 @@ def test_control_c_is_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_control_c_in_other_commands_returns_130_without_a_traceback(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(arguments: Arguments) -> int:
+    def run(_: Command, arguments: Arguments) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "COMMANDS", {command: replace(COMMANDS[command], run=run)})
+    monkeypatch.setattr(Command, "run", run)
     operands = COMMANDS[command].operands
     required = operands is not None and operands.count in {None, "+"}
     choices = operands.choices if operands else None
@@ -328,10 +328,15 @@ def test_a_missing_operand_is_a_mistake(
     )
 
 
+def test_each_command_has_a_module_that_runs_it() -> None:
+    for command in COMMANDS.values():
+        assert callable(import_module(f"infergate.cli.{command.module}").run), command.name
+
+
 def add_command(monkeypatch: pytest.MonkeyPatch, count: str | None) -> None:
     """Add the command ``read``, whose number of operands is ``count``."""
     operands = Operands("FILE", "files to read", count)
-    command = Command("read", "read files", lambda _: 0, (JSON,), operands)
+    command = Command("read", "read files", "check", (JSON,), operands)
     monkeypatch.setattr(arguments_module, "COMMANDS", {"read": command, SERVE: COMMANDS[SERVE]})
 
 

@@ -60,7 +60,7 @@ def test_check_prints_the_rules(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
     assert main(["--config", str(file), "--check"]) == 0
     result = capsys.readouterr().out
-    assert "access, everything else is refused" in result
+    assert "access, everything else is rejected" in result
     assert re.search(r"key:a anonymous +- +a +infer metadata", result)
     assert "10/m requests together" in result
     assert "1MiB/s of bodies for each identity and route" in result

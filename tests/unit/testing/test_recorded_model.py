@@ -10,7 +10,9 @@ import pytest
 
 from gateway_errors import raises_kind
 from infergate import GatewayError, InferRequest, InferResponse, Kind
+from infergate.backends.builtin import BuiltinBackend
 from infergate.core.exchange import Outcome
+from infergate.core.request_context import RequestContext
 from infergate.recording.format import RecordingError
 from infergate.testing import RecordedModel, recorded_models
 from recordings import exchange, tensor, write_recording
@@ -73,6 +75,18 @@ def test_the_metadata_is_that_of_the_recorded_tensors() -> None:
     ]
     assert [each.name for each in metadata.outputs] == ["y"]
     assert metadata.versions == ("1",)
+
+
+async def test_the_backend_serves_all_recorded_versions() -> None:
+    recorded = [
+        replace(exchange(n), request=replace(exchange(n).request, version=str(n))) for n in (2, 3)
+    ]
+    backend = BuiltinBackend("b", [RecordedModel(recorded)])
+    for each in recorded:
+        [response] = [r async for r in backend.stream(each.request, RequestContext("client"))]
+        assert response.outputs == each.outcome.responses[0].outputs
+    with raises_kind(Kind.NOT_FOUND, "unknown version '1' of model 'm'"):
+        await anext(backend.stream(InferRequest("m", "1"), RequestContext("client")))
 
 
 def test_a_folder_of_recordings_has_a_model_per_name(tmp_path: Path) -> None:

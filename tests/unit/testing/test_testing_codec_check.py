@@ -174,7 +174,7 @@ def test_any_other_exception_escapes() -> None:
 
 
 def test_a_plugin_claims_something() -> None:
-    with pytest.raises(AssertionError, match="claims"):
+    with pytest.raises(AssertionError, match="must claim"):
         check_codec(replace(plugin(Sound), claims=()))
 
 

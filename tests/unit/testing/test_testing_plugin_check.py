@@ -1,4 +1,4 @@
-"""The checks for authors of models, hooks and codecs with streams find what the gateway refuses."""
+"""The checks for authors of models, hooks and codecs with streams find what the gateway rejects."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_hook_returns_what_a_client_receives(
 
 @pytest.mark.parametrize(("before", "after"), [("renames", ""), ("data", ""), ("", "nonsense")])
 def test_an_invalid_result_of_a_hook_is_found(before: str, after: str) -> None:
-    with pytest.raises(AssertionError, match="the gateway refuses"):
+    with pytest.raises(AssertionError, match="the gateway rejects"):
         check_hook(Hook, HookOptions(before=before, after=after), REQUEST, RESPONSE)
 
 

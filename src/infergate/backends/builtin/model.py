@@ -1,7 +1,8 @@
-"""The interface of an embedded model, the checks of its requests, and its responses.
+"""The interface of embedded models, and functions that check their requests and build responses.
 
 - ``Signature.checked_inputs`` runs first, so a rejected request has no effect on the model.
-- Error texts are Triton's (``src/infer_request.cc`` of its core), so that search engines find them.
+- Error texts are the same as Triton's (``src/infer_request.cc`` of Triton's core), so that search
+  engines find them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from infergate.core.classification import class_count, classify
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import GatewayError, Kind, backend_failure
 from infergate.core.messages import (
     InferRequest,
     InferResponse,
@@ -125,10 +126,7 @@ class Signature:
                 f"inference input '{tensor.name}' data-type is '{tensor.datatype.value}', but "
                 f"model '{self.model}' expects '{declared.datatype}'"
             )
-        if len(tensor.shape) != len(declared.shape) or any(
-            expected not in (-1, actual)
-            for actual, expected in zip(tensor.shape, declared.shape, strict=True)
-        ):
+        if not declared.accepts_shape(tensor.shape):
             raise invalid_request(
                 f"unexpected shape for input '{tensor.name}' for model '{self.model}'. "
                 f"Expected {_format_shape(declared.shape)}, got {_format_shape(tensor.shape)}"
@@ -210,7 +208,7 @@ def tensors_by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
 
 def invalid_request(public: str) -> GatewayError:
     """Return a BAD_REQUEST error whose origin is the model."""
-    return GatewayError(Kind.BAD_REQUEST, public, origin=Origin.BACKEND)
+    return backend_failure(Kind.BAD_REQUEST, public)
 
 
 def _format_shape(shape: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from infergate.backends.builtin.model import Signature, invalid_request
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import Kind, backend_failure
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.tensor import tensor_from_array
 
@@ -18,8 +18,7 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class Repeat:
-    """IN INT32 [-1], DELAY UINT32 [-1] (ms) → one response per element. Each response follows after
-    its delay.
+    """IN INT32 [-1], DELAY UINT32 [-1] (ms) → one response per element, after the element's delay.
 
     A response holds OUT INT32 [1], the element, and IDX UINT32 [1], its index.
     """
@@ -40,10 +39,8 @@ class Repeat:
 
     def infer(self, request: InferRequest) -> InferResponse:  # noqa: ARG002 - protocol
         """Raise UNSUPPORTED, because several responses require a stream."""
-        raise GatewayError(
-            Kind.UNSUPPORTED,
-            "model 'repeat' sends several responses per request: use a stream",
-            origin=Origin.BACKEND,
+        raise backend_failure(
+            Kind.UNSUPPORTED, "model 'repeat' sends several responses per request: use a stream"
         )
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:

@@ -1,6 +1,7 @@
 """Train ``digits`` and write its weights and the held-out images of its test.
 
-infergate does not import this module. It needs scikit-learn for its bundled copy of the data set::
+infergate does not import this module. The module needs scikit-learn, which
+contains the data set::
 
     python -m infergate.backends.builtin.train_digits WEIGHTS.npz HELD_OUT.npz
 """
@@ -74,7 +75,7 @@ def gradients(
 
 def main(weights_path: Path, held_out_path: Path) -> None:
     """Split the data, train, print the accuracy on the held-out fifth, and write both files."""
-    # It is imported by name, because scikit-learn is not a dependency of the project.
+    # scikit-learn is not a dependency of the project, so mypy does not find it.
     data = importlib.import_module("sklearn.datasets").load_digits()
     pixels, labels = data.data.astype(np.float32), data.target
     order = np.random.default_rng(SEED).permutation(len(labels))

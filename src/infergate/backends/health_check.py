@@ -36,39 +36,35 @@ _NOT_UNDERSTOOD: Final = _HEALTHY_REJECTIONS | {Kind.BACKEND_GARBAGE, Kind.BACKE
 """Errors after which the alternative form of the request is tried (see ``remote``)."""
 
 
-class HealthChecker:
-    """Checks endpoints over ``upstream`` with the messages of ``codec``."""
+async def check_health(
+    codec: Codec[Any, Any],
+    upstream: Upstream[Any, Any],
+    limits: Limits,
+    handle: EndpointHandle,
+    timeout: float,
+) -> bool:
+    """Return whether the endpoint reports within ``timeout`` seconds that it is ready, or rejects
+    the check (rule 2). ``upstream`` sends the messages of ``codec``."""
+    deadline = time.monotonic() + timeout
 
-    def __init__(
-        self, codec: Codec[Any, Any], upstream: Upstream[Any, Any], limits: Limits
-    ) -> None:
-        self._codec: Final = codec
-        self._upstream: Final = upstream
-        self._limits: Final = limits
-
-    async def check(self, handle: EndpointHandle, timeout: float) -> bool:
-        """Return whether the endpoint reports within ``timeout`` seconds that it is ready."""
-        deadline = time.monotonic() + timeout
-        handle.begin_attempt()
-        try:
-            kind = await self._error_kind(
-                handle, self._codec.build_request(_READY_REQUEST, GENERIC), deadline
-            )
-            if kind in _NOT_UNDERSTOOD and isinstance(self._codec, SupportsServerVariants):
-                wire = self._codec.build_alternative_request(_READY_REQUEST, kind)
-                if wire is not None:
-                    kind = await self._error_kind(handle, wire, deadline)
-        finally:
-            handle.finish_attempt(AttemptOutcome.UNKNOWN)
-        return kind is None or kind in _HEALTHY_REJECTIONS
-
-    async def _error_kind(self, handle: EndpointHandle, wire: Any, deadline: float) -> Kind | None:
+    async def error_kind(wire: Any) -> Kind | None:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return Kind.TIMEOUT
         try:
-            wire_response = await self._upstream.exchange(wire, handle.endpoint, remaining)
-            response = self._codec.parse_response(wire_response, _READY_REQUEST, self._limits)
+            wire_response = await upstream.exchange(wire, handle.endpoint, remaining)
+            response = codec.parse_response(wire_response, _READY_REQUEST, limits)
         except GatewayError as error:
             return error.kind
         return None if response == HealthStatus(ok=True) else Kind.NO_BACKEND
+
+    handle.begin_attempt()
+    try:
+        kind = await error_kind(codec.build_request(_READY_REQUEST, GENERIC))
+        if kind in _NOT_UNDERSTOOD and isinstance(codec, SupportsServerVariants):
+            wire = codec.build_alternative_request(_READY_REQUEST, kind)
+            if wire is not None:
+                kind = await error_kind(wire)
+    finally:
+        handle.finish_attempt(AttemptOutcome.UNKNOWN)
+    return kind is None or kind in _HEALTHY_REJECTIONS
