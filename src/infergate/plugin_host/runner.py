@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from infergate.core.counters import PluginCounters
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.log_events import PLUGIN_FAILED, PLUGIN_HANGS, LogEvent
+from infergate.core.log_events import PLUGIN_FAILED, PLUGIN_HANGS
 from infergate.core.memory import (
     MIN_ACCOUNTED_BYTES,
     UNLIMITED,
@@ -194,7 +194,7 @@ class PluginRunner:
             self._abandon(call, memory, held_bytes)
             self.counters.calls["timeout"] += 1
             text = f"{self.label} did not respond within {seconds:.3g} seconds"
-            self.log_failure(f"{text}; {self._hanging} of its calls hang", event=PLUGIN_HANGS)
+            self.log_failure(f"{text}; {self._hanging} of its calls hang", is_hanging=True)
             raise self._failure(Kind.TIMEOUT, text) from None
         except asyncio.CancelledError:
             self._abandon(call, memory, held_bytes)
@@ -270,7 +270,7 @@ class PluginRunner:
         return PluginCallError(kind, public, origin=self._kinds.origin, detail=detail)
 
     def log_failure(
-        self, text: str, error: BaseException | None = None, event: LogEvent = PLUGIN_FAILED
+        self, text: str, error: BaseException | None = None, *, is_hanging: bool = False
     ) -> None:
         """Log ``text`` if no failure was logged shortly before. The next line reports the number of
         failures that were not logged."""
@@ -280,7 +280,9 @@ class PluginRunner:
             return
         more = f" ({self._unlogged} failures were not logged)" if self._unlogged else ""
         self._next_log, self._unlogged = now + _LOG_SECONDS, 0
-        _log.error("%s%s", text, more, exc_info=error, extra=event)
+        _log.error(
+            "%s%s", text, more, exc_info=error, extra=PLUGIN_HANGS if is_hanging else PLUGIN_FAILED
+        )
 
     def _log_exit(self, error: BaseException) -> None:
         self.log_failure(f"{self.label} tried to end its thread: {describe_exception(error)}")
