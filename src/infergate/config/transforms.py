@@ -362,7 +362,8 @@ class TransformsConfig(Section):
     batch: bool = Field(
         default=True,
         description="Whether the first dimension of every tensor is the batch. Steps do not change "
-        "the batch: the shapes in steps do not include it, and axis 0 refers to it.",
+        "the batch, and their shapes do not include it. Axes count it: axis 0 is the batch, so "
+        "no step may use it.",
     )
     inputs: tuple[InputStepConfig, ...] = Field(
         default=(),
