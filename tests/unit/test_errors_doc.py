@@ -68,7 +68,7 @@ def test_kinds_of_backend_errors() -> None:
         legacy_codes = [f"`{code}`" for code in _codes_of(legacy.KIND_BY_CODE, kind)]
         if statuses or codes or legacy_codes:
             expected[kind.value] = [", ".join(cell) for cell in (statuses, codes, legacy_codes)]
-    assert rows("What a backend's error becomes") == expected
+    assert rows("Errors from backends") == expected
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,8 @@ REGION_NOT_REGISTERED: Final = _event(
 # ---- plug-ins
 
 PLUGIN_SLOW: Final = _event(
-    "plugin_slow", "if it does not end, fix the plug-in; the current configuration stays active"
+    "plugin_slow",
+    "if loading does not finish, fix the plug-in; the current configuration stays active",
 )
 PLUGIN_FAILED: Final = _event(
     "plugin_failed", "fix the plug-in that the line names; other requests are not affected"
@@ -171,34 +172,35 @@ PAYLOAD_LOG_BACK: Final = _event("payload_log_back")
 REQUEST_EVENT: Final = "request"
 """The event of the access log's lines."""
 ADVICE: Final[Mapping[str, str]] = {
-    Kind.BAD_REQUEST.value: "a client error: the message names the problem",
+    Kind.BAD_REQUEST.value: "the client must correct the request; the error message names the "
+    "problem",
     Kind.UNAUTHENTICATED.value: "the client must send a key or token that 'access' accepts",
     Kind.FORBIDDEN.value: "to allow it, add a rule to 'access.rules'",
-    Kind.NOT_FOUND.value: "check the name; if it is correct, a route is missing or the backend "
-    "has not loaded the model",
-    Kind.ALREADY_EXISTS.value: "the client must unregister it first, or use another name",
-    Kind.METHOD_NOT_ALLOWED.value: "a client error: the path requires another HTTP method",
-    Kind.UNSUPPORTED.value: "one of the two protocols does not support this (see the page on "
-    "fidelity); if the error names a setting, configure it",
+    Kind.NOT_FOUND.value: "check the model's name; if it is correct, add a route or load the model "
+    "on the backend",
+    Kind.ALREADY_EXISTS.value: "the client must unregister the region first, or use another name",
+    Kind.METHOD_NOT_ALLOWED.value: "the client must use another HTTP method for this path",
+    Kind.UNSUPPORTED.value: "if the error names a setting, configure it; otherwise use a protocol "
+    "that supports the request (see the page on fidelity)",
     Kind.UNSUPPORTED_ENCODING.value: "the client must use an encoding that the error names, or "
     "no encoding",
     Kind.TOO_LARGE.value: "raise the limit that the error names, or send smaller requests",
     Kind.RATE_LIMITED.value: "the client must slow down, or get a higher rate in 'access.rates'",
     Kind.OVERLOADED.value: "add servers, workers or gateways, or raise the limit that the error "
     "names",
-    Kind.NO_BACKEND.value: "no endpoint is available: check the servers of this backend",
+    Kind.NO_BACKEND.value: "check the servers of this backend",
     Kind.LOOP_DETECTED.value: "find the gateways that forward to each other, and correct the "
     "endpoints of their backends",
     Kind.TOO_MANY_HOPS.value: "if gateways sent these requests, one of them reports "
     "'loop_detected'; otherwise the client must not send 'infergate-hops'",
     Kind.CONNECT.value: "check that the server is running and that its URL in the configuration "
     "is correct; the detail names the address",
-    Kind.TIMEOUT.value: "if the server is healthy, raise the timeout of the route or the client; "
-    "otherwise find out why it is slow",
-    Kind.BACKEND_GARBAGE.value: "check the backend's 'protocol' for that port; if it is correct, "
-    "the server closed the connection early: see its log",
-    Kind.BACKEND_ERROR.value: "the server reported this error; see its log",
-    Kind.CANCELLED.value: "the client disconnected; its own timeout may be too short",
-    Kind.INTERNAL.value: "a bug: report it with the traceback of the log event 'bug'",
+    Kind.TIMEOUT.value: "if the server is healthy, raise the timeout of the route or of the "
+    "client; otherwise find out why the server is slow",
+    Kind.BACKEND_GARBAGE.value: "check that the server uses the backend's 'protocol' on this port; "
+    "if it does, see the server's log",
+    Kind.BACKEND_ERROR.value: "see the server's log",
+    Kind.CANCELLED.value: "check the client's own timeout, which may be too short",
+    Kind.INTERNAL.value: "report the bug with the traceback of the log event 'bug'",
 }
 """Advice to the operator about a request with an outcome other than ``ok``."""

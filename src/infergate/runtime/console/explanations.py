@@ -10,12 +10,12 @@ from infergate.core.log_events import ADVICE
 from infergate.observe.recent_requests import RequestSample
 
 _MEANINGS: Final = {
-    Kind.BAD_REQUEST: "The request contradicts its protocol, or the model's metadata.",
+    Kind.BAD_REQUEST: "The request violates its protocol or does not match the model's metadata.",
     Kind.UNAUTHENTICATED: "The client sent no credential, or its key or token is not valid.",
     Kind.FORBIDDEN: "The client is authenticated, but no rule allows this operation on this model.",
-    Kind.NOT_FOUND: "No route matches the model's name and version, or its backend does not have "
+    Kind.NOT_FOUND: "No route matches the model's name and version, or the backend does not have "
     "the model.",
-    Kind.ALREADY_EXISTS: "The name is already registered.",
+    Kind.ALREADY_EXISTS: "A shared memory region with this name is already registered.",
     Kind.METHOD_NOT_ALLOWED: "The path exists, but does not support this HTTP method.",
     Kind.UNSUPPORTED: "One of the two protocols cannot express the request: a datatype, an "
     "operation or a sequence.",
@@ -24,16 +24,17 @@ _MEANINGS: Final = {
     Kind.RATE_LIMITED: "The client has exceeded its rate limit.",
     Kind.OVERLOADED: "A concurrency limit of the gateway or the queue of the backend is full, or "
     "the server is overloaded.",
-    Kind.NO_BACKEND: "No endpoint of the backend can get the request now.",
-    Kind.LOOP_DETECTED: "A request that came from a client, not from a gateway, has passed too "
-    "many gateways, because an endpoint leads back to a gateway.",
-    Kind.TOO_MANY_HOPS: "The request has passed too many gateways according to the header "
-    "'infergate-hops' that its sender, a client or a gateway, has set.",
+    Kind.NO_BACKEND: "No endpoint of the backend is available.",
+    Kind.LOOP_DETECTED: "A client's request has passed too many gateways, because an endpoint of a "
+    "gateway leads back to a gateway.",
+    Kind.TOO_MANY_HOPS: "The header 'infergate-hops', which a client or another gateway has set, "
+    "says that the request has passed too many gateways.",
     Kind.CONNECT: "The backend could not be reached: it is down, its address is wrong, or the TLS "
     "handshake failed.",
     Kind.TIMEOUT: "There was no response within the client's deadline or the route's timeout.",
-    Kind.BACKEND_GARBAGE: "The backend's response broke off, or is not valid in its protocol.",
-    Kind.BACKEND_ERROR: "The backend returned an error, which was passed on.",
+    Kind.BACKEND_GARBAGE: "The backend's response is incomplete, or is not valid in the backend's "
+    "protocol.",
+    Kind.BACKEND_ERROR: "The backend returned an error, which infergate passed on to the client.",
     Kind.CANCELLED: "The client disconnected before the response.",
     Kind.INTERNAL: "A bug in infergate.",
 }
