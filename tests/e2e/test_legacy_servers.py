@@ -482,7 +482,7 @@ def test_requests_that_contradict_the_metadata_are_not_sent(
     good = ("INPUT1", b, "INT32")
     with fails(BAD, "tensor 'INPUT0' is FP32, but model 'simple' expects INT32"):
         infer(("INPUT0", a.astype("f4"), "FP32"), good)
-    with fails(LACKING, "input 'INPUT0' is BF16, which the protocol trtis-.* cannot carry"):
+    with fails(LACKING, "input 'INPUT0' is BF16, which the protocol trtis-.* does not support"):
         infer(("INPUT0", a.astype(ARRAYS["BF16"].dtype), "BF16"), good)
     with fails(BAD, "tensor 'INPUT1' has batch size 1, but another input has 2"):
         infer(("INPUT0", np.concatenate([a, a]), "INT32"), good)
