@@ -82,7 +82,8 @@ TRACES_NOT_SENT: Final = _event(
 )
 RECORDING_STOPPED: Final = _event(
     "recording_stopped",
-    "make space or move files away, then run 'infergate record start'; requests are not affected",
+    "free disk space or move files away, then run 'infergate record start'; requests are not "
+    "affected",
 )
 
 # ---- clients
@@ -150,7 +151,8 @@ REGION_NOT_REGISTERED: Final = _event(
 # ---- plug-ins
 
 PLUGIN_SLOW: Final = _event(
-    "plugin_slow", "if it does not end, fix the plug-in; the current configuration stays active"
+    "plugin_slow",
+    "if this step never ends, fix the plug-in; the current configuration stays active",
 )
 PLUGIN_FAILED: Final = _event(
     "plugin_failed", "fix the plug-in that the line names; other requests are not affected"
