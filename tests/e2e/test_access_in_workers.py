@@ -163,7 +163,7 @@ async def check_second_signal(harness: Harness) -> None:
         host, _, port = address.rpartition(":")
         socket.create_server((host, int(port))).close()
     log = running.log.read_text()
-    assert "second signal: stopping at once" in log
+    assert "second signal: stopping immediately" in log
     assert "stopped" in log
     assert " ended: " not in log
     assert "Traceback" not in log

@@ -80,7 +80,7 @@ EXPECTED: dict[str, tuple[int, str, str]] = {
 """Each outcome over V2 REST, over V2 gRPC and in a legacy RequestStatus."""
 GOOD = {"v2-rest": 200, "v2-grpc": "OK", "trtis-http": "SUCCESS", "trtis-grpc": "SUCCESS"}
 RELAYED = re.compile(
-    "SHAPE|it broke|busy|not that|unknown model|and no message|the backend answered"
+    "SHAPE|it broke|busy|not that|unknown model|and no message|the backend responded"
     "|cannot parse the request"
 )
 """The servers' own error texts, which are passed on."""

@@ -89,7 +89,7 @@ class Authenticator:
         return self._permit_of(KEY_PREFIX + name)
 
     def _tokens_for(self, credential: Credential) -> JwtVerifier | None:
-        """Return the verifier of ``credential`` if that is a token."""
+        """Return the verifier of tokens if ``credential`` is a token, or None."""
         is_token = credential.may_be_token and credential.secret.count(".") == 2
         return self._tokens if is_token else None
 

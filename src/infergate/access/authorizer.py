@@ -52,7 +52,7 @@ class Authorizer:
         route_label: RouteLabelLookup,
         close_callbacks: Sequence[Callable[[], Awaitable[None]]],
     ) -> None:
-        """``close_callbacks`` close connections."""
+        """``close_callbacks`` close the connections to external services, such as Redis."""
         self._settings: Final = settings
         self._authenticator: Final = authenticator
         self.rates: Final = rates

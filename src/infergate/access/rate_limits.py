@@ -23,14 +23,14 @@ MAX_BUCKETS: Final = 65_536
 """Maximum number of non-empty buckets, which take about 20 MB. The oldest buckets are dropped
 first."""
 _TOLERANCE_SECONDS: Final = 1e-6
-"""Times that differ by less than this count as equal, because times are sums of fractions."""
+"""Times that differ by less than this count as equal, because sums of floats are inexact."""
 _MAX_CACHED_PLANS: Final = 4096
 _MAX_CACHED_MODEL_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``amount`` requests or bytes in ``seconds``, with bursts of ``burst``."""
+    """``amount`` requests or bytes in ``seconds``, with bursts of up to ``burst``."""
 
     amount: float
     seconds: float
@@ -39,9 +39,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """A limit. ``identities`` and ``models`` are patterns as in routes; ``*`` matches everything.
-    Requests are counted separately for each identity and each route, or together for all identities
-    and routes."""
+    """Limits on the requests and bytes of matching identities and models. ``identities`` and
+    ``models`` are patterns as in routes; ``*`` matches everything. Requests are counted separately
+    for each identity and each route, or together for all identities and routes."""
 
     identities: tuple[str, ...]
     models: tuple[str, ...] = (ANY,)

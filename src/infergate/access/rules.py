@@ -91,7 +91,7 @@ def matcher(
     patterns: Sequence[str],
     compile_one: Callable[[str], Callable[[str], object]] = _compile_text_pattern,
 ) -> TextPredicate:
-    """Return a predicate for texts that match one of ``patterns``, which have the same syntax as
+    """Return a predicate for strings that match one of ``patterns``, which have the same syntax as
     the models of routes. ``compile_one`` compiles a glob or regular expression."""
     if ANY in patterns:
         return lambda _: True
@@ -159,8 +159,8 @@ class CompiledRule:
 
 
 def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
-    """Return the texts of the claim ``name``. If there is no such claim, ``name`` is read as a path
-    of names separated by dots."""
+    """Return the strings in the claim ``name``. If there is no such claim, ``name`` is read as a
+    path of names separated by dots."""
     value: Any = claims.get(name)
     if value is None:
         value = claims

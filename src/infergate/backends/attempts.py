@@ -81,7 +81,7 @@ class StreamAttempt(Generic[Resp]):
 class Attempts:
     """The attempts of the request that ``context`` describes. If the request belongs to a sequence,
     ``sequence`` identifies the sequence. ``may_resend`` allows the request to be executed twice.
-    The creator must call ``return_budget`` at the end."""
+    The creator must call ``release_budget`` at the end."""
 
     __slots__ = (
         "_choose",
@@ -128,7 +128,7 @@ class Attempts:
             self.tried.append(handle)
             return handle
         reason = DECLINED if self._error is None else self._retry_reason(self._error.kind)
-        self.return_budget()
+        self.release_budget()
         if not reason or len(self.tried) > self.context.policy.retry.max_retries:
             return None
         other = self._choose_other() if reason is NOT_SENT else None
@@ -179,7 +179,7 @@ class Attempts:
         self.tried.append(handle)
         return handle
 
-    def return_budget(self) -> None:
+    def release_budget(self) -> None:
         """If the latest attempt has acquired the retry budget, release it."""
         if self._holds_budget:
             self._holds_budget = False

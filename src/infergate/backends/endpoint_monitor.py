@@ -1,5 +1,5 @@
-"""Background tasks for the endpoints of a backend: they resolve DNS names or watch the addresses of
-a name, check the health of servers, and close connections to removed addresses.
+"""Background tasks for the endpoints of a backend: they resolve DNS names or watch a service's
+addresses, check the health of servers, and close connections to removed addresses.
 
 Tasks run from ``start`` to ``stop``. A backend with a single fixed address needs no tasks.
 

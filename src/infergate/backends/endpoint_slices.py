@@ -93,7 +93,7 @@ class EndpointSlices:
         endpoints = item.get("endpoints") or []
         if not isinstance(endpoints, list) or len(endpoints) > _MAX_SLICE_ENDPOINTS:
             raise MalformedObjectError(
-                f"endpoints must be a list of at most {_MAX_SLICE_ENDPOINTS}"
+                f"endpoints must be a list of at most {_MAX_SLICE_ENDPOINTS} objects"
             )
         port = self._find_port(item.get("ports") or [])
         found: list[SliceEndpoint] = []

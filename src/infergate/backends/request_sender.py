@@ -145,7 +145,7 @@ class RequestSender(Generic[Req, Resp]):
             record.backend_started_at = record.backend_started_at or started
             record.backend_seconds += time.monotonic() - started
             if attempts is not None:
-                attempts.return_budget()
+                attempts.release_budget()
         if self.returns_headers:
             self.collect_headers(response, context)
         return response
@@ -250,7 +250,7 @@ class RequestSender(Generic[Req, Resp]):
             return await self._run_attempts(wire, attempts, self._attempt)
         finally:
             self.retry_budget.active_requests -= 1
-            attempts.return_budget()
+            attempts.release_budget()
 
     async def _run_attempts(
         self,
@@ -322,7 +322,7 @@ class RequestSender(Generic[Req, Resp]):
                 self.retry_budget.active_requests -= 1
                 if attempts.stream is not None:
                     await attempts.stream.close()
-                attempts.return_budget()
+                attempts.release_budget()
         finally:
             if queue is not None:
                 queue.leave()
@@ -372,7 +372,7 @@ class RequestSender(Generic[Req, Resp]):
                 async with asyncio.timeout(seconds if max_wait is None else min(seconds, max_wait)):
                     message = await anext(stream.messages, None)
             except TimeoutError:
-                raise backend_failure(Kind.TIMEOUT, "the backend did not answer in time") from None
+                raise backend_failure(Kind.TIMEOUT, "the backend did not respond in time") from None
         except GatewayError as error:
             stream.outcome = self.error_outcome(error, time.monotonic() - started, context)
             raise

@@ -1,4 +1,4 @@
-"""The commands and their options, and the texts about exit codes and signals.
+"""The commands and their options, and the text about exit codes and signals.
 
 *Rule.* This module imports only modules that every command needs. Importing the gateway takes a
 second, which would delay a readiness probe with ``infergate health``."""

@@ -87,7 +87,7 @@ class PartialInferRequest(Generic[T]):
     version: str
     complete: Callable[[ModelMetadata], T]
     text_bytes: int = 0
-    """The number of bytes of text that ``complete`` parses. A helper process parses long texts."""
+    """The number of bytes of text that ``complete`` parses. A helper process parses long text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ class SupportsMessageFields(Protocol):
 
 @runtime_checkable
 class SupportsLongText(Protocol[Req_contra]):
-    """Implemented by a codec whose messages may contain long texts, which are slow to read and
+    """Implemented by a codec whose messages may contain long text, which is slow to read and
     write. The methods estimate costs. Their results do not affect the contents of messages.
 
     The codec, its arguments and its results can be pickled.

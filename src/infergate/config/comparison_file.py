@@ -1,4 +1,4 @@
-"""Loads a file with comparison rules, which has the keys of ``mirror.compare`` in routes.yaml."""
+"""Loads comparison rules from a file that has the keys of ``mirror.compare`` in routes.yaml."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load_comparison(path: Path, environ: Mapping[str, str]) -> ComparisonRules:
         raise ConfigError.of_file(path, f"cannot be read: {reason}") from None
     document = source.parse(text, str(path), environ)
     data = document.data
-    config, findings = validate(_around(data))
+    config, findings = validate(_config_with(data))
     for key in _MIRROR_KEYS & data.keys() if isinstance(data, dict) else ():
         findings.append(((*_PATH, key), "applies only to a mirror"))
     mistakes = list(document.mistakes)
@@ -41,7 +41,7 @@ def load_comparison(path: Path, environ: Mapping[str, str]) -> ComparisonRules:
     return comparison_rules(mirror.compare)
 
 
-def _around(compare: Any) -> dict[str, Any]:
+def _config_with(compare: Any) -> dict[str, Any]:
     """Return a configuration with ``compare`` at ``_PATH``, so that the rules are checked as in
     routes.yaml."""
     backends = {name: {"protocol": "builtin"} for name in ("old", "new")}

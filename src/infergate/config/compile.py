@@ -256,7 +256,7 @@ def shared_memory_backends(config: schema.Config) -> tuple[str, ...]:
 
 
 def endpoints(backend: schema.BackendConfig) -> tuple[Endpoint, ...]:
-    """Return the endpoints of ``backend``. A backend in this process has no endpoints."""
+    """Return the endpoints of ``backend``. An in-process backend has no endpoints."""
     return tuple(map(endpoint, backend.endpoints))
 
 

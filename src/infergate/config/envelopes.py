@@ -84,7 +84,7 @@ class EmbeddingModelConfig(Section):
     """The names of an embedding model's tensors. Example: `{input: text, output: embedding}`."""
 
     input: Name = Field(
-        description="The name of the input. An input for texts has the datatype BYTES and the "
+        description="The name of the input. An input for text has the datatype BYTES and the "
         "shape [N] or [N, 1]. An input for tokens has integers and the shape [N, length]."
     )
     output: Name = Field(

@@ -1,4 +1,4 @@
-"""The protocols of backends: the protocol of each installed codec, builtin and python."""
+"""The protocols of backends: ``builtin``, ``python``, and the protocol of each installed codec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMES: Final = {
     TransportKind.GRPC: ("grpc", "grpcs"),
 }
 FRAMED_SCHEMES: Final = ("tcp", UNIX)
-"""Schemes for size-prefixed messages, for protocols that support them."""
+"""Schemes of raw sockets. Protocols that support framing send size-prefixed messages over them."""
 UNIX_SCHEMES: Final = frozenset({UNIX, UNIX_HTTP})
 TLS_SCHEMES: Final = frozenset({"https", "grpcs"})
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -33,15 +33,15 @@ def codec_plugins() -> Mapping[str, CodecPlugin]:
 
 
 def transport_kinds() -> dict[str, TransportKind | None]:
-    """Return the transport of every protocol. It is None for protocols in this process."""
+    """Return the transport kind of every protocol, or None for the protocols in ``IN_PROCESS``."""
     return dict.fromkeys(IN_PROCESS) | {
         name: plugin.transport_kind for name, plugin in plugins().items()
     }
 
 
 def of_transport(kind: TransportKind, preferred: str = "") -> tuple[str, ...]:
-    """Return the protocols over ``kind``. The first protocol answers requests for unknown paths;
-    the ``preferred`` protocol is next."""
+    """Return the protocols that use the transport ``kind``. The protocol that responds to requests
+    for unknown paths comes first, then the ``preferred`` protocol."""
     found = [plugin for plugin in plugins().values() if plugin.transport_kind is kind]
     found.sort(key=lambda plugin: (not plugin.is_fallback, plugin.name != preferred))
     return tuple(plugin.name for plugin in found)
@@ -54,7 +54,7 @@ def shared_memory_protocols() -> list[str]:
 
 def schemes(protocol: str) -> tuple[str, ...]:
     """Return the URL schemes that endpoints of ``protocol`` may have. The result is empty for
-    protocols in this process, which have no endpoints."""
+    the protocols in ``IN_PROCESS``, which have no endpoints."""
     plugin = plugins().get(protocol)
     if plugin is None:
         return ()

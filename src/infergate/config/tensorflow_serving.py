@@ -26,9 +26,9 @@ class TensorFlowModelConfig(Section):
     signatures: dict[str, Name] = Field(
         default={},
         description="Models by signature: a request for the signature is sent to the route of "
-        "that model, with its default signature. A signature that is not listed here is sent to "
-        "backends that speak TensorFlow Serving's protocol; for other backends, only "
-        "`serving_default` is accepted. Example: `{embed: resnet-embed}`.",
+        "that model, as a request for the model's default signature. A signature that is not "
+        "listed here is sent to backends that speak TensorFlow Serving's protocol; for other "
+        "backends, only `serving_default` is accepted. Example: `{embed: resnet-embed}`.",
     )
 
 

@@ -58,7 +58,7 @@ def _parse_elements(value: Any) -> tuple[Any, ...]:
         return tuple(element for item in value for element in _parse_elements(item))
     if isinstance(value, bool | int | float | str):
         return (value,)
-    raise ValueError(f"expected numbers, texts, true or false, got {describe_value(value)}")
+    raise ValueError(f"expected numbers, strings, true or false, got {describe_value(value)}")
 
 
 Numbers = Annotated[

@@ -1,4 +1,4 @@
-"""Decimal numbers in texts of clients and backends."""
+"""Decimal numbers in text from clients and backends."""
 
 from __future__ import annotations
 

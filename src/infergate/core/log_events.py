@@ -82,7 +82,8 @@ TRACES_NOT_SENT: Final = _event(
 )
 RECORDING_STOPPED: Final = _event(
     "recording_stopped",
-    "make space or move files away, then run 'infergate record start'; requests are not affected",
+    "free disk space or move files away, then run 'infergate record start'; requests are not "
+    "affected",
 )
 
 # ---- clients

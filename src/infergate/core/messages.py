@@ -318,7 +318,7 @@ class ModelMetadata:
 @record
 class ModelConfig:
     """The response to :class:`ModelConfigRequest`. ``settings`` has the names and nesting of
-    Triton's ``model_config.proto`` as JSON. ``message`` is the original protobuf message of the
+    Triton's ``model_config.proto`` as JSON. ``message`` is the original protobuf message from the
     server, or None. It may contain fields that ``settings`` lacks."""
 
     name: str

@@ -42,7 +42,7 @@ def _is_too_long(name: str) -> bool:
 
 
 class NameRule:
-    """The rule for names of models and versions. With ``allow_slash``, a model name may have
+    """A rule for names, such as names of models and versions. With ``allow_slash``, a name may have
     several non-empty segments."""
 
     __slots__ = ("_accepted_names", "allow_slash")

@@ -2,7 +2,7 @@
 
 ``data`` is little-endian and row-major; a BYTES element is a 4-byte little-endian length followed
 by that many bytes. V2 raw contents, the V2 REST binary extension and the legacy TensorRT Inference
-Server body have the same layout, so passing data between them is a memoryview and never a copy.
+Server body have the same layout, so data passes between them as a memoryview, and is never copied.
 Lists of Python numbers exist only in the JSON and typed-contents code.
 
 *Rule 1.* A tensor that leaves a codec has been checked: ``data`` holds exactly the elements of

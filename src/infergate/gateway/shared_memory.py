@@ -314,9 +314,8 @@ class SharedMemory:
                 continue
             name = tensor.shared_memory.region
             if not self._is_enabled:
-                raise UnknownRegionError(
-                    name, f"tensor '{tensor.name}': shared memory is not enabled", Kind.UNSUPPORTED
-                )
+                text = f"tensor '{tensor.name}': shared memory is not supported"
+                raise UnknownRegionError(name, text, Kind.UNSUPPORTED)
             if name not in self._regions:
                 raise UnknownRegionError(name, f"Unable to find shared memory region: '{name}'")
             if isinstance(tensor, RequestedOutput) and CLASSIFICATION in tensor.parameters:
@@ -332,7 +331,7 @@ class SharedMemory:
         if size > self._limits.body:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"the inputs in shared memory have {size} bytes; the limit is {self._limits.body}",
+                f"the inputs in shared memory hold {size} bytes; the limit is {self._limits.body}",
                 limit="body",
             )
         if self._held_bytes + size > self._limits.in_flight_bytes:

@@ -24,8 +24,8 @@ def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -
     """Return a tensor with the elements of ``values``; its inverse is :meth:`Tensor.numpy`.
 
     Without ``datatype``, the datatype follows from the array's dtype. Python integers become INT64,
-    Python floats FP64, and texts and bytes BYTES (texts as UTF-8). Raises TypeError if an element
-    cannot have the datatype."""
+    Python floats become FP64, and strings (as UTF-8) and bytes become BYTES. Raises TypeError if an
+    element cannot be converted to the datatype."""
     if datatype is Datatype.BYTES:
         return tensor_from_array(name, datatype, _bytes_array(values))
     if isinstance(values, np.ndarray):
@@ -40,7 +40,7 @@ def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -
     elif array.dtype.name != _BFLOAT16 and not np.can_cast(
         array.dtype, _array_dtype(datatype), "same_kind"
     ):
-        raise TypeError(f"tensor {name!r}: {array.dtype} values cannot be {datatype.value}")
+        raise TypeError(f"tensor {name!r}: {array.dtype} values cannot be cast to {datatype.value}")
     return tensor_from_array(name, datatype, array)
 
 
@@ -73,5 +73,5 @@ def _encode(item: Any) -> bytes:
     if isinstance(item, (bytes, bytearray)):
         return bytes(item)
     raise TypeError(
-        f"an element of a BYTES tensor must be bytes or text, not {type(item).__name__}"
+        f"an element of a BYTES tensor must be bytes or a string, not {type(item).__name__}"
     )

@@ -68,7 +68,7 @@ class LoopbackUpstream:
                 context = RequestContext("matrix", headers=wire.headers)
                 response: HttpResponse = await respond(request, context)
         except TimeoutError:
-            raise backend_failure(Kind.TIMEOUT, "the backend did not answer in time") from None
+            raise backend_failure(Kind.TIMEOUT, "the backend did not respond in time") from None
         body = (join_parts(response.body),)
         return HttpResponse(200, body=body) if endpoint.framed else replace(response, body=body)
 

@@ -117,7 +117,7 @@ class Metrics:
         )
         self.certificate_reloads: Final = counter(
             "infergate_certificate_reloads",
-            "Reloads of certificate files: taken, or failed, which keeps the previous files.",
+            "Reloads of certificate files: taken, or failed (the previous files stay in use).",
             ["listener", "outcome"],
         )
         self.open_descriptors: Final = gauge("infergate_open_descriptors", "Open file descriptors.")

@@ -14,7 +14,7 @@ from infergate.observe.family import MetricSpec
 _METRICS: Final[tuple[MetricSpec[tuple[RecordingCounters, bool | None]], ...]] = (
     MetricSpec("counter", "infergate_recorded_exchanges", lambda each: each[0].exchanges,
         ("result",),
-        "Inferences selected for recording, by result: recorded, or the reason of the loss."),
+        "Inferences selected for recording, by result: recorded, or the reason for the loss."),
     MetricSpec("counter", "infergate_recorded_bytes", lambda each: each[0].bytes, (),
         "Bytes written to recordings."),
     MetricSpec("counter", "infergate_recording_failures", lambda each: each[0].failures, (),

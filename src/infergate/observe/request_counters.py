@@ -143,7 +143,7 @@ _METRICS: Final[tuple[MetricSpec[_Series], ...]] = (
     MetricSpec("histogram", "infergate_gateway_seconds",
         lambda each: histogram_value(each.own, each.exemplars.get("own")), (),
         "The part of infergate_request_seconds that the gateway added (parsing, routing, "
-        "translation), without receiving the body and without the backend, in seconds. Streams "
+        "translation), excluding the arrival of the body and the backend, in seconds. Streams "
         "are not included.", GATEWAY_BUCKETS),
     MetricSpec("counter", "infergate_request_bytes", lambda each: each.bytes_in, (),
         "Bytes of request bodies and messages received from clients."),

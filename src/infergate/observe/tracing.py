@@ -283,7 +283,7 @@ def _exporter(name: str) -> SpanExporter:
         installed = ", ".join(sorted(entry_points(group=_GROUP).names))
         raise OSError(
             f"tracing: unknown exporter '{name}' in {_EXPORTER} or {_PROTOCOLS[-1]}; "
-            f"installed are: {installed}"
+            f"installed exporters: {installed}"
         )
     exporter: SpanExporter = found.load()()
     return exporter

@@ -38,7 +38,7 @@ def check_metadata(metadata: Any) -> ModelMetadata:
         raise InvalidResultError("metadata has no model name")
     versions = metadata.versions
     if not _is_tuple_of(str, versions):
-        raise InvalidResultError("metadata.versions is not a tuple of texts")
+        raise InvalidResultError("metadata.versions is not a tuple of strings")
     batch = metadata.max_batch_size
     if batch is not None and (type(batch) is not int or batch < 0):
         raise InvalidResultError(f"metadata.max_batch_size is {batch!r}; expected 0 or more")
@@ -146,7 +146,7 @@ def check_response(
     """Return ``response`` with the model and the id of ``request``. Tensors in ``known`` are not
     checked again. Raises InvalidResultError."""
     if not isinstance(response.version, str):
-        raise InvalidResultError(f"version is {_type(response.version)}; expected a text")
+        raise InvalidResultError(f"version is {_type(response.version)}; expected a string")
     check_parameters(response.parameters, "parameters of the response")
     check_tensors(response.outputs, "outputs", limits, known)
     return replace(response, model=request.model, id=request.id)

@@ -4,7 +4,7 @@ Each plug-in has its own event loop, in its own thread, for its asynchronous met
 for its plain methods. A blocked plug-in therefore delays only its own calls. A call that does not
 end in time is abandoned: the caller gets an error that names the plug-in, and the memory of the
 call stays charged until the call ends. Threads cannot be stopped, so a plug-in with too many such
-calls refuses further calls until some of them end.
+calls receives no further calls until some of them end.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from infergate.plugin_host.threads import JobThreads, LoopThread
 from infergate.plugins.base import Plugin
 
 MAX_HANGING: Final = 64
-"""Number of abandoned calls still running at which further calls are refused."""
+"""If this many abandoned calls are still running, further calls are refused."""
 HANGING_GRACE: Final = 1.0
-"""Seconds for which more than ``MAX_HANGING`` abandoned calls are accepted. Abandoned asynchronous
+"""Seconds for which ``MAX_HANGING`` or more abandoned calls are tolerated. Abandoned asynchronous
 calls are cancelled, and usually end within this time."""
 CLOSE_SECONDS: Final = 5.0
 """Maximum duration of ``Plugin.close``."""
@@ -56,7 +56,7 @@ class FailureKinds(NamedTuple):
     """The kinds and the origin of errors that clients receive when a plug-in fails."""
 
     error: Kind
-    """The plug-in raised an exception, or refuses calls."""
+    """The plug-in raised an exception, or the call was refused."""
     invalid: Kind
     """The plug-in returned an invalid result."""
     origin: Origin
@@ -124,7 +124,7 @@ class PluginRunner:
             try:
                 await self.run(self.plugin.close, CLOSE_SECONDS)
             except GatewayError as error:
-                self.log_failure(f"while it was closed: {error.public}")
+                self.log_failure(f"error while closing a plug-in: {error.public}")
         self.stop_threads()
 
     def discard(self) -> None:

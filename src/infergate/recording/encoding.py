@@ -49,7 +49,7 @@ _MAX_OBJECTS: Final = 100_000
 and names of redacted tensors. An empty object takes only two bytes in the file."""
 _MIN_OBJECT_BYTES: Final = 2
 _OBJECT_MEMORY: Final = 512
-"""An upper bound for the memory in bytes of the Python objects of one message, without its texts
+"""An upper bound for the memory in bytes of the Python objects of one message, without its strings
 and data."""
 _BYTE_MEMORY: Final = 10
 """The estimated memory in bytes of the Python objects for each encoded byte of a text, number or

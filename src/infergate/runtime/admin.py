@@ -117,7 +117,7 @@ class AdminApp:
             problem := browser_checks.rejection_reason(wire.headers)
             or browser_checks.untrusted_host(wire.headers, self.hosts)
         ):
-            return text_response(403, f"refused: {problem}")
+            return text_response(403, f"rejected: {problem}")
         reload_result = None
         try:
             reload_result = await reload(f"POST {_RELOAD}")

@@ -69,8 +69,8 @@ class ConnectionGates:
         allowed = max_client_connections(configured)
         if allowed < configured and allowed != self._warned_limit:
             self._warned_limit = allowed
-            message = "limits.connections lowered to %d from %d: the system's limit of open files"
-            log.warning(message, allowed, configured, extra=OPEN_FILES_LIMIT)
+            message = "limits.connections: %d is lowered to %d, because of the limit on open files"
+            log.warning(message, configured, allowed, extra=OPEN_FILES_LIMIT)
         return allowed
 
     def _certificate_reload_counter(self, name: str) -> Callable[[bool], None]:

@@ -30,8 +30,8 @@ async def watch_files(
     on_change: Callable[[], Awaitable[None]],
 ) -> None:
     """Call ``on_change`` when files in the directories of ``paths`` have changed and the quiet
-    period has passed. While ``quiet_seconds`` returns None, do nothing. The coroutine runs until it
-    is cancelled."""
+    period has passed, and also every ``_POLL_SECONDS``. While ``quiet_seconds`` returns None, do
+    nothing. The coroutine runs until it is cancelled."""
     while True:
         seconds = quiet_seconds()
         folders = await asyncio.to_thread(_directories, paths())
@@ -49,7 +49,7 @@ async def watch_files(
                         or await asyncio.to_thread(_directories, paths()) != folders
                     ):
                         break
-        except (OSError, RuntimeError) as error:  # the system has no free watches
+        except (OSError, RuntimeError) as error:  # the limit on inotify watches is reached
             _log.warning(
                 "files cannot be watched and are checked every %g s instead: %s",
                 _POLL_SECONDS,

@@ -23,7 +23,8 @@ second."""
 
 
 class InputShapes:
-    """Reads the inputs of requests, at most about ten times a second, with ``limits``."""
+    """Parses requests again, within ``limits`` and at most about ten times a second, to read their
+    inputs."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits: Final = event_loop_limits(limits)
@@ -32,7 +33,7 @@ class InputShapes:
     def read(self, protocol: str, wire: Any, now: float) -> tuple[TensorShape, ...]:
         """Return the first inputs of ``wire``, a request of ``protocol`` that ended at ``now`` (in
         seconds). The result is empty if the inputs are unknown, if reading them is expensive, or if
-        the inputs of another request were read just before."""
+        too many requests were read in the last second."""
         codec = _codec(protocol)
         if codec is None or wire is None:
             return ()
@@ -45,7 +46,7 @@ class InputShapes:
             return ()
         try:
             parsed = codec.parse_request(wire, self._limits)
-        except Exception:  # noqa: BLE001 - the frontend has reported the error or bug already
+        except Exception:  # noqa: BLE001 - the frontend has already reported the error or bug
             return ()
         operation = None if isinstance(parsed, PartialInferRequest) else parsed.operation
         if not isinstance(operation, InferRequest):

@@ -88,7 +88,7 @@ class ListenerSpec:
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
     """Everything that serves one configuration, except the sockets. ``listeners`` is keyed by
-    configuration name. Features that are disabled are None."""
+    the names in the configuration. Features that are disabled are None."""
 
     config: Config
     limits: Limits
@@ -219,7 +219,7 @@ class RunningGateway:
 
     @property
     def listeners(self) -> Mapping[str, Server]:
-        """The servers with sockets, keyed by configuration name."""
+        """The servers with sockets, keyed by the names in the configuration."""
         return {
             name: listener.server
             for name, listener in self._listeners.items()
@@ -449,7 +449,7 @@ class RunningGateway:
         self.gateway.readiness.start_draining()
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for up to ``grace`` seconds, then close
+        """Stop accepting connections, let requests finish for up to ``grace`` seconds, then close
         everything."""
         self._is_stopping = True
         self.drain()

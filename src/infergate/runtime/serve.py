@@ -192,7 +192,7 @@ async def _run_until_stopped(
         task.add_done_callback(_log_failure)
     first_signal = await signals.stop_signals.get()
     _log.info("%s: draining", first_signal.name, extra=DRAIN)
-    history.events.add("drain", f"infergate drains and will stop ({first_signal.name})")
+    history.events.add("drain", f"infergate is draining, and then stops ({first_signal.name})")
     running.drain()
     for task in reload_tasks:
         task.cancel()
@@ -202,7 +202,7 @@ async def _run_until_stopped(
     if drain_task.done():
         drain_task.result()  # the process fails if the drain has failed
     else:
-        _log.info("second signal: stopping at once", extra=DRAIN)
+        _log.info("second signal: stopping immediately", extra=DRAIN)
         drain_task.cancel()
         await asyncio.gather(drain_task, return_exceptions=True)
         await running.stop(0)

@@ -46,7 +46,7 @@ _CASE_KEYS: Final = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """The expected error of a case, and texts that its public message must contain."""
+    """The expected error of a case, and strings that its public message must contain."""
 
     kind: Kind
     mentions: tuple[str, ...]

@@ -243,8 +243,8 @@ class Server(Protocol):
         ...
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for up to ``grace`` seconds, then cancel the
-        remaining requests. A second call shortens this time."""
+        """Stop accepting connections, let requests finish for up to ``grace`` seconds, then cancel
+        the remaining requests. A second call shortens this time."""
         ...
 
 

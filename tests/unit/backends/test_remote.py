@@ -136,7 +136,7 @@ async def test_connection_errors_name_the_backend_but_no_address() -> None:
 
 async def test_requests_that_may_have_run_are_not_retried() -> None:
     def broken(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
-        raise GatewayError(Kind.BACKEND_GARBAGE, "closed the connection before answering")
+        raise GatewayError(Kind.BACKEND_GARBAGE, "closed the connection before it responded")
 
     upstream = FakeUpstream(broken)
     with pytest.raises(GatewayError, match="closed the connection"):

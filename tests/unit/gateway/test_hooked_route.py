@@ -177,7 +177,7 @@ async def test_an_invalid_change_is_not_used(outcome: str, expected: str) -> Non
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        ("version", "version is int; expected a text"),
+        ("version", "version is int; expected a string"),
         ("parameters", "parameters of the response: a value is not a JSON value"),
     ],
 )

@@ -305,7 +305,7 @@ async def test_start_and_close_run_once() -> None:
     ("model", "expected"),
     [
         ("UnhashableMetadata", "backend 'py': tensor 'X' has the datatype ['FP32']"),
-        ("BadVersions", "backend 'py': metadata.versions is not a tuple of texts"),
+        ("BadVersions", "backend 'py': metadata.versions is not a tuple of strings"),
         ("BadMetadata", "backend 'py': tensor 'X' has the datatype 'FLOAT'"),
         ("FailsToStart", "backend 'py': start failed: OSError: no connection"),
         (

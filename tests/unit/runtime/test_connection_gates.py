@@ -55,7 +55,7 @@ def test_the_limit_of_open_files_lowers_the_connection_limit(
     assert (count_admitted(http), count_admitted(grpc)) == (maximum, 0)
     messages = [each.getMessage() for each in caplog.records if "limits.connections" in each.msg]
     assert messages == (
-        [f"limits.connections lowered to {maximum} from 500: the system's limit of open files"]
+        [f"limits.connections: 500 is lowered to {maximum}, because of the limit on open files"]
         if maximum < 500
         else []
     )

@@ -87,7 +87,7 @@ async def test_a_socket_without_a_listener(
 @pytest.mark.parametrize(
     ("response", "public"),
     [
-        (b"", "the backend closed the connection before answering"),
+        (b"", "the backend closed the connection before it responded"),
         (b"\4", "the backend's response broke off"),
         (b"\4\0\0\0", "the backend's response broke off"),
         (b"\4\0\0\0abc", "the backend's response broke off"),

@@ -1,8 +1,8 @@
 """The interface of embedded models, and functions that check their requests and build responses.
 
 - ``Signature.checked_inputs`` runs first, so a rejected request has no effect on the model.
-- Error texts are the same as Triton's (``src/infer_request.cc`` of Triton's core), so that search
-  engines find them.
+- Error texts are the same as Triton's (``src/infer_request.cc`` of Triton's core), so that users
+  who search for them find answers.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Signature:
         )
 
     def checked_inputs(self, request: InferRequest) -> dict[str, Tensor]:
-        """Check the inputs against the declaration, and return them by name. Raises BAD_REQUEST."""
+        """Check the inputs and the requested outputs against the declaration. Return the inputs by
+        name. Raises BAD_REQUEST."""
         check_outputs(self.model, request.outputs, {output.name for output in self.outputs})
         inputs = tensors_by_name(request.inputs)
         declarations = {declared.name: declared for declared in self.inputs}

@@ -1,4 +1,4 @@
-"""Train ``digits`` and write its weights and the held-out images of its test.
+"""Trains the model ``digits``. Writes its weights, and held-out images for its test.
 
 infergate does not import this module. The module needs scikit-learn, which
 contains the data set::

@@ -63,7 +63,7 @@ def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> Gat
     readable = line.isprintable() and not line.startswith("<")
     return GatewayError(
         kind_of_status(status),
-        (readable and line[:MAX_MESSAGE_CHARACTERS]) or f"the backend answered HTTP {status}",
+        (readable and line[:MAX_MESSAGE_CHARACTERS]) or f"the backend responded with HTTP {status}",
         origin=Origin.BACKEND,
         detail=f"HTTP {status}: {text[:MAX_MESSAGE_CHARACTERS]}",
         retry_after=parse_retry_after(headers),

@@ -54,8 +54,8 @@ MAX_MEMBERS_LOOKED_UP: Final = 1024
 """Maximum number of members of an object if all members are looked up, because each look-up walks
 the object."""
 MAX_TEXT_CHARACTERS: Final = 4 * MIB
-"""Maximum number of characters of a message's id, and of all texts in its parameters. The limit is
-the same as in V2 gRPC. The event loop unpickles these texts."""
+"""Maximum number of characters of a message's id, and of all strings in its parameters. The limit
+is the same as in V2 gRPC. The event loop unpickles these strings."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))

@@ -1,4 +1,4 @@
-"""Error responses to clients, with KServe's texts, and the errors of servers."""
+"""Error responses to clients, with KServe's error texts, and the errors of servers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def backend_error(wire: HttpResponse) -> GatewayError:
     headers = {name.lower(): value for name, value in wire.headers.items()}
     return GatewayError(
         kind_of_status(wire.status),
-        message[:MAX_MESSAGE_CHARACTERS] or f"the backend answered HTTP {wire.status}",
+        message[:MAX_MESSAGE_CHARACTERS] or f"the backend responded with HTTP {wire.status}",
         origin=Origin.BACKEND,
         detail=f"HTTP {wire.status}",
         retry_after=parse_retry_after(headers),

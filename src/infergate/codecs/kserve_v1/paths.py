@@ -21,7 +21,7 @@ EXPLAIN: Final = "explain"
 MODELS_PATH: Final = "/v1/models"
 NOT_FOUND: Final = "Not Found"
 METHOD_NOT_ALLOWED: Final = "Method Not Allowed"
-"""KServe's texts for unknown paths and methods."""
+"""KServe's error texts for unknown paths and methods."""
 _MAX_CACHED_CHARACTERS: Final = 200
 
 

@@ -6,7 +6,7 @@ model's metadata supplies the missing names and datatypes. A request that passes
 of this protocol does not need the metadata.
 
 *Rule 2.* JSON is as strict as KServe's: NaN, Infinity, a byte order mark and text after the object
-are errors, with KServe's texts. Integers over 64 bits become floats.
+are errors, with KServe's error texts. Integers over 64 bits become floats.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def raise_status(wire: RpcResponse) -> NoReturn:
         kind = Kind.TOO_LARGE
     raise GatewayError(
         corrected_kind(kind, wire.details),
-        wire.details or f"the backend answered with gRPC status {wire.code} and no message",
+        wire.details or f"the backend responded with gRPC status {wire.code} and no message",
         origin=Origin.BACKEND,
         retry_after=parse_retry_after(wire.metadata),
     )

@@ -44,7 +44,7 @@ SHORT_TAG_MASK: Final = CONTINUATION_BIT | 7
 
 MAX_NAME_BYTES: Final = 4 * KIB
 """Maximum size of a model's name or version. The gateway reads both before the access check."""
-DECODE_ERROR: Final = "a field inside another is cut short, or a text is not UTF-8"
+DECODE_ERROR: Final = "a field inside another is cut short, or a string is not UTF-8"
 """The error for a message that the scanner accepts but the protobuf runtime rejects."""
 
 
@@ -260,7 +260,7 @@ def read_strings(
         if number in numbers:
             if position - value_start > max_bytes:
                 raise MalformedMessageError(
-                    f"field {number} is a text of over {max_bytes} bytes (the limit)"
+                    f"field {number} is a string of over {max_bytes} bytes (the limit)"
                 )
             try:
                 texts[number] = str(data[value_start:position], "utf-8")

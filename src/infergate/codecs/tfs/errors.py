@@ -1,5 +1,5 @@
-"""Converts errors to gRPC statuses, with TensorFlow Serving's own codes and texts where it defines
-them."""
+"""Converts errors to gRPC statuses, with TensorFlow Serving's own codes and error texts where it
+defines them."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tup
 
 
 def _parsing_error(name: str, error: GatewayError) -> GatewayError:
-    """Return ``error``, which concerns an input, with the prefix of TensorFlow Serving's texts."""
+    """Return ``error``, which concerns an input, with the prefix that TensorFlow Serving uses."""
     reason = error.public.removeprefix(f"tensor '{name}': ")
     return error.reworded(f"tensor parsing error: {name}: {reason}")
 

@@ -154,7 +154,7 @@ def backend_error(wire: HttpResponse, body: bytes) -> GatewayError:
     except (ValueError, TypeError, LookupError):
         pass
     if not isinstance(message, str) or not message:
-        message = f"the backend answered HTTP {wire.status}"
+        message = f"the backend responded with HTTP {wire.status}"
     return GatewayError(
         kind_of_status(wire.status),
         message[:MAX_MESSAGE_CHARACTERS],

@@ -45,7 +45,7 @@ class RestPathMatch:
 
 
 def match_path(wire: HttpRequest) -> RestPathMatch:
-    """Return the action and the model. Raises BAD_REQUEST with TensorFlow Serving's texts."""
+    """Return the action and the model. Raises BAD_REQUEST with TensorFlow Serving's error texts."""
     target = f"{wire.path}?{wire.query}" if wire.query else wire.path
     if wire.method == "OPTIONS" and wire.headers.get("origin", "").startswith(
         ("http://", "https://")

@@ -182,7 +182,9 @@ def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> messages.Healt
 def _check_success(wire: HttpResponse, headers: Mapping[str, str]) -> None:
     check_status(_parse_nv_status(wire, headers), headers)
     if wire.status != 200:
-        raise backend_garbage(f"the backend answered HTTP {wire.status} with NV-Status SUCCESS")
+        raise backend_garbage(
+            f"the backend responded with HTTP {wire.status} with NV-Status SUCCESS"
+        )
 
 
 def _parse_nv_status(wire: HttpResponse, headers: Mapping[str, str]) -> Any:
@@ -191,7 +193,7 @@ def _parse_nv_status(wire: HttpResponse, headers: Mapping[str, str]) -> Any:
         body = bytes(join_parts(wire.body)[: 4 * _MAX_SHOWN]).decode("utf-8", "replace")
         raise GatewayError(
             _kind_of(wire.status),
-            f"the backend answered HTTP {wire.status} without NV-Status",
+            f"the backend responded with HTTP {wire.status} without NV-Status",
             origin=Origin.BACKEND,
             detail=body[:_MAX_SHOWN],
             retry_after=parse_retry_after(headers),

@@ -179,7 +179,7 @@ def check_status(status: Any, headers: Mapping[str, str]) -> None:
         raise backend_garbage("the backend's status has no code")
     raise GatewayError(
         kind,
-        status.msg or f"the backend answered with {code} and no message",
+        status.msg or f"the backend responded with {code} and no message",
         origin=Origin.BACKEND,
         detail=code,
         retry_after=parse_retry_after(headers),

@@ -175,7 +175,8 @@ class V2Grpc:
             if method is None or not isinstance(response, method.response_type):
                 raise GatewayError(
                     Kind.UNSUPPORTED,
-                    f"V2 gRPC cannot answer {operation.__name__} with {type(response).__name__}",
+                    f"V2 gRPC cannot respond to {operation.__name__} with "
+                    f"{type(response).__name__}",
                 )
             message = parsed.response_options or method.write_response(response)
             return RpcResponse((message.SerializeToString(deterministic=True),))

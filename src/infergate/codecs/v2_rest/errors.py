@@ -67,7 +67,7 @@ _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTA
 def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
     """Return the error in a backend's response, whatever its Content-Type."""
     text = body[: 4 * _MAX_DETAIL_CHARACTERS].decode("utf-8", "replace").strip()
-    message = _error_line(text) or f"the backend answered HTTP {status}"
+    message = _error_line(text) or f"the backend responded with HTTP {status}"
     error = OutputsNeedTranslationError if _NEEDS_BINARY_OUTPUT.match(message) else GatewayError
     return error(
         corrected_kind(http_status.kind_of_status(status), message),

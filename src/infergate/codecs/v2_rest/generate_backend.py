@@ -142,7 +142,7 @@ def read_generate_response(
     body = bytes(join_parts(wire.body))
     try:
         check_json_size(len(body), limits)
-        members = read_all_members(parse_backend_json(body, limits), "the answer")
+        members = read_all_members(parse_backend_json(body, limits), "the response")
         if "error" in members and "model_name" not in members:
             # Triton sends an error with status 400 or, after the first response, with status 200.
             detail = f"in a stream of events under HTTP {wire.status}"

@@ -14,7 +14,7 @@ from infergate.core.tensor import Tensor, float32_from_bf16, unpack_bytes
 _MAX_LITERALS: Final = 64
 """Maximum number of elements that are written as a list."""
 _MAX_INLINE_BYTES: Final = 4096
-"""Maximum size of a tensor that is written in base64."""
+"""Maximum size in bytes of a tensor that is written in base64."""
 _NUMPY_NAMES: Final = {
     **{datatype: np.dtype(dtype).name for datatype, dtype in NUMPY_DTYPES.items()},
     Datatype.BOOL: "bool_",
@@ -87,7 +87,8 @@ def _file_name(name: str) -> str:
 
 
 def _literals(tensor: Tensor) -> str | None:
-    """Return the elements as a list, or None if there are too many or a list would change them."""
+    """Return the source of a list of the elements, or None if there are too many elements or the
+    list would not have exactly the same values."""
     if tensor.datatype is Datatype.BYTES:
         if len(tensor.data) > _MAX_INLINE_BYTES:
             return None

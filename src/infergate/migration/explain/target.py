@@ -45,7 +45,7 @@ _DECLARE: Final = "declare the model under 'models', or "
 
 
 def error_text(error: GatewayError) -> str:
-    """Return the kind and the texts of ``error``."""
+    """Return the kind, the public text and the detail of ``error`` in one line."""
     return f"{error.kind.value}: {error.public} {error.detail}".rstrip()
 
 

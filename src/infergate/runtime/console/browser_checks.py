@@ -39,10 +39,10 @@ def is_from_browser(headers: Mapping[str, str]) -> bool:
 
 
 def browser_problem(headers: Mapping[str, str]) -> str:
-    """Return why a request of a browser that changes something is refused (Rule 1), as the line of
-    a response. Return an empty string if the request is allowed or does not come from a browser."""
+    """Return the response text that says why a browser's request to change something is rejected
+    (Rule 1). Return an empty string if the request is allowed or does not come from a browser."""
     problem = rejection_reason(headers) if is_from_browser(headers) else ""
-    return f"refused: {problem}" if problem else ""
+    return f"rejected: {problem}" if problem else ""
 
 
 def untrusted_host(headers: Mapping[str, str], hosts: Collection[str]) -> str:

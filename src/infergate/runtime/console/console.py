@@ -106,7 +106,7 @@ class Console:
         if problem := rejection_reason(wire.headers):
             return _text_response(403, f"rejected: {problem}")
         if total_size(wire.body) > _MAX_BODY_BYTES:
-            return _text_response(413, f"the body has more than {_MAX_BODY_BYTES} bytes")
+            return _text_response(413, f"the body exceeds the limit of {_MAX_BODY_BYTES} bytes")
         outcome = "cancelled"
         request: Any = {}
         try:
@@ -152,13 +152,14 @@ class Console:
     async def _run_action(self, action: str, request: Json) -> Json:
         if self._active_actions >= _MAX_CONCURRENT_ACTIONS:
             raise GatewayError(
-                Kind.OVERLOADED, f"{_MAX_CONCURRENT_ACTIONS} test requests are in flight already"
+                Kind.OVERLOADED,
+                f"{_MAX_CONCURRENT_ACTIONS} console actions are already in progress",
             )
         self._active_actions += 1
         try:
             if action == DEMO:
                 if self.demo is None:
-                    raise bad_request("this is not the configuration of the demo")
+                    raise bad_request("only the configuration of the demo allows this action")
                 return await self.demo.perform(request)
             return await self.source.run_action(action, request)
         finally:

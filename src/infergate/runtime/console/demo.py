@@ -123,7 +123,7 @@ class ConsoleDemo:
             raise bad_request(f"action must be one of: {', '.join(self._actions)}")
         async with self._lock:
             if not self.belongs_to(self._source.config):
-                raise bad_request("this is not the configuration of the demo")
+                raise bad_request("only the configuration of the demo allows this action")
             await action()
         return self.as_json()
 
@@ -162,7 +162,7 @@ class ConsoleDemo:
 
     async def _break(self) -> None:
         if not self._ports:
-            raise bad_request("the demo does not run")
+            raise bad_request("the demo is not running")
         server = self._servers.pop(_BROKEN, None)
         if server is not None:
             await server.stop(0)

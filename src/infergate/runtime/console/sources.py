@@ -35,7 +35,7 @@ class ConsoleSource(Protocol):
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        """The addresses of all listeners, keyed by configuration name."""
+        """The addresses of all listeners, keyed by the names in the configuration."""
         ...
 
     @property
@@ -44,9 +44,9 @@ class ConsoleSource(Protocol):
         ...
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
-        """Return the recent requests and counters of each process that serves. An entry without a
-        worker number has data that all processes share. The entry of a worker that does not respond
-        is empty."""
+        """Return the recent requests and counters of each process that serves, and of the
+        supervisor if there is one. Only entries of workers have a worker number. The entry of a
+        worker that does not respond is empty."""
         ...
 
     async def reload(self, config: Config) -> None:
@@ -68,8 +68,8 @@ class ConsoleSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SingleProcess:
-    """A ``ConsoleSource`` for a single process. ``_running`` returns the gateway. It is called only
-    when data is requested, because the gateway may not exist before."""
+    """A ``ConsoleSource`` for a single process. ``_running`` returns the gateway. ``_running`` is
+    called only when data is requested, because the gateway may not exist earlier."""
 
     _running: Callable[[], RunningGateway]
     _metrics: Metrics

@@ -84,9 +84,9 @@ class ErrorResponse:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A request to a worker to stop accepting, let requests finish for up to ``grace`` seconds,
-    then exit. A repeated request replaces the grace period. The response is None, and is sent
-    immediately."""
+    """A request to a worker to stop accepting connections, let requests finish for up to ``grace``
+    seconds, then exit. A repeated request replaces the grace period. The response is None, and is
+    sent immediately."""
 
     grace: float
 

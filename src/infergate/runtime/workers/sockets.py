@@ -18,9 +18,9 @@ from infergate.transport.base import Address, BoundSockets
 from infergate.transport.worker_loads import WorkerLoads
 
 _GRAPHPIPE: Final = "graphpipe"
-_READER_SLOT: Final = 0
-"""The slot of the load table that the supervisor opens in order to read the others. It never
-contains a load."""
+_ANY_SLOT: Final = 0
+"""The supervisor has no slot of its own in the load table. It only marks the slots of ended workers
+as absent, so it may open the table with any slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class ListenerSockets:
 async def bind_listener(
     name: str, address: Address, bind: Callable[[Address], Awaitable[BoundSockets]], workers: int
 ) -> ListenerSockets:
-    """Bind the listener ``name`` for a number of workers. Raises OSError, which names the
-    address."""
+    """Bind the sockets of the listener ``name``, which ``workers`` workers share. Raises OSError,
+    which names the address."""
     try:
         bound_sockets = await bind(address)
     except OSError as error:
         raise OSError(f"listeners.{name}: cannot listen on {address}: {error}") from error
     memory = WorkerLoads.create_file(workers)
     actual = address if address.unix else Address(address.host, bound_sockets.port)
-    return ListenerSockets(actual, bound_sockets, WorkerLoads(memory, _READER_SLOT), memory)
+    return ListenerSockets(actual, bound_sockets, WorkerLoads(memory, _ANY_SLOT), memory)
 
 
 def socket_key(name: str, address: Address) -> str:
@@ -74,13 +74,13 @@ def socket_layout(listeners: Iterable[ListenerSockets]) -> tuple[SocketLayout, l
 
 
 def worker_addresses(config: Config) -> dict[str, Address]:
-    """Return the addresses on which workers listen, keyed by configuration name."""
+    """Return the addresses on which workers listen, keyed by the names in the configuration."""
     return {name: value for name, value in compiled.addresses(config).items() if name != "admin"}
 
 
 def bound_addresses(config: Config, sockets: Mapping[str, ListenerSockets]) -> dict[str, Address]:
-    """Return the actual addresses on which workers listen, keyed by configuration name. ``sockets``
-    has the keys of ``socket_key``."""
+    """Return the actual addresses on which workers listen, keyed by the names in the configuration.
+    ``sockets`` has the keys of ``socket_key``."""
     return {
         name: sockets[socket_key(name, address)].address
         for name, address in worker_addresses(config).items()
@@ -88,8 +88,8 @@ def bound_addresses(config: Config, sockets: Mapping[str, ListenerSockets]) -> d
 
 
 def worker_config(config: Config, addresses: Mapping[str, Address]) -> Config:
-    """Return the worker's part of ``config``, which has no admin listener. The other listeners get
-    ``addresses``."""
+    """Return the workers' part of ``config``: all of it except the admin listener. The listeners
+    get ``addresses``."""
     listeners = config.listeners
     changes: dict[str, Any] = {"admin": None}
     for name in ("http", "grpc"):

@@ -65,7 +65,8 @@ from infergate.transport.net.bind import bind_sockets
 
 _log = logging.getLogger("infergate")
 _START_TIMEOUT_SECONDS: Final = 60.0
-"""Seconds from a worker's start until it must accept connections, without creating plug-ins."""
+"""Seconds from a worker's start until it must accept connections. The time for creating plug-ins is
+added."""
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
 """Timeout of a status request in seconds."""
 _COLLECT_TIMEOUT_SECONDS: Final = 5.0
@@ -152,7 +153,8 @@ class Supervisor:
         if isinstance(response, messages.ErrorResponse):
             raise GatewayError(response.kind, response.public)
         if response is None:
-            raise GatewayError(Kind.OVERLOADED, "the worker did not respond; its log may tell why")
+            text = "the worker did not respond; see its log for the reason"
+            raise GatewayError(Kind.OVERLOADED, text)
         return cast("dict[str, Any]", response)
 
     async def recent(self) -> Sequence[ProcessSnapshot]:
@@ -460,8 +462,8 @@ class Supervisor:
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, let requests finish for up to ``grace`` seconds, then stop all
-        processes."""
+        """Stop accepting connections, let requests finish for up to ``grace`` seconds, then stop
+        all processes."""
         self._is_stopping = True
         self._admin_gateway.drain()
         await self._cancel(self._restart_tasks)

@@ -35,7 +35,7 @@ class StaleError(GatewayError):
     """The backend closed the connection before it sent any byte of a response."""
 
     def __init__(self, detail: str) -> None:
-        public = "the backend closed the connection before answering"
+        public = "the backend closed the connection before it responded"
         super().__init__(Kind.BACKEND_GARBAGE, public, origin=Origin.BACKEND, detail=detail)
 
 
@@ -53,7 +53,7 @@ class PooledConnection(asyncio.BaseProtocol):
         self._timer: Final = Timer(self._loop, self._on_timeout)
         self._response_started = False
         self._memory: MemoryAccount = UNLIMITED  # the account of the waiting request
-        self._counted = 0  # response bytes charged to _memory
+        self._charged_bytes = 0  # response bytes charged to _memory
         self.idle_since = 0.0
 
     async def _exchange(
@@ -80,7 +80,7 @@ class PooledConnection(asyncio.BaseProtocol):
     ) -> None:
         """Send ``parts``, and report the response, or a timeout at ``deadline`` (loop time)."""
         self._response_started = False
-        self._memory, self._counted = memory, 0
+        self._memory, self._charged_bytes = memory, 0
         self._callbacks = callbacks
         for part in parts:
             self._transport.write(part)
@@ -91,7 +91,7 @@ class PooledConnection(asyncio.BaseProtocol):
         if self._callbacks is callbacks:  # another exchange may already use the connection
             self._take_callbacks()
             self._transport.abort()
-            self._uncount_bytes()
+            self._release_bytes()
 
     def _take_callbacks(self) -> ExchangeCallbacks[HttpResponse] | None:
         """End the exchange and return its callbacks."""
@@ -99,20 +99,20 @@ class PooledConnection(asyncio.BaseProtocol):
         self._timer.stop()
         return callbacks
 
-    def _count_bytes(self, size: int) -> bool:
-        """Charge ``size`` more bytes. If memory does not suffice, fail the exchange and return
-        False."""
+    def _charge_bytes(self, size: int) -> bool:
+        """Charge ``size`` more bytes to the request's memory. If the memory is exhausted, fail the
+        exchange and return False."""
         try:
             self._memory.grow(size)
         except GatewayError as error:
             self._fail(error)
             return False
-        self._counted += size
+        self._charged_bytes += size
         return True
 
-    def _uncount_bytes(self) -> None:
-        self._memory.shrink(self._counted)
-        self._memory, self._counted = UNLIMITED, 0
+    def _release_bytes(self) -> None:
+        self._memory.shrink(self._charged_bytes)
+        self._memory, self._charged_bytes = UNLIMITED, 0
 
     @property
     def _is_waiting(self) -> bool:
@@ -163,7 +163,7 @@ class PooledConnection(asyncio.BaseProtocol):
     def _fail(self, error: GatewayError) -> None:
         callbacks = self._take_callbacks()
         self._transport.abort()
-        self._uncount_bytes()
+        self._release_bytes()
         if callbacks is not None:
             callbacks.on_error(error)
 
@@ -175,7 +175,7 @@ class PooledConnection(asyncio.BaseProtocol):
         return backend_failure(Kind.TOO_LARGE, public, str(self._endpoint))
 
     def _on_timeout(self) -> None:
-        public = "the backend did not answer in time"
+        public = "the backend did not respond in time"
         self._fail(backend_failure(Kind.TIMEOUT, public, str(self._endpoint)))
 
     def _error_detail(self, error: BaseException | None) -> str:

@@ -213,7 +213,7 @@ def _response_or_raise(
     is_abandoned = headers.is_abandoned(code.value[0], details)
     is_late = time.monotonic() >= deadline - _CLOCK_TOLERANCE
     if is_late and (is_abandoned or code is grpc.StatusCode.DEADLINE_EXCEEDED):
-        public = "the backend did not answer in time"
+        public = "the backend did not respond in time"
         raise backend_failure(Kind.TIMEOUT, public, detail) from error
     if code is grpc.StatusCode.UNAVAILABLE and channel.get_state() is not _READY:
         if details.startswith(_NOT_CONNECTED):
@@ -223,7 +223,7 @@ def _response_or_raise(
             elif _HANDSHAKE.search(details):
                 public = client_context.NO_TLS
             raise backend_failure(Kind.CONNECT, public, detail) from error
-        public = "the backend closed the connection before answering"
+        public = "the backend closed the connection before it responded"
         raise backend_garbage(public, detail) from error
     if (
         code is grpc.StatusCode.RESOURCE_EXHAUSTED

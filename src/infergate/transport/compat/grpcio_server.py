@@ -151,7 +151,8 @@ class GrpcioServer:
         """Do nothing, because grpcio cannot stop accepting before `stop`."""
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, end the input of streams, wait `grace` seconds, then cancel all calls."""
+        """Stop accepting calls, end the input of streams, wait `grace` seconds, then cancel all
+        calls."""
         self._methods.stopped.set()
         if self._server is not None:
             stopping = asyncio.create_task(self._server.stop(grace + _STATUS_SECONDS))
@@ -240,7 +241,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         except GatewayError as error:
             return build_refusal(self.app, error, method, context)
         except Exception:
-            log.exception("answering %s failed", method, extra=BUG)
+            log.exception("serving %s failed", method, extra=BUG)
             return build_refusal(self.app, internal_error(), method, context)
         finally:
             request.account.release()

@@ -67,7 +67,7 @@ class FrameClientConnection(PooledConnection, asyncio.BufferedProtocol):
             public = "the backend's response is an empty frame"
             self._fail(backend_garbage(public, str(self._endpoint)))
         elif length <= self._limits.body:
-            if length <= MIN_ACCOUNTED_BYTES or self._count_bytes(length):
+            if length <= MIN_ACCOUNTED_BYTES or self._charge_bytes(length):
                 self._frames.open(length)
                 self._is_frame_open = True
         elif length == _HTTP_AS_LENGTH:

@@ -161,7 +161,7 @@ class _EndpointPool:
                 await self._wait_for_change(deadline)
         finally:
             add_connect_seconds(self.loop.time() - began)
-        if self._waiters:  # the capacity may suffice for another call
+        if self._waiters:  # there may be capacity for another call
             self.notify_capacity()
         return connection
 

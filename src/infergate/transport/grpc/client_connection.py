@@ -324,7 +324,9 @@ class ClientCall:
         if self._has_response:
             self.fail(backend_garbage("the backend's response broke off", detail))
         else:
-            self.fail(backend_garbage("the backend closed the connection before answering", detail))
+            self.fail(
+                backend_garbage("the backend closed the connection before it responded", detail)
+            )
 
     def fail(self, error: Exception) -> None:
         """End the call with `error`."""
@@ -365,10 +367,10 @@ class ClientCall:
         if not self._connection.has_received_since(self._started_at):
             self._connection.retire()
         endpoint = str(self._connection.endpoint)
-        self.fail(backend_failure(Kind.TIMEOUT, "the backend did not answer in time", endpoint))
+        self.fail(backend_failure(Kind.TIMEOUT, "the backend did not respond in time", endpoint))
 
     def _set_counted(self, size: int) -> None:
-        """Charge the `size` bytes of the response that are held to `_memory`. Raises OVERLOADED."""
+        """Charge `_memory` for the `size` response bytes that are held. Raises OVERLOADED."""
         growth = size - self._counted_bytes
         if growth < 0:
             self._memory.shrink(-growth)

@@ -33,7 +33,7 @@ EngineT = TypeVar("EngineT", bound=Http2Connection)
 
 
 class CompleteCall(Protocol):
-    """A call of a client whose message is complete."""
+    """A client's call whose message is complete."""
 
     def begin(self) -> None:
         """Pass the message to the application."""

@@ -337,5 +337,5 @@ class ServerCall(IncomingRequest):
 
     def _unexpected_error_response(self) -> RpcResponse:
         """Return the response to the unexpected exception that is being handled."""
-        log.exception("answering %s failed", self._request.method, extra=BUG)  # noqa: LOG004
+        log.exception("serving %s failed", self._request.method, extra=BUG)  # noqa: LOG004
         return self.build_refusal(internal_error())

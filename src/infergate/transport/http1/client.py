@@ -66,7 +66,7 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
         if available >= length:
             self._finish_plain(plain, data[size : size + length])
             return
-        if length > MIN_ACCOUNTED_BYTES and not self._count_bytes(length):
+        if length > MIN_ACCOUNTED_BYTES and not self._charge_bytes(length):
             return
         self._plain = plain
         # ``allocate`` does not zero the buffer as ``bytearray`` would, so a body that is announced

@@ -64,7 +64,7 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         try:
             while True:
                 while (data := self._next_event()) is not None:
-                    self._count_held(len(data))
+                    self._charge_held(len(data))
                     yield HttpResponse(reader.status, reader.headers, [data])
                 if self._error is not None:
                     raise self._error
@@ -79,7 +79,7 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
             elif not self._events.is_between_events:
                 raise self._cut_short(None)
         finally:
-            self._uncount_bytes()
+            self._release_bytes()
 
     # ---- the response
 
@@ -101,7 +101,7 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         if self._events is None:
             return super()._read_body(reader)
         self._events.feed(reader.take())
-        self._count_held(self._events.buffered_bytes)
+        self._charge_held(self._events.buffered_bytes)
         if not self._transport.is_closing():
             self._transport.pause_reading()
         self._has_arrived.set()
@@ -130,10 +130,10 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         self._transport.abort()
         self._has_arrived.set()
 
-    def _count_held(self, size: int) -> None:
+    def _charge_held(self, size: int) -> None:
         """Charge ``size`` bytes of the response to memory until the next pull."""
-        if size < self._counted:
-            self._memory.shrink(self._counted - size)
-            self._counted = size
+        if size < self._charged_bytes:
+            self._memory.shrink(self._charged_bytes - size)
+            self._charged_bytes = size
         elif size > MIN_ACCOUNTED_BYTES:
-            self._count_bytes(size - self._counted)
+            self._charge_bytes(size - self._charged_bytes)

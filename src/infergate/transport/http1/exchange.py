@@ -146,7 +146,7 @@ class HttpExchangeConnection(PooledConnection):
                 self._too_large()
                 return False
             if self._received > MIN_ACCOUNTED_BYTES:
-                return self._count_bytes(self._received - self._counted)
+                return self._charge_bytes(self._received - self._charged_bytes)
         return True
 
     def _complete_response(self, reader: ResponseReader) -> None:

@@ -1,4 +1,4 @@
-"""Splits the bytes of a client into requests, one at a time. Pipelined bytes stay unparsed.
+"""Splits the bytes from a client into requests, one at a time. Pipelined bytes stay unparsed.
 
 Bytes are received into a shared scratch buffer. The rest of an incomplete body of known length is
 received into its own buffer. ``get_buffer`` allocates this buffer, so a request that is rejected

@@ -13,8 +13,8 @@ from infergate.transport.http1.request_head import HeadFields
 
 _MAX_LINES: Final = 256
 _MAX_OVERHEAD_BYTES: Final = MIB
-"""Maximum number of bytes without progress, which are the bytes of an unfinished head, or of chunk
-sizes and trailers."""
+"""Maximum number of consecutive bytes that belong to an incomplete head, or that are chunk sizes or
+trailers, and so contribute neither a complete head nor body bytes."""
 
 
 class LenientReader:
@@ -25,7 +25,7 @@ class LenientReader:
         self._max_field_bytes: Final = max_field_bytes
         self._has_body = method != "HEAD"
         self._fields: HeadFields | None = HeadFields()  # until the head is complete
-        self._overhead_bytes = 0  # bytes since the last progress
+        self._overhead_bytes = 0  # bytes since the end of the head or the last body bytes
         self._ends_with_connection = False  # the body ends when the connection closes
         self._parts: list[bytes] = []
         self.status = 0
@@ -60,7 +60,7 @@ class LenientReader:
             self._parser = None  # breaks a reference cycle
         elif self._overhead_bytes > _MAX_OVERHEAD_BYTES:
             self._parser = None
-            raise ValueError("the head or trailer is too long")
+            raise ValueError("the head, a chunk size or the trailer is too long")
 
     def end(self) -> None:
         """Handle the end of the connection. Raises ValueError if the body is incomplete."""

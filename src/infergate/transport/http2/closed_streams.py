@@ -9,8 +9,8 @@ from infergate.transport.http2.frames import Code, Http2StreamError
 
 
 class ClosedStreams:
-    """The most recently reset streams. Frames that were in flight when this end reset a stream are
-    not charged to the peer's budget."""
+    """The most recently reset streams. Frames that were in flight when the gateway reset a stream
+    are not charged to the peer's budget."""
 
     def __init__(self) -> None:
         self._allowed: OrderedDict[int, tuple[int, int] | None] = OrderedDict()
@@ -23,7 +23,7 @@ class ClosedStreams:
 
     def add(self, number: int, allowed: tuple[int, int] | None) -> None:
         """Add a stream. `allowed` has the bytes of DATA and the number of header blocks that may
-        still arrive after a reset by this end. It is None if the peer reset the stream."""
+        still arrive after a reset by the gateway. It is None if the peer reset the stream."""
         self._allowed[number] = allowed
         if len(self._allowed) > limits.MAX_CLOSED_STREAMS:
             self._allowed.popitem(last=False)

@@ -29,22 +29,22 @@ _MAX_REASON: Final = 200  # the maximum length of a GOAWAY reason that is sent o
 _UPDATE_AT: Final = limits.CONNECTION_WINDOW // 2
 """Received bytes after which the connection's window is refilled."""
 _IN_FLIGHT_BLOCKS: Final = 2
-"""Number of header blocks that a peer may have sent before it received our RST_STREAM."""
+"""Number of header blocks that a peer may have sent before it received the gateway's RST_STREAM."""
 
 
 class Http2Connection(Http2FrameReader):
     """A connection. `streams` holds the open streams by number."""
 
-    is_client = False  # whether this end opens the streams
+    is_client = False  # whether the gateway opens the streams
 
     def __init__(self, header_bytes: int) -> None:
         """`header_bytes` limits the headers of a request or response. Blocks of up to
         `limits.HEADER_BLOCK_FACTOR` times that size are decoded, so that the stream can be refused
         with an error."""
         self.streams: dict[int, Stream] = {}
-        self.last_stream = 0  # the highest stream number of the peer (in a client, of this end)
+        self.last_stream = 0  # the highest number of a stream that the client opened
         self.is_closed = False
-        self.is_draining = False  # whether a GOAWAY of this end has announced the drain
+        self.is_draining = False  # whether the gateway has announced the drain with a GOAWAY
         self.peer_max_streams = 2**31  # the number of concurrent streams that the peer allows
         super().__init__(limits.HEADER_BLOCK_FACTOR * header_bytes)
         self.outbound = OutboundFrames()
@@ -69,7 +69,7 @@ class Http2Connection(Http2FrameReader):
         return number > self.last_stream or not number % 2
 
     def _on_pong(self, payload: bytes) -> None:
-        """Process the acknowledgement of a PING sent by this end."""
+        """Process the acknowledgement of a PING that the gateway sent."""
 
     # ---- receiving
 

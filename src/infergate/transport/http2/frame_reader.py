@@ -1,4 +1,4 @@
-"""Splits the bytes of an HTTP/2 peer into frames (RFC 9113, 4 and 6.10). Only header blocks and
+"""Splits the bytes from an HTTP/2 peer into frames (RFC 9113, 4 and 6.10). Only header blocks and
 small frames are held until they are complete. DATA is passed on as views of the received bytes. A
 length is checked when it is announced, before the payload arrives."""
 
@@ -53,7 +53,7 @@ class Http2FrameReader:
         self.progress_count = 0
         """A counter that grows when a header block is complete or the held frame changes."""
         self._expected_preface = self.preface
-        self.first_bytes = b""  # the first bytes of the peer, if they are not HTTP/2
+        self.first_bytes = b""  # the first bytes from the peer, if they are not HTTP/2
         self._has_received_settings = False  # whether SETTINGS have arrived
         self._payload_left = 0  # missing bytes of a DATA frame or of a discarded frame
         self._padding_left = 0  # the part of `_payload_left` that is padding
@@ -141,7 +141,7 @@ class Http2FrameReader:
             self._unparsed = NOTHING
         position = 0
         if self._expected_preface:
-            # No data is left until the preface is complete.
+            # An incomplete preface uses up all data, so the loop below does not run.
             position = self._read_preface(data[:end])
         view = memoryview(data)
         small = _MAX_COPIED if type(data) is bytes else 0

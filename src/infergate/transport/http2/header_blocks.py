@@ -131,7 +131,7 @@ _STATIC_FIELDS: Final = {
     (":status", "200"): 8,
 }
 TABLE_SIZE_ZERO: Final = b"\x20"
-"""A table size update to 0 (RFC 7541, 6.3), which this end must send before its first field."""
+"""A table size update to 0 (RFC 7541, 6.3), which the gateway must send before its first field."""
 _FOUR_BITS: Final = 15
 _SEVEN_BITS: Final = 127
 

@@ -9,10 +9,10 @@ from typing import Final
 from infergate.core.limits import KIB, MIB
 
 STREAM_WINDOW: Final = 1 * MIB
-"""Number of bytes that a peer may send on a stream before the application has requested them. For a
+"""Number of bytes that a peer may send on a stream before the application has consumed them. For a
 longer message, the window is raised when the length is announced, within the body limits."""
 CONNECTION_WINDOW: Final = 16 * MIB
-"""Number of bytes that a peer may send on all streams before this end reads the bytes from the
+"""Number of bytes that a peer may send on all streams before the gateway reads the bytes from the
 socket."""
 MAX_FRAME: Final = 256 * KIB
 """The longest accepted frame. DATA is passed on as it arrives, and is not held until
@@ -27,16 +27,16 @@ MAX_SETTINGS: Final = 64  # settings per SETTINGS frame
 MAX_GOAWAY: Final = 16 * KIB  # the longest GOAWAY frame, in bytes
 GLITCH_BURST: Final = 500.0
 """Bucket size for frames that advance no request (nghttp2: 1000). Such frames are resets, empty
-DATA, priorities, window updates not caused by DATA of this end, refused streams, and unknown
-frames."""
+DATA, priorities, window updates that no DATA from the gateway has caused, refused streams, and
+unknown frames."""
 GLITCH_RATE: Final = 50.0  # tokens per second for frames that advance no request (nghttp2: 33)
 SETTINGS_BURST: Final = 100.0
-"""Bucket size for SETTINGS frames. A SETTINGS frame may let every stream send a little more, so
-sent frames do not refill this bucket."""
+"""Bucket size for SETTINGS frames. Frames that the gateway sends do not refill this bucket, because
+a SETTINGS frame may enlarge the windows of all streams, and so cause many frames to be sent."""
 SETTINGS_RATE: Final = 10.0
 """Tokens per second for SETTINGS. Clients that measure bandwidth change windows less often."""
 EARLY_STREAMS: Final = 1024
-"""Streams beyond `limits.streams` that a client may open before it has acknowledged our SETTINGS;
+"""Streams beyond `limits.streams` that a client may open before it has acknowledged the SETTINGS;
 RFC 9113 sets no limit until then. (Envoy starts a connection with all queued calls, at most
 1024.)"""
 EARLY_HEADER_BYTES: Final = 4 * MIB
@@ -44,9 +44,11 @@ EARLY_HEADER_BYTES: Final = 4 * MIB
 EARLY_SECONDS: Final = 10.0
 """Seconds after a client's SETTINGS during which it may open early streams."""
 EARLY_REFUSED_STREAMS: Final = 4096
-"""Number of further streams that are refused without being counted as a flood."""
+"""Number of streams from the start of a connection that may be refused without being counted as a
+flood, until the client has acknowledged the SETTINGS."""
 PING_BURST: Final = 5.0
-"""Bucket size for PING frames (grpc: 2). DATA and headers of this end refill the bucket."""
+"""Bucket size for PING frames (grpc: 2). DATA and headers that the gateway sends refill the
+bucket."""
 PING_RATE: Final = 2.0  # tokens per second for PINGs, twice the rate of a reasonable client
 MAX_CLOSED_STREAMS: Final = 1024
 """Closed streams per connection on which late frames are still recognized."""

@@ -6,9 +6,9 @@ receive buffers, because an event loop delivers bytes of one connection at a tim
 docs/decisions/0026-tls.md explains why the loops' own TLS is not used.
 
 - Rule 1. Data is encrypted only when the socket can send it. A response that waits for a slow
-  reader waits in plain text and counts in ``get_write_buffer_size``. The socket's buffer is paused
-  above the mark at which the serving protocol is resumed; otherwise the last bytes of a response
-  could stay between the two marks, and no callback would resume the protocol.
+  reader waits in plain text and counts in ``get_write_buffer_size``. The high-water mark of the
+  socket's transport is at most the low-water mark of the serving protocol. Otherwise, the last
+  bytes of a response could stay between the two marks, and no callback would resume the protocol.
 - Rule 2. The serving protocol is connected only after the handshake, which must complete within
   ``limits.header_time``.
 - Rule 3. The connection ends with a close_notify after all written data, without waiting for the
@@ -40,7 +40,7 @@ _MAX_PIECE: Final = 256 * KIB
 checked again."""
 _HIGH_WATER, _LOW_WATER = 64 * KIB, 16 * KIB
 """Unsent bytes at which the serving protocol is paused and resumed (asyncio's defaults)."""
-_HANDSHAKE: Final = 0x16  # the first byte of a TLS client: a handshake record (RFC 8446, 5.1)
+_HANDSHAKE: Final = 0x16  # the first byte from a TLS client: a handshake record (RFC 8446, 5.1)
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 
 
@@ -176,7 +176,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         has_certificate = self._ssl.getpeercert(binary_form=True) is not None
         if has_certificate and not self._san_matcher.matches(self._client_names):
             names = ", ".join(self._client_names) or "no names"
-            reason = f"the client certificate is for {names}: not allowed"
+            reason = f"the client certificate has no allowed name; it has {names}"
             self._refuse(ConnectionRefusal.NAME, reason)
             return
         self._host.unregister(self)  # the serving protocol registers itself
@@ -219,8 +219,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._on_client_end()
 
     def _decrypt(self, buffer: memoryview) -> tuple[int, bool]:
-        """Decrypt into ``buffer``. Return the size of the data, and whether there is more. Raises
-        SSLError."""
+        """Decrypt into ``buffer``. Return the size of the data, and whether there may be more data.
+        Raises SSLError."""
         filled, capacity = 0, len(buffer)
         while filled < capacity:
             try:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _SAN_TYPES: Final = ("URI", "DNS", "email", "IP Address")
-"""The subjectAltName types that identify a client, in the order of reporting."""
+"""The subjectAltName types that identify a client, in the order in which names are reported."""
 
 
 def san_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:

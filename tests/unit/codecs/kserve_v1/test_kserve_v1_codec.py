@@ -565,12 +565,12 @@ def test_explanations_are_forwarded() -> None:
 @pytest.mark.parametrize(
     ("answer", "public"),
     [
-        (HttpResponse(502, {}, [b"<html>no</html>"]), "the backend answered HTTP 502"),
+        (HttpResponse(502, {}, [b"<html>no</html>"]), "the backend responded with HTTP 502"),
         (HttpResponse(500, {}, [b"plain text\nmore"]), "plain text"),
         (HttpResponse(404, {}, [b'{"detail":"Not Found"}']), "Not Found"),
         (HttpResponse(422, {}, [b'{"detail":[{"msg":"x"}]}']), '[{"msg": "x"}]'),
         (HttpResponse(500, {}, [b"[" * 9999]), "[" * 2000),
-        (HttpResponse(503, {}, [b""]), "the backend answered HTTP 503"),
+        (HttpResponse(503, {}, [b""]), "the backend responded with HTTP 503"),
     ],
 )
 def test_error_bodies_of_servers(answer: HttpResponse, public: str) -> None:

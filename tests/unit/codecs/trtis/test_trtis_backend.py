@@ -512,7 +512,7 @@ def http_error(status: int, headers: dict[str, str], body: bytes = b"") -> Gatew
 def test_a_response_without_a_status(status: int, kind: Kind) -> None:
     error = http_error(status, {"content-type": "text/html"}, b"<h1>proxy</h1>")
     assert (error.kind, error.origin) == (kind, Origin.BACKEND)
-    assert error.public == f"the backend answered HTTP {status} without NV-Status"
+    assert error.public == f"the backend responded with HTTP {status} without NV-Status"
     assert error.detail == "<h1>proxy</h1>"
 
 

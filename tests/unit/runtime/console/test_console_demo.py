@@ -81,7 +81,7 @@ async def running() -> AsyncIterator[Running]:
 
 async def test_the_demo_has_servers_that_break_and_are_repaired(running: Running) -> None:
     demo, original = running.demo, running.gateway.config
-    with pytest.raises(GatewayError, match="does not run"):
+    with pytest.raises(GatewayError, match="is not running"):
         await demo.perform({"action": "break"})
     with pytest.raises(GatewayError, match="must be one of"):
         await demo.perform({"action": ["x"]})
@@ -133,7 +133,7 @@ async def test_the_buttons_do_not_exist_after_another_configuration_was_loaded(
     await gateway.reload(other)
     assert demo_of(gateway, source, running.history, assemble) is None
     for action in ("start", "stop", "break"):
-        with pytest.raises(GatewayError, match="not the configuration of the demo"):
+        with pytest.raises(GatewayError, match="only the configuration of the demo"):
             await demo.perform({"action": action})
     await running.until(lambda: not demo.as_json()["traffic"])
     assert gateway.config == other

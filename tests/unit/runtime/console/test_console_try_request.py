@@ -340,5 +340,8 @@ async def test_the_demo_needs_its_configuration(
 ) -> None:
     with caplog.at_level(logging.INFO, "infergate.audit"):
         status, response = await post(gateway, "demo", {"action": "start"})
-    assert (status, response["error"]) == (400, "this is not the configuration of the demo")
+    assert (status, response["error"]) == (
+        400,
+        "only the configuration of the demo allows this action",
+    )
     assert caplog.messages == ["console demo action='start' peer=test outcome=refused"]
