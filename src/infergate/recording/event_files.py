@@ -25,7 +25,7 @@ from infergate.recording.payload_log import FAILED, SENT, TOO_LARGE, WireEvent
 
 _PREFIX: Final = "events-"
 _SUFFIX: Final = ".jsonl"
-_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _RETRY_SECONDS: Final = 5.0
 """Seconds after a file system error during which nothing is written."""
 _SHORT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -97,8 +97,11 @@ class EventFiles:
         If the disk is full, later lines go to the same file, so that a full disk does not collect
         many short files. After other errors, the next line goes to a new file, which may succeed,
         for example on a network file system."""
-        path, self._path = self._path or self._new_path(), None
-        with os.fdopen(os.open(path, _FLAGS, 0o600), "ab", buffering=0) as file:
+        try:
+            path, descriptor = self._open()
+        finally:
+            self._path = None
+        with os.fdopen(descriptor, "ab", buffering=0) as file:
             size = file.tell()
             try:
                 while lines and size + len(lines[0]) <= self._file_bytes:
@@ -108,13 +111,24 @@ class EventFiles:
                     size += len(lines.popleft())
             except OSError as error:
                 if not size:
-                    path.unlink()
+                    with suppress(OSError):
+                        path.unlink()
                 else:
                     file.truncate(size)  # removes the incomplete line
                     self._path = path if error.errno in _SHORT_OF_SPACE else None
                 raise
         if not lines:
             self._path = path
+
+    def _open(self) -> tuple[Path, int]:
+        """Open the current file, or a new file if there is none. Names are never used twice,
+        because a program that collects the files may move or delete them, and keep them under
+        their names. Raises OSError."""
+        if self._path is not None:
+            with suppress(FileNotFoundError):
+                return self._path, os.open(self._path, _FLAGS)
+        path = self._new_path()
+        return path, os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
 
     def _new_path(self) -> Path:
         """Delete the oldest files until a new file fits into ``total_bytes``, and return its

@@ -10,8 +10,8 @@ from infergate.core.exchange import Exchange
 from infergate.core.tensor import NO_PARAMETERS
 
 _EXCHANGE_BYTES: Final = 2048
-"""An upper bound for the memory in bytes of an exchange's objects, without tensors, parameters and
-headers."""
+"""An upper bound for the memory in bytes of an exchange's objects, without tensors, parameters,
+headers and the texts of an error."""
 _TENSOR_BYTES: Final = 512
 _RESPONSE_BYTES: Final = 512
 _VALUE_BYTES: Final = 128
@@ -43,6 +43,8 @@ def held_bytes(exchange: Exchange) -> int | None:
     ]
     if exchange.headers:
         values.append(exchange.headers)
+    if (error := exchange.outcome.error) is not None:
+        values += error.public, error.detail
     held = _values_bytes(values)
     return None if held is None else size + held
 

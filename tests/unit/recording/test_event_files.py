@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,34 @@ async def test_a_full_disk_gets_no_empty_files_and_is_tried_rarely(
     await sink.close()
 
 
-async def test_a_file_that_another_process_deleted_is_not_used(tmp_path: Path) -> None:
+async def test_the_name_of_a_file_that_another_process_moved_is_not_used_again(
+    tmp_path: Path,
+) -> None:
     sink = EventFiles(tmp_path, 1000, 10_000)
-    await write(sink, event("a"))
-    files(tmp_path)[0].unlink()
-    await write(sink, event("b"))
-    assert [file.read_bytes()[:1] for file in files(tmp_path)] == [b"b"]
+    names = []
+    for letter in "abc":
+        assert await write(sink, event(letter)) == {"sent": 1}
+        (file,) = files(tmp_path)
+        assert file.read_bytes()[:1] == letter.encode()
+        names.append(file.name)
+        file.unlink()
+    assert len(set(names)) == 3
     await sink.close()
+
+
+async def test_events_are_not_added_to_a_file_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)  # as in two containers
+    monkeypatch.setattr(time, "strftime", lambda *_: "20261126T120000Z")
+    clock = [0.0]
+    first, second = (EventFiles(tmp_path, 1000, 10_000, lambda: clock[0]) for _ in range(2))
+    await write(first, event("a"))
+    assert await write(second, event("b")) == {"failed": 1}
+    clock[0] = 60.0
+    assert await write(second, event("c")) == {"sent": 1}
+    assert sorted(file.read_bytes()[::LINE] for file in files(tmp_path)) == [b"a", b"c"]
+    await asyncio.gather(first.close(), second.close())
 
 
 async def test_two_processes_share_a_folder(

@@ -19,7 +19,8 @@ import pytest
 from exchange_samples import comparable, sample_exchange
 from infergate.core.counters import RecordingCounters
 from infergate.core.datatypes import Datatype
-from infergate.core.exchange import Exchange
+from infergate.core.errors import backend_garbage
+from infergate.core.exchange import Exchange, Outcome
 from infergate.core.limits import MIB, Limits
 from infergate.core.memory import UNLIMITED
 from infergate.core.messages import InferRequest
@@ -225,7 +226,7 @@ async def test_an_unrecordable_exchange_loses_no_other(tmp_path: Path) -> None:
         assert found.recorder.is_active
 
 
-def test_the_memory_of_an_exchange_includes_all_that_clients_send() -> None:
+def test_the_memory_of_an_exchange_includes_all_that_clients_and_servers_send() -> None:
     plain = held_bytes(sample_exchange())
     assert plain is not None
     part = Tensor("x", Datatype.UINT8, (1,), memoryview(bytes(10_000))[:1])
@@ -238,6 +239,8 @@ def test_the_memory_of_an_exchange_includes_all_that_clients_send() -> None:
         sample_exchange(**{text: 1}),
         sample_exchange(p=[0] * 1000),
         replace(sample_exchange(), headers={"x": text}),
+        replace(sample_exchange(), outcome=Outcome((), backend_garbage(text))),
+        replace(sample_exchange(), outcome=Outcome((), backend_garbage("", text))),
         replace(
             sample_exchange(),
             request=InferRequest("m", parameters=OpaqueParameters({}, (), text.encode())),
