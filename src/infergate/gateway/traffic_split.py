@@ -71,18 +71,25 @@ class TrafficSplit:
         )
 
     async def infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+        if self._mirror is None:  # entering ``_mirrored`` takes longer than choosing the target
+            return await self._infer(request, context, None)
         with self._mirrored(request, context, is_stream=False) as kept:
-            target = self._choose_target(request, context, kept)
-            try:
-                response = await target.infer(request, context)
-            except GatewayError as error:
-                fallback = self._fallback_after(error, request, context, kept)
-                if fallback is None:
-                    raise
-                response = await fallback.infer(request, context)
+            response = await self._infer(request, context, kept)
             if kept is not None:
                 kept.responses.append(response)
             return response
+
+    async def _infer(
+        self, request: InferRequest, context: RequestContext, kept: KeptInference | None
+    ) -> InferResponse:
+        target = self._choose_target(request, context, kept)
+        try:
+            return await target.infer(request, context)
+        except GatewayError as error:
+            fallback = self._fallback_after(error, request, context, kept)
+            if fallback is None:
+                raise
+            return await fallback.infer(request, context)
 
     async def stream(
         self, request: InferRequest, context: RequestContext
