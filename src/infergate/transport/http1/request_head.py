@@ -202,8 +202,6 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
     ASCII in fields that do not affect the transport, such as a request id, a ``traceparent`` or the
     NV-Status of a legacy server. Such heads are not cached, because each has different values."""
 
-    __slots__ = ("_headers", "_lines", "_names", "template")
-
     def __init__(self) -> None:
         super().__init__(MAX_CACHE_BYTES // _BYTES_PER_FIELD, MAX_CACHE_BYTES)
         self.template: ParsedT | None = None
