@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,10 @@ ENGINE = os.environ.get("INFERGATE_ENGINE", "own")
 
 @contextmanager
 def started_infergate(
-    config: str, listeners: str = LISTENERS, engine: str = ENGINE
+    config: str,
+    listeners: str = LISTENERS,
+    engine: str = ENGINE,
+    command: Sequence[str] = (sys.executable, "-m", "infergate"),
 ) -> Iterator[Infergate]:
     """Run ``infergate --config`` on free ports. ``config`` holds all sections except the listeners.
 
@@ -67,7 +70,7 @@ def started_infergate(
         unwatched = "" if "reload:" in config else "reload: {watch: false}\n"
         rest = drain + unwatched + config
         file.write_text(f"engine: {engine}\n" + listeners.format(*ports) + rest)
-        argv = [sys.executable, "-m", "infergate", "--config", str(file), "--log-format", "json"]
+        argv = [*command, "--config", str(file), "--log-format", "json"]
         return Launch("infergate", argv, dict(os.environ), ports, ready="/healthz")
 
     with started(prepare) as running:

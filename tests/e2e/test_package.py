@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import urllib.request
 import zipfile
 from pathlib import Path
 
+import grpc
 import pytest
 
+from e2e.running import started_infergate
 from peers.support.installed import PROJECT, Installed
 
 pytestmark = pytest.mark.timeout(900)  # pip takes minutes on a busy machine
@@ -20,6 +23,7 @@ NOT_SENT = shutil.ignore_patterns(
     ".git", ".venv*", ".peers", "__pycache__", "*.egg-info", "build", "dist", ".*_cache",
     ".hypothesis", ".coverage*",
 )  # fmt: skip
+EMBEDDED = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
 IMPORT_ALL = """
 import importlib, pkgutil, infergate
 missing = set()
@@ -124,6 +128,13 @@ def test_it_runs_on_the_lowest_versions(
     optional = said(python, "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
     assert set(optional) <= {"hypothesis", "pytest"}
     said(there / "infergate", "matrix", cwd=tmp_path)  # every protocol to every protocol
+    for engine in ("own", "compat"):  # the matrix opens no sockets
+        with started_infergate(EMBEDDED, engine=engine, command=(str(there / "infergate"),)) as it:
+            with urllib.request.urlopen(f"http://{it.http}/v2/models/identity/ready") as answer:
+                assert answer.status == 200
+            with grpc.insecure_channel(it.grpc) as channel:
+                call = channel.unary_unary("/inference.GRPCInferenceService/ModelReady")
+                assert call(b"\x0a\x08identity", timeout=60) == b"\x08\x01"
 
 
 @pytest.mark.peers

@@ -2,19 +2,21 @@
 
 *Rule.* Messages are truncated before they are formatted, because a backend's message may be as long
 as ``limits.body``, and formatting it would delay other requests. JSON of over 1 MiB is truncated
-before it is decoded."""
+before it is decoded, and a gRPC message of too many fields is not decoded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, Final
 from urllib.parse import unquote_plus
 
 from google.protobuf import text_format
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from infergate.codecs.protos import SCHEMA
+from infergate.codecs.protos.bounded_parser import check_fields, parse_checked
+from infergate.codecs.protos.wire_scanner import MalformedMessageError
 from infergate.core.credential_names import may_hold_credentials
 from infergate.core.limits import MIB
 from infergate.core.tensor import Buffer
@@ -31,6 +33,10 @@ _MAX_ITEMS: Final = 32
 _MAX_JSON_BYTES: Final = MIB
 """Maximum number of bytes of JSON that is decoded. Decoding takes up to 10 ms. Longer JSON is
 truncated and shown undecoded."""
+_MAX_FIELDS: Final = 16384
+"""Maximum number of fields of a gRPC message that is decoded. A field takes up to 100 bytes."""
+_ELEMENTS_PER_FIELD: Final = 256
+"""Elements of packed lists that count as a field. An element takes up to 8 bytes."""
 _MAX_DEPTH: Final = 24
 """Maximum number of levels shown of nested JSON."""
 _MAX_VALUE_LENGTH: Final = 256
@@ -112,11 +118,14 @@ def hex_dump(data: bytes) -> Iterator[str]:
 
 
 def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
-    """Return a message of ``method`` as text, or an empty string if it is invalid. ``index`` is 0
-    for a request and 1 for a response."""
+    """Return a message of ``method`` as text, or an empty string if it is invalid or has too many
+    fields. ``index`` is 0 for a request and 1 for a response."""
+    data = bytes(join_parts(message))
     try:
-        decoded = SCHEMA.method_classes(method)[index].FromString(bytes(join_parts(message)))
-    except (KeyError, DecodeError):
+        message_class = SCHEMA.method_classes(method)[index]
+        check_fields(message_class, data, _MAX_FIELDS, elements_per_field=_ELEMENTS_PER_FIELD)
+        decoded = parse_checked(message_class, data)
+    except (KeyError, MalformedMessageError):
         return ""
     omissions = list(_shorten(decoded))
     text = str(text_format.MessageToString(decoded, as_utf8=True))
@@ -133,12 +142,20 @@ def _shorten(message: Message) -> Iterator[str]:
             if len(value) > _MAX_VALUE_LENGTH:
                 setattr(message, field.name, value[:_MAX_VALUE_LENGTH])
                 yield f"… {field.name}: {len(value) - _MAX_VALUE_LENGTH} more bytes or characters"
-        elif isinstance(value, Mapping):
-            for member in value.values():
-                if isinstance(member, Message):
-                    yield from _shorten(member)
+        elif isinstance(value, MutableMapping):
+            yield from _shorten_map(field.name, value)
         elif isinstance(value, MutableSequence):
             yield from _shorten_list(field.name, value)
+
+
+def _shorten_map(name: str, values: MutableMapping[Any, Any]) -> Iterator[str]:
+    if len(values) > _MAX_ITEMS:
+        yield f"… {name}: {len(values) - _MAX_ITEMS} more"
+        for key in list(values)[_MAX_ITEMS:]:
+            del values[key]
+    for value in values.values():
+        if isinstance(value, Message):
+            yield from _shorten(value)
 
 
 def _shorten_list(name: str, values: MutableSequence[Any]) -> Iterator[str]:

@@ -146,10 +146,20 @@ class _SharedState:
     plugins: PluginFactory
 
 
-def _prepare_plugins(factory: PluginFactory, config: Config, previous: GatewayParts | None) -> None:
-    limits = compiled.limits(config)
-    kept = NO_PLUGINS if previous is None else previous.plugins.unchanged(previous.config, config)
-    factory.prepare(config, limits, kept, _unchanged_backends(previous, config, limits))
+def _prepare_plugins(
+    factory: PluginFactory, config: Config, previous: GatewayParts | None
+) -> Callable[[], None]:
+    """Return the function that creates the plug-ins of ``config``."""
+    prepared = factory.begin(config)
+
+    def create() -> None:
+        limits = compiled.limits(config)
+        kept = (
+            NO_PLUGINS if previous is None else previous.plugins.unchanged(previous.config, config)
+        )
+        factory.prepare(prepared, limits, kept, _unchanged_backends(previous, config, limits))
+
+    return create
 
 
 def _build_parts(

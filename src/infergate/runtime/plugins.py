@@ -103,21 +103,29 @@ class PluginFactory:
         self._metrics: Final = metrics
         self._lock: Final = threading.Lock()
         self._latest: _PreparedPlugins | None = None
-        """The plug-ins of the latest ``prepare``, or None if it was abandoned."""
+        """The plug-ins of the latest ``begin``, or None if it was abandoned."""
         self._prepared: _PreparedPlugins | None = None
         """The plug-ins that have been created, until the parts of their configuration are built."""
 
+    def begin(self, config: Config) -> _PreparedPlugins:
+        """Return the argument of ``prepare`` for ``config``. ``abandon`` applies from this call on,
+        which must not be delayed as the start of a thread may be."""
+        self.abandon()
+        prepared = self._latest = _PreparedPlugins(config)
+        return prepared
+
     def prepare(
-        self, config: Config, limits: Limits, kept: HostedPlugins, backends: Mapping[str, Backend]
+        self,
+        prepared: _PreparedPlugins,
+        limits: Limits,
+        kept: HostedPlugins,
+        backends: Mapping[str, Backend],
     ) -> None:
-        """Create the plug-ins of ``config`` except those in ``kept`` and ``backends``. Blocks the
+        """Create the plug-ins of ``prepared`` except those in ``kept`` and ``backends``. Blocks the
         calling thread. Raises PluginError."""
-        prepared = _PreparedPlugins(config)
-        if (unused := self._replace(prepared)) is not None:
-            unused.discard()
         try:
             self._create_hooks_and_transforms(prepared, kept)
-            for name, backend in config.backends.items():
+            for name, backend in prepared.config.backends.items():
                 if backend.protocol == protocols.PYTHON and name not in backends:
                     prepared.models[name] = self._make_model(name, backend, limits)
                     self._check_wanted(prepared)
@@ -131,7 +139,10 @@ class PluginFactory:
     def abandon(self) -> None:
         """Discard the plug-ins that ``prepare`` has created. A ``prepare`` that is still running
         fails and discards its plug-ins as soon as it has created the plug-in in progress."""
-        if (unused := self._replace(None)) is not None:
+        with self._lock:
+            self._latest = None
+            unused, self._prepared = self._prepared, None
+        if unused is not None:
             threading.Thread(target=unused.discard, name="infergate plug-ins", daemon=True).start()
 
     @property
@@ -148,12 +159,6 @@ class PluginFactory:
     def keep(self) -> None:
         """Leave the plug-ins to the parts of their configuration, which have been built."""
         self._prepared = None
-
-    def _replace(self, latest: _PreparedPlugins | None) -> _PreparedPlugins | None:
-        with self._lock:
-            self._latest = latest
-            unused, self._prepared = self._prepared, None
-        return unused
 
     def _check_wanted(self, prepared: _PreparedPlugins) -> None:
         if prepared is not self._latest:

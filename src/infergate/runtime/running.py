@@ -155,16 +155,16 @@ class RunningGateway:
     """The listeners and the parts behind them. ``build`` creates the parts of a configuration. It
     gets the current parts, or None at the start, and may reuse some of them. ``report_lag`` is
     called when the event loop was blocked. ``prepare`` gets the same arguments before ``build``,
-    and creates plug-ins; a reload runs it in a thread. ``abandon`` discards the plug-ins if
-    ``prepare`` or ``build`` fails or is cancelled; it may be called while ``prepare`` is
-    running."""
+    and returns a function that creates plug-ins; a reload runs this function in a thread.
+    ``abandon`` discards the plug-ins if a step fails or is cancelled; it may be called before that
+    function runs, or while it is running."""
 
     def __init__(
         self,
         config: Config,
         build: Callable[[Config, GatewayParts | None], GatewayParts],
         report_lag: Callable[[float], object],
-        prepare: Callable[[Config, GatewayParts | None], None],
+        prepare: Callable[[Config, GatewayParts | None], Callable[[], None]],
         abandon: Callable[[], None],
     ) -> None:
         self._build: Final = build
@@ -174,7 +174,7 @@ class RunningGateway:
         """Whether a reload waits for plug-ins. The reload may be cancelled in this state."""
         self._lag_monitor: Final = EventLoopLagMonitor(report_lag)
         try:
-            prepare(config, None)
+            prepare(config, None)()
             self._active = build(config, None)
         except BaseException:
             abandon()
@@ -316,7 +316,7 @@ class RunningGateway:
         try:
             self.is_creating_plugins = True
             try:
-                await to_daemon_thread(self._prepare, config, self._active)
+                await to_daemon_thread(self._prepare(config, self._active))
             finally:
                 self.is_creating_plugins = False
             parts = self._build(config, self._active)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,9 +71,14 @@ async def test_a_plugin_is_created_outside_the_event_loop_during_a_reload(
     try:
         prepare = running._prepare
 
-        def checked(new: Config, old: Any) -> None:
-            threads.append(threading.current_thread())
-            prepare(new, old)
+        def checked(new: Config, old: Any) -> Callable[[], None]:
+            create = prepare(new, old)
+
+            def create_in_thread() -> None:
+                threads.append(threading.current_thread())
+                create()
+
+            return create_in_thread
 
         running._prepare = checked  # type: ignore[misc]
         await running.reload(config(model={"options": {"factor": 3}}))
@@ -172,6 +179,42 @@ async def test_an_abandoned_reload_creates_no_further_plugins_and_keeps_none(
         assert len(created) == 2, "the model in use, and the one that was being created"
     finally:
         release.set()
+        await running.stop(0)
+
+
+async def test_a_reload_that_is_cancelled_before_its_thread_runs_does_not_affect_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delayed: list[Callable[[], None]] = []
+    created: list[int] = []
+    create = plugin_kit.Double.__init__
+
+    def init(self: plugin_kit.Double, options: plugin_kit.DoubleOptions) -> None:
+        create(self, options)
+        created.append(options.factor)
+        if options.factor == 4:  # the first reload's thread runs only now
+            with pytest.raises(PluginError, match="abandoned"):
+                delayed.pop()()
+
+    async def delay(function: Callable[..., None], *arguments: Any) -> None:
+        delayed.append(partial(function, *arguments))
+        await asyncio.Event().wait()
+
+    running = assemble(config())
+    await running.start()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("infergate.runtime.running.to_daemon_thread", delay)
+            reload = asyncio.create_task(running.reload(config(model={"options": {"factor": 3}})))
+            while not delayed:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            reload.cancel()
+            await asyncio.gather(reload, return_exceptions=True)
+        monkeypatch.setattr(plugin_kit.Double, "__init__", init)
+        await running.reload(config(model={"options": {"factor": 4}}))
+        assert running.config.backends["py"].options == {"factor": 4}
+        assert (created[0], delayed) == (4, [])
+    finally:
         await running.stop(0)
 
 

@@ -174,6 +174,18 @@ async def test_concurrent_calls_share_a_connection(pair: Pair) -> None:
     assert len({call.peer for call in pair.app.calls}) == 1
 
 
+async def test_calls_beyond_the_limit_on_streams_wait(
+    serve_grpc: RpcServe, rpc_upstream: RpcUpstream
+) -> None:
+    harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, streams=10))
+    wire = request("Echo", b"x" * 10_000)
+    await rpc_upstream.exchange(wire, harness.endpoint, 30)  # the client knows the limit now
+    responses = await asyncio.gather(
+        *(rpc_upstream.exchange(wire, harness.endpoint, 30) for _ in range(200))
+    )
+    assert {response.code for response in responses} == {0}
+
+
 async def test_a_request_over_the_servers_limit_is_refused(
     serve_grpc: RpcServe, rpc_upstream: RpcUpstream
 ) -> None:

@@ -56,7 +56,9 @@ def parse(
     for more fields than ``max_on_loop`` unless it is None."""
     if len(data) > max_bytes:
         raise MalformedMessageError(f"it has {len(data)} bytes; the limit is {max_bytes}")
-    check_fields(message_class, data, max_fields, max_on_loop)
+    limit = max_fields if max_on_loop is None else min(max_fields, max_on_loop)
+    if _count_messages(message_class, data, limit) < 0:
+        raise NeedsOffloadError if limit < max_fields else _too_many_fields(max_fields)
     return parse_checked(message_class, data)
 
 
@@ -72,16 +74,33 @@ def check_fields(
     message_class: Any,
     data: Buffer,
     max_fields: int,
-    max_on_loop: int | None = None,
     max_messages: int | None = None,
+    elements_per_field: int = 1,
 ) -> int:
     """Count the fields of ``data``, a ``message_class``, at all depths, and return the number of
-    messages inside it. Each element of a packed list counts as a field. With ``max_messages``, the
-    count ends at the first message beyond it, which the caller must reject. Raises
-    MalformedMessageError for more than ``max_fields`` fields, and NeedsOffloadError for more than
-    ``max_on_loop``."""
+    messages inside it. In a packed list, ``elements_per_field`` elements count as a field. With
+    ``max_messages``, the count ends at the first message beyond it, which the caller must reject.
+    Raises MalformedMessageError, also for more than ``max_fields`` fields."""
+    messages = _count_messages(message_class, data, max_fields, max_messages, elements_per_field)
+    if messages < 0:
+        raise _too_many_fields(max_fields)
+    return messages
+
+
+def _too_many_fields(max_fields: int) -> MalformedMessageError:
+    return MalformedMessageError(f"it has more than {max_fields} fields")
+
+
+def _count_messages(
+    message_class: Any,
+    data: Buffer,
+    max_fields: int,
+    max_messages: int | None = None,
+    elements_per_field: int = 1,
+) -> int:
+    """Return -1 for more than ``max_fields`` fields, otherwise the same as ``check_fields``."""
     messages = 0
-    fields_left = max_fields if max_on_loop is None else min(max_fields, max_on_loop)
+    fields_left = max_fields
     position, end, shape = 0, len(data), _field_layout(message_class.DESCRIPTOR)
     outer: list[tuple[int, int, FieldLayout]] = []  # the unread rest of the enclosing messages
     while position < end or outer:
@@ -90,7 +109,7 @@ def check_fields(
             continue
         fields_left -= 1
         if fields_left < 0:
-            raise _too_many_fields(max_fields, max_on_loop)
+            return -1
         start, value_start = position, position + 2
         number = data[start]
         if (
@@ -114,16 +133,8 @@ def check_fields(
                 outer.append((position, end, shape))
                 position, end, shape = value_start, position, inner
             else:
-                fields_left -= (position - value_start) // inner
-    if fields_left < 0:
-        raise _too_many_fields(max_fields, max_on_loop)
-    return messages
-
-
-def _too_many_fields(max_fields: int, max_on_loop: int | None) -> Exception:
-    if max_on_loop is not None and max_on_loop < max_fields:
-        return NeedsOffloadError()
-    return MalformedMessageError(f"it has more than {max_fields} fields")
+                fields_left -= (position - value_start) // (inner * elements_per_field)
+    return -1 if fields_left < 0 else messages
 
 
 @functools.cache

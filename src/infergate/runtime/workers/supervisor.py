@@ -81,6 +81,7 @@ _RECORDING_TIMEOUT_SECONDS: Final = 30.0
 _EXIT_TIMEOUT_SECONDS: Final = 5.0
 """Seconds within which a worker must exit after the grace period of requests."""
 _STOPPING: Final = "the gateway is stopping"
+_ALL_ENDED: Final = "all workers ended while they prepared it (log event worker_ended)"
 
 
 class Supervisor:
@@ -430,12 +431,13 @@ class Supervisor:
         old_sockets: Mapping[str, ListenerSockets],
     ) -> None:
         """Make every worker prepare ``config``, including workers that are restarted in the
-        meantime. Raises ConfigRejectedError if a worker fails."""
+        meantime. Raises ConfigRejectedError if a worker fails or all workers end."""
         new = (item for key, item in sockets.items() if key not in old_sockets)
         layout, descriptors = socket_layout(new)
         addresses = bound_addresses(config, sockets)
         message = messages.PrepareConfig(worker_config(config, addresses), layout)
         prepared: set[Worker] = set()
+        is_accepted = False
         while slots := [slot for slot, worker in self._serving() if worker not in prepared]:
             prepared.update(slot.worker for slot in slots if slot.worker)
             self.is_creating_plugins = plugin_seconds(config) > 0
@@ -445,8 +447,11 @@ class Supervisor:
                 self.is_creating_plugins = False
             if problem:
                 raise ConfigRejectedError(problem)
+            is_accepted = is_accepted or problem is not None
         if self._is_stopping:
             raise ConfigRejectedError(_STOPPING)
+        if prepared and not is_accepted:
+            raise ConfigRejectedError(_ALL_ENDED)
 
     # ---- shutdown
 

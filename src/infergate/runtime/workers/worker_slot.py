@@ -35,18 +35,19 @@ class WorkerSlot:
     last_metrics: list[Metric] = field(default_factory=list)
     backoff: RestartBackoff = field(default_factory=RestartBackoff)
 
-    async def prepare(self, message: PrepareConfig, descriptors: Sequence[int]) -> str:
-        """Make the worker prepare a configuration. Return the problem, or an empty string."""
+    async def prepare(self, message: PrepareConfig, descriptors: Sequence[int]) -> str | None:
+        """Make the worker prepare a configuration. Return the problem, an empty string, or None if
+        the worker has ended."""
         worker = self.worker
         if worker is None:
-            return ""
+            return None
         seconds = _PREPARE_SECONDS + plugin_seconds(message.config)
         try:
             worker.hand_over_sockets(descriptors)
             async with asyncio.timeout(seconds):
                 await worker.channel.request(message)
         except ChannelClosedError:
-            return ""  # a new worker will start with the active configuration
+            return None  # a new worker will start with the active configuration
         except TimeoutError:
             suffix = "" if await _abandon(worker) else " and was killed"
             return f"worker {self.number} took longer than {seconds:g} s{suffix}"
@@ -73,16 +74,16 @@ class WorkerSlot:
 
 async def prepare_all(
     slots: Sequence[WorkerSlot], message: PrepareConfig, descriptors: Sequence[int]
-) -> str:
-    """Make all workers prepare a configuration. Return the first problem, or an empty string. If
-    the caller is cancelled, all workers discard the configuration."""
+) -> str | None:
+    """Make all workers prepare a configuration. Return the first problem, an empty string, or None
+    if all workers have ended. If the caller is cancelled, all workers discard the configuration."""
     workers = [slot.worker for slot in slots if slot.worker is not None]
     try:
         problems = await asyncio.gather(*(slot.prepare(message, descriptors) for slot in slots))
     except asyncio.CancelledError:
         await asyncio.gather(*map(_abandon, workers))
         raise
-    return next(filter(None, problems), "")
+    return next(filter(None, problems), "" if "" in problems else None)
 
 
 async def _abandon(worker: Worker) -> bool:

@@ -121,6 +121,9 @@ class GrpcioServer:
             ("grpc.max_metadata_size", limits.headers),
             ("grpc.absolute_max_metadata_size", limits.headers),
             ("grpc.max_concurrent_streams", limits.streams),
+            # With this protection, calls that have ended count as streams until grpc frees them, so
+            # that calls of a client that observes the limit are refused.
+            ("grpc.http.overload_protection", 0),
             ("grpc.max_allowed_incoming_connections", self._max_connections),
             # This limit applies to the TLS handshake and the client's HTTP/2 SETTINGS.
             ("grpc.server_handshake_timeout_ms", _milliseconds(limits.header_time)),

@@ -19,6 +19,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcRespon
 from infergate.runtime.console import tensor_format
 from infergate.testing.strategies import tensors as any_tensor
 
+_INFER = "/inference.GRPCInferenceService/ModelInfer"
+
 
 def test_an_http_request_is_described() -> None:
     body = [b'{"inputs":[{"data":[1,2]}],', b'"id":"7"}']
@@ -119,6 +121,42 @@ def test_a_long_protobuf_message_is_shown_truncated() -> None:
     assert metadata["decoded"].count("fp32_contents: 1.0") == 32
     for mark in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
         assert mark in metadata["decoded"]
+
+
+def test_long_maps_of_a_protobuf_message_are_truncated() -> None:
+    message = SCHEMA.method_classes(_INFER)[1]()
+    for number in range(1000):
+        message.parameters[f"p{number}"].int64_param = number
+    described = wire_format.describe_response(RpcResponse([message.SerializeToString()]), _INFER)[
+        "decoded"
+    ]
+    assert described.count("key:") == 32
+    assert "… parameters: 968 more" in described
+
+
+def _packed(elements: int) -> bytes:
+    message = SCHEMA.method_classes(_INFER)[1]()
+    message.outputs.add().contents.bool_contents.extend([True] * elements)
+    return bytes(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("body", "is_decoded"),
+    [
+        (b"\x32\x00" * 16_384, True),
+        (b"\x32\x00" * 16_385, False),
+        (b"\x2a\x00" * 16_385, False),
+        (_packed(4_000_000), True),
+        (_packed(4_200_000), False),
+    ],
+    ids=["empty strings", "one more", "empty outputs", "packed elements", "more elements"],
+)
+def test_a_protobuf_message_of_too_many_fields_is_shown_as_bytes(
+    body: bytes, *, is_decoded: bool
+) -> None:
+    described = wire_format.describe_response(RpcResponse([body]), _INFER)
+    assert (described["decoded"] != "", described["size"]) == (is_decoded, len(body))
+    assert described["bytes"]
 
 
 def test_inputs_are_parsed() -> None:

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
@@ -214,6 +215,62 @@ async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_t
     assert not first.kills + replacement.kills
     restarts.cancel()
     await asyncio.gather(restarts, return_exceptions=True)
+    await supervisor.stop(0)
+
+
+class Crashing(StandIn):
+    """A worker that ends when it prepares a configuration."""
+
+    async def request(self, message: object) -> None:
+        self.requests.append(message)
+        if isinstance(message, PrepareConfig):
+            raise ChannelClosedError("the other process has ended")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_applied"),
+    [((Crashing, Crashing), False), ((Crashing, StandIn), True), ((), True)],
+    ids=["all end", "one ends", "none serves"],
+)
+async def test_a_configuration_is_rejected_if_all_workers_end_while_they_prepare_it(
+    kinds: tuple[type[StandIn], ...], *, is_applied: bool
+) -> None:
+    supervisor = Supervisor(config(0), ConfigHistory())
+    for slot, kind in zip(supervisor._slots, kinds, strict=False):
+        worker = kind()
+        worker.is_prepared.set()
+        slot.worker, slot.is_serving = cast("Worker", worker), True
+    previous = supervisor.config
+    supervisor._sockets = await supervisor._bind_all(previous, {})
+    with nullcontext() if is_applied else pytest.raises(ConfigRejectedError, match="all workers"):
+        await supervisor.reload(config(0))
+    assert (supervisor.config is previous) is not is_applied
+    for slot in supervisor._slots:
+        slot.worker = None
+    await supervisor.stop(0)
+
+
+@pytest.mark.parametrize("kind", [Crashing, StandIn])
+async def test_a_worker_that_replaces_one_that_ended_decides_the_reload(
+    monkeypatch: pytest.MonkeyPatch, kind: type[StandIn]
+) -> None:
+    supervisor = Supervisor(config(0), ConfigHistory())
+    slot = supervisor._slots[0]
+    replacement = kind()
+    replacement.is_prepared.set()
+
+    class Restarted(Crashing):
+        async def request(self, message: object) -> None:
+            slot.worker = cast("Worker", replacement)
+            await super().request(message)
+
+    slot.worker, slot.is_serving = cast("Worker", Restarted()), True
+    supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
+    rejected = pytest.raises(ConfigRejectedError, match="all workers")
+    with rejected if kind is Crashing else nullcontext():
+        await supervisor.reload(config(0))
+    assert any(isinstance(message, PrepareConfig) for message in replacement.requests)
+    slot.worker = None
     await supervisor.stop(0)
 
 
