@@ -116,7 +116,7 @@ class Count(Double):
 
 
 class AsyncCount(Double):
-    """The same with an asynchronous generator."""
+    """Yields X once for each row, with an asynchronous generator."""
 
     def stream(self, request: InferRequest, call: PluginCall) -> AsyncIterator[Any]:
         return self.rows(request)

@@ -291,7 +291,8 @@ def test_forbidden_models_are_rejected_whether_they_exist_or_not(
         result = ASK[protocol](harness, model, bearer(GOOD))
         assert result.code == OUTCOMES[protocol][2], result
         assert "is not permitted for this client" in result.words
-    result = ASK[protocol](harness, "simple", bearer(token()))  # it is in none of the groups
+    # the token's client is in no group that may use the model
+    result = ASK[protocol](harness, "simple", bearer(token()))
     assert result.code == OUTCOMES[protocol][2], result
 
 
@@ -469,7 +470,7 @@ def test_lists_leave_out_models_without_permission(harness: Harness) -> None:
     assert names(ADMIN) > names(GOOD)
 
 
-def test_reflection_is_metadata(harness: Harness) -> None:
+def test_reflection_requires_credentials(harness: Harness) -> None:
     package = "grpc.reflection.v1"
     request = SCHEMA.message_class(f"{package}.ServerReflectionRequest")(list_services="")
     method = harness.channel.stream_stream(f"/{package}.ServerReflection/ServerReflectionInfo")
@@ -655,12 +656,15 @@ def test_admin_changes_require_an_admin_key(harness: Harness) -> None:
 
     assert status("GET") == 200
     assert status("POST") == 401
-    assert status("POST", authorization=f"Bearer {ADMIN}") == 401  # for the other listeners only
+    # this key is valid only on the other listeners
+    assert status("POST", authorization=f"Bearer {ADMIN}") == 401
     assert status("POST", authorization=f"Bearer {OPS}") == 405
 
 
 def test_a_reload_enables_access_control() -> None:
-    """Only clients with a key of the admin listener may reload, also on open connections."""
+    """Only clients with a key of the admin listener may reload, even on connections that are
+    already open.
+    """
     base = """
 backends: {demo: {protocol: builtin}}
 routes: [{model: '*', backend: demo}]

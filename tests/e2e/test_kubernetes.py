@@ -113,7 +113,7 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
                 await all_used(hosts[1], hosts[2])
                 assert api.list_count == lists, "the watch continues"
 
-                # The API server is away, and has forgotten the version when it is back.
+                # The API server is unavailable, and has forgotten the version when it returns.
                 await api.stop()
                 await until(lambda: bool(gateway.logged("endpoint_watch_fails")), "it has noticed")
                 await all_used(hosts[1], hosts[2])

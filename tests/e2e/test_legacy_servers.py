@@ -323,7 +323,9 @@ def test_sequences(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_the_server_rejects_sequences_without_a_start(triton_client: Client, backend: str) -> None:
+def test_a_sequence_without_a_start_is_rejected_by_the_server(
+    triton_client: Client, backend: str
+) -> None:
     tensor = triton_client.input("INPUT", ONE, "INT32")
     with fails(BAD, "must specify a non-zero correlation ID"):
         triton_client.infer(f"{backend}.sequence", [tensor])
@@ -377,7 +379,7 @@ def test_metadata_of_unknown_models(triton_client: Client, backend: str) -> None
 def test_invalid_model_names_get_the_legacy_error(
     harness: Harness, backend: str, name: str
 ) -> None:
-    """The whole rest of the path after /api/status/ is the name."""
+    """Everything after /api/status/ in the path is the name."""
     connection = HTTPConnection(harness.gateway.http)
     with closing(connection):
         connection.request("GET", f"/api/status/{backend}.{name}")
@@ -561,7 +563,7 @@ def test_a_clients_own_deadline(clients: dict[str, Client], backend: str) -> Non
         triton_client.infer(f"{backend}.slow", [tensor], client_timeout=0.1)
 
 
-# ---- metadata, asked for and remembered ------------------------------------------------------
+# ---- requesting and caching metadata ---------------------------------------------------------
 
 
 @both_backends

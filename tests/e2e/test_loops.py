@@ -34,7 +34,9 @@ routes:
   - {model: sent, backend: rest}
 """
 ONE_LOOP = {"loop_detected": 1, "too_many_hops": 8}
-"""The outcomes of one client's request: a failure where it entered, client errors behind that."""
+"""The outcomes of one client's request: a failure in the first gateway, and client errors in the
+gateways behind it.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -259,7 +259,9 @@ def test_an_error_ends_the_stream_on_request(gateway: Infergate) -> None:
 def test_client_errors_have_their_status(
     gateway: Infergate, model: str, name: str, parameters: dict[str, Any]
 ) -> None:
-    """The errors are a missing input, also of a decoupled model, and a sequence without a start."""
+    """The errors are a missing input of an ordinary and of a decoupled model, and a sequence
+    without a start.
+    """
     inputs = [tensor(name, np.ones((1, 16) if model == "simple" else 1, np.int32))]
     with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
         stream.client.async_stream_infer(model, inputs, request_id="i", **parameters)

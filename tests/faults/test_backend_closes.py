@@ -47,7 +47,7 @@ test_over_http = over_http(HTTP)
 test_over_grpc = over_grpc(RPC, OWN)
 
 
-def test_a_connection_that_grew_stale_is_not_used(harness: Harness) -> None:
+def test_a_connection_that_the_backend_closed_is_not_reused(harness: Harness) -> None:
     def once(connection: Connection, backend: Backend) -> None:
         connection.request()
         connection.write(http_answer(GOOD_BODY))

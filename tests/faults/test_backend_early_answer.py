@@ -1,4 +1,4 @@
-"""Tests backends that respond before they have the whole request, and then read the rest, ignore
+"""Tests backends that respond before they have the complete request, and then read the rest, ignore
 it, or close.
 
 The response is passed on, and the rest of the request is not sent as the next request.

@@ -42,7 +42,7 @@ def test_outputs_that_do_not_fit(harness: Harness, wrong: str) -> None:
 
 
 def test_passed_through_responses_are_not_validated(harness: Harness) -> None:
-    """The tensors of such a response are not read, as without a gateway."""
+    """The gateway does not read the tensors of such a response."""
     harness.rest.use(answers(WRONG_OUTPUTS["too few elements"]))
     with harness.serves("rest.fwd"):
         response = json.loads(harness.ask_rest("rest.fwd").body)
@@ -109,8 +109,9 @@ def test_another_models_name_over_grpc(harness: Harness, model: str) -> None:
 
 
 def test_more_outputs_than_requested(harness: Harness) -> None:
-    """Additional outputs pass, as without a gateway. (A legacy server numbers its outputs, so they
-    are rejected there.)"""
+    """The gateway passes additional outputs through. (A legacy server numbers its outputs, so they
+    are rejected there.)
+    """
     response = json.loads(GOOD_BODY)
     response["outputs"].append({**response["outputs"][0], "name": "MORE"})
     harness.rest.use(answers(http_answer(json.dumps(response).encode())))

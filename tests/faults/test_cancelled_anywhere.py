@@ -84,7 +84,7 @@ class Harness:
         return self.running._active.listeners[self.frontend].app
 
     async def send_request(self, route: str) -> str:
-        """Send one request, read its whole response, and return its outcome."""
+        """Send one request, read its complete response, and return its outcome."""
         context = RequestContext("test")
         if route == "stream":
             await (self._events(context) if self.frontend == "http" else self._stream(context))
@@ -208,7 +208,9 @@ async def is_left_everywhere(harness: Harness, route: str) -> int:
     ("frontend", "carrier", "engine"),
     [("http", "http", "own"), ("grpc", "grpc", "own"), ("http", "grpc", "compat")],
 )
-async def test_every_way(frontend: str, carrier: str, engine: str) -> None:
+async def test_cancelling_at_any_await_leaves_nothing_behind(
+    frontend: str, carrier: str, engine: str
+) -> None:
     async with two() as servers:
         async with started_harness(servers, frontend, carrier, engine, "infergate") as harness:
             for route in ROUTES:

@@ -65,7 +65,7 @@ def test_one_byte_chunks_cost_no_memory(gateway: Tight, count: int) -> None:
         assert client.answer().status == 200
 
 
-def test_more_than_a_body_may_have_is_refused_on_the_way(gateway: Tight) -> None:
+def test_a_chunked_body_over_the_limit_is_rejected_before_its_end(gateway: Tight) -> None:
     chunk = b"%x\r\n%b\r\n" % (MIB, bytes(MIB))
     limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 24 * MIB)
     with limited, little, Client(gateway.http) as client:

@@ -119,7 +119,7 @@ def given_up(gateway: Infergate) -> float:
 
 
 @pytest.mark.parametrize("model", ["long", "long-tr"])
-def test_a_clients_shorter_deadline_travels_and_ends_the_call(
+def test_a_clients_shorter_deadline_is_forwarded_and_ends_the_call(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.answer = rpc.wait
@@ -155,7 +155,7 @@ def test_a_routes_timeout_replaces_the_backends(
 
 
 @pytest.mark.parametrize("model", ["short", "short-tr"])
-def test_a_routes_timeout_wins_over_a_longer_deadline(
+def test_a_routes_timeout_applies_instead_of_a_longer_deadline(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.answer = rpc.wait
@@ -176,7 +176,7 @@ def test_a_routes_timeout_wins_over_a_longer_deadline(
     others(harness)
 
 
-# ---- clients that leave ----------------------------------------------------------------------
+# ---- clients that disconnect -----------------------------------------------------------------
 
 
 def http_request(model: str, *more: dict[str, Any]) -> bytes:
@@ -186,7 +186,7 @@ def http_request(model: str, *more: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("model", ["long", "long-tr"])
-def test_an_http_client_that_leaves_cancels_the_grpc_call(
+def test_an_http_client_that_disconnects_cancels_the_grpc_call(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.answer = rpc.wait
@@ -221,7 +221,7 @@ def test_a_grpc_client_that_cancels_cancels_the_grpc_call(
 
 @pytest.mark.parametrize("model", ["rest", "rest-tr"])
 @pytest.mark.parametrize("frontend", ["http", "grpc"])
-def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
+def test_a_client_that_disconnects_closes_the_connection_to_an_http_backend(
     harness: Harness, model: str, frontend: str
 ) -> None:
     harness.rest.requests.clear()

@@ -55,7 +55,7 @@ async def test_one_of_three_is_killed_and_restarted(carrier: str, engine: str) -
 
 
 @pytest.mark.parametrize(("carrier", "engine"), [("http", "own"), ("grpc", "own")])
-async def test_without_health_checks_failures_eject(carrier: str, engine: str) -> None:
+async def test_failures_eject_endpoints_without_health_checks(carrier: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL) as two:
         urls = [each.url(carrier) for each in two]
         never = {"checks": "never"}

@@ -105,7 +105,7 @@ def held(harness: Harness, size: int) -> Iterator[None]:
         yield
 
 
-def test_the_budget_of_memory_is_spent(harness: Harness) -> None:
+def test_requests_beyond_the_memory_budget_are_rejected(harness: Harness) -> None:
     with held(harness, BYTES * 9 // 10):
         with refused_by(harness.gateway, "in_flight_bytes"):
             refused = harness.http(LARGE)

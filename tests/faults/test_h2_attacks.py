@@ -194,7 +194,7 @@ def test_headers_that_never_end(gateway: Tight, data: bytes) -> None:
         assert time.monotonic() - began < watch.SECONDS / 2
 
 
-def test_headers_that_drip(gateway: Tight) -> None:
+def test_slow_headers_end_the_connection(gateway: Tight) -> None:
     """The client sends a CONTINUATION of one byte from time to time."""
     more = itertools.cycle(h2.frame(9, 0, 1, b"\0"))
     with watch.refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
@@ -235,7 +235,7 @@ def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> No
 
 
 @pytest.mark.parametrize("method", [INFER, STREAM])
-def test_messages_that_drip(gateway: Tight, method: str) -> None:
+def test_slow_messages_are_cancelled(gateway: Tight, method: str) -> None:
     """No pause is as long as the limit, but the rate is below the minimum body rate."""
     trickle = h2.frame(h2.DATA, 0, 1, b"x")
     with watch.refused_by(gateway, "idle_body_time"), Client(gateway.grpc) as client:

@@ -211,7 +211,7 @@ async def orphan(running: Infergate) -> None:
     await asyncio.to_thread(until, is_free, "nobody holds the port")
 
 
-def test_the_first_that_cannot_begin_ends_the_whole(crashing: Path, tmp_path: Path) -> None:
+def test_a_gateway_exits_if_its_first_workers_cannot_start(crashing: Path, tmp_path: Path) -> None:
     crashing.touch()
     file = tmp_path / "routes.yaml"
     listeners = 'listeners: {http: {address: "127.0.0.1:0"}, grpc: null, admin: null}\n'

@@ -172,7 +172,9 @@ def test_requests_waiting_for_a_silent_backend_are_counted(harness: Harness, mod
 
 
 @pytest.mark.parametrize("model", ["fwd", "tr"])
-def test_the_same_over_grpc(harness: Harness, model: str) -> None:
+def test_grpc_requests_waiting_for_a_silent_backend_are_counted(
+    harness: Harness, model: str
+) -> None:
     result = pb.ModelInferRequest(model_name=model)
     result.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * watch.MIB])
     result.raw_input_contents.append(bytes(8 * watch.MIB))

@@ -23,7 +23,7 @@ _STALLS = {
 
 
 @pytest.mark.parametrize("stall", _STALLS)
-def test_a_stalled_run_is_reported(gateway: Tight, stall: str) -> None:
+def test_a_stalled_request_gets_408(gateway: Tight, stall: str) -> None:
     begin, limit = _STALLS[stall]
     with refused_by(gateway, limit), Client(gateway.http) as client:
         client.send(begin)
@@ -55,7 +55,7 @@ def trickle(client: Client, piece: bytes) -> bytes:
     ids=["header", "body", "chunks"],
 )
 @tried_repeatedly
-def test_trickling_requests_are_ended(
+def test_a_request_in_small_pieces_ends_at_its_time_limit(
     gateway: Tight, begin: bytes, piece: bytes, limit: str
 ) -> None:
     before = counted(gateway, outcome="timeout")

@@ -38,8 +38,9 @@ models:
 limits: {{body: 128KiB}}
 """
 ROUTES = ("fwd.rest", "tr.rest", "fwd.grpc", "tr.grpc")
-"""The backend of the frontend's own protocol gets requests that are passed through, all others
-translated ones."""
+"""The backend of the frontend's own protocol gets requests that are passed through; the other
+backend gets translated requests.
+"""
 GOOD = document(tensor(), tensor(name="INPUT1"))
 WRONG = (
     "bad_request", "too_large", "not_found", "unsupported", "unsupported_encoding",
@@ -68,7 +69,7 @@ class Harness:
         return len(self.rest.requests) + len(self.rpc.requests)
 
     def good(self) -> bool:
-        """Other clients' requests over both protocols."""
+        """Send another client's requests over both protocols, and return whether they succeed."""
         answer = post(self.gateway.http, "/v2/models/identity/infer", GOOD)
         message = pb.ModelInferRequest(model_name="identity")
         for name in ("INPUT0", "INPUT1"):

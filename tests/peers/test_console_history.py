@@ -110,7 +110,7 @@ async def test_the_counts_are_those_of_the_requests_that_were_sent(incident: Inc
     assert sum(attempts["ejections"]) == 1
 
 
-async def test_what_changed_is_one_list_with_the_change_of_the_configuration(page: Page) -> None:
+async def test_all_events_are_in_one_list_and_a_reload_shows_its_diff(page: Page) -> None:
     events = "[...document.querySelectorAll('#history-events b')].map((e) => e.textContent)"
     kinds = await page.eval(events)
     assert sorted(kinds) == ["Ejection", "Rejected reload", "Reload", "Start"]
@@ -138,7 +138,9 @@ async def test_a_card_leads_to_its_history(page: Page) -> None:
         await page.until("document.getElementById('history').hidden")
 
 
-async def test_failures_and_client_errors_are_apart(page: Page, incident: Incident) -> None:
+async def test_failures_and_client_errors_are_shown_separately(
+    page: Page, incident: Incident
+) -> None:
     await show(page, incident, "route=good")
     summary = TEXT.format("history-summary")
     await page.until(f"{summary}.startsWith('35 requests')")
@@ -166,7 +168,7 @@ async def test_requests_show_their_timeline_and_inputs(page: Page, incident: Inc
     assert await page.eval("document.querySelectorAll('#history-failed .request').length") == 6
 
 
-async def test_the_link_shows_the_same_again(page: Page, incident: Incident) -> None:
+async def test_a_link_reopens_the_same_view(page: Page, incident: Incident) -> None:
     await show(page, incident, "route=good")
     await page.eval("document.querySelector('input[name=period][value=\"60\"]').click()")
     await page.until(f"{TEXT.format('history-summary')}.includes('last 60 minutes')")
@@ -186,7 +188,7 @@ async def test_the_link_shows_the_same_again(page: Page, incident: Incident) -> 
     assert await page.eval(period) == "60"
 
 
-async def test_a_damaged_link_shows_what_it_names(page: Page, incident: Incident) -> None:
+async def test_a_damaged_link_opens_its_valid_parts(page: Page, incident: Incident) -> None:
     summary = TEXT.format("history-summary")
     for link, requests in (
         ("route=good&backend=slow&minutes=15&at=x", 35),

@@ -36,7 +36,7 @@ def drill() -> Iterator[Drill]:
 # ---- the console
 
 
-def test_requests_failures_and_client_errors_are_those_that_were_sent(drill: Drill) -> None:
+def test_counted_requests_failures_and_client_errors_equal_those_sent(drill: Drill) -> None:
     for subject, routes in {**ROUTES, **BACKENDS}.items():
         found = sums(drill.history(subject))
         assert (

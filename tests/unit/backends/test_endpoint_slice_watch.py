@@ -81,7 +81,7 @@ async def test_changes_arrive_without_another_request(api: ApiServer) -> None:
     async with watching(api) as seen:
         await seen.becomes("1", "2")
         assert seen.watch.has_listed
-        assert set(seen.states) == {True}  # the list, and perhaps the watch
+        assert set(seen.states) == {True}  # reported by the list, and perhaps also by the watch
         await until(lambda: api.watch_count == 1)
         api.put(ready_slice("b", "10.0.0.3"))
         await seen.becomes("1", "2", "3")
@@ -372,7 +372,7 @@ async def test_delays_between_failures_grow(
     sleep = asyncio.sleep
 
     async def record(seconds: float) -> None:
-        if seconds >= 0.25:  # not the polls of this test
+        if seconds >= 0.25:  # ignore the polling of this test
             delays.append(seconds)
         await sleep(0)
 

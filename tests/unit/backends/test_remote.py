@@ -265,7 +265,8 @@ async def test_a_known_profile_survives_a_failed_detection(
 ) -> None:
     codec = FakeCodec()
     remote = backend(FakeUpstream(), codec, profile=None)
-    monkeypatch.setattr(profile_detection, "_LIFETIME_SECONDS", 0.0)  # every request asks again
+    # each request detects it again
+    monkeypatch.setattr(profile_detection, "_LIFETIME_SECONDS", 0.0)
     await remote.perform(ServerLiveRequest(), call())
     codec.metadata = GatewayError(Kind.TIMEOUT, "no answer", origin=Origin.BACKEND)
     assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)

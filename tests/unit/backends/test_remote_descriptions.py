@@ -361,7 +361,7 @@ def test_servers_are_detected_by_name_or_extensions(
     assert detect_profile(messages.ServerMetadata(name, "1", extensions)) == expected
 
 
-# ---- declared ----------------------------------------------------------------------------------
+# ---- declared models ---------------------------------------------------------------------------
 
 
 async def test_no_metadata_is_requested_for_a_declared_model() -> None:
@@ -384,7 +384,7 @@ async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
     assert codec.count(ModelMetadataRequest) == 0
 
 
-# ---- asked in another way ----------------------------------------------------------------------
+# ---- alternative requests ----------------------------------------------------------------------
 
 
 class Alternative(FakeCodec):

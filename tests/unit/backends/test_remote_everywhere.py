@@ -68,7 +68,7 @@ class FakeCodec:
 
 
 class FakeUpstream:
-    """Responds for each endpoint as scripted, else with success, concurrently."""
+    """Responds to concurrent requests as scripted for their endpoint, or with success."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers

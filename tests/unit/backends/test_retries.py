@@ -397,7 +397,7 @@ async def test_hedging_by_percentile_needs_samples() -> None:
     harness = Harness()
     policy = hedging(percentile=0.95)
     for _ in range(60):
-        harness.upstream.answers = [0.001, 0.001]  # the latest ones may be hedged
+        harness.upstream.answers = [0.001, 0.001]  # the latest requests may be hedged
         await harness.send_request(policy)
     harness.upstream.answers = [SLOW]
     harness.upstream.requests.clear()
@@ -469,7 +469,7 @@ async def test_a_caller_cancelled_in_the_queue_takes_no_slot() -> None:
     )
     await until(lambda: harness.counters.queued == 2)
     second.cancel()
-    first.cancel()  # its slot goes to the second, which is being cancelled, and on to the third
+    first.cancel()  # the slot passes to the second, which is being cancelled, and then to the third
     await asyncio.gather(first, second, return_exceptions=True)
     assert await third is OK
     assert await harness.sending.infer(RpcRequest("/x"), call()) is OK

@@ -326,11 +326,13 @@ async def test_a_helper_writes_long_typed_contents(
 
 
 LONG = Tensor("O", Datatype.FP32, (300 * KIB,), b"\0\0\x80\x3e" * 300 * KIB)
-"""0.25 takes more bytes as JSON than the shortest float."""
+"""Its elements are 0.25, which takes more bytes as JSON than the shortest float."""
 
 
 def _offload(limits: Limits = DEFAULT_LIMITS) -> tuple[CodecOffload[Any, Any], list[int], Any]:
-    """Return V2 REST without helpers, the sizes of the responses that it writes, and a writer."""
+    """Return the offload of V2 REST without helpers, a list of the sizes of the responses that it
+    writes, and the function that writes them.
+    """
     codec: Any = plugins()["v2-rest"].create({})
     sizes: list[int] = []
 

@@ -212,7 +212,7 @@ def _waiting(harness: Harness) -> list[Any]:
     return list(harness.comparer._queue)
 
 
-async def test_closing_drops_what_waits() -> None:
+async def test_closing_drops_waiting_comparisons() -> None:
     harness = Harness()
     harness.offload.may_run.clear()
     await harness.infer()
@@ -249,7 +249,7 @@ async def test_a_stream_is_compared_if_it_is_closed_after_its_last_response() ->
     await harness.compared(equal=1)
 
 
-async def test_what_a_client_cancelled_is_mirrored_but_not_compared() -> None:
+async def test_cancelled_requests_are_mirrored_but_not_compared() -> None:
     harness = Harness()
     harness.own.answers = harness.mirror.answers = [response(output(1)), response(output(2))]
     async with aclosing(harness.stream()) as responses:
@@ -266,7 +266,7 @@ async def test_a_stream_beyond_a_limit_is_mirrored_but_not_compared(
     harness.own.answers = harness.mirror.answers = [response(output(n)) for n in range(3)]
     assert len([each async for each in harness.stream(memory=memory)]) == 3
     await harness.compared(dropped=1)
-    harness.own.answers = harness.own.answers[:2]  # now only the copy is too long
+    harness.own.answers = harness.own.answers[:2]  # now only the copy's response is too long
     assert len([each async for each in harness.stream(memory=memory)]) == 2
     await harness.compared(dropped=2)
     assert len(harness.mirror.requests) == 2
@@ -296,7 +296,7 @@ async def test_requests_with_shared_memory_are_not_compared() -> None:
     assert not harness.results
 
 
-async def test_what_the_mirrors_backend_served_is_not_compared_with_itself() -> None:
+async def test_responses_of_the_mirrors_own_backend_are_not_compared() -> None:
     harness = Harness(split=[SplitTarget("mirror", 50.0, Rewrite())])
     harness.own.answer = response(output(1, 3))
     for number in range(100):
@@ -304,7 +304,8 @@ async def test_what_the_mirrors_backend_served_is_not_compared_with_itself() -> 
     own = len(harness.own.requests)
     assert 25 < own < 75
     await harness.compared(different=own)
-    assert len(harness.mirror.requests) == 100  # 100 - own served, own copies
+    # the mirror served 100 - own requests, and got copies of the others
+    assert len(harness.mirror.requests) == 100
     renamed = Harness(split=[SplitTarget("mirror", 100.0, Rewrite("other"))])
     await renamed.infer()
     await renamed.compared(equal=1)

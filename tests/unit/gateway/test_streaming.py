@@ -176,7 +176,9 @@ class Harness:
         return [bytes(join_parts(answer.message)).decode() async for answer in answers]
 
     async def ask_all(self, *texts: str) -> list[asyncio.Task[list[str]]]:
-        """Send the requests one after the other, read all responses at once, and run until idle."""
+        """Send the requests one after the other, read all responses concurrently, and run until
+        idle.
+        """
         tasks = []
         for text in texts:
             answers = await self.stream.handle(text.encode(), None)

@@ -243,7 +243,7 @@ async def test_images_in_base64_are_charged_while_their_headers_are_read() -> No
     assert (budget.held, budget.peak) == (0, 400_004)
 
 
-async def test_what_would_exceed_the_limit_is_refused_without_allocating() -> None:
+async def test_results_over_the_limit_are_refused_without_allocating() -> None:
     step = Constant(tensor="t", datatype=Datatype.FP64, value=(1,))
     harness = Harness([step], body=1000)
     empty = Tensor("x", Datatype.FP32, (2**40, 0), b"")

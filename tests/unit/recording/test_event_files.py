@@ -1,4 +1,6 @@
-"""Events in files: complete lines, private, rotated, bounded, and never an obstacle."""
+"""Files of events: they are private, rotated and bounded, and have complete lines. A failure to
+write affects no request.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,8 @@ async def test_a_failed_write_leaves_no_incomplete_line(
     now[0] += 10
     assert await write(sink, event("c")) == {"sent": 1}
     contents = [file.read_bytes() for file in sorted(files(tmp_path))]
-    assert len(contents) == count  # a full disk gets no further file; a broken one is not continued
+    # no file is added on a full disk; an incomplete file is not continued
+    assert len(contents) == count
     assert b"".join(contents) == event("a")[1] + event("c")[1]
     await sink.close()
 

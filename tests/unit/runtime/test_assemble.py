@@ -149,7 +149,7 @@ def test_header_limits_depend_on_the_listeners_protocols(
 async def test_dropped_access_log_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch, sampling: dict[str, int] | None
 ) -> None:
-    monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as with a slow reader
+    monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as if its reader were slow
     config = Config.model_validate(
         {
             "log": {"sampling": sampling},

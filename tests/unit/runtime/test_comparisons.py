@@ -111,7 +111,7 @@ async def test_the_merged_summaries_are_returned_as_json() -> None:
         (False, "GET", {"host": "ops.example"}, 200),
     ],
 )
-async def test_what_is_not_allowed_changes_nothing(
+async def test_forbidden_requests_change_nothing(
     actions: bool, method: str, headers: dict[str, str], status: int
 ) -> None:
     source = Source("a")

@@ -66,7 +66,7 @@ async def test_certificates_and_connection_limits_are_reloaded(tmp_path: Path) -
             await running.reload(parse(text(None, 1, 0), file, {}))
         assert await is_accepted(*renewed)
         config = parse(text(one, 1, 0), file, {})
-        one.key.unlink()  # between the two configurations
+        one.key.unlink()  # after the configuration was parsed, and before it is applied
         with pytest.raises(ConfigRejectedError, match="cannot be read"):
             await running.reload(config)
         assert await is_accepted(*renewed)

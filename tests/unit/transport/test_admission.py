@@ -149,7 +149,7 @@ def test_optional_work_does_not_limit_the_only_request() -> None:
     account.admit(100)
     optional = account.detach_optional(200)
     account.grow(5000)
-    with pytest.raises(GatewayError):  # the whole budget is in use
+    with pytest.raises(GatewayError):  # the entire budget is in use
         optional.grow(1)
     account.release()
     assert (admission.optional_bytes, admission.bytes) == (200, 200)

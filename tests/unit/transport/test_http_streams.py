@@ -35,7 +35,7 @@ CHUNKED = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class StreamingApp(HttpEcho):
-    """Responds with as many parts as the path names, of the size in the query."""
+    """Responds with the number of parts in the path. The query has the size of a part."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -64,7 +64,7 @@ async def test_a_start_resets_the_sequence(backend: BuiltinBackend) -> None:
     assert await total(backend, request_message(2, 1, start=True)) == 2
 
 
-async def test_wraps_like_c(backend: BuiltinBackend) -> None:
+async def test_sums_wrap_like_c(backend: BuiltinBackend) -> None:
     await infer(backend, request_message(2**31 - 1, 1, start=True))
     assert await total(backend, request_message(1, 1)) == -(2**31)
 

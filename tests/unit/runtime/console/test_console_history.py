@@ -312,7 +312,7 @@ def kinds(history: TrafficHistory) -> list[str]:
     return [each["kind"] for each in history.events.as_json(0)]
 
 
-def test_the_others_are_counted_while_a_worker_hangs(workers: TrafficHistory) -> None:
+def test_other_workers_are_counted_while_one_hangs(workers: TrafficHistory) -> None:
     for step in range(1, 6):
         add(workers, START + 10 * step, worker_of(0, flow_of("m", "b", ok=100 + step)), hung(1))
     assert counts(workers, ROUTE, "m")["requests"] == [0, 1, 1, 1, 1, 1]
