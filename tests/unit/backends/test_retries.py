@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.routing.budget import RetryBudget
 from infergate.transport.base import Endpoint
+from waiting import until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -419,12 +420,6 @@ async def test_a_disconnect_cancels_both_attempts() -> None:
 
 
 # ---- the queue ---------------------------------------------------------------------------------
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110 - no event to await
-            await asyncio.sleep(0.0001)
 
 
 async def test_requests_beyond_the_limit_wait_and_beyond_the_queue_are_rejected() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import REQUEST, Harness, Store, output, response, until
+from comparing import REQUEST, Harness, Store, output, response
 
 from infergate.comparison import model_summary as model_summary_module
 from infergate.comparison import verdict as verdict_module
@@ -24,6 +24,7 @@ from infergate.core.tensor import Tensor
 from infergate.gateway import comparer as comparer_module
 from infergate.routing.table import Rewrite, SplitTarget
 from memory_budget import Budget
+from waiting import until
 
 TWIN = MirrorComparison(baseline=Baseline("twin", 100.0))
 SAME = MirrorComparison(baseline=Baseline("", 100.0))
@@ -107,7 +108,7 @@ async def test_a_client_never_waits_for_the_mirror_or_the_comparison() -> None:
     harness.offload.may_run.clear()
     for _ in range(3):
         await harness.infer()  # hangs if it waits
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     assert await harness.infer() == harness.own.answer
     assert not harness.results
     harness.offload.may_run.set()
@@ -124,13 +125,13 @@ async def test_comparisons_run_in_batches(
     harness = Harness()
     harness.offload.may_run.clear()
     await harness.infer()
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     for _ in range(6):
         await harness.infer()
     await until(lambda: harness.counters.mirrored["ok"] >= 7)
     harness.offload.may_run.set()
     await harness.compared(equal=7)
-    assert harness.offload.batches == [1, 4, 2]
+    assert [len(each.arguments[0]) for each in harness.offload.jobs] == [1, 4, 2]
 
 
 async def test_a_failing_helper_affects_no_client(caplog: pytest.LogCaptureFixture) -> None:
@@ -195,7 +196,7 @@ async def test_a_comparison_holds_its_memory_until_it_has_run() -> None:
     harness.offload.may_run.clear()
     memory = Budget(3 + 8 + 8)
     await harness.infer(memory=memory)
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     assert harness.held_bytes == 3 + 8 + 8
     harness.offload.may_run.set()
     await harness.compared(equal=1)
@@ -216,7 +217,7 @@ async def test_closing_drops_waiting_comparisons() -> None:
     harness = Harness()
     harness.offload.may_run.clear()
     await harness.infer()
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     await harness.infer()
     await until(lambda: bool(_waiting(harness)))
     await harness.gateway.close()
@@ -490,7 +491,7 @@ async def test_a_batch_judges_each_output_once(monkeypatch: pytest.MonkeyPatch) 
     harness.mirror.answer = harness.twin.answer = response(*changed)
     harness.offload.may_run.clear()
     await harness.infer()
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     for _ in range(20):
         await harness.infer()
     comparer = harness.comparer
@@ -502,7 +503,7 @@ async def test_a_batch_judges_each_output_once(monkeypatch: pytest.MonkeyPatch) 
     await harness.compared(within_noise=21)
     (summary,) = comparer.summaries()
     in_gateway = {id(each.differences) for each in summary.routes["m"]["m"].outputs.values()}
-    assert harness.offload.batches == [1, 20]
+    assert [len(each.arguments[0]) for each in harness.offload.jobs] == [1, 20]
     assert sum(id(each) in in_gateway for each in judged) == 2 * len(outputs)
 
 

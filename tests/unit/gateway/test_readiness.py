@@ -9,6 +9,7 @@ import pytest
 from infergate.core.request_context import RequestContext
 from infergate.gateway import readiness as module
 from infergate.gateway.readiness import CACHE_SECONDS, POLL_SECONDS, Readiness
+from waiting import until
 
 
 class Backends:
@@ -32,12 +33,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.time
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not met():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def test_concurrent_probes_share_one_check() -> None:

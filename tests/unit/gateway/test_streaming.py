@@ -27,6 +27,7 @@ from infergate.gateway.streaming import (
     _StreamRequest,
 )
 from infergate.routing.table import Route, RouteTable
+from inline_offload import InlineOffload
 
 
 class StreamCodec(LineCodec):
@@ -94,17 +95,6 @@ class LongCodec(StreamCodec):
 
     def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
         return 0
-
-
-class Helper:
-    """Runs jobs in this process and counts them."""
-
-    def __init__(self) -> None:
-        self.jobs = 0
-
-    async def run(self, deadline: float | None, function: Any, *arguments: Any, **more: Any) -> Any:
-        self.jobs += 1
-        return function(*arguments)
 
 
 class Acting(Memory):
@@ -209,10 +199,10 @@ async def test_all_responses_and_the_end() -> None:
 
 
 async def test_a_helper_writes_long_responses() -> None:
-    helper = Helper()
+    helper = InlineOffload()
     harness = Harness(codec=LongCodec(), offload=helper)
     assert await harness.send_request("infer m 2 a") == ["a more"] * 2 + ["a end"]
-    assert helper.jobs == 2
+    assert len(helper.jobs) == 2
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from test_h2_engine import (
     response_frames,
     serve,
 )
-from transport_kit import ENGINES, LOCAL, RPC_LIMITS, HttpEcho, RpcEcho, tried_repeatedly, until
+from transport_kit import ENGINES, LOCAL, RPC_LIMITS, HttpEcho, RpcEcho, tried_repeatedly
 
 from gateway_errors import raises_kind
 from infergate.core.errors import Kind
@@ -40,6 +40,7 @@ from infergate.transport.server.connection_gate import (
     is_client_hello,
 )
 from infergate.transport.server.listener import HttpAppListener
+from waiting import until
 
 __all__ = ["connect"]
 

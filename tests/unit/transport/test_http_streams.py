@@ -16,7 +16,6 @@ from transport_kit import (
     http_harness,
     read_request,
     run_loop,
-    until,
 )
 
 from gateway_errors import raises_kind
@@ -28,6 +27,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.client.concurrency_limit import LimitedUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
 from memory_budget import Budget
+from waiting import until
 
 POST = HttpRequest("POST", "/x", body=(b"hello",))
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"

@@ -37,6 +37,7 @@ from infergate.transport.http1.server import H1Server
 from infergate.transport.http1.upstream import Http1Upstream
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.listener import HttpAppListener
+from waiting import until
 
 P = ParamSpec("P")
 LOCAL = Address("127.0.0.1", 0)
@@ -217,12 +218,6 @@ def tried_repeatedly(
 async def run_loop(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
