@@ -9,9 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from faults.legacy import OLD, OLD_INFER, SIMPLE, code_name, old_message
 from faults.peer import Answer, Client, post
 from faults.rpc import RpcBackend, call, channel
 from faults.watch import MIB, SECONDS, limited_growth, others_unaffected, until
+from http_stand_in import QuietHandler, StandInServer
 from infergate.access.keys import digest_of
 from infergate.codecs.base import Profile
 from infergate.codecs.graphpipe import PLUGIN
@@ -77,31 +76,11 @@ ADD = ModelMetadata(
 )
 
 
-class Keys(BaseHTTPRequestHandler):
+class Keys(QuietHandler):
     """Serves the JSON Web Key Set at ``url``."""
 
-    def do_GET(self) -> None:
-        body = jwks(jwk(rsa_key(), kid="1"))
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        return
-
-
-@contextmanager
-def key_server() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Keys)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    def get(self) -> None:
+        self.respond(200, jwks(jwk(rsa_key(), kid="1")))
 
 
 @dataclass(frozen=True)
@@ -132,11 +111,11 @@ def harness(
     address: "127.0.0.1:{{0}}"
     keys: [{{{{name: ops, sha256: "{digest_of(OPS).hex()}"}}}}]""",
     )
-    with key_server() as port:
+    with StandInServer(Keys) as keys:
         config = CONFIG.format(
             rpc=rpc.address,
             file=file,
-            jwks=port,
+            jwks=keys.server_port,
             issuer=ISSUER,
             good=digest_of(GOOD).hex(),
             limited=digest_of(LIMITED).hex(),
