@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, Self
@@ -54,7 +54,7 @@ class StandInServer(ThreadingHTTPServer):
 
     def __init__(
         self,
-        handler: type[BaseHTTPRequestHandler],
+        handler: Callable[..., BaseHTTPRequestHandler],
         context: ssl.SSLContext | None = None,
         port: int = 0,
     ) -> None:

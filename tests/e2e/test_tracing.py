@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from e2e.running import Infergate, started_infergate
+from faults.peer import post
 from faults.watch import alive
 from http_stand_in import QuietHandler, StandInServer
 
@@ -74,13 +74,8 @@ class _Handler(QuietHandler):
 
 
 def infer(address: str) -> None:
-    connection = http.client.HTTPConnection(address, timeout=100)
-    try:
-        headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
-        connection.request("POST", "/v2/models/identity/infer", BODY, headers)
-        assert connection.getresponse().status == 200
-    finally:
-        connection.close()
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+    assert post(address, "/v2/models/identity/infer", BODY, headers).status == 200
 
 
 def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:

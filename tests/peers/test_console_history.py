@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +16,9 @@ import pytest
 import pytest_asyncio
 
 from peers.incident_site import Incident, started_incident
+from peers.page_checks import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
 from peers.support.axe import axe_violations
-from peers.support.chromium import Page, chromium, opened_page
-from peers.test_console import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
+from peers.support.chromium import Page
 
 pytestmark = [pytest.mark.peers, pytest.mark.asyncio(loop_scope="module")]
 
@@ -29,13 +28,9 @@ BLANK = "data:text/html,next"
 
 
 @pytest.fixture(scope="module")
-def incident() -> Iterator[Incident]:
+def incident(browser: None) -> Iterator[Incident]:
     """A gateway after this incident: a backend became slow, one failed, one was ejected, and a
     reload was rejected."""
-    try:
-        chromium()
-    except RuntimeError as error:
-        pytest.skip(str(error))
     with started_incident() as running:
         running.history()  # the counters start here
         perform_incident(running)
@@ -62,12 +57,6 @@ def perform_incident(running: Incident) -> None:
     assert sum(running.history()["counts"]["requests"]) == 57, "all that finished before"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tab() -> AsyncIterator[Page]:
-    async with opened_page() as opened:
-        yield opened
-
-
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(tab: Page, incident: Incident) -> AsyncIterator[Page]:
     await tab.look(*WIDE)
@@ -84,13 +73,6 @@ async def show(page: Page, incident: Incident, subject: str = "") -> None:
     await page.open(BLANK)
     await page.open(f"{incident.url}#history?{subject}")
     await page.until(f"{TEXT.format('history-summary')}.includes('last 15 minutes')")
-
-
-@pytest.fixture
-def shots(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("INFERGATE_SHOTS", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 async def test_the_counts_are_those_of_the_requests_that_were_sent(incident: Incident) -> None:
