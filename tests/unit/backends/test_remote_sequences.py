@@ -26,7 +26,7 @@ ANSWER = RpcResponse(write_raw(InferResponse("m", "1", "id")))
 
 
 class Upstream:
-    """Records the endpoint of each request; the endpoints in ``away`` refuse the connection."""
+    """Records the endpoint of each request. Endpoints in ``unreachable`` refuse the connection."""
 
     def __init__(self) -> None:
         self.requests: list[Endpoint] = []
