@@ -10,7 +10,7 @@ async def until(met: Callable[[], object]) -> None:
     """Poll ``met`` until it returns true: first in every iteration of the event loop, then every
     millisecond, so that processes and threads get the CPU."""
     pause = 0.0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not met():
             for _ in range(50):
                 await asyncio.sleep(pause)

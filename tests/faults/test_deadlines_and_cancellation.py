@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -185,34 +185,27 @@ def http_request(model: str, *more: dict[str, Any]) -> bytes:
     return f"{first}Host: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-@pytest.mark.parametrize("model", ["long", "long-tr"])
-def test_an_http_client_that_disconnects_cancels_the_grpc_call(
-    harness: Harness, rpc: RpcBackend, model: str
-) -> None:
-    rpc.answer = rpc.wait
-    before = counted(harness.gateway, route=model, outcome="cancelled")
-    with Client(harness.gateway.http) as client:
+def sent_request(harness: Harness, frontend: str, model: str) -> Callable[[], object]:
+    """Send a request, and return a function by which its client disconnects or cancels."""
+    if frontend == "http":
+        client = Client(harness.gateway.http)
         client.send(http_request(model))
-        assert rpc.entered.wait(SECONDS)
-        others(harness)
-        assert not rpc.cancelled.is_set()
-    assert rpc.cancelled.wait(SECONDS)
-    until(
-        lambda: counted(harness.gateway, route=model, outcome="cancelled") == before + 1, "counted"
-    )
+        return client.socket.close
+    return harness.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG).cancel
 
 
 @pytest.mark.parametrize("model", ["long", "long-tr"])
-def test_a_grpc_client_that_cancels_cancels_the_grpc_call(
-    harness: Harness, rpc: RpcBackend, model: str
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+def test_a_client_that_disconnects_cancels_the_grpc_call(
+    harness: Harness, rpc: RpcBackend, model: str, frontend: str
 ) -> None:
     rpc.answer = rpc.wait
     before = counted(harness.gateway, route=model, outcome="cancelled")
-    pending = harness.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
+    leave = sent_request(harness, frontend, model)
     assert rpc.entered.wait(SECONDS)
     others(harness)
     assert not rpc.cancelled.is_set()
-    pending.cancel()
+    leave()
     assert rpc.cancelled.wait(SECONDS)
     until(
         lambda: counted(harness.gateway, route=model, outcome="cancelled") == before + 1, "counted"
@@ -226,13 +219,7 @@ def test_a_client_that_disconnects_closes_the_connection_to_an_http_backend(
 ) -> None:
     harness.rest.requests.clear()
     before = counted(harness.gateway, route=model, outcome="cancelled")
-    if frontend == "http":
-        client = Client(harness.gateway.http)
-        client.send(http_request(model))
-        leave = client.socket.close
-    else:
-        pending = harness.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
-        leave = pending.cancel
+    leave = sent_request(harness, frontend, model)
     until(lambda: harness.rest.requests == ["asked"], "the request has arrived")
     others(harness)
     leave()
