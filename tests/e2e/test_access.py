@@ -482,7 +482,7 @@ def test_accepted_and_rejected_changes_are_audited_with_the_caller(harness: Harn
             and "identity='key:admin'" in result
         )
 
-    until(all_logged, "all are in the log")
+    until(all_logged, "all events are in the log")
     assert all(
         each.startswith(("model_load", "model_unload", "admin", "log", "trace", "shared"))
         for each in lines()
@@ -606,7 +606,7 @@ def test_keys_follow_their_file(harness: Harness) -> None:
     new = harness.file.with_suffix(".new")
     new.write_text(f"# added\nfiled: {digest_of(FILED).hex()}\n")
     new.replace(harness.file)
-    until(lambda: code() == "200", "the key is known")
+    until(lambda: code() == "200", "the key is accepted")
     harness.file.write_text("nonsense\n")
     until(
         lambda: 'infergate_access_failures_total{source="keys_file"}' in harness.gateway.metrics(),
@@ -614,7 +614,7 @@ def test_keys_follow_their_file(harness: Harness) -> None:
     )
     assert code() == "200"
     harness.file.write_text("")
-    until(lambda: code() == "401", "the key is gone")
+    until(lambda: code() == "401", "the key is no longer accepted")
 
 
 def test_rejections_are_counted_by_reason(harness: Harness) -> None:

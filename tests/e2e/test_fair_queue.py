@@ -169,7 +169,7 @@ class Waiting:
         self.server = self.deployed.servers[self.backend]
         self.server.arrived.clear()
         self.add("first", "other", waits=False)
-        until(lambda: self.server.arrived == ["first"], "it has the slot")
+        until(lambda: self.server.arrived == ["first"], "the request has the slot")
 
     def add(
         self,
@@ -196,7 +196,7 @@ class Waiting:
         self.server.release(len(self.sent))
         for request in self.sent.values():
             request.result(60)
-        until(lambda: self.deployed.waiting(self.backend) == 0, "nobody waits")
+        until(lambda: self.deployed.waiting(self.backend) == 0, "no request waits")
         while self.server.responses.acquire(blocking=False):  # of requests that were shed
             pass
         return self.server.arrived[1:]

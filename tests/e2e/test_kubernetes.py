@@ -90,18 +90,23 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
 
         api.put(pods_slice("a", endpoint(hosts[0])))
         with started_infergate(CONFIG.format(port=pods[0].http, api=api.port)) as gateway:
-            await until(lambda: bool(gateway.logged("endpoint_watch_current")), "it has listed")
+            await until(
+                lambda: bool(gateway.logged("endpoint_watch_current")),
+                "the gateway has listed the endpoints",
+            )
             clients = Clients(gateway)
             async with clients.running(4):
                 await all_used(hosts[0])
                 api.put(pods_slice("b", endpoint(hosts[1]), endpoint(hosts[2], ready=False)))
                 await all_used(hosts[0], hosts[1])
-                assert not counts[hosts[2]], "it is not ready"
+                assert not counts[hosts[2]], "the endpoint is not ready"
 
                 # A rolling update replaces the first pod, as Kubernetes does it.
                 ending = endpoint(hosts[0], ready=False, serving=True, terminating=True)
                 api.put(pods_slice("a", ending))
-                await until(lambda: pods[0].connections() == 0, "the first is disconnected")
+                await until(
+                    lambda: pods[0].connections() == 0, "the first endpoint is disconnected"
+                )
                 await pods[0].kill()
                 api.put(pods_slice("b", endpoint(hosts[1]), endpoint(hosts[2])))
                 api.delete("a")
@@ -109,18 +114,25 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
 
                 lists = api.list_count
                 os.kill(gateway.pid, signal.SIGHUP)
-                await until(lambda: len(gateway.logged("config_loaded")) > 0, "it has reloaded")
+                await until(
+                    lambda: len(gateway.logged("config_loaded")) > 0, "the gateway has reloaded"
+                )
                 await all_used(hosts[1], hosts[2])
                 assert api.list_count == lists, "the watch continues"
 
                 # The API server is unavailable, and has forgotten the version when it returns.
                 await api.stop()
-                await until(lambda: bool(gateway.logged("endpoint_watch_fails")), "it has noticed")
+                await until(
+                    lambda: bool(gateway.logged("endpoint_watch_fails")),
+                    "the gateway has noticed the failure",
+                )
                 await all_used(hosts[1], hosts[2])
                 api.put(pods_slice("b", endpoint(hosts[2])))
                 api.forget()
                 await api.start()
-                await until(lambda: pods[1].connections() == 0, "the second was removed meanwhile")
+                await until(
+                    lambda: pods[1].connections() == 0, "the second endpoint was removed meanwhile"
+                )
                 await pods[1].kill()
                 await all_used(hosts[2])
             assert clients.statuses.keys() == {200}, clients.statuses

@@ -669,7 +669,7 @@ def test_a_model_replaced_by_one_with_another_shape(changing: Harness) -> None:
             assert all(infer(backend, 2) == (1, 2) for backend in BACKENDS)
             return changing.descriptions() == known + 2
 
-        until(learnt, "both ask about the model again")
+        until(learnt, "both gateways request the metadata again")
 
 
 def test_a_probe_finds_the_models_of_a_legacy_server_and_its_requests_run(

@@ -122,7 +122,9 @@ def test_identical_concurrent_requests_are_sent_once_by_each_worker(
     try:
         with ThreadPoolExecutor(count) as pool:
             answers = [pool.submit(infer, gateway, 2) for _ in range(count)]
-            until(lambda: value(gateway, "infergate_in_flight_requests") >= count, "all wait")
+            until(
+                lambda: value(gateway, "infergate_in_flight_requests") >= count, "all requests wait"
+            )
             server.gate.set()
             bodies = {answer.result().body for answer in answers}
     finally:

@@ -140,7 +140,7 @@ def test_every_worker_exports_its_spans(monkeypatch: pytest.MonkeyPatch) -> None
             # If a worker misses a scrape, its last values are reported, or it is omitted.
             deadline = time.monotonic() + 200
             while 'infergate_limits{limit="in_flight"} 2048.0' not in (result := scrape(running)):
-                assert time.monotonic() < deadline, "of two workers, not of three"
+                assert time.monotonic() < deadline, "two workers export spans"
                 time.sleep(0.05)
     assert any(f'# {{trace_id="{TRACE}"}}' in line for line in result)
     assert sum(span.name == "infer *" for span in collector.spans) == 8

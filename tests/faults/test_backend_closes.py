@@ -60,5 +60,8 @@ def test_a_connection_that_the_backend_closed_is_not_reused(harness: Harness) ->
         before = harness.rest.requests.count("gone")
         with harness.serves("rest.fwd"):
             assert harness.ask_rest("rest.fwd").status == 200
-        until(lambda n=before: harness.rest.requests.count("gone") > n, "the gateway lets go")  # type: ignore[misc]
+        until(
+            lambda n=before: harness.rest.requests.count("gone") > n,
+            "the gateway has closed the connection",
+        )  # type: ignore[misc]
     harness.rest.use(good_http)

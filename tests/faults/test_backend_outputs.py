@@ -83,7 +83,7 @@ def test_grpc_outputs_that_do_not_fit(harness: Harness, script: Script) -> None:
     harness.rpc.use(script)
     harness.fails("grpc.tr", "depot", "backend_garbage")
     harness.rpc.use(good_rpc)
-    until(lambda: harness.ask_rest("grpc.tr").status == 200, "it is connected again")
+    until(lambda: harness.ask_rest("grpc.tr").status == 200, "the gateway is connected again")
 
 
 @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])

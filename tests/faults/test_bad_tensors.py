@@ -217,7 +217,7 @@ def harness() -> Iterator[Harness]:
         with unharmed(gateway, harness.others):
             yield harness
         wrong = sum(counted(gateway, outcome=each) for each in ("bad_request", "too_large"))
-        assert wrong == len(harness.refused), "each is counted, once"
+        assert wrong == len(harness.refused), "each request is counted once"
         assert_healthy(gateway)
 
 

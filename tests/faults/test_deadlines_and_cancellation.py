@@ -224,7 +224,7 @@ def test_a_client_that_disconnects_closes_the_connection_to_an_http_backend(
     others(harness)
     leave()
     until(lambda: harness.rest.requests == ["asked", "gone"], "the request is cancelled")
-    until(lambda: at_rest(harness.gateway), "none in flight")
+    until(lambda: at_rest(harness.gateway), "no request is in flight")
     assert counted(harness.gateway, route=model, outcome="cancelled") == before + 1
 
 
@@ -309,7 +309,7 @@ def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
     while True:
         probe = direct.unary_unary(INFER).future(slow_message("slow", 0), timeout=LONG)
         # On a busy machine, Triton may take a moment to begin with the probe itself.
-        until(lambda: probe.done() or stays_queued(), "it queues, or is answered")  # noqa: B023
+        until(lambda: probe.done() or stays_queued(), "the request is queued or answered")  # noqa: B023
         if not probe.done():
             return probe
 
@@ -319,7 +319,7 @@ def test_a_client_deadline_cancels_in_triton(before_triton: Infergate, triton: T
     with channel(before_triton.grpc) as rpc_channel:
         status = call(rpc_channel, slow_message("grpc.slow", LONG), timeout=1.0)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
+    until(lambda: cancelled(triton) == before + 1, "Triton reports the cancellation")
     until(lambda: given_up(before_triton) == gone + 1, "counted")
 
 
@@ -329,7 +329,7 @@ def test_a_route_timeout_cancels_in_triton(before_triton: Infergate, triton: Tri
     with timeout, channel(before_triton.grpc) as rpc_channel:
         status = call(rpc_channel, slow_message("grpc.short", LONG), timeout=LONG)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
+    until(lambda: cancelled(triton) == before + 1, "Triton reports the cancellation")
 
 
 @pytest.mark.parametrize("frontend", ["http", "grpc"])

@@ -101,7 +101,10 @@ def held(harness: Harness, size: int) -> Iterator[None]:
     """Connect a client that is about to send a body of this size."""
     with Client(harness.gateway.http) as client:
         client.send(head(length=size) + b"{")
-        until(lambda: metric(harness.gateway, "infergate_in_flight_bytes") == size, "it is let in")
+        until(
+            lambda: metric(harness.gateway, "infergate_in_flight_bytes") == size,
+            "the request is admitted",
+        )
         yield
 
 
@@ -122,7 +125,9 @@ def test_requests_beyond_the_memory_budget_are_rejected(harness: Harness) -> Non
         assert harness.http(GOOD).status == 200, "small requests are accepted"
         assert harness.grpc(10).code is grpc.StatusCode.OK
         assert harness.frame(frames.GOOD) == ""
-    until(lambda: metric(harness.gateway, "infergate_in_flight_bytes") == 0, "it is given back")
+    until(
+        lambda: metric(harness.gateway, "infergate_in_flight_bytes") == 0, "the memory is released"
+    )
     assert harness.http(LARGE).status == 200
     assert harness.grpc(100_000).code is grpc.StatusCode.OK
     assert harness.frame(LARGE_FRAME) == ""
@@ -134,7 +139,7 @@ def test_in_flight_requests_up_to_the_limit(harness: Harness) -> None:
         for _ in range(REQUESTS):
             client = stack.enter_context(Client(harness.gateway.http))
             client.send(head(length=len(request), path="/v2/models/slow/infer") + request)
-        until(lambda: len(harness.depot.requests) == REQUESTS, "they are under way")
+        until(lambda: len(harness.depot.requests) == REQUESTS, "the requests are in progress")
         assert metric(harness.gateway, "infergate_in_flight_requests") == REQUESTS
         with refused_by(harness.gateway, "in_flight"):
             refused = harness.http(GOOD)

@@ -113,7 +113,7 @@ def goaway(client: Client) -> int:
         for each in h2.frames(client.exactly):
             if each.kind == h2.GOAWAY:
                 code = int.from_bytes(each.payload[4:8])
-    assert code is not None, "closed without a word"
+    assert code is not None, "closed without a frame"
     return code
 
 
@@ -277,7 +277,9 @@ def test_clients_that_disappear_without_a_fin(gateway: Tight) -> None:
             client = stack.enter_context(Client(gateway.grpc))
             client.send(_HELLO + b"".join(opened(number, STREAM) for number in range(1, 100, 2)))
         good(gateway)
-        watch.until(lambda: watch.descriptors(gateway.pid) <= before, "they are all let go")
+        watch.until(
+            lambda: watch.descriptors(gateway.pid) <= before, "all connections are released"
+        )
         assert len(stream_attacks(gateway)) == 3
 
 

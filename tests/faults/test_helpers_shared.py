@@ -61,7 +61,7 @@ def attacked(gateway: Infergate) -> Iterator[list[Client]]:
             client.send(head("Content-Encoding: gzip", length=len(ATTACK)) + ATTACK)
         until(lambda: metric(gateway, QUEUE) >= ATTACKS // 2, "they wait for the helper")
         yield clients
-    until(lambda: metric(gateway, QUEUE) == 0, "nobody waits")
+    until(lambda: metric(gateway, QUEUE) == 0, "no request waits")
 
 
 def test_long_messages_of_a_client_delay_another_client_briefly(one: Infergate) -> None:
@@ -82,6 +82,6 @@ def test_disconnected_callers_do_not_wait_for_a_helper(one: Infergate) -> None:
     with attacked(one) as clients:
         for client in clients:
             client.reset()
-        until(lambda: metric(one, QUEUE) == 0, "nobody waits")
+        until(lambda: metric(one, QUEUE) == 0, "no request waits")
         assert post(one.http, PATH, MODEST).status == 200
     assert counted(one, outcome="ok") >= handled + 1

@@ -133,7 +133,7 @@ async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
         until(lambda: descriptors(running.pid) <= mine, "descriptors of the supervisor are back")
         (new,) = {*workers(running)} - {other}
         until(lambda: descriptors(new) <= theirs, "the new worker has no more than the old ones")
-        until(lambda: at_rest(running), "nothing is under way")
+        until(lambda: at_rest(running), "no request is in progress")
 
         await crash_again_and_again(running, crashing)
         await orphan(running)

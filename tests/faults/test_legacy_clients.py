@@ -55,7 +55,7 @@ def running() -> Iterator[tuple[Infergate, Four]]:
         REFUSED.clear()
         yield gateway, four
         response = watch.counted(gateway, outcome="bad_request", protocol="trtis-http")
-        assert response >= len(REFUSED), "each is counted"
+        assert response >= len(REFUSED), "each request is counted"
         watch.assert_healthy(gateway)
 
 
@@ -684,7 +684,7 @@ def test_a_stream_after_its_client_disconnects(rpc: grpc.Channel, gateway: Infer
     watch.until(lambda: "infergate_open_streams 1.0" in gateway.metrics(), "the stream is open")
     answers.cancel()
     held.set()
-    watch.until(lambda: "infergate_open_streams 0.0" in gateway.metrics(), "the stream is over")
+    watch.until(lambda: "infergate_open_streams 0.0" in gateway.metrics(), "the stream has ended")
 
 
 def test_a_sequence_over_a_stream(rpc: grpc.Channel) -> None:

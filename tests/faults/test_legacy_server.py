@@ -430,7 +430,7 @@ def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
         waiting = [
             pool.submit(harness.clients.send_request, each, "http.m") for each in PROTOCOLS * 2
         ]
-        until(lambda: len(harness.http.requests) == before + 8, "all of them wait")
+        until(lambda: len(harness.http.requests) == before + 8, "all requests wait")
         harness.serves("grpc.m")
         harness.serves("simple")
         assert not any(each.done() for each in waiting)
@@ -630,7 +630,7 @@ def test_a_server_that_crashes_and_restarts() -> None:
                 works(clients, "v2-rest", model)
             with ThreadPoolExecutor(8) as pool:
                 waiting = [pool.submit(clients.send_request, *each) for each in asks]
-                until(lambda: _inferences(server) == 2 + 8, "all are under way")
+                until(lambda: _inferences(server) == 2 + 8, "all requests are in progress")
                 os.kill(server.pid, signal.SIGKILL)
                 for (protocol, model), each in zip(asks, waiting, strict=True):
                     kinds = ("backend_garbage",) if model.startswith("http") else _BROKEN_CALL

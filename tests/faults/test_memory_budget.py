@@ -165,10 +165,10 @@ def test_requests_waiting_for_a_silent_backend_are_counted(harness: Harness, mod
     with ExitStack() as stack:
         with watch.refused_by(harness.gateway, "in_flight_bytes"):
             crowd(harness, to(model, LONG), stack)
-        watch.until(lambda: harness.held() >= BUDGET / 2, "much is held")
+        watch.until(lambda: harness.held() >= BUDGET / 2, "much memory is held")
         assert harness.held() <= BUDGET
         assert harness.memory() - before <= FACTOR * harness.held() + PLAIN
-    watch.until(lambda: harness.held() < watch.MIB, "it is given back")
+    watch.until(lambda: harness.held() < watch.MIB, "the memory is released")
 
 
 @pytest.mark.parametrize("model", ["fwd", "tr"])
@@ -185,11 +185,11 @@ def test_grpc_requests_waiting_for_a_silent_backend_are_counted(
                 send_request.future(result.SerializeToString(), compression=grpc.Compression.Gzip)
                 for _ in range(CROWD)
             ]
-        watch.until(lambda: harness.held() >= BUDGET / 2, "much is held")
+        watch.until(lambda: harness.held() >= BUDGET / 2, "much memory is held")
         assert harness.held() <= BUDGET
         for each in calls:
             each.cancel()
-    watch.until(lambda: harness.held() < watch.MIB, "it is given back")
+    watch.until(lambda: harness.held() < watch.MIB, "the memory is released")
 
 
 def test_unread_responses_are_counted(harness: Harness) -> None:

@@ -402,7 +402,9 @@ def test_an_outage_causes_no_more_retries_than_the_budget(harness: Harness, kind
     assert harness.metric("retry_budget_exhausted_total", backend=name) >= AT_ONCE * 0.4
     for backend in backends:
         backend.use(GOOD[kind])
-    until(lambda: harness.send_request(kind, "outage", "plain").is_good, "it is well again")
+    until(
+        lambda: harness.send_request(kind, "outage", "plain").is_good, "the endpoint responds again"
+    )
 
 
 # ---- slow endpoints --------------------------------------------------------------------------
@@ -477,13 +479,13 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
 
     with ThreadPoolExecutor(2) as clients:
         handled = clients.submit(harness.send_request, kind, "full", "plain")
-        until(lambda: wanted() == 1, "the first is being served")
+        until(lambda: wanted() == 1, "the first request is in progress")
         late = harness.send_request(kind, "full", "short")
         assert late.status in (504, grpc.StatusCode.DEADLINE_EXCEEDED)
         assert f"backend '{name}': the deadline passed while waiting in the queue" in late.words
         assert harness.metric("queue_refusals_total", backend=name, reason="expired") == 1
         waits = clients.submit(harness.send_request, kind, "full", "plain")
-        until(lambda: waiting() == 1, "the second waits")
+        until(lambda: waiting() == 1, "the second request waits")
         for _ in range(3):
             refused = harness.send_request(kind, "full", "plain")
             assert refused.status in (503, grpc.StatusCode.UNAVAILABLE)

@@ -109,7 +109,7 @@ async def test_failing_routes_come_first_and_edges_stay_attached_to_their_cards(
         async with opened_page() as page:
             await page.look(*WIDE)
             await page.open(f"http://{running.admin}/console/")
-            await page.until(f"{first.format('routes')} === 'route:m0'", "it is idle")
+            await page.until(f"{first.format('routes')} === 'route:m0'", "the endpoint is idle")
             url = f"http://{running.http}/v2/models/broken"
             with pytest.raises(urllib.error.HTTPError):
                 await asyncio.to_thread(urllib.request.urlopen, url)

@@ -54,7 +54,7 @@ def perform_incident(running: Incident) -> None:
     running.file.write_text(text.replace("timeout: 3s", "timeout: soon"))
     running.reload()
     running.file.write_text(text)
-    assert sum(running.history()["counts"]["requests"]) == 57, "all that finished before"
+    assert sum(running.history()["counts"]["requests"]) == 57, "all requests that finished before"
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -216,7 +216,7 @@ async def test_a_worker_that_does_not_respond_is_named(page: Page) -> None:
     missing = TEXT.format("history-missing")
     assert await page.eval(missing) == ""
     await page.eval(HUNG)
-    await page.until(f"{missing}.startsWith('Worker 1 does not respond')", "it is named")
+    await page.until(f"{missing}.startsWith('Worker 1 does not respond')", "the worker is named")
     assert await page.eval(CONTRASTS) == []
 
 

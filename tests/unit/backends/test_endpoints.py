@@ -248,7 +248,7 @@ def test_a_broken_connection_causes_a_check_before_ejection() -> None:
     break_off(endpoint, 4)
     assert not suspects
     break_off(endpoint, 20)
-    assert suspects == [endpoint], "once, until it is judged"
+    assert suspects == [endpoint], "suspected once until its check has ended"
     among.finish_suspect_check(endpoint, is_healthy=True)
     assert endpoint.outlier.ejection_count == 0
     break_off(endpoint, 4)

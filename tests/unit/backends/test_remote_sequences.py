@@ -156,7 +156,7 @@ async def test_requests_without_a_sequence_are_spread_and_retried() -> None:
         await perform(remote, request(0))
         await perform(remote, request())
     assert set(upstream.requests) == set(ENDPOINTS)
-    assert upstream.requests.count(ENDPOINTS[0]) == 5, "then it is let alone"
+    assert upstream.requests.count(ENDPOINTS[0]) == 5, "the endpoint is then ejected"
 
 
 async def test_a_single_endpoint_owns_all_sequences() -> None:

@@ -436,7 +436,7 @@ async def test_requests_beyond_the_limit_wait_and_beyond_the_queue_are_rejected(
     assert caught.value.retry_after == 1.0
     assert await asyncio.gather(*pending) == [OK] * 3
     assert (harness.counters.queued, harness.counters.queue_rejected) == (0, 1)
-    assert sum(harness.counters.queue_wait.counts) == 2, "the first did not have to"
+    assert sum(harness.counters.queue_wait.counts) == 2, "the first request did not wait"
     assert harness.counters.queue_wait.sum > 0
     assert harness.queue.stats == ("b1", 0, 1)
 

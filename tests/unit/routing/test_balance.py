@@ -100,7 +100,7 @@ def test_requests_in_flight_are_divided_by_the_weight() -> None:
     among.members[0].active = 2
     among.members[1].active = 1
     shares = counts(LeastRequest(chance().random), among)
-    assert shares[0] > 0.9, "only who draws the lighter one twice takes it"
+    assert shares[0] > 0.9, "the lighter endpoint is chosen only if it is drawn twice"
     among.members[0].active = 4
     assert counts(LeastRequest(chance().random), among)[1] > 0.4
 

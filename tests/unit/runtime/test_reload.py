@@ -148,7 +148,7 @@ async def test_a_reload_that_waits_for_a_plugin_is_abandoned_for_a_changed_file(
         assert "abandoned for a later reload" in (await first).error
     assert not second.error
     assert harness.applied[-1].readiness == "strict"
-    assert len(harness.applied) == 2, "the abandoned one was not applied"
+    assert len(harness.applied) == 2, "the abandoned configuration was not applied"
 
 
 async def test_a_reload_behind_one_that_waits_for_a_plugin_fails_soon(

@@ -175,7 +175,7 @@ def test_slow_readers_are_disconnected_if_memory_is_short(
     for _ in range(2):
         with pytest.raises(GatewayError):
             admission.grow(1)
-    assert client.disconnects == is_disconnected, "checked every half a second"
+    assert client.disconnects == is_disconnected, "checked every half second"
     unsent.finish()
     assert (admission.bytes, len(admission.transfers)) == (0, 0)
 
