@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fake_clock import Clock
 from infergate.core.request_context import RequestContext
 from infergate.gateway import readiness as module
 from infergate.gateway.readiness import CACHE_SECONDS, POLL_SECONDS, Readiness
@@ -25,14 +26,6 @@ class Backends:
         self.requests += 1
         await self.gate.wait()
         return self.is_ready
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 100.0
-
-    def __call__(self) -> float:
-        return self.time
 
 
 async def test_concurrent_probes_share_one_check() -> None:

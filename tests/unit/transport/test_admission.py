@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from transport_kit import FakeClient
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind
@@ -55,22 +56,6 @@ def test_streams_have_their_own_limit() -> None:
     admission.release_stream()
     admission.admit_stream()
     assert (admission.streams, admission.requests) == (MAX_STREAMS, 0)
-
-
-class FakeClient:
-    """A fake ``admission_module.Client``."""
-
-    def __init__(self) -> None:
-        self.unread = 0
-        self.disconnects = 0
-
-    def unread_bytes(self) -> int:
-        return self.unread
-
-    def disconnect_soon(self) -> None:
-        self.disconnects += 1
-
-    reject_slow_body = disconnect_soon
 
 
 def test_a_single_request_may_always_grow() -> None:

@@ -188,6 +188,22 @@ HttpServe = Callable[[Limits], Awaitable[HttpHarness]]
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+class FakeClient:
+    """A client of the memory account with ``unread`` bytes of a response."""
+
+    def __init__(self, unread: int = 0) -> None:
+        self.unread = unread
+        self.disconnects = 0
+
+    def unread_bytes(self) -> int:
+        return self.unread
+
+    def disconnect_soon(self) -> None:
+        self.disconnects += 1
+
+    reject_slow_body = disconnect_soon
+
+
 @dataclasses.dataclass
 class FakeBackend:
     """A backend that runs a script, and counts its connections."""

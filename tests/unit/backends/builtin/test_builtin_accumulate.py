@@ -3,18 +3,11 @@ from typing import Any
 import pytest
 from builtin_requests import infer, int32, refusal
 
+from fake_clock import Clock
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.builtin.accumulate import IDLE_SECONDS, MAX_SEQUENCES, Accumulate
 from infergate.core.errors import Kind
 from infergate.core.messages import InferRequest, RequestedOutput
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
 
 
 @pytest.fixture
