@@ -21,7 +21,7 @@ _CHUNKS = {
 
 
 @pytest.mark.parametrize("case", _CHUNKS)
-def test_invalid_chunks(gateway: Tight, case: str) -> None:
+def test_invalid_chunks_are_rejected(gateway: Tight, case: str) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(BEGUN + _CHUNKS[case])
@@ -30,7 +30,7 @@ def test_invalid_chunks(gateway: Tight, case: str) -> None:
     assert counted(gateway, outcome="bad_request") == before + 1
 
 
-def test_an_extension_that_never_ends(gateway: Tight) -> None:
+def test_an_endless_extension_is_rejected(gateway: Tight) -> None:
     """Extensions are not part of the body, so they do not extend its deadline. Only infergate's own
     engine limits them."""
     status, outcome = {"own": (400, "bad_request"), "compat": (408, "timeout")}[ENGINE]

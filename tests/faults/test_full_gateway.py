@@ -156,7 +156,7 @@ def test_in_flight_requests_up_to_the_limit(harness: Harness) -> None:
     assert harness.frame(frames.GOOD) == ""
 
 
-def test_many_more_requests_than_the_limit(harness: Harness) -> None:
+def test_many_more_requests_than_the_limit_are_served_or_rejected(harness: Harness) -> None:
     """Each request is served, or rejected with a retry time."""
 
     def send_request(number: int) -> int:

@@ -70,7 +70,7 @@ def test_a_request_in_small_pieces_ends_at_its_time_limit(
 
 @pytest.mark.parametrize("count", [1, 4, 5, len(frames.GOOD) - 1])
 @tried_repeatedly
-def test_a_frame_that_stalls(gateway: Tight, count: int) -> None:
+def test_a_stalled_frame_is_rejected(gateway: Tight, count: int) -> None:
     limit = "header_time" if count < 4 else "idle_body_time"
     before = counted(gateway, protocol="graphpipe", outcome="timeout")
     with refused_by(gateway, limit), Client(gateway.raw) as client:
@@ -81,7 +81,7 @@ def test_a_frame_that_stalls(gateway: Tight, count: int) -> None:
     assert counted(gateway, protocol="graphpipe", outcome="timeout") == before + 1
 
 
-def test_a_frame_that_drips(gateway: Tight) -> None:
+def test_a_slow_frame_is_rejected(gateway: Tight) -> None:
     with refused_by(gateway, "idle_body_time"), Client(gateway.raw) as client:
         client.send(frame(MIB))
         assert b"in time" in trickle(client, b"x")
