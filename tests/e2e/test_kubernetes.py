@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 
 from e2e.running import Infergate, started_infergate
 from e2e.several import Client
-from faults.replicas import Replica, replicas, until
+from faults.replicas import Replica, replicas
 from faults.watch import sample
 from infergate.core.messages import InferRequest, Operation, Response
 from infergate.core.request_context import RequestContext
 from kubernetes_api import ApiServer, Slice, endpoint, endpoint_slice
+from waiting import until
 
 CONFIG = """
 log: {{access: false}}

@@ -9,8 +9,8 @@ import pytest
 
 from faults.behind import Harness
 from faults.replicas import Names, gateway, replicas
-from faults.replicas import until as comes
 from infergate.core.errors import GatewayError, Kind
+from waiting import until as comes
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])

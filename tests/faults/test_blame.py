@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from faults.replicas import Replica, gateway, replicas, until
+from faults.replicas import Replica, gateway, replicas
 from faults.test_bursts_of_errors import burst
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelReadyRequest, Operation
 from infergate.core.request_context import RequestContext
 from infergate.core.request_record import RequestRecord
+from waiting import until
 
 LOCAL = "127.0.0.1"
 LONGEST_LINE = 8190

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from faults.replicas import Replica, gateway, replicas, until
+from faults.replicas import Replica, gateway, replicas
 from faults.test_endpoints import FIVE, LOCAL
 from infergate.core.errors import GatewayError, Kind
+from waiting import until
 
 
 @asynccontextmanager

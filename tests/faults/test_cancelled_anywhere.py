@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from faults.load import STREAM, build_wire_request, streamed
-from faults.replicas import QUIET, Replica, as_before, replicas, until
+from faults.replicas import QUIET, Replica, as_before, replicas
 from faults.watch import sample
 from infergate.config.schema import Config
 from infergate.core.limits import DEFAULT_LIMITS
@@ -27,6 +27,7 @@ from infergate.runtime.assemble import RunningGateway, assemble
 from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.grpc.multiplexing import multiplex
 from infergate.transport.server.admission import Admission
+from waiting import until
 
 MAX_STEPS = 60
 """A number of awaits that no request reaches."""

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from faults.replicas import Names, gateway, replicas, until
+from faults.replicas import Names, gateway, replicas
 from faults.watch import SECONDS, descriptors
 from infergate.backends.base import SupportsHealthWatch
 from infergate.core.errors import GatewayError, Kind
+from waiting import until
 
 LOCAL = "127.0.0.1"
 FIVE = 5

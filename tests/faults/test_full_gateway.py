@@ -16,7 +16,7 @@ import pytest
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults import frames
 from faults.payloads import document, tensor
-from faults.peer import Answer, Backend, Client, Connection, post, scripted
+from faults.peer import Answer, Backend, Client, post, scripted, silent
 from faults.rpc import Status, call, channel
 from faults.tight import GOOD, PATH, body, head, message
 from faults.watch import assert_healthy, metric, refused_by, unharmed, until
@@ -38,12 +38,6 @@ helpers: 0
 LARGE = body(elements=60_000)
 assert 0.2 * BYTES < len(LARGE) < BYTES
 _, LARGE_FRAME = frames.request_message(250_000)
-
-
-def silent(connection: Connection, backend: Backend) -> None:
-    connection.request()
-    backend.requests.append("asked")
-    connection.gone()
 
 
 @dataclass(frozen=True)

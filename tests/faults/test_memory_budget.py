@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults import watch
-from faults.peer import Backend, Client, Connection, post, scripted
+from faults.peer import Backend, Client, Connection, post, scripted, silent
 from faults.rpc import INFER, call, channel
 from faults.tight import GOOD, PATH, head, message
 
@@ -48,12 +48,6 @@ RECOVERY = 15.0
 reader may pause for two seconds."""
 READERS = "infergate_refused_connections_total"
 GZIP = "Content-Encoding: gzip"
-
-
-def silent(connection: Connection, backend: Backend) -> None:
-    connection.request()
-    backend.requests.append("asked")
-    connection.gone()
 
 
 def chatty(connection: Connection, backend: Backend) -> None:
