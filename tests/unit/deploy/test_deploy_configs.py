@@ -63,7 +63,7 @@ def test_every_configuration_is_tested() -> None:
     found = {path for path in DEPLOY.rglob("*.yaml") if "routes:" in path.read_text("utf-8")}
     elsewhere = {
         path for path in found if path.is_relative_to(DEPLOY / "helm")
-    }  # peers/test_helm.py
+    }  # tested by peers/test_helm.py
     elsewhere.add(DEPLOY / "kserve" / "inference-service.yaml")
     assert found - elsewhere == set(CONFIGS)
 
@@ -274,7 +274,7 @@ def test_prometheus_finds_each_gateway_once() -> None:
     assert matching == ["infergate-pods"]
     assert (
         pod("fleet")["metadata"]["labels"][monitor["jobLabel"]] == "infergate"
-    )  # left to the rules
+    )  # the alert rules use this job name
 
 
 # ---- docker, compose, systemd --------------------------------------------------------------------
@@ -345,7 +345,7 @@ def test_compose_sets_the_required_environment() -> None:
 def test_compose_observes_the_gateway_by_the_files_for_all() -> None:
     scraped = yaml.safe_load((DEPLOY / "docker" / "prometheus.yaml").read_text())
     (job,) = scraped["scrape_configs"]
-    assert job["job_name"] == "infergate"  # left to the rules
+    assert job["job_name"] == "infergate"  # the alert rules use this job name
     assert job["static_configs"] == [{"targets": ["infergate:8002"]}]
 
 

@@ -206,7 +206,7 @@ async def test_a_blocked_hook_does_not_block_other_routes(monkeypatch: pytest.Mo
     async with gateway({"before": "blocks", "timeout": "30s"}) as served:
         blocked = [asyncio.create_task(infer(served)) for _ in range(3)]
         await until(lambda: Hook.events)
-        # another route of the same backend, with another name that the model refuses
+        # another route of the same backend, whose name the model refuses
         with pytest.raises(GatewayError, match="unknown model 'other'"):
             await infer(served, request("other"))
         for task in blocked:

@@ -36,7 +36,7 @@ async def write(sink: EventFiles, *events: WireEvent) -> dict[str, int]:
 async def test_events_are_lines_in_a_private_file(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     sink = EventFiles(folder, 1000, 10_000)
-    assert files(folder) == []  # only created with the first event
+    assert files(folder) == []  # the file is created with the first event
     assert await write(sink, structured_line(CloudEvent({"id": "1"}, b'{"a":1}')), event()) == {
         "sent": 2
     }
