@@ -21,7 +21,7 @@ def test_a_refused_connection_is_reported(harness: Harness, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
-def test_a_silent_host_costs_at_most_two_connect_timeouts(harness: Harness, kind: str) -> None:
+def test_a_silent_host_costs_no_more_than_two_connect_timeouts(harness: Harness, kind: str) -> None:
     """The request waits no longer than two connect timeouts of this backend."""
     name = {"rest": "hole-http", "grpc": "hole-grpc"}[kind]
     began = time.monotonic()
