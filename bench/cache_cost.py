@@ -1,9 +1,10 @@
 """``python -m bench.cache_cost`` measures what a miss and a hit of the response cache cost.
 
 A client sends inferences of 600 KB one after the other to one gateway, in alternating rounds, on
-routes with and without a cache. The server behind it returns a fixed response of 4 KB at
-once. The table shows the smallest time and CPU of a round per request, and the ratio to
-the route that translates: a route with a cache translates too."""
+routes with and without a cache. The server behind it immediately returns a fixed response of 4 KB.
+The table shows the smallest time and CPU of a round per request, and the ratio to the route that
+translates, because a route with a cache translates as well.
+"""
 
 import http.client
 import struct
@@ -29,7 +30,7 @@ ROUTES: Mapping[str, Mapping[str, object]] = {
     "first of two uses": {**_CACHE, "cache": {"ttl": "1h", "min_uses": 2}},
     "hit": _CACHE,
 }
-"""The routes by the names of the rows. A route with a fallback translates."""
+"""The routes, by the names of their rows. A route with a fallback translates its requests."""
 
 
 def main() -> int:

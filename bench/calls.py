@@ -57,7 +57,7 @@ if not path.exists():  # a helper process is not counted
     threading.Thread(target=serve, args=(listener,), daemon=True).start()
     sys.setprofile(count)
 """
-"""A module that Python imports when it starts. It reports the calls of the first thread."""
+"""A module that Python imports at startup. It reports the calls of the first thread."""
 
 
 def main(argv: Sequence[str]) -> int:

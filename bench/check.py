@@ -54,22 +54,22 @@ def main(argv: Sequence[str]) -> int:
     print(f"CPU a request, beside {options.base}:")
     for name, (found, verdict) in judged.items():
         print(f"  {name:<44} {found}  {verdict}")
-    dearer = [name for name, (_, verdict) in judged.items() if verdict == "dearer"]
-    for name in dearer:
+    regressed = [name for name, (_, verdict) in judged.items() if verdict == "regressed"]
+    for name in regressed:
         print(f"bench-check: '{name}' costs {judged[name][0]} times its CPU", file=sys.stderr)
-    return 1 if dearer else 0
+    return 1 if regressed else 0
 
 
 def judge(result: Result) -> tuple[Spread | None, str]:
     """Return the ratio of CPU per request, changed to baseline, and the verdict: ``ok``,
-    ``dearer``, or the reason why the measurement is not conclusive."""
+    ``regressed``, or the reason why the measurement is not conclusive."""
     runs = {each.name: each for each in result.contenders}
     found = ratio(runs[CHANGED], runs[BASELINE], proxy_cpu)
     if found is None:
         return found, "too little to measure"
     if found.median <= LIMIT:
         return found, "ok"
-    return found, "dearer" if found.minimum > 1 else "unclear: the rounds do not agree"
+    return found, "regressed" if found.minimum > 1 else "unclear: the rounds do not agree"
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:

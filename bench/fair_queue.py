@@ -2,9 +2,9 @@
 
 A server responds to each inference after 50 to 150 ms, and its backend has ``max_requests: 8``, so
 it serves 80 inferences per second. A steady client sends 10 per second. Meanwhile, another client
-keeps 150 inferences in progress, and waits for 500 ms after each that is refused. docs/overload.md
-has the results: the steady client alone, during the flood, and with the identity of the flood, so
-that both are one client to the queue.
+keeps 150 inferences in progress, and waits for 500 ms after each rejection. docs/overload.md has
+the results: the steady client alone, during the flood, and with the flood's identity, so that the
+queue treats both as one client.
 """
 
 import argparse

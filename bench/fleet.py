@@ -2,8 +2,8 @@
 
 It needs root and network namespaces (``lan``). docs/scaling.md has the results of:
 
-- *speed*: requests per second and CPU per request of one gateway, two, …, each with the same share
-of a processor. They share nothing, so their throughput should add up.
+- *speed*: requests per second and CPU per request of one gateway, of two gateways and so on, each
+with the same share of a processor. They share nothing, so their throughput should add up.
 
 - *sequences*: each step of a sequence goes through any gateway, and a correct sum shows that one
   server got all steps.

@@ -52,7 +52,8 @@ class Traffic:
 
     def advance(self, seconds: float = SAMPLE_SECONDS) -> None:
         """Add the requests of ``seconds``. Each flow begins with a request of each outcome; then
-        its counters are increased at once."""
+        its counters are increased in one step.
+        """
         self._step += 1
         if self._step == 1:
             for record in self._records:

@@ -3,7 +3,7 @@ response.
 
 Only the length of a request is parsed. The response is prepared together with its head.
 
-python -m bench.http_echo PORT ANSWER_FILE      (the file contains a whole HTTP response)
+python -m bench.http_echo PORT ANSWER_FILE      (the file contains a complete HTTP response)
 """
 
 import asyncio

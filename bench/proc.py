@@ -63,7 +63,7 @@ def _read(path: Path) -> Iterator[str]:
 
 
 def process_cpu(pid: int) -> float:
-    """Return the same for one process."""
+    """Return the microseconds of CPU of one process so far, or 0 if it has ended."""
     try:
         return time.clock_gettime_ns(~pid << 3 | _PROCESS_CLOCK) / 1000
     except OSError:  # the process has ended

@@ -46,7 +46,8 @@ def small(number: int) -> Exchange:
 
 def large(sizes: int) -> Callable[[int], Exchange]:
     """Inferences with ``sizes`` bytes of normally distributed floats, which hardly compress."""
-    # All use the same memory, because filling new memory would delay the event loop, too.
+    # All inferences use the same memory, because filling new memory would itself delay the event
+    # loop.
     data = np.random.default_rng(1).normal(size=sizes // 4).astype("f4").tobytes()
     tensor = Tensor("image", Datatype.FP32, (sizes // 4,), data)
 

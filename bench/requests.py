@@ -126,7 +126,7 @@ def image(model: str) -> Work:
 
 
 def channels_last(model: str) -> Work:
-    """Return as many numbers in the order that TensorFlow uses, [1,224,224,3]."""
+    """Return as many numbers as ``image``, in the order that TensorFlow uses, [1,224,224,3]."""
     return Work(model, _numbers(1, 224, 224, 3))
 
 
@@ -288,7 +288,7 @@ def _http_request(work: Work, address: str, headers: Mapping[str, str], body: by
 def _post(
     address: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[bytes, http.client.HTTPMessage]:
-    """Return the body of the response and its headers."""
+    """Return the response's body and headers."""
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request("POST", path, body, dict(headers))

@@ -32,9 +32,10 @@ class Proxy:
 
 def routed(servers: Mapping[Work, str], *, more: int = 0) -> dict[str, object]:
     """Return the rest of a configuration. Each model has a route to its server's URL, or to the
-    embedded models if the URL is empty. Another protocol than V2 precedes the URL
+    embedded models if the URL is empty. A protocol other than V2 precedes the URL
     (``trtis-http+http://…``). Routes for ``more`` unused models come first. The models of an echo
-    server are declared, because it has no metadata."""
+    server are declared, because it has no metadata.
+    """
     return {
         "backends": {f"to-{work.model}": _backend(url) for work, url in servers.items()},
         "routes": [
@@ -107,7 +108,7 @@ def envoy(http: str, grpc: str, folder: Path) -> Iterator[Proxy]:
 
 @contextmanager
 def rest_proxy(binary: str, grpc: str) -> Iterator[Proxy]:
-    """Start rest-proxy in front of ``grpc``. Like the others, it has one processor."""
+    """Start rest-proxy in front of ``grpc``. Like the other proxies, it runs on one processor."""
 
     def prepare(_folder: Path) -> Launch:
         ports = free_ports(1)
@@ -150,7 +151,7 @@ def echo(answer: bytes, folder: Path) -> Iterator[Running]:
 
 @contextmanager
 def http_echo(answer: bytes, folder: Path) -> Iterator[Running]:
-    """Start the HTTP echo server. ``answer`` is a whole HTTP response."""
+    """Start the HTTP echo server. ``answer`` is a complete HTTP response."""
     with started(lambda _: _echo("bench.http_echo", answer, folder)) as running:
         yield running
 

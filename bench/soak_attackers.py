@@ -165,7 +165,7 @@ async def _answer(reader: asyncio.StreamReader, pause: float) -> str:
 _WIDE: Final = frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)]) + frames.window_update(
     0, 2**30
 )
-"""Settings that allow whole responses without window updates."""
+"""Settings that allow complete responses without window updates."""
 
 
 def _opened(stream: int, method: str, key: str = KEY, *, zipped: bool = False) -> bytes:

@@ -271,8 +271,9 @@ class Front:
         return _launched("the gateway", folder, ports, self.text(), self.engine)
 
     def text(self) -> str:
-        """Return a changed configuration. Some backends have another timeout. Sometimes the limits
-        differ as well, so that all backends are replaced."""
+        """Return a changed configuration. Some backends have a different timeout. Sometimes the
+        limits differ as well, so that all backends are replaced.
+        """
         self._number += 1
         rest = _BACKENDS.format(
             left=self._left,

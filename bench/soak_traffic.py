@@ -124,7 +124,9 @@ class Traffic:
 
     async def everything(self, concurrency: int) -> None:
         """Make each kind of request once, so that objects that are created on first use exist. Make
-        as many of the largest requests at once, because the process keeps their memory."""
+        ``concurrency`` of the largest requests at the same time, because the process keeps their
+        memory.
+        """
         for model in _MODELS:
             for speaker in CLIENT_KINDS:
                 await self._infer(speaker, model, 16)

@@ -70,7 +70,7 @@ def from_zero(values: Sequence[float]) -> Axis:
 
 
 def chart(title: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Line]) -> str:
-    """Return a whole SVG document."""
+    """Return a complete SVG document."""
 
     def x(value: float) -> float:
         return round(_LEFT + x_axis.position(value) * (WIDTH - _LEFT - _RIGHT), 1)

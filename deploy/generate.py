@@ -2,7 +2,7 @@
 
 - ``grafana/infergate.json``, the dashboard, from ``grafana/panels.yaml``;
 - ``kubernetes/prometheus-operator/rules.yaml`` from ``prometheus/alerts.yaml``;
-- the files of the Helm chart, which cannot include files outside of it.
+- the files of the Helm chart, which cannot include files outside its folder.
 """
 # ruff: noqa: INP001 - a script, not part of a package
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -116,7 +116,7 @@ class Count(Double):
 
 
 class AsyncCount(Double):
-    """The same with an asynchronous generator."""
+    """Yields X once for each row, with an asynchronous generator."""
 
     def stream(self, request: InferRequest, call: PluginCall) -> AsyncIterator[Any]:
         return self.rows(request)
@@ -311,10 +311,3 @@ class Lengths(TensorTransform):
 
 class NotAHook(Plugin):
     pass
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    """Wait until ``condition`` is true."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - threads change what it reads
-            await asyncio.sleep(0.005)

@@ -14,8 +14,9 @@ async def virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the clock while any task can run, and then move it to the next timer.
 
     The order in which timers expire therefore never depends on the speed of the machine, and no
-    test waits. Nothing else must wake the event loop: if a timer is pending, the test would not
-    wait for a socket or a thread."""
+    test waits. Only timers may wake the event loop: while a timer is pending, the test does not
+    wait for sockets or threads.
+    """
     loop: Any = asyncio.get_running_loop()
     now = time.monotonic()
     select = loop._selector.select

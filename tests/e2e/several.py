@@ -96,7 +96,9 @@ def workers(of: Infergate) -> list[int]:
 
 
 def process_state(pid: int) -> str:
-    """Return the process's state, a letter as in ``ps``; "X" if there is no such process."""
+    """Return the letter that ``ps`` shows for the process's state, or "X" if there is no such
+    process.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -130,7 +132,9 @@ def shared_loads(pid: int) -> dict[int, tuple[int, ...]]:
 
 
 def connections(pid: int, ports: Collection[int] | None = None) -> int:
-    """Return the process's TCP connections from clients, optionally only those from ``ports``."""
+    """Return the process's TCP connections from clients. ``ports`` selects the connections from
+    these client ports.
+    """
     held = set()
     for each in Path(f"/proc/{pid}/fd").iterdir():
         try:

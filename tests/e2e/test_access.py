@@ -9,9 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from faults.legacy import OLD, OLD_INFER, SIMPLE, code_name, old_message
 from faults.peer import Answer, Client, post
 from faults.rpc import RpcBackend, call, channel
 from faults.watch import MIB, SECONDS, limited_growth, others_unaffected, until
+from http_stand_in import QuietHandler, StandInServer
 from infergate.access.keys import digest_of
 from infergate.codecs.base import Profile
 from infergate.codecs.graphpipe import PLUGIN
@@ -77,31 +76,11 @@ ADD = ModelMetadata(
 )
 
 
-class Keys(BaseHTTPRequestHandler):
+class Keys(QuietHandler):
     """Serves the JSON Web Key Set at ``url``."""
 
-    def do_GET(self) -> None:
-        body = jwks(jwk(rsa_key(), kid="1"))
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        return
-
-
-@contextmanager
-def key_server() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Keys)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    def get(self) -> None:
+        self.respond(200, jwks(jwk(rsa_key(), kid="1")))
 
 
 @dataclass(frozen=True)
@@ -132,11 +111,11 @@ def harness(
     address: "127.0.0.1:{{0}}"
     keys: [{{{{name: ops, sha256: "{digest_of(OPS).hex()}"}}}}]""",
     )
-    with key_server() as port:
+    with StandInServer(Keys) as keys:
         config = CONFIG.format(
             rpc=rpc.address,
             file=file,
-            jwks=port,
+            jwks=keys.server_port,
             issuer=ISSUER,
             good=digest_of(GOOD).hex(),
             limited=digest_of(LIMITED).hex(),
@@ -291,7 +270,8 @@ def test_forbidden_models_are_rejected_whether_they_exist_or_not(
         result = ASK[protocol](harness, model, bearer(GOOD))
         assert result.code == OUTCOMES[protocol][2], result
         assert "is not permitted for this client" in result.words
-    result = ASK[protocol](harness, "simple", bearer(token()))  # it is in none of the groups
+    # the token's client is in no group that may use the model
+    result = ASK[protocol](harness, "simple", bearer(token()))
     assert result.code == OUTCOMES[protocol][2], result
 
 
@@ -469,7 +449,7 @@ def test_lists_leave_out_models_without_permission(harness: Harness) -> None:
     assert names(ADMIN) > names(GOOD)
 
 
-def test_reflection_is_metadata(harness: Harness) -> None:
+def test_reflection_requires_credentials(harness: Harness) -> None:
     package = "grpc.reflection.v1"
     request = SCHEMA.message_class(f"{package}.ServerReflectionRequest")(list_services="")
     method = harness.channel.stream_stream(f"/{package}.ServerReflection/ServerReflectionInfo")
@@ -502,7 +482,7 @@ def test_accepted_and_rejected_changes_are_audited_with_the_caller(harness: Harn
             and "identity='key:admin'" in result
         )
 
-    until(all_logged, "all are in the log")
+    until(all_logged, "all events are in the log")
     assert all(
         each.startswith(("model_load", "model_unload", "admin", "log", "trace", "shared"))
         for each in lines()
@@ -626,7 +606,7 @@ def test_keys_follow_their_file(harness: Harness) -> None:
     new = harness.file.with_suffix(".new")
     new.write_text(f"# added\nfiled: {digest_of(FILED).hex()}\n")
     new.replace(harness.file)
-    until(lambda: code() == "200", "the key is known")
+    until(lambda: code() == "200", "the key is accepted")
     harness.file.write_text("nonsense\n")
     until(
         lambda: 'infergate_access_failures_total{source="keys_file"}' in harness.gateway.metrics(),
@@ -634,7 +614,7 @@ def test_keys_follow_their_file(harness: Harness) -> None:
     )
     assert code() == "200"
     harness.file.write_text("")
-    until(lambda: code() == "401", "the key is gone")
+    until(lambda: code() == "401", "the key is no longer accepted")
 
 
 def test_rejections_are_counted_by_reason(harness: Harness) -> None:
@@ -655,12 +635,15 @@ def test_admin_changes_require_an_admin_key(harness: Harness) -> None:
 
     assert status("GET") == 200
     assert status("POST") == 401
-    assert status("POST", authorization=f"Bearer {ADMIN}") == 401  # for the other listeners only
+    # this key is valid only on the other listeners
+    assert status("POST", authorization=f"Bearer {ADMIN}") == 401
     assert status("POST", authorization=f"Bearer {OPS}") == 405
 
 
 def test_a_reload_enables_access_control() -> None:
-    """Only clients with a key of the admin listener may reload, also on open connections."""
+    """Only clients with a key of the admin listener may reload, even on connections that are
+    already open.
+    """
     base = """
 backends: {demo: {protocol: builtin}}
 routes: [{model: '*', backend: demo}]

@@ -1,4 +1,6 @@
-"""Compares a new Triton with an old Triton on a mirror: each known difference has its figures."""
+"""Compares a new Triton with an old Triton on a mirror: each known difference is reported with its
+size.
+"""
 
 from __future__ import annotations
 

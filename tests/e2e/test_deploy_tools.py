@@ -114,7 +114,9 @@ EXPECTED = {
 
 
 def test_the_queries_of_rollouts_measure_the_canary(checks_rules: str, tmp_path: Path) -> None:
-    """The other version's series, with other values, and a route without data must not count."""
+    """The queries must ignore the other version's series, whose values differ, and a route without
+    data.
+    """
     queries = dict(rollout_queries())
     assert queries.keys() == EXPECTED.keys()
     names = {name: f"query:{index}" for index, name in enumerate(queries)}

@@ -183,7 +183,7 @@ def unnamed(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("what", UNARY)
-def test_calls(gateways: list[Infergate], what: str) -> None:
+def test_each_call_has_the_same_result(gateways: list[Infergate], what: str) -> None:
     code, case = UNARY[what]
     compat, own = both(gateways, case)
     assert unnamed(own) == compat
@@ -195,7 +195,7 @@ CODES = [code for code in grpc.StatusCode if code is not OK]
 
 @pytest.mark.parametrize("details", ["", "why: näh %41 \n{}", "x" * 3000])
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-def test_a_backends_status(
+def test_a_backends_status_has_the_same_result(
     gateways: list[Infergate], backend: RpcBackend, code: grpc.StatusCode, details: str
 ) -> None:
     def fail(_message: bytes, context: grpc.ServicerContext) -> bytes:
@@ -214,14 +214,16 @@ def test_a_backends_status(
     [b"", b"\xff" * 9, b"\x0a\x01m" + b"\x2a\x04" * 3, bytes(2 * MIB)],
     ids=["nothing", "no message", "no tensor", "too much"],
 )
-def test_a_backends_response(gateways: list[Infergate], backend: RpcBackend, answer: bytes) -> None:
+def test_a_backends_response_has_the_same_result(
+    gateways: list[Infergate], backend: RpcBackend, answer: bytes
+) -> None:
     backend.answer = lambda message, context: answer
     compat, own = both(gateways, lambda client: unary(client, INFER, infer_message("depot")))
     assert own == compat
 
 
 @pytest.mark.parametrize("compression", [GZIP, DEFLATE])
-def test_a_backends_compressed_response(
+def test_a_compressed_response_has_the_same_result(
     gateways: list[Infergate], backend: RpcBackend, compression: grpc.Compression
 ) -> None:
     quick = backend.answer
@@ -236,7 +238,7 @@ def test_a_backends_compressed_response(
     assert own[0] is OK
 
 
-def test_deadlines(gateways: list[Infergate], backend: RpcBackend) -> None:
+def test_both_engines_enforce_deadlines(gateways: list[Infergate], backend: RpcBackend) -> None:
     backend.answer = backend.wait
     compat, own = both(
         gateways, lambda client: unary(client, INFER, infer_message("depot"), timeout=0.4)
@@ -280,14 +282,14 @@ def test_metadata_reaches_the_backend(
     assert seen[0] == seen[1]
 
 
-def test_a_bomb(gateways: list[Infergate]) -> None:
+def test_both_engines_reject_a_bomb(gateways: list[Infergate]) -> None:
     compat, own = both(
         gateways, lambda client: unary(client, INFER, identity(MIB), compression=GZIP)
     )
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_too_much_metadata(gateways: list[Infergate]) -> None:
+def test_both_engines_reject_too_much_metadata(gateways: list[Infergate]) -> None:
     compat, own = both(
         gateways,
         lambda client: unary(client, INFER, identity(), metadata=[("x", "y" * 60_000)]),
@@ -308,12 +310,12 @@ STREAMS: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("what", STREAMS)
-def test_streams(gateways: list[Infergate], what: str) -> None:
+def test_each_stream_has_the_same_result(gateways: list[Infergate], what: str) -> None:
     compat, own = both(gateways, STREAMS[what])
     assert (own[:2], sorted(own[2])) == (compat[:2], sorted(compat[2]))
 
 
-def test_a_streams_message_that_is_too_long(gateways: list[Infergate]) -> None:
+def test_both_engines_reject_a_streams_message_over_the_limit(gateways: list[Infergate]) -> None:
     compat, own = both(gateways, lambda client: stream(client, [identity(), identity(MIB)]))
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert own[1] == f"{compat[1]} (limits.body)"

@@ -71,7 +71,7 @@ class Answer(NamedTuple):
 def send(
     gateway: Infergate, path: str, body: Any = None, method: str = "", **headers: str
 ) -> Answer:
-    """Send ``body``, as JSON unless it is bytes."""
+    """Send ``body``. A body that is not bytes is encoded as JSON."""
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(
         f"http://{gateway.http}{path}",
@@ -87,7 +87,9 @@ def send(
 
 
 def simple(*, binary: bool = False) -> Any:
-    """An inference for ``simple``; in binary form the head and the data."""
+    """Return an inference for ``simple``: a JSON object or, for ``binary``, the JSON head and the
+    data.
+    """
     inputs = [
         {"name": f"INPUT{i}", "datatype": "INT32", "shape": [1, 16], "data": array.tolist()}
         for i, array in enumerate((RANGE, ONES))
@@ -120,7 +122,7 @@ def check_simple(gateway: Infergate, path: str, binary_type: str, headers: dict[
 
 
 def vectors(answer: Answer) -> list[list[float]]:
-    """The vectors of an answer of either form."""
+    """Return the vectors of a response, whether they are lists or base64."""
     assert answer.status == 200, answer
     items = [item["embedding"] for item in answer.json["data"]]
     return [

@@ -12,7 +12,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -20,6 +19,7 @@ import pytest
 
 from e2e.running import Infergate, started_infergate
 from faults.watch import metric, until
+from http_stand_in import QuietHandler, StandInServer
 from infergate.codecs.v2_grpc.messages import ModelInferRequest, ModelInferResponse
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -67,25 +67,15 @@ class Server:
         self.responses.release(count)
 
 
-def http_handler(server: Server) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+def http_handler(server: Server) -> type[QuietHandler]:
+    class Handler(QuietHandler):
+        def post(self) -> None:
+            body = self.body()
             length = self.headers.get("inference-header-content-length")
             request = json.loads(body[: int(length)] if length else body)
             server.serve(request["id"])
             output = {"name": "y", "datatype": "INT32", "shape": [1], "data": [1]}
-            fields = {"model_name": "http", "id": request["id"], "outputs": [output]}
-            response = json.dumps(fields).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(response)))
-            self.end_headers()
-            self.wfile.write(response)
-
-        def log_message(self, *_: Any) -> None: ...
+            self.respond(200, {"model_name": "http", "id": request["id"], "outputs": [output]})
 
     return Handler
 
@@ -151,17 +141,13 @@ class Deployment:
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[Deployment]:
     servers = {"http": Server(), "grpc": Server()}
-    http = ThreadingHTTPServer(("127.0.0.1", 0), http_handler(servers["http"]))
-    http.daemon_threads = True
-    threading.Thread(target=http.serve_forever, daemon=True).start()
     rpc = grpc.server(ThreadPoolExecutor(2), handlers=[GrpcHandler(servers["grpc"])])
     port = rpc.add_insecure_port("127.0.0.1:0")
     rpc.start()
-    config = CONFIG.replace("HTTP", str(http.server_port)).replace("GRPC", str(port))
     with ExitStack() as stack:
         stack.callback(rpc.stop, None)
-        stack.callback(http.server_close)
-        stack.callback(http.shutdown)
+        http = stack.enter_context(StandInServer(http_handler(servers["http"])))
+        config = CONFIG.replace("HTTP", str(http.server_port)).replace("GRPC", str(port))
         gateway = stack.enter_context(started_infergate(config))
         pool = stack.enter_context(ThreadPoolExecutor(16))
         channel = stack.enter_context(grpc.insecure_channel(gateway.grpc))
@@ -183,7 +169,7 @@ class Waiting:
         self.server = self.deployed.servers[self.backend]
         self.server.arrived.clear()
         self.add("first", "other", waits=False)
-        until(lambda: self.server.arrived == ["first"], "it has the slot")
+        until(lambda: self.server.arrived == ["first"], "the request has the slot")
 
     def add(
         self,
@@ -210,7 +196,7 @@ class Waiting:
         self.server.release(len(self.sent))
         for request in self.sent.values():
             request.result(60)
-        until(lambda: self.deployed.waiting(self.backend) == 0, "nobody waits")
+        until(lambda: self.deployed.waiting(self.backend) == 0, "no request waits")
         while self.server.responses.acquire(blocking=False):  # of requests that were shed
             pass
         return self.server.arrived[1:]

@@ -209,7 +209,7 @@ def test_responses_arrive_one_by_one(gateway: Infergate, model: str) -> None:
             assert client.until(b"0\r\n\r\n") == b"0\r\n\r\n"
         return arrivals[0]
 
-    assert comes_before_the_last(first_arrival), "the first came with the last"
+    assert comes_before_the_last(first_arrival), "the first response came with the last"
 
 
 @pytest.mark.parametrize("model", REPEAT)
@@ -328,7 +328,9 @@ def test_a_slow_reader_costs_bounded_memory(gateway: Infergate) -> None:
         for _ in range(5):
             client.until(b"\n\n\r\n")
         time.sleep(2)  # time for the server to send ahead
-    until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "nothing is served")
+    until(
+        lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "no request is in progress"
+    )
 
 
 @pytest.mark.parametrize("model", REPEAT)
@@ -341,8 +343,10 @@ def test_a_disconnected_client_ends_the_stream(gateway: Infergate, model: str) -
     with Client(gateway.http) as client:
         client.send(streamed(model, body))
         client.until(b"\n\n\r\n")
-    until(lambda: left() == before + 1, "the metrics tell")
-    until(lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "nothing is served")
+    until(lambda: left() == before + 1, "the metrics report it")
+    until(
+        lambda: "infergate_in_flight_requests 0.0" in gateway.metrics(), "no request is in progress"
+    )
 
 
 def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> None:
@@ -357,7 +361,7 @@ def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> No
         )
         return [line for line in read if line.get("request_id") == "told"]
 
-    until(lambda: len(lines()) == 1, "it is logged")
+    until(lambda: len(lines()) == 1, "the request is logged")
     (line,) = lines()
     assert (line["operation"], line["outcome"], line["pipeline"]) == (
         "stream_infer",

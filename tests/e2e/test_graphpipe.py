@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.peer import post
 from infergate.codecs.base import Profile
 from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.graphpipe.backend import METADATA_REQUEST
@@ -239,15 +240,8 @@ def consented(server: Server, head: bytes, body: bytes) -> int:
 
 def infer(address: str, model: str, inputs: list[dict[str, Any]]) -> tuple[int, Any]:
     """Return the status and the body of an inference over V2 REST."""
-    request = urllib.request.Request(
-        f"http://{address}/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode()
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
+    answer = post(address, f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
+    return answer.status, json.loads(answer.body)
 
 
 def of(tensor: Tensor) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Replays recorded requests of GraphPipe's clients byte for byte to infergate with a V2 server
 behind it. The server's models behave as the recorded servers did, so the responses are equal.
 
-The recordings are the codec's vectors: ``request-<case>-<server>`` and mostly also
+The recordings are the codec's vectors: ``request-<case>-<server>`` and, for most cases,
 ``answer-<case>-<server>``. Each recorded server has a listener of one model, and a gRPC server in
-this file has the models. Responses are read by the code that flatc generates, as in the clients.
+this file has the models. Like the clients, the tests read responses with the code that flatc
+generates.
 """
 
 from __future__ import annotations
@@ -216,8 +217,8 @@ def server_of(name: str) -> str:
     return next(server for server in SERVERS if name.endswith(server))
 
 
-def is_words(answer: tuple[int, str, bytes]) -> bool:
-    """Return the error if the Go, JavaScript, Python and TensorFlow clients would detect it."""
+def is_readable_error(answer: tuple[int, str, bytes]) -> bool:
+    """Return whether the Go, JavaScript, Python and TensorFlow clients would detect the error."""
     status, kind, body = answer
     return 400 <= status < 500 and kind.startswith("text/plain") and len(body.splitlines()) == 1
 
@@ -228,13 +229,13 @@ def test_an_inference(listeners: Mapping[str, str], name: str) -> None:
     if (VECTORS / f"answer-{name}").exists() and name not in {*TAKEN, *MISTAKEN}:
         status, _, body = answered(recorded(f"answer-{name}"))
         if status != http.HTTPStatus.OK:
-            assert is_words(answer), answer
+            assert is_readable_error(answer), answer
             return
         assert answer[0] == http.HTTPStatus.OK, answer
         assert tensors(answer[2], ours=True) == tensors(body, ours=False)
         return
     if "error" in case(f"request-{name}") or "panic" in name:
-        assert is_words(answer), answer
+        assert is_readable_error(answer), answer
         return
     assert answer[0] == http.HTTPStatus.OK, answer
     assert tensors(answer[2], ours=True) == due(name)
@@ -287,6 +288,8 @@ def test_client_errors_are_reported(listeners: Mapping[str, str], name: str) -> 
     body = recorded(name).partition(b"\r\n\r\n")[2]
     answer = post(listeners["go-raw"], "/", body)
     if "error" in case(name):
-        assert is_words((answer.status, answer.headers["content-type"], answer.body)), answer
+        assert is_readable_error((answer.status, answer.headers["content-type"], answer.body)), (
+            answer
+        )
     else:
         assert answer.status == http.HTTPStatus.OK, answer

@@ -52,7 +52,7 @@ LACKING = ("BOOL", "BF16")
 
 @pytest.fixture(scope="module")
 def servers(graphpipe: Installed, graphpipe_new: Installed) -> Iterator[dict[str, str]]:
-    """The address of the server of each model."""
+    """Map each model to the address of its server."""
     with ExitStack() as stack:
         at = {
             model: stack.enter_context(started_graphpipe_server(model, graphpipe))

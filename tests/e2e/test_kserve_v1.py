@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from http_stand_in import QuietHandler, StandInServer
 from peers.support.process import free_ports
 from peers.support.triton import Triton
 
@@ -68,34 +67,16 @@ class Server:
 def started_server() -> Iterator[tuple[Server, str]]:
     server = Server()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            text = self.rfile.read(int(self.headers.get("content-length", "0")))
+    class Handler(QuietHandler):
+        def get(self) -> None:
+            text = self.body()
             body = json.loads(text) if text else None
             headers = {name.lower(): value for name, value in self.headers.items()}
             server.requests.append((self.path, headers, body))
-            status, document = server.answer(self.command, self.path, body)
-            data = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.respond(*server.answer(self.command, self.path, body))
 
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
-        listening.daemon_threads = True
-        thread = threading.Thread(target=listening.serve_forever, daemon=True)
-        thread.start()
-        yield server, f"127.0.0.1:{listening.server_address[1]}"
-        listening.shutdown()
+    with StandInServer(Handler) as listening:
+        yield server, listening.address
 
 
 @pytest.fixture(scope="module")

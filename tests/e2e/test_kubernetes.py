@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 
 from e2e.running import Infergate, started_infergate
 from e2e.several import Client
-from faults.replicas import Replica, replicas, until
+from faults.replicas import Replica, replicas
 from faults.watch import sample
 from infergate.core.messages import InferRequest, Operation, Response
 from infergate.core.request_context import RequestContext
 from kubernetes_api import ApiServer, Slice, endpoint, endpoint_slice
+from waiting import until
 
 CONFIG = """
 log: {{access: false}}
@@ -90,18 +91,23 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
 
         api.put(pods_slice("a", endpoint(hosts[0])))
         with started_infergate(CONFIG.format(port=pods[0].http, api=api.port)) as gateway:
-            await until(lambda: bool(gateway.logged("endpoint_watch_current")), "it has listed")
+            await until(
+                lambda: bool(gateway.logged("endpoint_watch_current")),
+                "the gateway has listed the endpoints",
+            )
             clients = Clients(gateway)
             async with clients.running(4):
                 await all_used(hosts[0])
                 api.put(pods_slice("b", endpoint(hosts[1]), endpoint(hosts[2], ready=False)))
                 await all_used(hosts[0], hosts[1])
-                assert not counts[hosts[2]], "it is not ready"
+                assert not counts[hosts[2]], "the endpoint is not ready"
 
                 # A rolling update replaces the first pod, as Kubernetes does it.
                 ending = endpoint(hosts[0], ready=False, serving=True, terminating=True)
                 api.put(pods_slice("a", ending))
-                await until(lambda: pods[0].connections() == 0, "the first is disconnected")
+                await until(
+                    lambda: pods[0].connections() == 0, "the first endpoint is disconnected"
+                )
                 await pods[0].kill()
                 api.put(pods_slice("b", endpoint(hosts[1]), endpoint(hosts[2])))
                 api.delete("a")
@@ -109,18 +115,25 @@ async def test_pods_come_and_go_and_no_request_fails() -> None:
 
                 lists = api.list_count
                 os.kill(gateway.pid, signal.SIGHUP)
-                await until(lambda: len(gateway.logged("config_loaded")) > 0, "it has reloaded")
+                await until(
+                    lambda: len(gateway.logged("config_loaded")) > 0, "the gateway has reloaded"
+                )
                 await all_used(hosts[1], hosts[2])
                 assert api.list_count == lists, "the watch continues"
 
-                # The API server is away, and has forgotten the version when it is back.
+                # The API server is unavailable, and has forgotten the version when it returns.
                 await api.stop()
-                await until(lambda: bool(gateway.logged("endpoint_watch_fails")), "it has noticed")
+                await until(
+                    lambda: bool(gateway.logged("endpoint_watch_fails")),
+                    "the gateway has noticed the failure",
+                )
                 await all_used(hosts[1], hosts[2])
                 api.put(pods_slice("b", endpoint(hosts[2])))
                 api.forget()
                 await api.start()
-                await until(lambda: pods[1].connections() == 0, "the second was removed meanwhile")
+                await until(
+                    lambda: pods[1].connections() == 0, "the second endpoint was removed meanwhile"
+                )
                 await pods[1].kill()
                 await all_used(hosts[2])
             assert clients.statuses.keys() == {200}, clients.statuses

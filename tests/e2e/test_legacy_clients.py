@@ -45,7 +45,9 @@ everywhere = pytest.mark.parametrize("where", EVERYWHERE)
 
 @dataclass(frozen=True)
 class Reported:
-    """The outcome of an inference. ``raw`` has the bytes of each output, or none for classes."""
+    """The outcome of an inference. ``raw`` has the bytes of each output; they are empty for
+    classes.
+    """
 
     code: str
     words: str

@@ -323,7 +323,9 @@ def test_sequences(any_form: Client, backend: str) -> None:
 
 
 @both_backends
-def test_the_server_rejects_sequences_without_a_start(triton_client: Client, backend: str) -> None:
+def test_a_sequence_without_a_start_is_rejected_by_the_server(
+    triton_client: Client, backend: str
+) -> None:
     tensor = triton_client.input("INPUT", ONE, "INT32")
     with fails(BAD, "must specify a non-zero correlation ID"):
         triton_client.infer(f"{backend}.sequence", [tensor])
@@ -377,7 +379,7 @@ def test_metadata_of_unknown_models(triton_client: Client, backend: str) -> None
 def test_invalid_model_names_get_the_legacy_error(
     harness: Harness, backend: str, name: str
 ) -> None:
-    """The whole rest of the path after /api/status/ is the name."""
+    """Everything after /api/status/ in the path is the name."""
     connection = HTTPConnection(harness.gateway.http)
     with closing(connection):
         connection.request("GET", f"/api/status/{backend}.{name}")
@@ -561,7 +563,7 @@ def test_a_clients_own_deadline(clients: dict[str, Client], backend: str) -> Non
         triton_client.infer(f"{backend}.slow", [tensor], client_timeout=0.1)
 
 
-# ---- metadata, asked for and remembered ------------------------------------------------------
+# ---- requesting and caching metadata ---------------------------------------------------------
 
 
 @both_backends
@@ -667,7 +669,7 @@ def test_a_model_replaced_by_one_with_another_shape(changing: Harness) -> None:
             assert all(infer(backend, 2) == (1, 2) for backend in BACKENDS)
             return changing.descriptions() == known + 2
 
-        until(learnt, "both ask about the model again")
+        until(learnt, "both gateways request the metadata again")
 
 
 def test_a_probe_finds_the_models_of_a_legacy_server_and_its_requests_run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator
 
@@ -11,10 +10,13 @@ import pytest
 import tritonclient.grpc as triton
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.peer import post as post_bytes
 from infergate.core.hops import HOPS_HEADER
 from infergate.observe.request_counters import CLIENT_OUTCOMES
 
-BODY = json.dumps({"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]})
+BODY = json.dumps(
+    {"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}
+).encode()
 
 
 LISTENERS_AND_BACKENDS = (
@@ -34,7 +36,9 @@ routes:
   - {model: sent, backend: rest}
 """
 ONE_LOOP = {"loop_detected": 1, "too_many_hops": 8}
-"""The outcomes of one client's request: a failure where it entered, client errors behind that."""
+"""The outcomes of one client's request: a failure in the first gateway, and client errors in the
+gateways behind it.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +48,9 @@ def loop() -> Iterator[Infergate]:
 
 
 def post(address: str, model: str, hops: str | None = None) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(address)
     headers = {} if hops is None else {HOPS_HEADER: hops}
-    connection.request("POST", f"/v2/models/{model}/infer", BODY, headers)
-    answer = connection.getresponse()
-    status, text = answer.status, answer.read().decode()
-    connection.close()
-    return status, text
+    answer = post_bytes(address, f"/v2/models/{model}/infer", BODY, headers)
+    return answer.status, answer.body.decode()
 
 
 def outcomes(loop: Infergate, route: str) -> dict[str, int]:

@@ -424,7 +424,7 @@ def test_unknown_models(triton_client: Client) -> None:
         fails(UNKNOWN, "no route for model 'nosuch'", act)
 
 
-# ---- the legacy server, and none
+# ---- legacy servers, and a model without servers
 
 
 @pytest.fixture(scope="module")
@@ -484,7 +484,7 @@ def test_a_legacy_model_is_loaded_on_every_endpoint(
     fails(REFUSED, "accepts no parameters", lambda: triton_client.load_model(model, config="{}"))
 
 
-# ---- off
+# ---- disabled control operations
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 
 from e2e.clients import client
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.peer import post
 from peers.support.process import free_ports
 from peers.support.triton import Triton
 
@@ -51,17 +51,7 @@ def get(address: str, path: str) -> tuple[int, bytes]:
 
 def infer(address: str, model: str, headers: dict[str, str] | None = None) -> int:
     body = {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1]}]}
-    request = urllib.request.Request(
-        f"http://{address}/v2/models/{model}/infer",
-        json.dumps(body).encode(),
-        headers or {},
-    )
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return int(error.code)
+    return post(address, f"/v2/models/{model}/infer", json.dumps(body).encode(), headers).status
 
 
 def lines(gateway: Infergate, wanted: int, mark: str) -> list[dict[str, object]]:

@@ -7,12 +7,11 @@ import json
 import re
 import select
 import socket
-from contextlib import closing
-from http.client import HTTPConnection
 
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults.peer import post
 from infergate.core.limits import MIB
 
 BUDGET = 24 * MIB
@@ -43,11 +42,7 @@ def infer(gateway: Infergate, size: int) -> int:
     options = {"parameters": {"binary_data_output": True}}
     document = json.dumps({"inputs": [tensor], **options}).encode()
     headers = {"Inference-Header-Content-Length": str(len(document))}
-    with closing(HTTPConnection(gateway.http, timeout=60)) as client:
-        client.request("POST", "/v2/models/identity/infer", document + bytes(size), headers)
-        response = client.getresponse()
-        response.read()
-        return response.status
+    return post(gateway.http, "/v2/models/identity/infer", document + bytes(size), headers).status
 
 
 def metric(gateway: Infergate, pattern: str) -> float:

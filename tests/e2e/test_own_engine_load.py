@@ -127,8 +127,10 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
 
     with watch.limited_growth(gateway.pid, 64 * watch.MIB), ThreadPoolExecutor(20) as threads:
         assert all(threads.map(one, range(1000)))
-    watch.until(lambda: watch.descriptors(gateway.pid) <= before, "all are closed")
-    watch.until(lambda: gauge(gateway, "infergate_in_flight_requests") == 0, "nothing is under way")
+    watch.until(lambda: watch.descriptors(gateway.pid) <= before, "all connections are closed")
+    watch.until(
+        lambda: gauge(gateway, "infergate_in_flight_requests") == 0, "no request is in progress"
+    )
 
 
 # ---- servers that come and go
@@ -162,7 +164,7 @@ class Callers:
         self._stop.set()
         for each in self._threads:
             each.join(2 * watch.SECONDS)
-        assert not any(each.is_alive() for each in self._threads), "a call hangs"
+        assert not any(each.is_alive() for each in self._threads), "every call ends"
 
 
 @contextlib.contextmanager
@@ -185,11 +187,11 @@ def test_a_backend_that_restarts_repeatedly() -> None:
         with Callers(gateway.grpc, infer_message("depot")) as callers:
             for count in range(1, 6):
                 with serve(port):
-                    watch.until(lambda: callers.ended["OK"] >= 50 * count, "calls go well again")  # noqa: B023
+                    watch.until(lambda: callers.ended["OK"] >= 50 * count, "calls succeed again")  # noqa: B023
         # grpcio's server returns CANCELLED for calls that it had begun. INTERNAL means a reset.
         assert callers.ended.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
         begun = callers.ended["INTERNAL"] + callers.ended["CANCELLED"]
-        assert begun <= 5 * 6, "only what was under way"
+        assert begun <= 5 * 6, "only requests in progress fail"
         assert watch.logged_bugs(gateway) == ""
 
 
@@ -213,10 +215,11 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
         pending = [rpc_channel.unary_unary(INFER).future(infer_message("depot")) for _ in range(10)]
         assert rpc.entered.wait(watch.SECONDS)
         watch.until(
-            lambda: gauge(gateway, "infergate_in_flight_requests") >= 10, "they are under way"
+            lambda: gauge(gateway, "infergate_in_flight_requests") >= 10,
+            "the requests are in progress",
         )
         os.kill(gateway.pid, signal.SIGTERM)
-        watch.until(lambda: callers.ended["UNAVAILABLE"] > 0, "nobody is let in")
+        watch.until(lambda: callers.ended["UNAVAILABLE"] > 0, "new connections are refused")
         rpc.release.set()
         assert len({each.result() for each in pending}) == 1
         for each in streams:
@@ -224,7 +227,7 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
                 list(each)
             assert each.code() in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
         go.set()
-        watch.until(lambda: not watch.alive(gateway), "it is gone")
+        watch.until(lambda: not watch.alive(gateway), "the process has ended")
         assert watch.logged_bugs(gateway) == ""
     rpc.answer = quick
     assert callers.ended.keys() == {"OK", "UNAVAILABLE"}
@@ -252,4 +255,4 @@ def test_long_messages_are_released(
                 client.infer(model, [tensor])
             before = before or watch.resident(gateway.pid)  # when all is loaded
     rpc.answer = quick
-    watch.until(lambda: watch.resident(gateway.pid) < before + 4 * size, "all is let go")
+    watch.until(lambda: watch.resident(gateway.pid) < before + 4 * size, "everything is released")

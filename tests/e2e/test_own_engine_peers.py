@@ -193,13 +193,13 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
         assert (failed.code, failed.details) == (grpc.StatusCode.INVALID_ARGUMENT, "why %41")
         rpc.cancelled.clear()
         rpc.late_call(rpc_channel, infer_message("depot"))
-        assert rpc.cancelled.wait(SECONDS), "the deadline travels"
+        assert rpc.cancelled.wait(SECONDS), "the deadline is forwarded"
         rpc.entered.clear()
         rpc.cancelled.clear()
         given_up = method.future(infer_message("depot"), timeout=SECONDS)
         assert rpc.entered.wait(SECONDS)
         given_up.cancel()
-        assert rpc.cancelled.wait(SECONDS), "cancelling travels"
+        assert rpc.cancelled.wait(SECONDS), "the cancellation is forwarded"
         rpc.answer = quick
         assert call(rpc_channel, infer_message("depot")).code is grpc.StatusCode.OK
 

@@ -133,7 +133,7 @@ def test_cancelling(gateway: Infergate) -> None:
         with pytest.raises(queue.Empty):
             got.get(timeout=2)
         client.stop_stream(cancel_requests=True)
-        until(lambda: cancelled(client) == before + 2, "Triton cancels the stream's request, too")
+        until(lambda: cancelled(client) == before + 2, "Triton also cancels the stream's request")
 
 
 def test_a_large_message_and_its_memory(gateway: Infergate) -> None:

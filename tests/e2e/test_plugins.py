@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +17,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from e2e.running import Infergate, started_infergate
+from faults.peer import post
 
 TESTS = str(Path(__file__).parents[1])
 CONFIG = """
@@ -52,13 +51,9 @@ def gateway() -> Iterator[Infergate]:
 
 
 def infer(gateway: Infergate, case: str = "") -> tuple[int, Any]:
-    url = f"http://{gateway.http}/v2/models/double/infer"
-    request = urllib.request.Request(url, BODY, {"x-case": case} if case else {})
-    try:
-        with urllib.request.urlopen(request) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)["error"]
+    headers = {"x-case": case} if case else {}
+    answer = post(gateway.http, "/v2/models/double/infer", BODY, headers)
+    return answer.status, json.loads(answer.body) if answer.status == 200 else answer.error
 
 
 def test_a_model_and_a_hook_serve_rest_and_grpc(gateway: Infergate) -> None:

@@ -52,7 +52,7 @@ class Sent:
     def __init__(self, model: str, data: bytes, responses: list[bytes], kind: str = "ok") -> None:
         self.model, self.data, self.responses, self.kind = model, data, responses, kind
         self.is_answered = False
-        """Whether the client received the whole response."""
+        """Whether the client received the complete response."""
 
     def check(self, record: RecordedExchange) -> None:
         exchange = record.exchange

@@ -206,7 +206,7 @@ def test_traffic_is_replayed_through_the_routes_of_a_configuration(
     assert main(["replay", str(plain), "--config", str(config), "--fast"]) == 0
 
 
-def test_another_answer_is_a_difference_in_the_exit_code_and_the_report(
+def test_a_different_response_is_in_the_exit_code_and_the_report(
     plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, page = tmp_path / "report.json", tmp_path / "report.html"

@@ -55,6 +55,6 @@ def test_the_report_shows_the_comparisons_and_the_stored_mismatches(
         files = [str(file) for file in folder.glob("*.igrec")]
         assert main(["report", "--mismatches", str(folder)]) == 1
         assert f"0 % of {REQUESTS} responses equal" in capsys.readouterr().out
-        # The stored responses are those of the old server, which gives them again.
+        # The stored responses came from the old server, which returns the same responses again.
         to = ["--to", f"http://{gateway.http}", "--fast"]
         assert main(["replay", *files, *to, "--compare", "exact"]) == 0

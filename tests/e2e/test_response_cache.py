@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
 import pytest
@@ -18,6 +16,7 @@ from e2e.several import reloaded, several, until, value, workers
 from faults.payloads import document, tensor
 from faults.peer import Answer, post
 from faults.rpc import INFER, infer_message
+from http_stand_in import QuietHandler, StandInServer
 
 CONFIG = """
 control: {{repository: true}}
@@ -32,26 +31,22 @@ routes:
 """
 
 
-class Server(ThreadingHTTPServer):
+class Server(StandInServer):
     """A model server that counts inferences. While ``gate`` is clear, it does not respond."""
 
-    daemon_threads = True
-    request_queue_size = 1000
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.lock = threading.Lock()
         self.gate = threading.Event()
         self.gate.set()
         self.inferences = 0
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(QuietHandler):
     server: Server
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+    def post(self) -> None:
+        self.body()
         document: dict[str, object] = {}
         if self.path.endswith("/infer"):
             with self.server.lock:
@@ -60,35 +55,21 @@ class Handler(BaseHTTPRequestHandler):
             self.server.gate.wait(30)
             output = {"name": "y", "datatype": "INT32", "shape": [1], "data": [number]}
             document = {"model_name": "m", "model_version": "1", "outputs": [output]}
-        self.reply(document)
+        self.respond(200, document)
 
-    def do_GET(self) -> None:
-        self.reply({})
-
-    def reply(self, document: dict[str, object]) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None: ...
+    def get(self) -> None:
+        self.respond(200, {})
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="module")
 def gateway(server: Server) -> Iterator[Infergate]:
-    with several(config=CONFIG.format(port=server.server_address[1], ttl="1h")) as running:
+    with several(config=CONFIG.format(port=server.server_port, ttl="1h")) as running:
         yield running
 
 
@@ -141,7 +122,9 @@ def test_identical_concurrent_requests_are_sent_once_by_each_worker(
     try:
         with ThreadPoolExecutor(count) as pool:
             answers = [pool.submit(infer, gateway, 2) for _ in range(count)]
-            until(lambda: value(gateway, "infergate_in_flight_requests") >= count, "all wait")
+            until(
+                lambda: value(gateway, "infergate_in_flight_requests") >= count, "all requests wait"
+            )
             server.gate.set()
             bodies = {answer.result().body for answer in answers}
     finally:

@@ -9,8 +9,6 @@ import os
 import queue
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +22,7 @@ from tritonclient.utils import shared_memory as shm
 
 from e2e.clients import FORMS, Client, client
 from e2e.running import Infergate, started_infergate
+from faults.peer import post as post_bytes
 from faults.watch import SECONDS, open_files
 from peers.support.triton import Triton
 
@@ -329,12 +328,8 @@ def test_concurrent_clients_keep_their_regions_apart(gateway: Infergate) -> None
 
 def post(gateway: Infergate, path: str, fields: Any) -> tuple[int, str]:
     body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
-    infer_input = urllib.request.Request(f"http://{gateway.http}{path}", body, method="POST")
-    try:
-        with urllib.request.urlopen(infer_input) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())["error"]
+    answer = post_bytes(gateway.http, path, body)
+    return answer.status, answer.body.decode() if answer.status == 200 else answer.error
 
 
 @pytest.mark.parametrize(

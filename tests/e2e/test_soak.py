@@ -18,7 +18,7 @@ PACED = ("--seconds=12", "--rate=10", "--callers=4", "--faults=4", "--outage=1.5
 
 
 @pytest.mark.timeout(900)
-def test_twelve_seconds_of_everything() -> None:
+def test_twelve_seconds_of_all_traffic_and_outages_leave_no_failure() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "bench.soak", *PACED, "--engine", ENGINE],
         cwd=PROJECT,

@@ -169,7 +169,7 @@ def test_a_decoupled_model_sends_responses_one_by_one(gateway: Infergate) -> Non
                 assert arrivals[index] >= 0.15 * (index + 1) - 0.01
             return arrivals[0]
 
-        assert comes_before_the_last(first_arrival), "the first came with the last"
+        assert comes_before_the_last(first_arrival), "the first response came with the last"
 
 
 def comes_before_the_last(first_arrival: Callable[[], float]) -> bool:
@@ -259,7 +259,9 @@ def test_an_error_ends_the_stream_on_request(gateway: Infergate) -> None:
 def test_client_errors_have_their_status(
     gateway: Infergate, model: str, name: str, parameters: dict[str, Any]
 ) -> None:
-    """The errors are a missing input, also of a decoupled model, and a sequence without a start."""
+    """The errors are a missing input of an ordinary and of a decoupled model, and a sequence
+    without a start.
+    """
     inputs = [tensor(name, np.ones((1, 16) if model == "simple" else 1, np.int32))]
     with streaming(gateway, headers={"triton_grpc_error": "true"}) as stream:
         stream.client.async_stream_infer(model, inputs, request_id="i", **parameters)
@@ -290,7 +292,7 @@ def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate)
         return True
 
     # This is tried repeatedly, because on a busy machine any response may be late.
-    assert any(is_complete() for _ in range(10)), "the timeout bounds the whole stream"
+    assert any(is_complete() for _ in range(10)), "the timeout bounds the complete stream"
     with streaming(gateway) as stream:
         stream.repeat(1, delay=2000, model="quick", request_id="late")
         with pytest.raises(InferenceServerException, match=r"in time|deadline"):
@@ -302,7 +304,7 @@ def test_the_route_timeout_bounds_the_wait_for_each_response(gateway: Infergate)
 def test_the_route_timeout_bounds_the_pause_between_responses(gateway: Infergate) -> None:
     with streaming(gateway) as stream:
         stream.repeat(2, delay=[600, 4000], model="steady")
-        assert stream.next().as_numpy("OUT").tolist() == [0], "the first may take its time"
+        assert stream.next().as_numpy("OUT").tolist() == [0], "the first response may be late"
         with pytest.raises(InferenceServerException, match=r"in time|deadline"):
             stream.next()
 
@@ -518,7 +520,9 @@ def test_each_request_is_logged_with_its_response_count(inside: Infergate) -> No
     assert good["bytes_in"]
     assert good["bytes_out"]
     assert fields["stream_infer", "nosuch", "not_found"]["messages"] == 1
-    until(lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "nothing is served")
+    until(
+        lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "no request is in progress"
+    )
 
 
 def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
@@ -533,7 +537,9 @@ def test_a_slow_reader_costs_bounded_memory(inside: Infergate) -> None:
         time.sleep(2)  # time for the server to send ahead
         stream.cancel()
         held.put(None)
-    until(lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "nothing is served")
+    until(
+        lambda: "infergate_in_flight_requests 0.0" in inside.metrics(), "no request is in progress"
+    )
 
 
 @pytest.mark.parametrize("message", [b"", b"\xff", b"\x0a\x05simpl", b"\x0a\x06simple\x2a\x01"])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import pytest
 from e2e.probing import models_of, probe, run_requests
 from e2e.running import Infergate, started_infergate
 from faults.peer import post
+from http_stand_in import QuietHandler, StandInServer
 
 CONFIG = """
 backends:
@@ -45,58 +44,44 @@ SIGNATURE = {
 PATH = "/v1/models/half_plus_two"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     """Returns ``x`` / 2 + 2 as ``y``, in the layout of TensorFlow Serving."""
 
-    protocol_version = "HTTP/1.1"
     server: Server
 
-    def do_GET(self) -> None:
+    def get(self) -> None:
         name = self.path.split("/")[3] if self.path != "/v1/models" else ""
         if self.path.endswith("/metadata"):
             signatures = {"serving_default": SIGNATURE, "sum": SIGNATURE}
             spec = {"name": name, "signature_name": "", "version": "3"}
             fields = {"signature_def": {"signature_def": signatures}}
-            self.answer(200, {"model_spec": spec, "metadata": fields})
+            self.respond(200, {"model_spec": spec, "metadata": fields})
         elif name:
             status = {"error_code": "OK", "error_message": ""}
             failed = {"error_code": "NOT_FOUND", "error_message": "no such file"}
-            self.answer(200, {"model_version_status": [
+            self.respond(200, {"model_version_status": [
                 {"version": "4", "state": "END", "status": failed},
                 {"version": "3", "state": "AVAILABLE", "status": status},
             ]})  # fmt: skip
         else:
-            self.answer(400, {"error": "Missing model name in request."})
+            self.respond(400, {"error": "Missing model name in request."})
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+    def post(self) -> None:
+        body = json.loads(self.body())
         self.server.requests.append((self.path, body))
         if self.server.error:
-            self.answer(*self.server.error)
+            self.respond(*self.server.error)
         elif self.path.endswith(":classify"):
-            self.answer(200, {"results": [[["cat", 0.5]]]})
+            self.respond(200, {"results": [[["cat", 0.5]]]})
         elif "instances" in body:
-            self.answer(200, {"predictions": [x / 2 + 2 for x in body["instances"]]})
+            self.respond(200, {"predictions": [x / 2 + 2 for x in body["instances"]]})
         else:
-            self.answer(200, {"outputs": [x / 2 + 2 for x in body["inputs"]["x"]]})
-
-    def answer(self, status: int, document: Any) -> None:
-        body = json.dumps(document, indent=4).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log nothing."""
+            self.respond(200, {"outputs": [x / 2 + 2 for x in body["inputs"]["x"]]})
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-
+class Server(StandInServer):
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.requests: list[tuple[str, Any]] = []
         self.error: tuple[int, Any] | None = None
 
@@ -104,14 +89,12 @@ class Server(ThreadingHTTPServer):
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server() as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running
-        running.shutdown()
 
 
 @pytest.fixture(scope="module")
 def gateway(server: Server) -> Iterator[Infergate]:
-    with started_infergate(CONFIG.format(server=f"127.0.0.1:{server.server_port}")) as running:
+    with started_infergate(CONFIG.format(server=server.address)) as running:
         yield running
 
 
@@ -261,7 +244,7 @@ def test_images_are_read_and_written_by_helpers(gateway: Infergate) -> None:
 
 
 def test_a_probe_describes_the_named_models_and_its_requests_run(server: Server) -> None:
-    address = f"127.0.0.1:{server.server_port}"
+    address = server.address
     document = probe(address, "--model", "half_plus_two")
     [found] = document["servers"]
     assert (found["server"], found["lists_models"]) == ("TensorFlow Serving", False)

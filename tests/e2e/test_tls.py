@@ -200,7 +200,7 @@ def test_a_certificate_is_replaced(chain: Chain) -> None:
 
     before = serial()
     replace_files(chain.authority.server(), chain.shown)
-    until(lambda: serial() != before, "another certificate is shown")
+    until(lambda: serial() != before, "the new certificate is presented")
     assert 'outcome="taken"} 1.0' in chain.front.metrics()
 
 
@@ -229,7 +229,7 @@ def test_a_raw_socket(tmp_path: Path) -> None:
         ):
             peer.sendall(struct.pack("<I", 4) + b"none")
             (length,) = struct.unpack("<I", peer.recv(4))
-            assert 0 < length < 10_000, "the error of a GraphPipe that is none"
+            assert 0 < length < 10_000, "an error of GraphPipe"
         before = refused(gateway, "http", "tls")
         plain = ("127.0.0.1", int(gateway.http.rpartition(":")[2]))
         refusing = pytest.raises((ssl.SSLError, ConnectionError))

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import json
 import os
 import signal
 import socket
-import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -23,7 +18,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from e2e.running import Infergate, started_infergate
+from faults.peer import post
 from faults.watch import alive
+from http_stand_in import QuietHandler, StandInServer
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -35,11 +32,11 @@ routes: [{model: "*", backend: demo}]
 """
 
 
-class Collector(ThreadingHTTPServer):
+class Collector(StandInServer):
     """Records the exported traces."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.taken: list[ExportTraceServiceRequest] = []
         self.paths: list[str] = []
         self.headers: list[str | None] = []
@@ -62,54 +59,29 @@ class Collector(ThreadingHTTPServer):
         ]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: Collector
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
+    def post(self) -> None:
+        body = self.body()
         if self.headers.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
         self.server.paths.append(self.path)
         self.server.headers.append(self.headers.get("x-tenant"))
         self.server.taken.append(ExportTraceServiceRequest.FromString(body))
         answer = ExportTraceServiceResponse().SerializeToString()
-        self.send_response(200)
-        self.send_header("content-type", "application/x-protobuf")
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def collecting() -> Iterator[Collector]:
-    collector = Collector()
-    serving = threading.Thread(target=collector.serve_forever)
-    serving.start()
-    try:
-        yield collector
-    finally:
-        collector.shutdown()
-        collector.server_close()
-        serving.join()
+        self.respond(200, answer, {"content-type": "application/x-protobuf"})
 
 
 def infer(address: str) -> None:
-    connection = http.client.HTTPConnection(address, timeout=100)
-    try:
-        headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
-        connection.request("POST", "/v2/models/identity/infer", BODY, headers)
-        assert connection.getresponse().status == 200
-    finally:
-        connection.close()
+    headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+    assert post(address, "/v2/models/identity/infer", BODY, headers).status == 200
 
 
 def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    with collecting() as collector:
+    with Collector() as collector:
         for name, value in {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.address}",
             "OTEL_EXPORTER_OTLP_HEADERS": "x-tenant=us",
             "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
             "OTEL_SERVICE_NAME": "shop-gateway",
@@ -160,17 +132,15 @@ def test_an_unreachable_collector_fails_no_request(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.peers
 def test_every_worker_exports_its_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    with collecting() as collector:
-        monkeypatch.setenv(
-            "OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}"
-        )
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{collector.address}")
         with started_infergate(CONFIG + "workers: 2\n") as running:
             for _ in range(8):
                 infer(running.http)
             # If a worker misses a scrape, its last values are reported, or it is omitted.
             deadline = time.monotonic() + 200
             while 'infergate_limits{limit="in_flight"} 2048.0' not in (result := scrape(running)):
-                assert time.monotonic() < deadline, "of two workers, not of three"
+                assert time.monotonic() < deadline, "two workers export spans"
                 time.sleep(0.05)
     assert any(f'# {{trace_id="{TRACE}"}}' in line for line in result)
     assert sum(span.name == "infer *" for span in collector.spans) == 8

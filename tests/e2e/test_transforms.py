@@ -4,12 +4,10 @@ the tensors with Pillow and numpy."""
 from __future__ import annotations
 
 import base64
-import http.client
 import io
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
 import grpc
@@ -22,6 +20,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.clients import Client
 from e2e.running import Infergate, started_infergate
 from e2e.test_tfserving import call, message
+from faults.peer import post as post_bytes
 from infergate.codecs.base import Profile
 from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.tfs import messages as pb
@@ -118,12 +117,10 @@ def gateway() -> Iterator[Infergate]:
         yield running
 
 
-def post(running: Infergate, path: str, body: Any, **headers: str) -> tuple[int, Any]:
-    data = body if isinstance(body, bytes) else json.dumps(body)
-    with closing(http.client.HTTPConnection(running.http, timeout=20)) as connection:
-        connection.request("POST", path, data, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+def post(running: Infergate, path: str, body: Any) -> tuple[int, bytes]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = post_bytes(running.http, path, data)
+    return answer.status, answer.body
 
 
 def images_of(triton_client: Client, *images: bytes) -> list[Any]:

@@ -26,7 +26,9 @@ from faults.peer import Answer, post
 from faults.rpc import RpcBackend, call
 
 SIDE, COUNT = 64, 8
-"""Pixels per side, and images per request: so many that a helper process adds the labels."""
+"""Pixels per side, and images per request. There are enough images for a helper process to add the
+labels.
+"""
 CONFIG = f"""
 helpers: 1
 reload: {{watch: false, post: true}}

@@ -97,8 +97,9 @@ async def test_several_workers_act_as_one() -> None:
 
 
 def check_shared_loads(running: Infergate, ports: set[int]) -> None:
-    """Each worker sees how many connections each has, on which the choice of the worker that
-    accepts the next one depends (unit/transport/test_accept.py)."""
+    """Check that each worker sees the number of connections of every worker. This number decides
+    which worker accepts the next connection (unit/transport/test_accept.py).
+    """
     one, other = workers(running)
     assert connections(one, ports) == connections(other, ports) == COUNT // 2
     until(lambda: (COUNT // 2, COUNT // 2) in shared_loads(one).values(), "loads are published")
@@ -123,7 +124,7 @@ async def check_console(running: Infergate, clients: list[Client]) -> None:
     assert sum(history["counts"]["client_errors"]) == COUNT, "of both workers"
     assert {each["worker"] for each in history["slowest"]} == {0, 1}
     assert history["missing"] == []
-    with stopped(workers(running)[0]):  # the first clients' worker is the other one
+    with stopped(workers(running)[0]):  # the other worker serves the first client
         assert await clients[0].send_request(request("/v2/models/identity/versions/x/infer")) == 404
         one, seen = await asyncio.to_thread(console, running, "state", "history")
     assert one["workers"] == {"wanted": 2, "serving": 2, "reporting": 1}

@@ -89,7 +89,7 @@ def cannot(cases: Iterable[str], frontends: Iterable[str], reason: str) -> None:
     CANNOT.update({(case, frontend): reason for case in cases for frontend in frontends})
 
 
-# ---- how each form is written ----------------------------------------------------------------
+# ---- writers of each format ------------------------------------------------------------------
 
 
 def ints(shape: Sequence[int], data: bytes, name: str = "INPUT0") -> Tensor:
@@ -195,7 +195,7 @@ _body[tensor_table(_body) + _TYPE] = 99
 in_graphpipe(_CASE, "INPUT0.*99", _body)
 cannot([_CASE], OLD, "a message contains no datatypes")
 
-# ---- where data is, and how much -------------------------------------------------------------
+# ---- the position and the size of data -------------------------------------------------------
 
 _CASE = "data for the first of two inputs only"
 _body = pipe(ints([1], FOUR), ints([1], FOUR, "INPUT1"))
@@ -373,7 +373,7 @@ for _case, _element in zip(_ELEMENTS, ("true", "2147483648", "NaN", '"7"'), stri
 cannot(_OFFSETS, LISTS, "only flatbuffers have offsets")
 cannot(_LINES, LISTS, "no header describes the tensors")
 
-# ---- good ones -------------------------------------------------------------------------------
+# ---- valid requests --------------------------------------------------------------------------
 
 GOOD: Final[dict[str, Bad]] = {
     PIPE: Bad("", bytes(pipe(ints([1], FOUR)))),

@@ -112,7 +112,7 @@ class Harness:
             self.rest.use(good_http)
         if self.rpc.script is not good_rpc:
             self.rpc.use(good_rpc)
-        until(lambda: self.ask_rest("grpc.fwd").status == 200, "it is connected again")
+        until(lambda: self.ask_rest("grpc.fwd").status == 200, "the gateway is connected again")
         self.good("rest.fwd")
 
     def others(self) -> None:
@@ -206,7 +206,7 @@ def fails_over_grpc(harness: Harness, model: str, kind: str, script: Script) -> 
     if kind == "timeout":
         assert time.monotonic() - began >= 2 * TIMEOUT
     harness.rpc.use(good_rpc)
-    until(lambda: harness.ask_rest(model).status == 200, "it is connected again")
+    until(lambda: harness.ask_rest(model).status == 200, "the gateway is connected again")
     harness.good(model)
 
 

@@ -37,7 +37,7 @@ SINGLE: Final = MAX_NESTED_FIELDS_ON_LOOP - 8
 """The maximum number of fields inside an input that the event loop reads, beside dtype and shape.
 """
 DEEP: Final = (16_000, *[1] * 63)
-"""A shape that makes almost as many lists as are allowed."""
+"""A shape whose nested lists almost reach their maximum number."""
 TENSORS = 1024
 LONG_INTEGER: Final = "9" * 20
 MINUS_ONE: Final = b"\xff" * 9 + b"\1"
@@ -58,14 +58,16 @@ def binary(data: bytes, *shape: int, datatype: str = "BYTES") -> tuple[bytes, di
 
 
 def one_input(datatype: str, elements: Iterable[str]) -> bytes:
-    """Return JSON with one input, whose elements are written in this way."""
+    """Return JSON with one input. ``elements`` are the texts of its elements."""
     listed = list(elements)
     head = '{"inputs":[{"name":"INPUT0","datatype":"%s","shape":[%d],"data":[%s]}]}'
     return (head % (datatype, len(listed), ",".join(listed))).encode()
 
 
 def inputs(one: str, count: int = TENSORS) -> bytes:
-    """Return JSON with ``count`` inputs. Each is written as ``one`` with its number for ``%d``."""
+    """Return JSON with ``count`` inputs. The text of each input is ``one``, with its number in
+    place of ``%d``.
+    """
     return ('{"inputs":[' + ",".join(one % each for each in range(count)) + "]}").encode()
 
 
@@ -77,8 +79,9 @@ def raw(model: str, data: bytes, elements: int, datatype: str = "BYTES") -> byte
 
 
 def typed(datatype: str, elements: int, contents: bytes) -> bytes:
-    """Return a request. ``contents`` is InferTensorContents in bytes, because protobuf takes
-    seconds to write it."""
+    """Return a request. ``contents`` is an encoded InferTensorContents, because protobuf takes
+    seconds to encode it.
+    """
     tensor = pb.ModelInferRequest.InferInputTensor(
         name="INPUT0", datatype=datatype, shape=[elements]
     )
@@ -94,13 +97,15 @@ PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
 
 
 def rows(row: bytes, size: int, model: str = "texts", end: bytes = b'""') -> tuple[str, bytes]:
-    """The path and the body of a request with as many ``row`` as fit into ``size``."""
+    """Return the path and the body of a request of ``size`` bytes that repeats ``row``."""
     body = b'{"instances":[' + (row + b",") * (size // (len(row) + 1) - 3) + end + b"]}"
     return f"/v1/models/{model}:predict", body
 
 
 def columns(item: bytes, size: int) -> tuple[str, bytes]:
-    """The path and the body of a request with a number, and as many ``item`` as fit."""
+    """Return the path and the body of a request of ``size`` bytes with a number, and repetitions of
+    ``item``.
+    """
     items = (b"," + item) * ((size - 20) // (len(item) + 1))
     return "/v1/models/numbers:predict", b'{"inputs":[1%b]}' % items
 
@@ -124,7 +129,7 @@ def predict(model: str, dtype: int, elements: int, values: bytes = b"") -> bytes
 
 
 def instances(row: str, size: int) -> bytes:
-    """KServe's JSON of ``size`` bytes with the same row many times."""
+    """Return a KServe request of ``size`` bytes of JSON that repeats ``row``."""
     return b'{"instances":[' + b",".join([row.encode()] * ((size - 20) // (len(row) + 1))) + b"]}"
 
 

@@ -33,8 +33,9 @@ MAX_SECONDS = 0.05
 ``UNIT``."""
 UNIT = 0.0025
 TRIES = 5
-"""Number of attempts. A message is too expensive only if every attempt is, because other load costs
-time as well."""
+"""Number of attempts. A message is too expensive only if every attempt exceeds the limit, because
+other load on the machine takes time as well.
+"""
 MAX_WAIT = 1.0
 """Maximum p99 of a good client in seconds."""
 ATTACKS = 2 if WHOLE else 1
@@ -195,7 +196,7 @@ def posted(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> 
 
 
 def predicted(model: str, body: bytes, headers: Mapping[str, str] | None = None) -> Worst:
-    """Over KServe's V1 protocol."""
+    """Return a message over KServe's V1 protocol."""
     path = f"/v1/models/{model}:predict"
     return Worst(lambda gateway: post(gateway.kserve, path, body, headers), len(body))
 

@@ -24,7 +24,7 @@ MODEL = ModelMetadata(
 
 
 def request_message(elements: int) -> tuple[InferRequest, bytes]:
-    """Return an inference of so many elements, in a frame."""
+    """Return an inference of ``elements`` elements, and its frame."""
     tensor = Tensor("INPUT0", Datatype.UINT8, (elements,), bytes(elements))
     request = InferRequest("identity", inputs=(tensor,))
     body = bytes(join_parts(CODEC.build_request(request, Profile("any"), MODEL).body))

@@ -107,7 +107,7 @@ def code_name(status: Any) -> str:
                .values_by_number[status.code].name)  # fmt: skip
 
 
-# ---- what an old server says -----------------------------------------------------------------
+# ---- responses of a legacy server ------------------------------------------------------------
 
 Act = Callable[[Connection], None]
 

@@ -44,7 +44,7 @@ class Wrong:
 
 REST: dict[str, Wrong] = {}
 RPC: dict[str, Wrong] = {}
-"""The requests by the names of case and format."""
+"""The requests, by the name of their case and of their format."""
 
 
 # ---- JSON ------------------------------------------------------------------------------------

@@ -274,6 +274,13 @@ GOOD_BODY = (
 """The body of the response of every fake backend: OUTPUT0, which is an INT32 of 7."""
 
 
+def silent(connection: Connection, backend: Backend) -> None:
+    """Record the request, and send no response."""
+    connection.request()
+    backend.requests.append("asked")
+    connection.gone()
+
+
 def good_http(connection: Connection, backend: Backend) -> None:
     """Respond to every request, and record it."""
     while True:

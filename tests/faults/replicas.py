@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults.watch import MIB, SECONDS, descriptors, done, limited_growth, sample
+from faults.watch import MIB, descriptors, done, limited_growth, sample
 from infergate.backends.base import Backend
 from infergate.backends.builtin import BuiltinBackend
 from infergate.config.schema import Config
@@ -29,6 +29,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.stats import EndpointStats
 from infergate.core.tensor import tensor_from_array
 from infergate.runtime.assemble import RunningGateway, assemble
+from waiting import until
 
 QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
 QUICK = {"interval": "50ms", "timeout": "500ms"}
@@ -246,15 +247,6 @@ async def as_before(engine: str, grows: int = 64 * MIB) -> AsyncIterator[None]:
     if engine == "compat":
         gc.collect()  # cancelled calls hold their channel until then
     await until(lambda: descriptors(os.getpid()) <= held, f"descriptors are back to {held}")
-
-
-async def until(met: Callable[[], bool], what: str) -> None:
-    """Wait for a condition that no event signals."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(SECONDS):
-            while not met():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-    assert met(), what
 
 
 class Names:

@@ -87,7 +87,8 @@ class RpcBackend:
 
     def late_call(self, rpc_channel: grpc.Channel, message: bytes) -> tuple[Status, float]:
         """Send a request that gets no response in time. Try increasing deadlines until the request
-        arrives here before its deadline; return that deadline, too."""
+        arrives here before its deadline, and return this deadline as well.
+        """
         self.answer = self.wait
         self.entered.clear()
         timeout = 0.25

@@ -47,7 +47,7 @@ test_over_http = over_http(HTTP)
 test_over_grpc = over_grpc(RPC, OWN)
 
 
-def test_a_connection_that_grew_stale_is_not_used(harness: Harness) -> None:
+def test_a_connection_that_the_backend_closed_is_not_reused(harness: Harness) -> None:
     def once(connection: Connection, backend: Backend) -> None:
         connection.request()
         connection.write(http_answer(GOOD_BODY))
@@ -60,5 +60,8 @@ def test_a_connection_that_grew_stale_is_not_used(harness: Harness) -> None:
         before = harness.rest.requests.count("gone")
         with harness.serves("rest.fwd"):
             assert harness.ask_rest("rest.fwd").status == 200
-        until(lambda n=before: harness.rest.requests.count("gone") > n, "the gateway lets go")  # type: ignore[misc]
+        until(
+            lambda n=before: harness.rest.requests.count("gone") > n,
+            "the gateway has closed the connection",
+        )  # type: ignore[misc]
     harness.rest.use(good_http)

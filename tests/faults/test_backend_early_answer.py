@@ -1,4 +1,4 @@
-"""Tests backends that respond before they have the whole request, and then read the rest, ignore
+"""Tests backends that respond before they have the complete request, and then read the rest, ignore
 it, or close.
 
 The response is passed on, and the rest of the request is not sent as the next request.
@@ -66,7 +66,7 @@ def test_over_http(
         assert result.status == (400 if is_refused else 200), result
         assert not is_refused or "it broke" in result.error
         if does is closes:  # an idle connection is usable until it is closed
-            until(lambda: not harness.rest.open, "the gateway has let go of it")
+            until(lambda: not harness.rest.open, "the gateway has closed the connection")
     assert counted(harness.gateway, backend="shop", outcome=outcome) == before + 2
     harness.rest.use(good_http)
     harness.good(model)
@@ -99,5 +99,5 @@ def test_over_grpc(harness: Harness, model: str, size: int, code: int) -> None:
         )
     assert counted(harness.gateway, backend="depot", outcome=outcome) == before + 2
     harness.rpc.use(good_rpc)
-    until(lambda: harness.ask_rest(model).status == 200, "it is connected again")
+    until(lambda: harness.ask_rest(model).status == 200, "the gateway is connected again")
     harness.good(model)

@@ -34,7 +34,7 @@ WRONG_OUTPUTS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_OUTPUTS)
-def test_outputs_that_do_not_fit(harness: Harness, wrong: str) -> None:
+def test_outputs_that_do_not_fit_are_rejected(harness: Harness, wrong: str) -> None:
     harness.rest.use(answers(WRONG_OUTPUTS[wrong]))
     harness.fails("rest.tr", "shop", "backend_garbage")
     harness.rest.use(good_http)
@@ -42,7 +42,7 @@ def test_outputs_that_do_not_fit(harness: Harness, wrong: str) -> None:
 
 
 def test_passed_through_responses_are_not_validated(harness: Harness) -> None:
-    """The tensors of such a response are not read, as without a gateway."""
+    """The gateway does not read the tensors of such a response."""
     harness.rest.use(answers(WRONG_OUTPUTS["too few elements"]))
     with harness.serves("rest.fwd"):
         response = json.loads(harness.ask_rest("rest.fwd").body)
@@ -50,7 +50,7 @@ def test_passed_through_responses_are_not_validated(harness: Harness) -> None:
     harness.rest.use(good_http)
 
 
-def test_a_requested_output_is_missing(harness: Harness) -> None:
+def test_a_missing_output_is_reported(harness: Harness) -> None:
     with rises(harness.gateway, REQUESTS, route="rest.tr", outcome="backend_garbage"):
         result = harness.ask_rest("rest.tr", document(tensor(), outputs=[{"name": "OTHER"}]))
     assert result.status == 502
@@ -79,15 +79,15 @@ def _answer(*outputs: tuple[str, list[int], bytes | None]) -> Script:
     ],
     ids=["short", "long", "too few", "none", "datatype", "negative", "string"],
 )
-def test_grpc_outputs_that_do_not_fit(harness: Harness, script: Script) -> None:
+def test_grpc_outputs_that_do_not_fit_are_rejected(harness: Harness, script: Script) -> None:
     harness.rpc.use(script)
     harness.fails("grpc.tr", "depot", "backend_garbage")
     harness.rpc.use(good_rpc)
-    until(lambda: harness.ask_rest("grpc.tr").status == 200, "it is connected again")
+    until(lambda: harness.ask_rest("grpc.tr").status == 200, "the gateway is connected again")
 
 
 @pytest.mark.parametrize("model", ["rest.fwd", "rest.tr"])
-def test_another_models_name(harness: Harness, model: str) -> None:
+def test_the_client_gets_the_model_name_that_it_requested(harness: Harness, model: str) -> None:
     """The client receives the name that it requested."""
     response = json.loads(GOOD_BODY) | {"model_name": "another"}
     harness.rest.use(answers(http_answer(json.dumps(response).encode())))
@@ -99,7 +99,7 @@ def test_another_models_name(harness: Harness, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
-def test_another_models_name_over_grpc(harness: Harness, model: str) -> None:
+def test_grpc_clients_get_the_model_name_that_they_requested(harness: Harness, model: str) -> None:
     named = pb.ModelInferResponse.FromString(good_answer())
     named.model_name = "another"
     harness.rpc.use(sends(h2.headers, some(h2.message(named.SerializeToString())), END))
@@ -108,9 +108,10 @@ def test_another_models_name_over_grpc(harness: Harness, model: str) -> None:
     assert pb.ModelInferResponse.FromString(answer.message).model_name == model
 
 
-def test_more_outputs_than_requested(harness: Harness) -> None:
-    """Additional outputs pass, as without a gateway. (A legacy server numbers its outputs, so they
-    are rejected there.)"""
+def test_additional_outputs_are_passed_through(harness: Harness) -> None:
+    """The gateway passes additional outputs through. (A legacy server numbers its outputs, so they
+    are rejected there.)
+    """
     response = json.loads(GOOD_BODY)
     response["outputs"].append({**response["outputs"][0], "name": "MORE"})
     harness.rest.use(answers(http_answer(json.dumps(response).encode())))

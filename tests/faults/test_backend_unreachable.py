@@ -9,19 +9,19 @@ import pytest
 
 from faults.behind import Harness
 from faults.replicas import Names, gateway, replicas
-from faults.replicas import until as comes
 from infergate.core.errors import GatewayError, Kind
+from waiting import until as comes
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
-def test_refused(harness: Harness, kind: str) -> None:
+def test_a_refused_connection_is_reported(harness: Harness, kind: str) -> None:
     name = {"rest": "nobody-http", "grpc": "nobody-grpc"}[kind]
     for _ in range(3):
         harness.fails(f"nobody.{kind}", name, "connect")
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
-def test_a_black_hole(harness: Harness, kind: str) -> None:
+def test_a_silent_host_costs_no_more_than_two_connect_timeouts(harness: Harness, kind: str) -> None:
     """The request waits no longer than two connect timeouts of this backend."""
     name = {"rest": "hole-http", "grpc": "hole-grpc"}[kind]
     began = time.monotonic()
@@ -32,7 +32,7 @@ def test_a_black_hole(harness: Harness, kind: str) -> None:
 @pytest.mark.parametrize(
     ("carrier", "engine"), [("http", "own"), ("grpc", "own"), ("http", "compat")]
 )
-async def test_a_name_that_is_not_resolvable_yet(
+async def test_a_name_is_used_as_soon_as_it_resolves(
     carrier: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request is reported as not sent, and is counted. The backend is used as soon as it is

@@ -217,7 +217,7 @@ def harness() -> Iterator[Harness]:
         with unharmed(gateway, harness.others):
             yield harness
         wrong = sum(counted(gateway, outcome=each) for each in ("bad_request", "too_large"))
-        assert wrong == len(harness.refused), "each is counted, once"
+        assert wrong == len(harness.refused), "each request is counted once"
         assert_healthy(gateway)
 
 
@@ -228,7 +228,9 @@ def test_every_case_is_tested() -> None:
 
 
 @pytest.mark.parametrize(("case", "frontend"), list(BAD))
-def test_a_bad_tensor(harness: Harness, case: str, frontend: str) -> None:
+def test_each_bad_tensor_is_rejected_with_its_name(
+    harness: Harness, case: str, frontend: str
+) -> None:
     bad = BAD[case, frontend]
     codes = CODES[frontend]
     code = codes[LARGE if bad.large else BROKEN]

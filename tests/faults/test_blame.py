@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from faults.replicas import Replica, gateway, replicas, until
+from faults.replicas import Replica, gateway, replicas
 from faults.test_bursts_of_errors import burst
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ModelReadyRequest, Operation
 from infergate.core.request_context import RequestContext
 from infergate.core.request_record import RequestRecord
+from waiting import until
 
 LOCAL = "127.0.0.1"
 LONGEST_LINE = 8190
@@ -126,9 +127,9 @@ async def test_a_dead_server_is_ejected_by_broken_requests() -> None:
             each.backend.seconds = 0.3
         async with load.callers(16):
             await load.more(16)
-            await until(lambda: load.figures()[1].active > 5, "many are under way")
+            await until(lambda: load.figures()[1].active > 5, "many requests are in progress")
             await proxies[1].stop()
-            await until(lambda: load.figures()[1].ejected == 1, "it is let alone")
+            await until(lambda: load.figures()[1].ejected == 1, "the endpoint is ejected")
             await load.more(16)
         assert await load.figure("infergate_endpoint_ejections_total", 1) == 1
         assert load.figures()[0].ejections == 0

@@ -148,7 +148,7 @@ def test_clients_that_connected_meanwhile_are_served(gateway: Tight) -> None:
         send_request(gateway)
 
 
-# ---- within the loop, by each reader
+# ---- blocking each reader of the event loop
 
 
 class Blocks(asyncio.Protocol):

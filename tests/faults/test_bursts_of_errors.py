@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from faults.replicas import Replica, gateway, replicas, until
+from faults.replicas import Replica, gateway, replicas
 from faults.test_endpoints import FIVE, LOCAL
 from infergate.core.errors import GatewayError, Kind
+from waiting import until
 
 
 @asynccontextmanager
@@ -49,7 +50,7 @@ async def test_an_endpoint_is_ejected_and_recovers(carrier: str, engine: str) ->
             async with load.callers(4):
                 await load.more(20)
                 async with burst(three[1]):
-                    await until(lambda: load.figures()[1].ejected == 1, "it is let alone")
+                    await until(lambda: load.figures()[1].ejected == 1, "the endpoint is ejected")
                     assert await load.figure("infergate_endpoint_ejections_total", 1) >= 1
                     await load.more(20)
                 await until(lambda: load.figures()[1].ejected == 0, "the ejection has ended")

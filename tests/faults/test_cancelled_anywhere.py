@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from faults.load import STREAM, build_wire_request, streamed
-from faults.replicas import QUIET, Replica, as_before, replicas, until
+from faults.replicas import QUIET, Replica, as_before, replicas
 from faults.watch import sample
 from infergate.config.schema import Config
 from infergate.core.limits import DEFAULT_LIMITS
@@ -27,6 +27,7 @@ from infergate.runtime.assemble import RunningGateway, assemble
 from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.grpc.multiplexing import multiplex
 from infergate.transport.server.admission import Admission
+from waiting import until
 
 MAX_STEPS = 60
 """A number of awaits that no request reaches."""
@@ -84,7 +85,7 @@ class Harness:
         return self.running._active.listeners[self.frontend].app
 
     async def send_request(self, route: str) -> str:
-        """Send one request, read its whole response, and return its outcome."""
+        """Send one request, read its complete response, and return its outcome."""
         context = RequestContext("test")
         if route == "stream":
             await (self._events(context) if self.frontend == "http" else self._stream(context))
@@ -185,7 +186,7 @@ async def two() -> AsyncIterator[list[Replica]]:
 async def is_left_everywhere(harness: Harness, route: str) -> int:
     """Return the number of awaits."""
     assert await harness.send_request(route) == "ok"
-    await until(lambda: harness.under_way() == 0, "all is over")
+    await until(lambda: harness.under_way() == 0, "all requests have ended")
     tasks = len(asyncio.all_tasks())
     each_counts = 2 if route == "stream" and harness.frontend == "grpc" else 1
     for position in range(1, MAX_STEPS):
@@ -194,11 +195,11 @@ async def is_left_everywhere(harness: Harness, route: str) -> int:
         forwarding = asyncio.create_task(left_at(harness.send_request(route), position))
         outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
         assert isinstance(outcome, bool | asyncio.CancelledError), outcome
-        assert await another == "ok", "others are served"
+        assert await another == "ok", "other clients are served"
         await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
-        await until(lambda: harness.under_way() == 0, "nothing is under way")
+        await until(lambda: harness.under_way() == 0, "no request is in progress")
         ended = harness.counted() - before
-        assert each_counts < ended <= 2 * each_counts, "each is counted, once"
+        assert each_counts < ended <= 2 * each_counts, "each request is counted once"
         if outcome is False:
             return position - 1
     raise AssertionError("it waits without end")
@@ -208,14 +209,19 @@ async def is_left_everywhere(harness: Harness, route: str) -> int:
     ("frontend", "carrier", "engine"),
     [("http", "http", "own"), ("grpc", "grpc", "own"), ("http", "grpc", "compat")],
 )
-async def test_every_way(frontend: str, carrier: str, engine: str) -> None:
+async def test_cancelling_at_any_await_leaves_nothing_behind(
+    frontend: str, carrier: str, engine: str
+) -> None:
     async with two() as servers:
         async with started_harness(servers, frontend, carrier, engine, "infergate") as harness:
             for route in ROUTES:
                 assert await is_left_everywhere(harness, route) >= 1, route
             assert all(each.connections() <= 8 for each in servers)
         if engine == "own":  # grpcio closes its connections at any time
-            await until(lambda: all(each.connections() == 0 for each in servers), "all are closed")
+            await until(
+                lambda: all(each.connections() == 0 for each in servers),
+                "all connections are closed",
+            )
 
 
 @pytest.mark.parametrize(("frontend", "carrier"), [("http", "http"), ("grpc", "grpc")])
@@ -232,11 +238,14 @@ async def test_the_first_request(frontend: str, carrier: str) -> None:
                 another = asyncio.create_task(harness.send_request("translated"))
                 outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
                 assert isinstance(outcome, bool | asyncio.CancelledError), outcome
-                assert await another == "ok", "others are served"
+                assert await another == "ok", "other clients are served"
                 await until(lambda n=tasks: len(asyncio.all_tasks()) <= n, "no task is left")  # type: ignore[misc]
-                await until(lambda each=harness: each.under_way() == 0, "nothing is under way")  # type: ignore[misc]
-                assert 1 <= harness.counted() <= 2, "each that had begun is counted, once"
-            await until(lambda: all(each.connections() == 0 for each in servers), "all are closed")
+                await until(lambda each=harness: each.under_way() == 0, "no request is in progress")  # type: ignore[misc]
+                assert 1 <= harness.counted() <= 2, "each request that had begun is counted once"
+            await until(
+                lambda: all(each.connections() == 0 for each in servers),
+                "all connections are closed",
+            )
             if outcome is False:
                 return
         raise AssertionError("it waits without end")

@@ -21,7 +21,7 @@ _CHUNKS = {
 
 
 @pytest.mark.parametrize("case", _CHUNKS)
-def test_invalid_chunks(gateway: Tight, case: str) -> None:
+def test_invalid_chunks_are_rejected(gateway: Tight, case: str) -> None:
     before = counted(gateway, outcome="bad_request")
     with Client(gateway.http) as client:
         client.send(BEGUN + _CHUNKS[case])
@@ -30,7 +30,7 @@ def test_invalid_chunks(gateway: Tight, case: str) -> None:
     assert counted(gateway, outcome="bad_request") == before + 1
 
 
-def test_an_extension_that_never_ends(gateway: Tight) -> None:
+def test_an_endless_extension_is_rejected(gateway: Tight) -> None:
     """Extensions are not part of the body, so they do not extend its deadline. Only infergate's own
     engine limits them."""
     status, outcome = {"own": (400, "bad_request"), "compat": (408, "timeout")}[ENGINE]
@@ -65,7 +65,7 @@ def test_one_byte_chunks_cost_no_memory(gateway: Tight, count: int) -> None:
         assert client.answer().status == 200
 
 
-def test_more_than_a_body_may_have_is_refused_on_the_way(gateway: Tight) -> None:
+def test_a_chunked_body_over_the_limit_is_rejected_before_its_end(gateway: Tight) -> None:
     chunk = b"%x\r\n%b\r\n" % (MIB, bytes(MIB))
     limited, little = refused_by(gateway, "body"), limited_growth(gateway.pid, 24 * MIB)
     with limited, little, Client(gateway.http) as client:

@@ -22,7 +22,7 @@ _PREFIXES = {
 
 
 @pytest.mark.parametrize("prefix", _PREFIXES)
-def test_a_reset(gateway: Tight, prefix: str) -> None:
+def test_a_reset_releases_the_connection(gateway: Tight, prefix: str) -> None:
     with releases_connections(gateway, "http"), Client(gateway.http) as client:
         client.send(_PREFIXES[prefix])
         good(gateway)
@@ -30,7 +30,7 @@ def test_a_reset(gateway: Tight, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", [p for p in _PREFIXES if p != "after the request"])
-def test_a_half_close(gateway: Tight, prefix: str) -> None:
+def test_a_half_close_counts_as_a_disconnect(gateway: Tight, prefix: str) -> None:
     """End of file means that the client has disconnected, because TCP cannot distinguish a
     half-close."""
     with releases_connections(gateway, "http"), Client(gateway.http) as client:
@@ -43,7 +43,9 @@ def test_a_half_close(gateway: Tight, prefix: str) -> None:
     "sent", [b"", frames.GOOD[:2], frames.GOOD[:4], frames.GOOD[:9], frames.GOOD]
 )
 @pytest.mark.parametrize("how", ["close", "half", "reset"])
-def test_a_raw_socket(gateway: Tight, sent: bytes, how: str) -> None:
+def test_a_disconnected_raw_socket_releases_the_connection(
+    gateway: Tight, sent: bytes, how: str
+) -> None:
     with releases_connections(gateway, "graphpipe[0]"), Client(gateway.raw) as client:
         client.send(sent)
         if how == "reset":

@@ -56,7 +56,7 @@ def is_accepted(client: Client) -> bool:
     return client.answer().status == 200
 
 
-def test_descriptors_are_used_up(gateway: Infergate) -> None:
+def test_connected_clients_are_served_without_free_descriptors(gateway: Infergate) -> None:
     """The other client, and the reader of the metrics, are already connected."""
     with Client(gateway.http) as first:  # libuv reserves a descriptor for the first client
         assert is_accepted(first)
@@ -95,7 +95,7 @@ def assert_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize(("engine", "http", "calls"), [("own", 2, 1), ("compat", 3, 3)])
-def test_too_many_connections(engine: str, http: int, calls: int) -> None:
+def test_connections_over_the_limit_are_closed(engine: str, http: int, calls: int) -> None:
     """grpcio does not report the connections that it refuses."""
     config = CONFIG + "limits: {connections: 3}\n"
     with started_infergate(config, engine=engine) as gateway, ExitStack() as stack:

@@ -96,7 +96,7 @@ def test_deep_json_and_many_brackets_are_rejected(gateway: Tight) -> None:
     assert after == before + 4
 
 
-def test_more_json_than_may_be() -> None:
+def test_json_over_its_limit_is_rejected() -> None:
     """The size of binary data after the JSON is not limited in this way."""
     with started_infergate(CONFIG + "  json: 4KiB\n") as gateway:
         good(gateway)

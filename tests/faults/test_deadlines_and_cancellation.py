@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +119,7 @@ def given_up(gateway: Infergate) -> float:
 
 
 @pytest.mark.parametrize("model", ["long", "long-tr"])
-def test_a_clients_shorter_deadline_travels_and_ends_the_call(
+def test_a_clients_shorter_deadline_is_forwarded_and_ends_the_call(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.answer = rpc.wait
@@ -155,7 +155,7 @@ def test_a_routes_timeout_replaces_the_backends(
 
 
 @pytest.mark.parametrize("model", ["short", "short-tr"])
-def test_a_routes_timeout_wins_over_a_longer_deadline(
+def test_a_routes_timeout_applies_instead_of_a_longer_deadline(
     harness: Harness, rpc: RpcBackend, model: str
 ) -> None:
     rpc.answer = rpc.wait
@@ -176,7 +176,7 @@ def test_a_routes_timeout_wins_over_a_longer_deadline(
     others(harness)
 
 
-# ---- clients that leave ----------------------------------------------------------------------
+# ---- clients that disconnect -----------------------------------------------------------------
 
 
 def http_request(model: str, *more: dict[str, Any]) -> bytes:
@@ -185,34 +185,27 @@ def http_request(model: str, *more: dict[str, Any]) -> bytes:
     return f"{first}Host: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-@pytest.mark.parametrize("model", ["long", "long-tr"])
-def test_an_http_client_that_leaves_cancels_the_grpc_call(
-    harness: Harness, rpc: RpcBackend, model: str
-) -> None:
-    rpc.answer = rpc.wait
-    before = counted(harness.gateway, route=model, outcome="cancelled")
-    with Client(harness.gateway.http) as client:
+def sent_request(harness: Harness, frontend: str, model: str) -> Callable[[], object]:
+    """Send a request, and return a function by which its client disconnects or cancels."""
+    if frontend == "http":
+        client = Client(harness.gateway.http)
         client.send(http_request(model))
-        assert rpc.entered.wait(SECONDS)
-        others(harness)
-        assert not rpc.cancelled.is_set()
-    assert rpc.cancelled.wait(SECONDS)
-    until(
-        lambda: counted(harness.gateway, route=model, outcome="cancelled") == before + 1, "counted"
-    )
+        return client.socket.close
+    return harness.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG).cancel
 
 
 @pytest.mark.parametrize("model", ["long", "long-tr"])
-def test_a_grpc_client_that_cancels_cancels_the_grpc_call(
-    harness: Harness, rpc: RpcBackend, model: str
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+def test_a_client_that_disconnects_cancels_the_grpc_call(
+    harness: Harness, rpc: RpcBackend, model: str, frontend: str
 ) -> None:
     rpc.answer = rpc.wait
     before = counted(harness.gateway, route=model, outcome="cancelled")
-    pending = harness.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
+    leave = sent_request(harness, frontend, model)
     assert rpc.entered.wait(SECONDS)
     others(harness)
     assert not rpc.cancelled.is_set()
-    pending.cancel()
+    leave()
     assert rpc.cancelled.wait(SECONDS)
     until(
         lambda: counted(harness.gateway, route=model, outcome="cancelled") == before + 1, "counted"
@@ -221,23 +214,17 @@ def test_a_grpc_client_that_cancels_cancels_the_grpc_call(
 
 @pytest.mark.parametrize("model", ["rest", "rest-tr"])
 @pytest.mark.parametrize("frontend", ["http", "grpc"])
-def test_a_client_that_leaves_closes_the_connection_to_an_http_backend(
+def test_a_client_that_disconnects_closes_the_connection_to_an_http_backend(
     harness: Harness, model: str, frontend: str
 ) -> None:
     harness.rest.requests.clear()
     before = counted(harness.gateway, route=model, outcome="cancelled")
-    if frontend == "http":
-        client = Client(harness.gateway.http)
-        client.send(http_request(model))
-        leave = client.socket.close
-    else:
-        pending = harness.channel.unary_unary(INFER).future(infer_message(model), timeout=LONG)
-        leave = pending.cancel
+    leave = sent_request(harness, frontend, model)
     until(lambda: harness.rest.requests == ["asked"], "the request has arrived")
     others(harness)
     leave()
     until(lambda: harness.rest.requests == ["asked", "gone"], "the request is cancelled")
-    until(lambda: at_rest(harness.gateway), "none in flight")
+    until(lambda: at_rest(harness.gateway), "no request is in flight")
     assert counted(harness.gateway, route=model, outcome="cancelled") == before + 1
 
 
@@ -322,7 +309,7 @@ def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
     while True:
         probe = direct.unary_unary(INFER).future(slow_message("slow", 0), timeout=LONG)
         # On a busy machine, Triton may take a moment to begin with the probe itself.
-        until(lambda: probe.done() or stays_queued(), "it queues, or is answered")  # noqa: B023
+        until(lambda: probe.done() or stays_queued(), "the request is queued or answered")  # noqa: B023
         if not probe.done():
             return probe
 
@@ -332,7 +319,7 @@ def test_a_client_deadline_cancels_in_triton(before_triton: Infergate, triton: T
     with channel(before_triton.grpc) as rpc_channel:
         status = call(rpc_channel, slow_message("grpc.slow", LONG), timeout=1.0)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
+    until(lambda: cancelled(triton) == before + 1, "Triton reports the cancellation")
     until(lambda: given_up(before_triton) == gone + 1, "counted")
 
 
@@ -342,7 +329,7 @@ def test_a_route_timeout_cancels_in_triton(before_triton: Infergate, triton: Tri
     with timeout, channel(before_triton.grpc) as rpc_channel:
         status = call(rpc_channel, slow_message("grpc.short", LONG), timeout=LONG)
     assert status.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    until(lambda: cancelled(triton) == before + 1, "Triton has seen it cancelled")
+    until(lambda: cancelled(triton) == before + 1, "Triton reports the cancellation")
 
 
 @pytest.mark.parametrize("frontend", ["http", "grpc"])

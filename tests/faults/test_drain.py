@@ -55,7 +55,7 @@ class Harness:
         os.kill(self.gateway.pid, signal.SIGTERM)
 
     def ended(self) -> None:
-        until(lambda: not alive(self.gateway), "it ends")
+        until(lambda: not alive(self.gateway), "the process ends")
         assert "stopped" in self.gateway.log.read_text()
         assert logged_bugs(self.gateway) == ""
 
@@ -143,7 +143,7 @@ async def drained(harness: Harness, raw: Client, scraping: Client) -> None:
         harness.terminate()
         await asyncio.to_thread(until, lambda: logged(harness.gateway, "draining"), "it begins")
         refused = await statuses(harness, channel)
-        assert refused == [400, 400, 503, 2, 0], "not ready, but served while it waits"
+        assert refused == [400, 400, 503, 2, 0], "not ready, but served while the drain waits"
         # The idle connection is closed after that, and new connections are refused.
         assert await idle.is_closed()
         await idle.close()

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from faults.replicas import Names, gateway, replicas, until
+from faults.replicas import Names, gateway, replicas
 from faults.watch import SECONDS, descriptors
 from infergate.backends.base import SupportsHealthWatch
 from infergate.core.errors import GatewayError, Kind
+from waiting import until
 
 LOCAL = "127.0.0.1"
 FIVE = 5
@@ -33,29 +34,33 @@ async def test_one_of_three_is_killed_and_restarted(carrier: str, engine: str) -
                 await load.more(60)
                 assert all(each.ok > 5 for each in load.figures())
                 await three[0].kill()
-                await until(lambda: load.figures()[0].down == 1, "it is down")
+                await until(lambda: load.figures()[0].down == 1, "the endpoint is down")
                 broken = sum(load.failed.values())
-                assert broken <= 6 + FIVE, "those under way, one for each who asks"
+                assert broken <= 6 + FIVE, "requests in progress, one for each client"
                 assert set(load.failed) <= {"BACKEND_GARBAGE", "CANCELLED", "NO_BACKEND"}
                 await load.more(60)
                 requests = load.figures()[0]
                 assert (requests.down, requests.available) == (1, 0)
                 await load.more(60)
-                assert load.figures()[0].failed == requests.failed, "nobody is sent there"
+                assert load.figures()[0].failed == requests.failed, (
+                    "no request is sent to the endpoint"
+                )
                 assert await load.figure("infergate_endpoint_addresses", 0, state="down") == 1
                 await three[0].start()
-                await until(lambda: load.figures()[0].available == 1, "it is up again")
+                await until(lambda: load.figures()[0].available == 1, "the endpoint is up again")
                 await until(
                     lambda: load.figures()[0].ok > requests.ok + 10, "it receives requests again"
                 )
                 await load.more(60)
             assert sum(load.failed.values()) == broken
             assert await load.figure("infergate_endpoint_checks_total", 0) > 3
-            await until(lambda: not any(each.active for each in load.figures()), "all are over")
+            await until(
+                lambda: not any(each.active for each in load.figures()), "all requests have ended"
+            )
 
 
 @pytest.mark.parametrize(("carrier", "engine"), [("http", "own"), ("grpc", "own")])
-async def test_without_health_checks_failures_eject(carrier: str, engine: str) -> None:
+async def test_failures_eject_endpoints_without_health_checks(carrier: str, engine: str) -> None:
     async with replicas(LOCAL, LOCAL) as two:
         urls = [each.url(carrier) for each in two]
         never = {"checks": "never"}
@@ -66,10 +71,10 @@ async def test_without_health_checks_failures_eject(carrier: str, engine: str) -
         ) as load:
             await two[1].kill()
             async with load.callers(3):
-                await until(lambda: load.figures()[1].ejected == 1, "it is let alone")
-                await until(lambda: load.figures()[1].ejections >= 2, "and again")
+                await until(lambda: load.figures()[1].ejected == 1, "the endpoint is ejected")
+                await until(lambda: load.figures()[1].ejections >= 2, "it is ejected a second time")
                 await two[1].start()
-                await until(lambda: load.figures()[1].ok > 10, "and is back")
+                await until(lambda: load.figures()[1].ok > 10, "it receives requests again")
             assert not load.failed, "nothing was sent, so another endpoint was tried"
             assert await load.figure("infergate_endpoint_ejections_total", 1) >= 2
             assert await load.figure("infergate_endpoint_checks_total", 1) == 0
@@ -91,7 +96,9 @@ async def test_a_flapping_endpoint_breaks_only_requests_in_flight(
                     await three[1].kill()
                     await load.more(20)
                     await three[1].start()
-                await until(lambda: load.figures()[1].available == 1, "it is up in the end")
+                await until(
+                    lambda: load.figures()[1].available == 1, "the endpoint is up at the end"
+                )
                 await load.more(20)
             failed = sum(load.failed.values())
             assert failed <= 4 * (4 + FIVE)
@@ -99,7 +106,9 @@ async def test_a_flapping_endpoint_breaks_only_requests_in_flight(
             assert response >= failed
             for position in (0, 2):
                 assert await load.figure("infergate_endpoint_ejections_total", position) == 0
-        await until(lambda: all(each.connections() == 0 for each in three), "nothing stays open")
+        await until(
+            lambda: all(each.connections() == 0 for each in three), "no connection stays open"
+        )
 
 
 @ways
@@ -136,7 +145,7 @@ async def test_all_endpoints_down_is_reported_and_cleared_immediately(
             assert await ready()
             for each in two:
                 await each.kill()
-            await until(lambda: all(each.down for each in load.figures()), "all are down")
+            await until(lambda: all(each.down for each in load.figures()), "all endpoints are down")
             for position in (0, 1):
                 response = await load.figure("infergate_endpoint_addresses", position, state="down")
                 assert response == 1
@@ -151,7 +160,7 @@ async def test_all_endpoints_down_is_reported_and_cleared_immediately(
             assert descriptors(os.getpid()) <= held + 2
             await becomes(ready, False)
             await two[1].start()
-            await until(lambda: load.figures()[1].available == 1, "one is up")
+            await until(lambda: load.figures()[1].available == 1, "one endpoint is up")
             await load.send_request()
             await becomes(ready, True)  # one endpoint is enough for a backend
 
@@ -193,19 +202,23 @@ async def test_pods_are_added_and_removed(
                 assert counts[2] == 0
                 assert load.figures()[0].available == 2
                 names.addresses[PODS] = list(hosts[1:])
-                await until(lambda: counts[2] > 10, "the new one receives requests")
-                await until(lambda: pods[0].connections() == 0, "nobody is connected to the old")
+                await until(lambda: counts[2] > 10, "the new endpoint receives requests")
+                await until(
+                    lambda: pods[0].connections() == 0, "no client is connected to the old endpoint"
+                )
                 gone = counts[0]
                 await load.more(50)
                 assert counts[0] == gone
                 names.addresses[PODS] = []
-                await until(lambda: load.figures()[0].lookups_failed > 2, "the name is gone")
+                await until(
+                    lambda: load.figures()[0].lookups_failed > 2, "the name no longer resolves"
+                )
                 await load.more(50)
-                assert load.figures()[0].available == 2, "what is known is kept"
+                assert load.figures()[0].available == 2, "the known addresses are kept"
             assert await load.figure("infergate_endpoint_lookup_failures_total", 0) > 2
             assert not load.failed
             assert load.figures()[0].endpoint == url
-            assert load.figures()[0].ok == load.ok, "those of pods that left are counted"
+            assert load.figures()[0].ok == load.ok, "the counters of removed pods are kept"
 
 
 def _count(backend: object, counts: list[int], position: int) -> None:
@@ -229,10 +242,10 @@ async def test_a_removed_pod_completes_its_requests(
         url = f"{carrier}://{PODS}:{getattr(pods[0], carrier)}"
         async with gateway(carrier, engine, [url], dns_refresh="20ms") as load:
             await load.send_request()
-            await until(lambda: load.figures()[0].available == 1, "the name is known")
+            await until(lambda: load.figures()[0].available == 1, "the name resolves")
             pods[0].backend.seconds = 0.5
             slow = asyncio.ensure_future(load.send_request())
-            await until(lambda: load.figures()[0].active == 1, "it is under way")
+            await until(lambda: load.figures()[0].active == 1, "the request is in progress")
             names.addresses[PODS] = [hosts[1]]
             before = names.requests  # a lookup in progress may miss the change
             await until(lambda: names.requests >= before + 2, "the name was looked up")
@@ -240,5 +253,5 @@ async def test_a_removed_pod_completes_its_requests(
             assert pods[1].connections() >= 1
             assert not slow.done()
             await slow
-            await until(lambda: pods[0].connections() == 0, "then it is let go")
+            await until(lambda: pods[0].connections() == 0, "its connections are then closed")
             assert await load.figure("infergate_endpoint_requests_total", 0, outcome="ok") == 3

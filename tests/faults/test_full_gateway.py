@@ -16,7 +16,7 @@ import pytest
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults import frames
 from faults.payloads import document, tensor
-from faults.peer import Answer, Backend, Client, Connection, post, scripted
+from faults.peer import Answer, Backend, Client, post, scripted, silent
 from faults.rpc import Status, call, channel
 from faults.tight import GOOD, PATH, body, head, message
 from faults.watch import assert_healthy, metric, refused_by, unharmed, until
@@ -38,12 +38,6 @@ helpers: 0
 LARGE = body(elements=60_000)
 assert 0.2 * BYTES < len(LARGE) < BYTES
 _, LARGE_FRAME = frames.request_message(250_000)
-
-
-def silent(connection: Connection, backend: Backend) -> None:
-    connection.request()
-    backend.requests.append("asked")
-    connection.gone()
 
 
 @dataclass(frozen=True)
@@ -101,11 +95,14 @@ def held(harness: Harness, size: int) -> Iterator[None]:
     """Connect a client that is about to send a body of this size."""
     with Client(harness.gateway.http) as client:
         client.send(head(length=size) + b"{")
-        until(lambda: metric(harness.gateway, "infergate_in_flight_bytes") == size, "it is let in")
+        until(
+            lambda: metric(harness.gateway, "infergate_in_flight_bytes") == size,
+            "the request is admitted",
+        )
         yield
 
 
-def test_the_budget_of_memory_is_spent(harness: Harness) -> None:
+def test_requests_beyond_the_memory_budget_are_rejected(harness: Harness) -> None:
     with held(harness, BYTES * 9 // 10):
         with refused_by(harness.gateway, "in_flight_bytes"):
             refused = harness.http(LARGE)
@@ -122,7 +119,9 @@ def test_the_budget_of_memory_is_spent(harness: Harness) -> None:
         assert harness.http(GOOD).status == 200, "small requests are accepted"
         assert harness.grpc(10).code is grpc.StatusCode.OK
         assert harness.frame(frames.GOOD) == ""
-    until(lambda: metric(harness.gateway, "infergate_in_flight_bytes") == 0, "it is given back")
+    until(
+        lambda: metric(harness.gateway, "infergate_in_flight_bytes") == 0, "the memory is released"
+    )
     assert harness.http(LARGE).status == 200
     assert harness.grpc(100_000).code is grpc.StatusCode.OK
     assert harness.frame(LARGE_FRAME) == ""
@@ -134,7 +133,7 @@ def test_in_flight_requests_up_to_the_limit(harness: Harness) -> None:
         for _ in range(REQUESTS):
             client = stack.enter_context(Client(harness.gateway.http))
             client.send(head(length=len(request), path="/v2/models/slow/infer") + request)
-        until(lambda: len(harness.depot.requests) == REQUESTS, "they are under way")
+        until(lambda: len(harness.depot.requests) == REQUESTS, "the requests are in progress")
         assert metric(harness.gateway, "infergate_in_flight_requests") == REQUESTS
         with refused_by(harness.gateway, "in_flight"):
             refused = harness.http(GOOD)
@@ -151,7 +150,7 @@ def test_in_flight_requests_up_to_the_limit(harness: Harness) -> None:
     assert harness.frame(frames.GOOD) == ""
 
 
-def test_many_more_requests_than_the_limit(harness: Harness) -> None:
+def test_many_more_requests_than_the_limit_are_served_or_rejected(harness: Harness) -> None:
     """Each request is served, or rejected with a retry time."""
 
     def send_request(number: int) -> int:

@@ -56,7 +56,9 @@ def harness() -> Iterator[Harness]:
 
 @pytest.fixture(autouse=True)
 def all_counted(harness: Harness) -> Iterator[None]:
-    """Check that client errors are counted as client errors, and none as internal errors."""
+    """Check that client errors are counted as client errors, and that no error is counted as
+    internal.
+    """
     before = counted(harness.gateway, outcome="bad_request")
     yield
     assert counted(harness.gateway, outcome="bad_request") > before
@@ -124,7 +126,7 @@ MESSAGES = [
     bytes(pb.ModelMetadataRequest(name="digits", version="1").SerializeToString()),
 ]
 
-# ---- ways to spoil bytes ---------------------------------------------------------------------
+# ---- corruption of bytes ---------------------------------------------------------------------
 
 _PIECES = [
     b"", b"0", b"-1", b"1e999", b"null", b"NaN", b"{}", b"[]", b'"', b"\\u0000", b"\\ud800",
@@ -196,8 +198,9 @@ _FRAMINGS = [
 @FUZZ
 @given(wire=spoilt(_FRAMINGS))
 def test_http_bytes(harness: Harness, wire: bytes) -> None:
-    """The input is a whole request including its head. An incomplete request is abandoned after a
-    while."""
+    """The input is a complete request including its head. An incomplete request is abandoned after
+    a while.
+    """
     with Client(harness.gateway.http) as client:
         client.send(wire)
         client.socket.settimeout(0.1)

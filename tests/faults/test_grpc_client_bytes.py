@@ -71,7 +71,7 @@ def test_non_grpc_input_ends_the_connection(gateway: Tight, wire: str) -> None:
 @pytest.mark.parametrize(
     "value", ["abc", "-5S", "", "5", "5x", "999999999999S", "1e3S", "99999999H"]
 )
-def test_a_bad_timeout(gateway: Tight, value: str) -> None:
+def test_a_bad_timeout_does_not_delay_the_response(gateway: Tight, value: str) -> None:
     """There is a prompt response or error, because a timeout that cannot be parsed sets no
     deadline."""
     request = h2.request_headers(LIVE, ("grpc-timeout", value))
@@ -101,7 +101,7 @@ _STREAM = h2.frame(h2.HEADERS, h2.END_HEADERS, 1, h2.request_headers(INFER))
 
 
 @pytest.mark.parametrize("stage", ["headers", "half a message", "whole"])
-def test_a_reset(gateway: Tight, stage: str) -> None:
+def test_a_reset_releases_the_connection(gateway: Tight, stage: str) -> None:
     whole = h2.message(message(1000))
     with releases_connections(gateway, "grpc"), Client(gateway.grpc) as client:
         hello(client)

@@ -113,7 +113,7 @@ def goaway(client: Client) -> int:
         for each in h2.frames(client.exactly):
             if each.kind == h2.GOAWAY:
                 code = int.from_bytes(each.payload[4:8])
-    assert code is not None, "closed without a word"
+    assert code is not None, "closed without a frame"
     return code
 
 
@@ -185,7 +185,7 @@ def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
     [h2.PREFACE[:9], h2.PREFACE, _HELLO + opened(1)[:30], _HELLO + opened(1, flags=0)],
     ids=["preface", "settings", "headers", "continuation"],
 )
-def test_headers_that_never_end(gateway: Tight, data: bytes) -> None:
+def test_endless_headers_end_the_connection(gateway: Tight, data: bytes) -> None:
     with watch.refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
         began = time.monotonic()
         client.send(data)
@@ -194,7 +194,7 @@ def test_headers_that_never_end(gateway: Tight, data: bytes) -> None:
         assert time.monotonic() - began < watch.SECONDS / 2
 
 
-def test_headers_that_drip(gateway: Tight) -> None:
+def test_slow_headers_end_the_connection(gateway: Tight) -> None:
     """The client sends a CONTINUATION of one byte from time to time."""
     more = itertools.cycle(h2.frame(9, 0, 1, b"\0"))
     with watch.refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
@@ -214,7 +214,7 @@ def test_headers_that_drip(gateway: Tight) -> None:
 @pytest.mark.parametrize("method", [INFER, STREAM])
 @pytest.mark.parametrize("part", [b"", b"\0\0", b"\0\0\0\x40\0" + b"x" * 1000])
 @watch.tried_repeatedly
-def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> None:
+def test_unfinished_messages_are_cancelled(gateway: Tight, method: str, part: bytes) -> None:
     """There are a hundred streams, each with a partial message. All are cancelled, and the
     connection stays open. A stream without any data may stay open as well."""
     many = 100 if part or method == INFER else 0
@@ -235,7 +235,7 @@ def test_messages_that_never_end(gateway: Tight, method: str, part: bytes) -> No
 
 
 @pytest.mark.parametrize("method", [INFER, STREAM])
-def test_messages_that_drip(gateway: Tight, method: str) -> None:
+def test_slow_messages_are_cancelled(gateway: Tight, method: str) -> None:
     """No pause is as long as the limit, but the rate is below the minimum body rate."""
     trickle = h2.frame(h2.DATA, 0, 1, b"x")
     with watch.refused_by(gateway, "idle_body_time"), Client(gateway.grpc) as client:
@@ -267,7 +267,7 @@ def whole_frames(came: bytes) -> Iterator[h2.Frame]:
         yield from h2.frames(exactly)
 
 
-def test_clients_that_disappear_without_a_fin(gateway: Tight) -> None:
+def test_clients_that_disappear_without_a_fin_are_disconnected(gateway: Tight) -> None:
     """There are twenty connections with fifty streams each. If they were kept, no stream would be
     left for other clients."""
     before = watch.descriptors(gateway.pid)
@@ -277,7 +277,9 @@ def test_clients_that_disappear_without_a_fin(gateway: Tight) -> None:
             client = stack.enter_context(Client(gateway.grpc))
             client.send(_HELLO + b"".join(opened(number, STREAM) for number in range(1, 100, 2)))
         good(gateway)
-        watch.until(lambda: watch.descriptors(gateway.pid) <= before, "they are all let go")
+        watch.until(
+            lambda: watch.descriptors(gateway.pid) <= before, "all connections are released"
+        )
         assert len(stream_attacks(gateway)) == 3
 
 
@@ -287,7 +289,7 @@ def stream_attacks(gateway: Tight) -> list[bytes]:
 
 
 @watch.tried_repeatedly
-def test_a_reader_with_a_window_of_one_byte(gateway: Tight) -> None:
+def test_a_reader_with_a_window_of_one_byte_is_served(gateway: Tight) -> None:
     """The client is served as slowly as it reads. Each byte costs one frame."""
     whole = h2.message(message(200))
     handled = watch.rises(gateway, REQUESTS, protocol="v2-grpc", outcome="ok")
@@ -308,7 +310,7 @@ def test_a_reader_with_a_window_of_one_byte(gateway: Tight) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1, 2**31 - 1], ids=["closed", "a byte", "wide"])
-def test_readers_that_stop(gateway: Tight, first: int) -> None:
+def test_readers_that_stop_are_disconnected(gateway: Tight, first: int) -> None:
     """There are a hundred unread responses of 128 KiB. The streams or the connection are closed."""
     whole = h2.message(message(64 * 1024))
     slow = watch.rises(gateway, REFUSED, listener="grpc", reason="slow_reader")

@@ -53,7 +53,7 @@ _SHORT = {"WINDOW_UPDATE", "streams without end"}
 
 
 @pytest.mark.parametrize("flood", _FLOODS)
-def test_floods(gateway: Tight, flood: str) -> None:
+def test_floods_delay_no_other_client(gateway: Tight, flood: str) -> None:
     """A connection that exceeds the budget is closed and counted."""
     is_counted = ENGINE == "own" and flood not in _SHORT
     cut_off = (

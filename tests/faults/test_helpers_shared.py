@@ -61,27 +61,27 @@ def attacked(gateway: Infergate) -> Iterator[list[Client]]:
             client.send(head("Content-Encoding: gzip", length=len(ATTACK)) + ATTACK)
         until(lambda: metric(gateway, QUEUE) >= ATTACKS // 2, "they wait for the helper")
         yield clients
-    until(lambda: metric(gateway, QUEUE) == 0, "nobody waits")
+    until(lambda: metric(gateway, QUEUE) == 0, "no request waits")
 
 
-def test_another_client_is_served_after_a_few_of_them(one: Infergate) -> None:
+def test_long_messages_of_a_client_delay_another_client_briefly(one: Infergate) -> None:
     with attacked(one), rises(one, "infergate_helper_queue_seconds_count"):
         waiting = metric(one, QUEUE)
         assert post(one.http, PATH, MODEST).status == 200
         assert metric(one, QUEUE) >= waiting - 4
 
 
-def test_the_deadline_ends_waiting(one: Infergate) -> None:
+def test_a_deadline_ends_the_wait_for_a_helper(one: Infergate) -> None:
     path = PATH.replace("identity", "hasty")
     with attacked(one), rises(one, "infergate_helper_queue_refusals_total", 1, reason="expired"):
         assert post(one.http, path, ATTACK, {"Content-Encoding": "gzip"}).status == 504
 
 
-def test_callers_that_leave_wait_no_longer(one: Infergate) -> None:
+def test_disconnected_callers_do_not_wait_for_a_helper(one: Infergate) -> None:
     handled = counted(one, outcome="ok")
     with attacked(one) as clients:
         for client in clients:
             client.reset()
-        until(lambda: metric(one, QUEUE) == 0, "nobody waits")
+        until(lambda: metric(one, QUEUE) == 0, "no request waits")
         assert post(one.http, PATH, MODEST).status == 200
     assert counted(one, outcome="ok") >= handled + 1

@@ -133,7 +133,7 @@ async def test_a_killed_worker_is_replaced_unnoticed(crashing: Path) -> None:
         until(lambda: descriptors(running.pid) <= mine, "descriptors of the supervisor are back")
         (new,) = {*workers(running)} - {other}
         until(lambda: descriptors(new) <= theirs, "the new worker has no more than the old ones")
-        until(lambda: at_rest(running), "nothing is under way")
+        until(lambda: at_rest(running), "no request is in progress")
 
         await crash_again_and_again(running, crashing)
         await orphan(running)
@@ -211,7 +211,7 @@ async def orphan(running: Infergate) -> None:
     await asyncio.to_thread(until, is_free, "nobody holds the port")
 
 
-def test_the_first_that_cannot_begin_ends_the_whole(crashing: Path, tmp_path: Path) -> None:
+def test_a_gateway_exits_if_its_first_workers_cannot_start(crashing: Path, tmp_path: Path) -> None:
     crashing.touch()
     file = tmp_path / "routes.yaml"
     listeners = 'listeners: {http: {address: "127.0.0.1:0"}, grpc: null, admin: null}\n'

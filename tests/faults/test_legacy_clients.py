@@ -55,7 +55,7 @@ def running() -> Iterator[tuple[Infergate, Four]]:
         REFUSED.clear()
         yield gateway, four
         response = watch.counted(gateway, outcome="bad_request", protocol="trtis-http")
-        assert response >= len(REFUSED), "each is counted"
+        assert response >= len(REFUSED), "each request is counted"
         watch.assert_healthy(gateway)
 
 
@@ -132,7 +132,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-def test_a_header_that_cannot_be_read(gateway: Infergate, case: str) -> None:
+def test_an_unreadable_header_is_rejected(gateway: Infergate, case: str) -> None:
     """The response does not depend on whether the model exists."""
     before = watch.counted(gateway, outcome="bad_request", protocol="trtis-http")
     for model in ("simple", "nosuch"):
@@ -180,8 +180,9 @@ def test_a_header_twice(gateway: Infergate) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
-    """On their listener, headers may be as large as the API's clients need, also if they are
-    pipelined."""
+    """On the legacy listener, headers may be as large as the API's clients need, even in pipelined
+    requests.
+    """
     lines = ["Host: x", f"Content-Length: {len(NUMBERS)}", f"NV-InferRequest: {SIMPLE} #"]
     headroom = 64 * 1024 - sum(len(line) + len("\r\n") for line in lines)
     head = "\r\n".join(["POST /api/infer/simple HTTP/1.1", *lines]) + "x" * (headroom + over)
@@ -196,7 +197,9 @@ def test_a_header_over_the_limit(gateway: Infergate, over: int) -> None:
 
 
 @pytest.mark.parametrize("over", [0, 1])
-def test_elsewhere_headers_are_small(gateway: Infergate, rpc: grpc.Channel, over: int) -> None:
+def test_other_listeners_and_metadata_have_the_ordinary_header_limit(
+    gateway: Infergate, rpc: grpc.Channel, over: int
+) -> None:
     """The limit is 16 KiB at the admin listener. It also applies to metadata, where gRPC adds 32
     bytes for each field."""
     line = "A: " + "x" * (16 * 1024 - len("Host: x\r\nA: \r\n") + over)
@@ -209,9 +212,9 @@ def test_elsewhere_headers_are_small(gateway: Infergate, rpc: grpc.Channel, over
     assert response.code.name == ("RESOURCE_EXHAUSTED" if over else "OK")
 
 
-# ---- NV-InferRequest that asks for what cannot be --------------------------------------------
+# ---- NV-InferRequest with impossible values --------------------------------------------------
 
-WRONG = {  # those that a real server was recorded with are in tests/unit/codecs/trtis
+WRONG = {  # The requests that were recorded with a real server are in tests/unit/codecs/trtis.
     "a batch of 2^32": (
         f"batch_size: 4294967295 {BOTH}", "inference request batch-size must be <= 8 for 'simple'",
     ),
@@ -262,7 +265,7 @@ def test_the_id_is_returned_with_the_error(gateway: Infergate, rpc: grpc.Channel
     assert OLD.InferResponse.FromString(status.message).meta_data.id == 2**64 - 1
 
 
-def test_a_dimension_that_multiplies_over(gateway: Infergate, rpc: grpc.Channel) -> None:
+def test_a_size_over_64_bits_is_rejected(gateway: Infergate, rpc: grpc.Channel) -> None:
     """The size of 2^62 elements of four bytes does not fit 64 bits."""
     header = 'batch_size: 1 input { name: "INPUT0" dims: 4611686018427387904 }'
     result = http_rejection(old_post(gateway.http, "identity", header, b""))
@@ -290,7 +293,7 @@ def test_a_body_of_a_wrong_size(gateway: Infergate, change: bytes, words: str) -
 @pytest.mark.parametrize(
     "strings", [b"\xff\xff\xff\xff", b"\x05\0\0\0abc", b"\0\0\0", b"\0" * 60, b"\0" * 68]
 )
-def test_strings_that_do_not_add_up(gateway: Infergate, strings: bytes) -> None:
+def test_inconsistent_string_lengths_are_rejected(gateway: Infergate, strings: bytes) -> None:
     """The servers ignore the inner lengths. The gateway checks them and names the input."""
     size = len(strings)
     header = " ".join(f'input {{ name: "INPUT{i}" batch_byte_size: {size} }}' for i in range(2))
@@ -553,7 +556,8 @@ def test_expensive_headers_are_bounded(gateway: Infergate) -> None:
 def test_malformed_messages_of_clients(rpc: grpc.Channel, method: str, message: bytes) -> None:
     status = call(rpc, message, f"/{SERVICE}/{method}")
     if method == "Repository" and message == b"\x0a\x02\xff\xfe":
-        assert status.code in {grpc.StatusCode.OK, grpc.StatusCode.INTERNAL}  # no text for it
+        # the text of this error is not tested
+        assert status.code in {grpc.StatusCode.OK, grpc.StatusCode.INTERNAL}
         return
     assert (status.code, status.details) == (
         grpc.StatusCode.INTERNAL,
@@ -680,7 +684,7 @@ def test_a_stream_after_its_client_disconnects(rpc: grpc.Channel, gateway: Infer
     watch.until(lambda: "infergate_open_streams 1.0" in gateway.metrics(), "the stream is open")
     answers.cancel()
     held.set()
-    watch.until(lambda: "infergate_open_streams 0.0" in gateway.metrics(), "the stream is over")
+    watch.until(lambda: "infergate_open_streams 0.0" in gateway.metrics(), "the stream has ended")
 
 
 def test_a_sequence_over_a_stream(rpc: grpc.Channel) -> None:

@@ -360,7 +360,7 @@ def test_grpc_outputs_in_another_order(harness: Harness) -> None:
     harness.rpc.infer = lambda _message, _context: good_message()
 
 
-# ---- statuses that tell nothing of the model -------------------------------------------------
+# ---- statuses that do not describe the model -------------------------------------------------
 
 UNKNOWN = request_status("INVALID_ARG", "no status available for unknown model 'm'")
 BROKEN = request_status("INTERNAL", "it broke")
@@ -420,7 +420,7 @@ def test_a_late_status_response(harness: Harness) -> None:
     harness.serves("http.late")
 
 
-# ---- one slow, others not --------------------------------------------------------------------
+# ---- a slow request beside others ------------------------------------------------------------
 
 
 def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
@@ -430,7 +430,7 @@ def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
         waiting = [
             pool.submit(harness.clients.send_request, each, "http.m") for each in PROTOCOLS * 2
         ]
-        until(lambda: len(harness.http.requests) == before + 8, "all of them wait")
+        until(lambda: len(harness.http.requests) == before + 8, "all requests wait")
         harness.serves("grpc.m")
         harness.serves("simple")
         assert not any(each.done() for each in waiting)
@@ -441,7 +441,7 @@ def test_a_silent_server_delays_no_other_request(harness: Harness) -> None:
     harness.serves("http.m")
 
 
-# ---- the server for tests, with its hazards --------------------------------------------------
+# ---- the test server with its hazards --------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -500,7 +500,7 @@ DOCUMENT = document(
         ("/api/infer/http.simple", f"NV-InferRequest: {SIMPLE}", NUMBERS),
     ],
 )
-def test_a_chunked_request_has_a_length_for_the_server(
+def test_a_chunked_request_is_sent_with_its_length(
     hazardous: Pair, path: str, header: str, body: bytes
 ) -> None:
     """The server crashes without sending a status."""
@@ -537,7 +537,7 @@ def test_a_body_of_a_wrong_size_is_not_sent(hazardous: Pair, change: bytes) -> N
     hazardous.serves()
 
 
-def test_nothing_is_pipelined(hazardous: Pair) -> None:
+def test_requests_to_a_legacy_server_are_never_pipelined(hazardous: Pair) -> None:
     """The server loses pipelined requests. The gateway's clients all get responses."""
     request = b"GET /v2/models/http.simple/ready HTTP/1.1\r\nHost: x\r\n\r\n"
     with Client(hazardous.gateway.http) as client, ThreadPoolExecutor(8) as pool:
@@ -630,7 +630,7 @@ def test_a_server_that_crashes_and_restarts() -> None:
                 works(clients, "v2-rest", model)
             with ThreadPoolExecutor(8) as pool:
                 waiting = [pool.submit(clients.send_request, *each) for each in asks]
-                until(lambda: _inferences(server) == 2 + 8, "all are under way")
+                until(lambda: _inferences(server) == 2 + 8, "all requests are in progress")
                 os.kill(server.pid, signal.SIGKILL)
                 for (protocol, model), each in zip(asks, waiting, strict=True):
                     kinds = ("backend_garbage",) if model.startswith("http") else _BROKEN_CALL

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults import watch
-from faults.peer import Backend, Client, Connection, post, scripted
+from faults.peer import Backend, Client, Connection, post, scripted, silent
 from faults.rpc import INFER, call, channel
 from faults.tight import GOOD, PATH, head, message
 
@@ -48,12 +48,6 @@ RECOVERY = 15.0
 reader may pause for two seconds."""
 READERS = "infergate_refused_connections_total"
 GZIP = "Content-Encoding: gzip"
-
-
-def silent(connection: Connection, backend: Backend) -> None:
-    connection.request()
-    backend.requests.append("asked")
-    connection.gone()
 
 
 def chatty(connection: Connection, backend: Backend) -> None:
@@ -165,14 +159,16 @@ def test_requests_waiting_for_a_silent_backend_are_counted(harness: Harness, mod
     with ExitStack() as stack:
         with watch.refused_by(harness.gateway, "in_flight_bytes"):
             crowd(harness, to(model, LONG), stack)
-        watch.until(lambda: harness.held() >= BUDGET / 2, "much is held")
+        watch.until(lambda: harness.held() >= BUDGET / 2, "much memory is held")
         assert harness.held() <= BUDGET
         assert harness.memory() - before <= FACTOR * harness.held() + PLAIN
-    watch.until(lambda: harness.held() < watch.MIB, "it is given back")
+    watch.until(lambda: harness.held() < watch.MIB, "the memory is released")
 
 
 @pytest.mark.parametrize("model", ["fwd", "tr"])
-def test_the_same_over_grpc(harness: Harness, model: str) -> None:
+def test_grpc_requests_waiting_for_a_silent_backend_are_counted(
+    harness: Harness, model: str
+) -> None:
     result = pb.ModelInferRequest(model_name=model)
     result.inputs.add(name="INPUT0", datatype="UINT8", shape=[8 * watch.MIB])
     result.raw_input_contents.append(bytes(8 * watch.MIB))
@@ -183,11 +179,11 @@ def test_the_same_over_grpc(harness: Harness, model: str) -> None:
                 send_request.future(result.SerializeToString(), compression=grpc.Compression.Gzip)
                 for _ in range(CROWD)
             ]
-        watch.until(lambda: harness.held() >= BUDGET / 2, "much is held")
+        watch.until(lambda: harness.held() >= BUDGET / 2, "much memory is held")
         assert harness.held() <= BUDGET
         for each in calls:
             each.cancel()
-    watch.until(lambda: harness.held() < watch.MIB, "it is given back")
+    watch.until(lambda: harness.held() < watch.MIB, "the memory is released")
 
 
 def test_unread_responses_are_counted(harness: Harness) -> None:

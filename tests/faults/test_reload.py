@@ -260,7 +260,7 @@ def test_signals_and_files_that_change() -> None:
 
 def check_signals_and_files(harness: Harness) -> None:
     os.kill(harness.gateway.pid, signal.SIGHUP)
-    until(lambda: harness.page()["number"] == 2, "SIGHUP reloads what has not changed, too")
+    until(lambda: harness.page()["number"] == 2, "SIGHUP reloads an unchanged file as well")
     assert harness.page()["last_reload"]["why"] == "SIGHUP"
     labels = harness.file.parent / "labels.txt"
     labels.write_text("cat\ndog\n")
@@ -268,14 +268,14 @@ def check_signals_and_files(harness: Harness) -> None:
         "backend: ours}]", "backend: ours, labels: {OUTPUT0: labels.txt}}]"
     )
     harness.replace(with_labels)
-    until(lambda: harness.page()["number"] == 3, "the file that changed is taken")
+    until(lambda: harness.page()["number"] == 3, "the changed file is loaded")
     assert harness.page()["last_reload"]["why"] == "a file changed"
     labels.write_text("cat\ndog\nbird\n")
-    until(lambda: harness.page()["number"] == 4, "a file that it names counts, too")
+    until(lambda: harness.page()["number"] == 4, "a changed referenced file causes a reload")
     labels.unlink()
-    until(lambda: not harness.page()["last_reload"]["ok"], "it is missing")
+    until(lambda: not harness.page()["last_reload"]["ok"], "the missing file is reported")
     labels.write_text("cat\n")
-    until(lambda: harness.page()["number"] == 5, "it is there again")
+    until(lambda: harness.page()["number"] == 5, "the file exists again")
     assert harness.infer("identity") == 200
 
 
@@ -312,7 +312,9 @@ def test_a_configmap(tmp_path: Path) -> None:
         with unharmed(gateway, live), taken(harness, 2):
             for number in (2, 3):
                 swap(f"..2026_0{number}", text.replace('"identity"', f'"other{number}"'))
-                until(lambda n=number: harness.page()["number"] == n, "the swap is seen")  # type: ignore[misc]
+                until(
+                    lambda n=number: harness.page()["number"] == n, "the replaced link is noticed"
+                )  # type: ignore[misc]
         assert harness.page()["last_reload"]["why"] == "a file changed"
         answer = post(gateway.http, "/v2/models/other3/infer", BODY)
         assert "unknown model 'other3'" in answer.error

@@ -180,7 +180,10 @@ async def reload_often(harness: Harness) -> int:
         assert "infergate_config_generations 2.0" in gateway.metrics(), "the lasting stream's"
         await lasting.done_writing()
         assert await lasting.read() is grpc.aio.EOF
-        until(lambda: "infergate_config_generations 1.0" in gateway.metrics(), "old ones closed")
+        until(
+            lambda: "infergate_config_generations 1.0" in gateway.metrics(),
+            "old connections are closed",
+        )
     assert metric(gateway, "infergate_config_reloads_total", result="ok") == RELOADS
     assert metric(gateway, "infergate_config_reloads_total", result="failed") == 0
     assert metric(gateway, "infergate_config_last_reload_successful") == 1

@@ -160,7 +160,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 both = pytest.mark.parametrize("kind", PROTOCOLS)
 
 
-# ---- endpoints that fail beside one that does not --------------------------------------------
+# ---- a failing endpoint beside a healthy endpoint --------------------------------------------
 
 
 @both
@@ -251,7 +251,7 @@ def test_a_declined_request_is_retried_if_idempotent(harness: Harness, kind: str
     faulty.use(GOOD[kind])
 
 
-def test_a_call_that_the_server_did_not_look_at_was_not_sent(harness: Harness) -> None:
+def test_an_unprocessed_call_counts_as_not_sent(harness: Harness) -> None:
     """After REFUSED_STREAM, or a GOAWAY before the call, the call was not processed (RFC 9113,
     8.7)."""
     before = harness.retries("grpc", "silent", "not_sent")
@@ -353,13 +353,13 @@ def test_a_stream_is_retried_only_before_its_first_response(harness: Harness) ->
     harness.others()
 
 
-# ---- all of them fail ------------------------------------------------------------------------
+# ---- all endpoints fail ----------------------------------------------------------------------
 
 AT_ONCE = 40
 
 
 @both
-def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> None:
+def test_an_outage_causes_no_more_retries_than_the_budget(harness: Harness, kind: str) -> None:
     """All requests in progress break off together. A fifth of them is retried, and the others
     fail."""
     backends = (harness.faulty[f"outage-{kind}"], harness.good[f"outage-{kind}"])
@@ -367,7 +367,7 @@ def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> 
     arrived = threading.Semaphore(AT_ONCE)
 
     def met() -> None:
-        if arrived.acquire(blocking=False):  # this is a first attempt, which waits for the others
+        if arrived.acquire(blocking=False):  # a first attempt waits for all other first attempts
             together.wait(20)
 
     def http(connection: Connection, backend: Backend) -> None:
@@ -376,7 +376,8 @@ def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> 
         met()
 
     def rpc(connection: Connection, backend: Backend) -> None:
-        server = h2.Server(connection)  # shared by all calls; it breaks when they have arrived
+        # All calls share this connection, which breaks when they have arrived.
+        server = h2.Server(connection)
         while sum(len(each.requests) for each in backends) < AT_ONCE:
             server.call()
             backend.requests.append("broke")
@@ -401,10 +402,12 @@ def test_an_outage_costs_the_budget_and_no_more(harness: Harness, kind: str) -> 
     assert harness.metric("retry_budget_exhausted_total", backend=name) >= AT_ONCE * 0.4
     for backend in backends:
         backend.use(GOOD[kind])
-    until(lambda: harness.send_request(kind, "outage", "plain").is_good, "it is well again")
+    until(
+        lambda: harness.send_request(kind, "outage", "plain").is_good, "the endpoint responds again"
+    )
 
 
-# ---- slow ones -------------------------------------------------------------------------------
+# ---- slow endpoints --------------------------------------------------------------------------
 
 
 @both
@@ -439,7 +442,7 @@ def test_a_hedge_wins_and_the_slow_attempt_is_cancelled(harness: Harness, kind: 
         faulty.use(GOOD[kind])
 
 
-# ---- too much --------------------------------------------------------------------------------
+# ---- overload --------------------------------------------------------------------------------
 
 
 @both
@@ -476,13 +479,13 @@ def test_requests_queue_at_the_limit_and_are_rejected_beyond_the_queue(
 
     with ThreadPoolExecutor(2) as clients:
         handled = clients.submit(harness.send_request, kind, "full", "plain")
-        until(lambda: wanted() == 1, "the first is being served")
+        until(lambda: wanted() == 1, "the first request is in progress")
         late = harness.send_request(kind, "full", "short")
         assert late.status in (504, grpc.StatusCode.DEADLINE_EXCEEDED)
         assert f"backend '{name}': the deadline passed while waiting in the queue" in late.words
         assert harness.metric("queue_refusals_total", backend=name, reason="expired") == 1
         waits = clients.submit(harness.send_request, kind, "full", "plain")
-        until(lambda: waiting() == 1, "the second waits")
+        until(lambda: waiting() == 1, "the second request waits")
         for _ in range(3):
             refused = harness.send_request(kind, "full", "plain")
             assert refused.status in (503, grpc.StatusCode.UNAVAILABLE)

@@ -27,7 +27,7 @@ def states(client: Client, address: str) -> list[str]:
 def is_cut_off(client: Client, address: str, whole: bytes) -> None:
     client.socket.setsockopt(1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
     client.send(whole)
-    until(lambda: "ESTABLISHED" not in states(client, address), "it is cut off")
+    until(lambda: "ESTABLISHED" not in states(client, address), "the client is disconnected")
 
 
 def test_over_http(gateway: Tight) -> None:

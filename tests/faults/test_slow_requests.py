@@ -23,7 +23,7 @@ _STALLS = {
 
 
 @pytest.mark.parametrize("stall", _STALLS)
-def test_a_stalled_run_is_reported(gateway: Tight, stall: str) -> None:
+def test_a_stalled_request_gets_408(gateway: Tight, stall: str) -> None:
     begin, limit = _STALLS[stall]
     with refused_by(gateway, limit), Client(gateway.http) as client:
         client.send(begin)
@@ -55,7 +55,7 @@ def trickle(client: Client, piece: bytes) -> bytes:
     ids=["header", "body", "chunks"],
 )
 @tried_repeatedly
-def test_trickling_requests_are_ended(
+def test_a_request_in_small_pieces_ends_at_its_time_limit(
     gateway: Tight, begin: bytes, piece: bytes, limit: str
 ) -> None:
     before = counted(gateway, outcome="timeout")
@@ -70,7 +70,7 @@ def test_trickling_requests_are_ended(
 
 @pytest.mark.parametrize("count", [1, 4, 5, len(frames.GOOD) - 1])
 @tried_repeatedly
-def test_a_frame_that_stalls(gateway: Tight, count: int) -> None:
+def test_a_stalled_frame_is_rejected(gateway: Tight, count: int) -> None:
     limit = "header_time" if count < 4 else "idle_body_time"
     before = counted(gateway, protocol="graphpipe", outcome="timeout")
     with refused_by(gateway, limit), Client(gateway.raw) as client:
@@ -81,7 +81,7 @@ def test_a_frame_that_stalls(gateway: Tight, count: int) -> None:
     assert counted(gateway, protocol="graphpipe", outcome="timeout") == before + 1
 
 
-def test_a_frame_that_drips(gateway: Tight) -> None:
+def test_a_slow_frame_is_rejected(gateway: Tight) -> None:
     with refused_by(gateway, "idle_body_time"), Client(gateway.raw) as client:
         client.send(frame(MIB))
         assert b"in time" in trickle(client, b"x")

@@ -123,7 +123,7 @@ class SlowSenders:
 
 
 @pytest.mark.parametrize("trickle", DRIPS)
-def test_memory_is_not_held_by_dripping(harness: Tight, trickle: str) -> None:
+def test_slow_senders_do_not_keep_the_memory_budget(harness: Tight, trickle: str) -> None:
     """A new client is rejected at first, then served within seconds. A client that sends at a
     steady rate is not disconnected."""
     kind, begin, piece = DRIPS[trickle]

@@ -126,7 +126,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("limit", "protocol"), CASES)
-def test_one_more_than_the_limit(harness: Harness, limit: str, protocol: str) -> None:
+def test_one_tensor_or_dimension_more_than_the_limit_is_rejected(
+    harness: Harness, limit: str, protocol: str
+) -> None:
     send_request, refused = ASKS[protocol]
     with refused_by(harness.gateway, limit):
         much = (MAX_TENSORS + 1, 2) if limit == "tensors" else (2, MAX_TENSORS + 1)

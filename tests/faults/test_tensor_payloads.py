@@ -38,8 +38,9 @@ models:
 limits: {{body: 128KiB}}
 """
 ROUTES = ("fwd.rest", "tr.rest", "fwd.grpc", "tr.grpc")
-"""The backend of the frontend's own protocol gets requests that are passed through, all others
-translated ones."""
+"""The backend of the frontend's own protocol gets requests that are passed through; the other
+backend gets translated requests.
+"""
 GOOD = document(tensor(), tensor(name="INPUT1"))
 WRONG = (
     "bad_request", "too_large", "not_found", "unsupported", "unsupported_encoding",
@@ -68,7 +69,7 @@ class Harness:
         return len(self.rest.requests) + len(self.rpc.requests)
 
     def good(self) -> bool:
-        """Other clients' requests over both protocols."""
+        """Send another client's requests over both protocols, and return whether they succeed."""
         answer = post(self.gateway.http, "/v2/models/identity/infer", GOOD)
         message = pb.ModelInferRequest(model_name="identity")
         for name in ("INPUT0", "INPUT1"):
@@ -133,7 +134,9 @@ def test_good_requests_reach_the_backend(harness: Harness, route: str) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("case", REST)
-def test_rest(harness: Harness, route: str, case: str) -> None:
+def test_rest_requests_with_malformed_tensors_are_rejected(
+    harness: Harness, route: str, case: str
+) -> None:
     before, other = harness.reached(), harness.others.submit(harness.good)
     refused_by_rest(harness, f"/v2/models/{route}/infer", REST[case])
     assert harness.reached() == before
@@ -143,7 +146,9 @@ def test_rest(harness: Harness, route: str, case: str) -> None:
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("case", RPC)
-def test_grpc(harness: Harness, route: str, case: str) -> None:
+def test_grpc_requests_with_malformed_tensors_are_rejected(
+    harness: Harness, route: str, case: str
+) -> None:
     before, other = harness.reached(), harness.others.submit(harness.good)
     refused_by_grpc(harness, route, RPC[case])
     assert harness.reached() == before
@@ -174,7 +179,7 @@ def test_the_server_validates_passed_through_raw_requests(harness: Harness) -> N
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_shared_memory_is_not_served(harness: Harness, route: str) -> None:
+def test_shared_memory_of_another_host_is_unsupported(harness: Harness, route: str) -> None:
     """The gateway returns 501 and UNIMPLEMENTED, because the request is valid but shared memory
     belongs to another host."""
     before = harness.reached()

@@ -173,7 +173,7 @@ def counted(gateway: Infergate, **labels: str) -> float:
     return metric(gateway, "infergate_requests_total", **labels)
 
 
-# ---- what every fault is held to
+# ---- checks for every fault
 
 
 @contextmanager

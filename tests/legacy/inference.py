@@ -36,7 +36,7 @@ _UINT64 = 1 << 64
 
 @dataclass(frozen=True)
 class Input:
-    """An input that passed the checks. ``size`` is the size of the whole batch in bytes."""
+    """An input that passed the checks. ``size`` is the size of the complete batch in bytes."""
 
     name: str
     dims: tuple[int, ...]

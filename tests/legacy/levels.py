@@ -27,7 +27,9 @@ class Behaviour:
     reversed_outputs: bool = False
     """Outputs have hash order, here the reverse of the requested order (1.12 and up)."""
     limits_header: bool = True
-    """A header value or a URI above 8190 bytes closes the connection without a response (both)."""
+    """A header value or URI above 8190 bytes closes the connection without a response (both
+    versions).
+    """
 
     # states of a server
     not_ready: bool = False
@@ -41,7 +43,9 @@ class Behaviour:
     changes: bool = False
     """A reloaded model takes and returns FP32 and one more element."""
     explicit: bool = False
-    """Models are loaded on request only; otherwise load requests are rejected, as when polling."""
+    """Models are loaded on request only. Without this, load requests are rejected, as in polling
+    mode.
+    """
     delay_ms: int = 0
     """The additional time of every inference."""
 

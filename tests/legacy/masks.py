@@ -23,7 +23,7 @@ _STATISTICS = (
 
 
 def masked(response: Response) -> bytes:
-    """Return a response with ``request_id: N``; a body that is a status is masked too.
+    """Return a response with ``request_id: N``. A body that is a status is masked as well.
 
     Content-Length is checked before it is masked with the body.
     """

@@ -116,7 +116,8 @@ def _scalar(field: FieldDescriptor, value: Any) -> str:
 
 
 def _float(value: float) -> str:
-    """Return the float as C++ SimpleFtoa prints it: with six digits if they identify this float,
-    and otherwise with nine."""
+    """Return the float as C++ SimpleFtoa prints it: with six digits if they identify this float, or
+    else with nine.
+    """
     short = f"{value:.6g}"
     return short if np.float32(short) == np.float32(value) else f"{value:.9g}"

@@ -52,7 +52,8 @@ class LegacyError(Exception):
 
 class Tensor(NamedTuple):
     """A tensor. ``dims`` are the dimensions without the batch, and ``data`` is the data of the
-    whole batch."""
+    complete batch.
+    """
 
     dims: tuple[int, ...]
     data: bytes

@@ -1,4 +1,4 @@
-"""The Python examples of the library's pages are correct for a type checker."""
+"""A type checker accepts the Python examples of the library's pages."""
 
 from __future__ import annotations
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.running import Infergate, started_infergate
+from http_stand_in import QuietHandler, StandInServer
 from peers.console_site import LISTENERS
 
 CONFIG = """
@@ -42,10 +41,6 @@ BODY = json.dumps(
 ).encode()
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    request_queue_size = 64  # a connection that does not fit is tried again after a second
-
-
 class StubServer:
     """A V2 server that responds to inferences after ``delay`` seconds or, if it ``is_broken``, not
     at all. It responds to bodies that contain ``rejects`` with status 400. ``requests`` counts the
@@ -58,38 +53,29 @@ class StubServer:
         self.requests = 0
         stub = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:  # readiness
+        class Handler(QuietHandler):
+            def get(self) -> None:  # readiness
                 self.close_connection = stub.is_broken
                 if not stub.is_broken:
-                    self._respond(200, b"")
+                    self._answer(200, b"")
 
-            def do_POST(self) -> None:
+            def post(self) -> None:
                 stub.requests += 1
-                sent = self.rfile.read(int(self.headers["content-length"]))
+                sent = self.body()
                 if stub.is_broken:
                     self.close_connection = True
                     return
                 time.sleep(stub.delay)
                 if stub.rejects and stub.rejects in sent:
-                    self._respond(400, b'{"error": "unexpected input"}')
+                    self._answer(400, {"error": "unexpected input"})
                     return
                 outputs = [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1.0]}]
-                self._respond(200, json.dumps({"model_name": "m", "outputs": outputs}).encode())
+                self._answer(200, {"model_name": "m", "outputs": outputs})
 
-            def _respond(self, status: int, body: bytes) -> None:
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.send_header("connection", "close")  # so that a closed server gets no requests
+            def _answer(self, status: int, body: Any) -> None:
+                # Connections are closed so that a closed server gets no requests.
                 with contextlib.suppress(ConnectionError):  # the gateway no longer waits
-                    self.end_headers()
-                    self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
+                    self.respond(status, body, {"connection": "close"})
 
         self._handler = Handler
         self._port = 0
@@ -97,19 +83,16 @@ class StubServer:
 
     def open(self) -> None:
         """Accept connections from now on."""
-        self._server = _Server(("127.0.0.1", self._port), self._handler)
-        self._port = self._server.server_port
-        self.address = f"127.0.0.1:{self._port}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
+        self._server = StandInServer(self._handler, port=self._port)
+        self._port, self.address = self._server.server_port, self._server.address
+        self._is_open = True
+        self._server.start()
 
     def close(self) -> None:
         """Refuse connections from now on."""
-        if not self._thread.is_alive():
-            return
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        if self._is_open:
+            self._is_open = False
+            self._server.stop()
 
 
 @dataclass

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -23,69 +22,19 @@ import pytest_asyncio
 from e2e.running import started_infergate
 from infergate.codecs.registry import plugins
 from peers.console_site import DEMO, LISTENERS, Harness, started_harness, traffic
+from peers.page_checks import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
 from peers.support.axe import axe_violations
-from peers.support.chromium import Page, chromium, opened_page
+from peers.support.chromium import Page, opened_page
 
-pytestmark = pytest.mark.peers
+pytestmark = [pytest.mark.peers, pytest.mark.usefixtures("browser")]
 
 HASH = hashlib.sha256(b"opensesame").hexdigest()
 KEYS = f"actions: true, keys: [{{{{name: ops, sha256: {HASH}}}}}]"
 PARTS = ("live", "history", "translation", "errors", "try", "config")
-WIDE, NARROW = (1440, 900), (420, 860)
-
-CONTRASTS = """
-(() => {
-  const context = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const rgba = (color) => {
-    context.clearRect(0, 0, 1, 1);
-    context.fillStyle = color;
-    context.fillRect(0, 0, 1, 1);
-    return [...context.getImageData(0, 0, 1, 1).data];
-  };
-  const ground = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const [r, g, b, a] = rgba(getComputedStyle(at).backgroundColor);
-      if (a === 255) return [r, g, b];
-    }
-    return [255, 255, 255];
-  };
-  const light = (rgb) => {
-    const [r, g, b] = rgb.map((each) => each / 255)
-      .map((each) => (each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const low = [];
-  for (const element of document.querySelectorAll("body *")) {
-    const texts = [...element.childNodes].filter((each) => each.nodeType === 3);
-    const says = texts.some((each) => each.textContent.trim());
-    if (!says || !element.checkVisibility() || element.closest(".unseen, :disabled")) continue;
-    const [one, other] = [light(rgba(getComputedStyle(element).color)), light(ground(element))];
-    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-    if (ratio < 4.5) low.push(`${ratio.toFixed(2)} ${element.outerHTML.slice(0, 90)}`);
-  }
-  return [...new Set(low)];
-})()
-"""
-UNNAMED = """
-[...document.querySelectorAll("input, select, textarea, button, [tabindex='0'], svg, img, table")]
-  .filter((each) => each.checkVisibility() && !each.closest("[aria-hidden=true]"))
-  .filter((each) => !(each.labels?.length || each.ariaLabel || each.alt === "" || each.alt
-    || each.title || each.textContent.trim() || each.getAttribute("aria-labelledby")))
-  .map((each) => each.outerHTML.slice(0, 100))
-"""
-WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def browser() -> None:
-    try:
-        chromium()
-    except RuntimeError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
-def harness() -> Iterator[Harness]:
+def harness(browser: None) -> Iterator[Harness]:
     with started_harness() as running, traffic(running):
         yield running
 
@@ -102,13 +51,6 @@ async def page(harness: Harness) -> AsyncIterator[Page]:
         assert opened.console_errors == []
         own = f"http://{harness.gateway.admin}/"
         assert [each for each in opened.requests if not each.startswith(own)] == []
-
-
-@pytest.fixture
-def shots(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("INFERGATE_SHOTS", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 async def open_part(page: Page, part: str) -> None:
@@ -167,7 +109,7 @@ async def test_failing_routes_come_first_and_edges_stay_attached_to_their_cards(
         async with opened_page() as page:
             await page.look(*WIDE)
             await page.open(f"http://{running.admin}/console/")
-            await page.until(f"{first.format('routes')} === 'route:m0'", "it is idle")
+            await page.until(f"{first.format('routes')} === 'route:m0'", "the endpoint is idle")
             url = f"http://{running.http}/v2/models/broken"
             with pytest.raises(urllib.error.HTTPError):
                 await asyncio.to_thread(urllib.request.urlopen, url)

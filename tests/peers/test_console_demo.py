@@ -17,9 +17,9 @@ import pytest_asyncio
 
 from e2e.running import Infergate, started_infergate
 from peers.console_site import DEMO, LISTENERS
+from peers.page_checks import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
 from peers.support.axe import axe_violations
-from peers.support.chromium import Page, chromium, opened_page
-from peers.test_console import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
+from peers.support.chromium import Page
 
 pytestmark = [pytest.mark.peers, pytest.mark.asyncio(loop_scope="module")]
 
@@ -28,19 +28,9 @@ TEXT = "document.getElementById('{}').textContent"
 
 
 @pytest.fixture(scope="module")
-def demo() -> Iterator[Infergate]:
-    try:
-        chromium()
-    except RuntimeError as error:
-        pytest.skip(str(error))
+def demo(browser: None) -> Iterator[Infergate]:
     with started_infergate(DEMO, LISTENERS) as running:
         yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tab() -> AsyncIterator[Page]:
-    async with opened_page() as opened:
-        yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -54,13 +44,6 @@ async def page(tab: Page, demo: Infergate) -> AsyncIterator[Page]:
     assert tab.console_errors == []
     own = f"http://{demo.admin}/"
     assert [each for each in tab.requests if not each.startswith(own)] == []
-
-
-@pytest.fixture
-def shots(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("INFERGATE_SHOTS", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +16,9 @@ import pytest
 import pytest_asyncio
 
 from peers.incident_site import Incident, started_incident
+from peers.page_checks import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
 from peers.support.axe import axe_violations
-from peers.support.chromium import Page, chromium, opened_page
-from peers.test_console import CONTRASTS, NARROW, UNNAMED, WIDE, WIDER
+from peers.support.chromium import Page
 
 pytestmark = [pytest.mark.peers, pytest.mark.asyncio(loop_scope="module")]
 
@@ -29,13 +28,9 @@ BLANK = "data:text/html,next"
 
 
 @pytest.fixture(scope="module")
-def incident() -> Iterator[Incident]:
+def incident(browser: None) -> Iterator[Incident]:
     """A gateway after this incident: a backend became slow, one failed, one was ejected, and a
     reload was rejected."""
-    try:
-        chromium()
-    except RuntimeError as error:
-        pytest.skip(str(error))
     with started_incident() as running:
         running.history()  # the counters start here
         perform_incident(running)
@@ -59,13 +54,7 @@ def perform_incident(running: Incident) -> None:
     running.file.write_text(text.replace("timeout: 3s", "timeout: soon"))
     running.reload()
     running.file.write_text(text)
-    assert sum(running.history()["counts"]["requests"]) == 57, "all that finished before"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tab() -> AsyncIterator[Page]:
-    async with opened_page() as opened:
-        yield opened
+    assert sum(running.history()["counts"]["requests"]) == 57, "all requests that finished before"
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -86,13 +75,6 @@ async def show(page: Page, incident: Incident, subject: str = "") -> None:
     await page.until(f"{TEXT.format('history-summary')}.includes('last 15 minutes')")
 
 
-@pytest.fixture
-def shots(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("INFERGATE_SHOTS", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 async def test_the_counts_are_those_of_the_requests_that_were_sent(incident: Incident) -> None:
     good = incident.history("route=good")["counts"]
     assert sum(good["requests"]) == 35
@@ -110,7 +92,7 @@ async def test_the_counts_are_those_of_the_requests_that_were_sent(incident: Inc
     assert sum(attempts["ejections"]) == 1
 
 
-async def test_what_changed_is_one_list_with_the_change_of_the_configuration(page: Page) -> None:
+async def test_all_events_are_in_one_list_and_a_reload_shows_its_diff(page: Page) -> None:
     events = "[...document.querySelectorAll('#history-events b')].map((e) => e.textContent)"
     kinds = await page.eval(events)
     assert sorted(kinds) == ["Ejection", "Rejected reload", "Reload", "Start"]
@@ -138,7 +120,9 @@ async def test_a_card_leads_to_its_history(page: Page) -> None:
         await page.until("document.getElementById('history').hidden")
 
 
-async def test_failures_and_client_errors_are_apart(page: Page, incident: Incident) -> None:
+async def test_failures_and_client_errors_are_shown_separately(
+    page: Page, incident: Incident
+) -> None:
     await show(page, incident, "route=good")
     summary = TEXT.format("history-summary")
     await page.until(f"{summary}.startsWith('35 requests')")
@@ -166,7 +150,7 @@ async def test_requests_show_their_timeline_and_inputs(page: Page, incident: Inc
     assert await page.eval("document.querySelectorAll('#history-failed .request').length") == 6
 
 
-async def test_the_link_shows_the_same_again(page: Page, incident: Incident) -> None:
+async def test_a_link_reopens_the_same_view(page: Page, incident: Incident) -> None:
     await show(page, incident, "route=good")
     await page.eval("document.querySelector('input[name=period][value=\"60\"]').click()")
     await page.until(f"{TEXT.format('history-summary')}.includes('last 60 minutes')")
@@ -186,7 +170,7 @@ async def test_the_link_shows_the_same_again(page: Page, incident: Incident) -> 
     assert await page.eval(period) == "60"
 
 
-async def test_a_damaged_link_shows_what_it_names(page: Page, incident: Incident) -> None:
+async def test_a_damaged_link_opens_its_valid_parts(page: Page, incident: Incident) -> None:
     summary = TEXT.format("history-summary")
     for link, requests in (
         ("route=good&backend=slow&minutes=15&at=x", 35),
@@ -232,7 +216,7 @@ async def test_a_worker_that_does_not_respond_is_named(page: Page) -> None:
     missing = TEXT.format("history-missing")
     assert await page.eval(missing) == ""
     await page.eval(HUNG)
-    await page.until(f"{missing}.startsWith('Worker 1 does not respond')", "it is named")
+    await page.until(f"{missing}.startsWith('Worker 1 does not respond')", "the worker is named")
     assert await page.eval(CONTRASTS) == []
 
 

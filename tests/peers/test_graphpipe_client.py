@@ -193,7 +193,7 @@ class Server:
         }
 
     def responding(self) -> dict[str, str]:
-        """Listeners that report errors by a response instead of a status."""
+        """Return the listeners that report errors by a response instead of a status."""
         port = self.ports["responding"]
         fields = dict.fromkeys((*SUMS, *IDENTITIES), f"http://127.0.0.1:{port}")
         return {**fields, "nosuch": f"http://127.0.0.1:{self.ports['nosuch, responding']}"}

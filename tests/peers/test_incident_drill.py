@@ -36,7 +36,7 @@ def drill() -> Iterator[Drill]:
 # ---- the console
 
 
-def test_requests_failures_and_client_errors_are_those_that_were_sent(drill: Drill) -> None:
+def test_counted_requests_failures_and_client_errors_equal_those_sent(drill: Drill) -> None:
     for subject, routes in {**ROUTES, **BACKENDS}.items():
         found = sums(drill.history(subject))
         assert (
@@ -63,7 +63,7 @@ def test_each_ejection_is_an_event_within_its_time(drill: Drill) -> None:
     for event, (start, end) in zip(ejected, drill.sent.flaps, strict=True):
         assert start <= event["time"] <= end
         assert (event["backend"], event["endpoint"]) == ("flapping", address)
-    until(lambda: len(drill.events("up")) == len(ejected), "it is available again")
+    until(lambda: len(drill.events("up")) == len(ejected), "the endpoint is available again")
 
 
 def test_what_changed_has_each_change_once_and_the_newest_first(drill: Drill) -> None:
@@ -183,7 +183,7 @@ def test_a_frame_of_top_has_the_requests_since_the_previous_one(drill: Drill) ->
     text = drill.command("top", "--count", "1", "--interval", "0.1")
     tables = [each.splitlines() for each in text.split("\n\n") if "failures first" in each]
     first = [table[2].split()[0] for table in tables]
-    assert first == ["failing", "failing"], "without a request in this frame too"
+    assert first == ["failing", "failing"], "even without a request in this frame"
 
 
 # ---- the log

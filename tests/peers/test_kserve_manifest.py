@@ -49,7 +49,7 @@ def test_kserve_knows_every_field(kserve_sdk: Installed) -> None:
     assert faults(kserve_sdk, SERVICE) == []
 
 
-def test_mistakes_would_be_found(kserve_sdk: Installed) -> None:
+def test_mistakes_are_found(kserve_sdk: Installed) -> None:
     broken = json.loads(json.dumps(SERVICE))
     broken["spec"]["transformer"]["container"] = []
     broken["spec"]["transformer"]["minReplicas"] = "2"

@@ -86,7 +86,7 @@ def check_kserves_answers(found: dict[str, Any], model: str) -> None:
 
 
 def test_kserves_client_and_its_own_server(server: KServe) -> None:
-    """The server itself answers the same."""
+    """The server gives the same answers when it is called directly."""
     check_kserves_answers(kserve_v1_report(server.http, "double", ROWS), "double")
 
 

@@ -41,7 +41,7 @@ Event = dict[str, Any]
 
 @pytest.fixture(scope="module", params=ENCODINGS)
 def events(request: pytest.FixtureRequest) -> list[Event]:
-    """The events of the requests that ``send`` sends."""
+    """Return the events of the requests that ``send`` sends."""
     with started_event_display() as display:
         sink = f'http: {{url: "http://{display}/", encoding: {request.param}}}'
         with started_infergate(CONFIG.replace("SINK", sink)) as running:

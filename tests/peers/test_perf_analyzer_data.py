@@ -67,7 +67,7 @@ def test_requests_with_their_outputs(address: str, tmp_path: Path) -> None:
 
 
 def test_wrong_outputs_are_found(address: str, tmp_path: Path) -> None:
-    """Otherwise perf_analyzer would not have read the outputs of the other test."""
+    """This proves that perf_analyzer compares the outputs, on which the previous test relies."""
     file = tmp_path / "data.json"
     export_perf_analyzer([simple(1, 3, error=1)], file, BATCHED)
     with pytest.raises(RuntimeError, match="Output doesn't match expected output"):

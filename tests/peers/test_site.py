@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import AsyncIterator, Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from peers.support.chromium import Page, chromium, opened_page
+from http_stand_in import StandInServer
+from peers.support.chromium import Page, opened_page
 from peers.support.installed import PROJECT
 
 pytestmark = pytest.mark.peers
@@ -39,24 +39,15 @@ UNREADABLE = """
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address(browser: None) -> Iterator[str]:
     if not (SITE / "index.html").exists():
         pytest.skip("needs the site: make docs")
-    try:
-        chromium()
-    except RuntimeError as error:
-        pytest.skip(str(error))
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *args: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with StandInServer(functools.partial(Quiet, directory=SITE)) as server:
+        yield f"http://{server.address}"
 
 
 @pytest_asyncio.fixture

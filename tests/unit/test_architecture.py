@@ -1,7 +1,7 @@
 """The import rules of docs/architecture.md, checked in the sources' syntax trees.
 
 ``violations`` returns the broken rules of a module's source. The first tests check each rule with
-code that breaks it, the last ones check the package.
+code that breaks it; the last tests check the package.
 """
 
 from __future__ import annotations
@@ -240,7 +240,8 @@ def violations(module: str, source: str, modules: frozenset[str]) -> list[str]:
 
 
 def imports_of(module: str, tree: ast.AST, modules: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Return every import, also in functions and under TYPE_CHECKING: line and full dotted name.
+    """Return the line and the full dotted name of every import, including imports in functions and
+    under TYPE_CHECKING.
 
     ``from a import b`` is ``a.b`` if that is a module of the package, else ``a``.
     """

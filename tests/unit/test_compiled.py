@@ -202,8 +202,9 @@ def test_interpreted_classes_extend_only_classes_that_allow_it() -> None:
 
 
 def test_interpreted_dataclasses_that_extend_compiled_classes_have_no_slots() -> None:
-    """Compiled classes have no ``__slots__``, so the subclass would have slots for the fields of
-    its base, too. Compiled code reads the fields of the base, which then stay empty."""
+    """Compiled classes have no ``__slots__``, so the subclass would have its own slots for the
+    fields of its base. Compiled code reads the fields of the base, which would then stay empty.
+    """
     bases = {
         node.name
         for node in _compiled_classes()

@@ -1,5 +1,7 @@
 """``python photos.py URL INPUT OUTPUTS FILE…``: send image files as one batch of the input INPUT.
-Prints a line of JSON for each of OUTPUTS, names that are separated by commas: name and elements."""
+OUTPUTS are names, separated by commas. Prints a line of JSON for each of them: its name and its
+elements.
+"""
 
 import json
 import sys

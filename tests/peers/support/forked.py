@@ -1,9 +1,10 @@
 """Gateways forked from a process that has already loaded the modules; see ``template``.
 
-With ``INFERGATE_FORKED=no``, each gateway is a new interpreter, as for users. A gateway is also a
-new interpreter if its environment has variables that an interpreter or the C library reads at
-startup, or if a test starts it without :func:`peers.support.process.started`. Forked gateways share
-one seed of ``hash()``."""
+With ``INFERGATE_FORKED=no``, each gateway is a new interpreter, as when users start it. A gateway
+is also a new interpreter if its environment has variables that an interpreter or the C library
+reads at startup, or if a test starts it without :func:`peers.support.process.started`. Forked
+gateways share one seed of ``hash()``.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Installed:
 
 
 def nothing_more(_peer: Installed) -> None:
-    """The last step of a peer that only needs its packages."""
+    """Do nothing: this is the last step of a peer that only needs its packages."""
 
 
 def install(

@@ -31,7 +31,7 @@ def prepare_legacy_client() -> Installed:
 def _complete(peer: Installed) -> None:
     """Extract OpenSSL from the wheel under the names that the client's library loads."""
     folder = _libraries(peer)
-    # The wheel is for one version of Python; its libraries work with all.
+    # The wheel is for one version of Python; its libraries work with all versions.
     run(str(peer.python), "-m", "pip", "download", "-q", "--disable-pip-version-check",
         "--no-deps", "--only-binary=:all:", "--python-version=3.11", f"--dest={folder}",
         _OPENSSL)  # fmt: skip

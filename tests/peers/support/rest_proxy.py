@@ -12,14 +12,14 @@ import json
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import grpc
 import numpy as np
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from http_stand_in import QuietHandler, StandInServer
 
 NUMBERS = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
@@ -40,19 +40,17 @@ def started_rest_proxy(server: str) -> Iterator[str]:
     with grpc.insecure_channel(server) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
+        class Handler(QuietHandler):
+            def get(self) -> None:
                 name = self.path.removeprefix("/v2/models/")
                 if "/" in name:
-                    self._answer(404, {"code": 5, "message": "Not Found"})
+                    self.respond(404, {"code": 5, "message": "Not Found"})
                     return
                 request = service_pb2.ModelMetadataRequest(name=name)
                 self._ask(lambda: json_format.MessageToDict(stub.ModelMetadata(request)))
 
-            def do_POST(self) -> None:
-                headers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            def post(self) -> None:
+                headers = json.loads(self.body())
                 model = self.path.removeprefix("/v2/models/").removesuffix("/infer")
                 request = service_pb2.ModelInferRequest(model_name=model, id=headers.get("id", ""))
                 request.inputs.extend(map(_input, headers["inputs"]))
@@ -60,28 +58,13 @@ def started_rest_proxy(server: str) -> Iterator[str]:
 
             def _ask(self, act: Any) -> None:
                 try:
-                    self._answer(200, act())
+                    self.respond(200, act())
                 except grpc.RpcError as error:
                     headers = {"code": error.code().value[0], "message": error.details()}
-                    self._answer(_STATUS.get(error.code(), 500), headers)
+                    self.respond(_STATUS.get(error.code(), 500), headers)
 
-            def _answer(self, status: int, headers: Any) -> None:
-                body = json.dumps(headers).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                """Discard log lines."""
-
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
-            Thread(target=proxy.serve_forever, daemon=True).start()
-            try:
-                yield f"127.0.0.1:{proxy.server_port}"
-            finally:
-                proxy.shutdown()
+        with StandInServer(Handler) as proxy:
+            yield proxy.address
 
 
 def _input(fields: dict[str, Any]) -> Any:

@@ -280,7 +280,7 @@ async def test_the_cache_of_identities_is_bounded() -> None:
 
 
 class AwayStore:
-    """A store that takes I/O."""
+    """A store whose decisions need I/O."""
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
         return None

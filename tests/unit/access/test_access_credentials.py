@@ -72,7 +72,7 @@ def test_arbitrary_text_is_parsed_or_rejected_and_never_repeated(text: str, head
         {"authorization": "Bearer "},
         {"authorization": "Basic dTpw"},
         {"authorization": "Bearer a b"},
-        {"authorization": "Bearer one, Bearer two"},  # the header is repeated
+        {"authorization": "Bearer one, Bearer two"},  # two headers, joined
         {"authorization": "Bearer =="},
         {"authorization": "Bearer a=b"},
         {"authorization": "Bearer a\u00e9"},

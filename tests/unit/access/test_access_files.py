@@ -50,7 +50,7 @@ async def test_a_replaced_symlink_is_followed(tmp_path: Path) -> None:
     for name in ("1", "2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)
-        os.utime(tmp_path / name / "f", (5, 5))  # also with an equal time and size
+        os.utime(tmp_path / name / "f", (5, 5))  # even if the file's time and size are unchanged
     (tmp_path / "data").symlink_to("1")
     path = tmp_path / "f"
     path.symlink_to("data/f")

@@ -147,7 +147,7 @@ def test_all_claims_must_match(
 ) -> None:
     rules = AccessRules([AccessRule(("*",), claims=wanted)])
     assert rules.permit_for("jwt:x:a", claims).allows(InferRequest, "m") is holds
-    assert not rules.permit_for("key:a").allows(InferRequest, "m")  # a key has none
+    assert not rules.permit_for("key:a").allows(InferRequest, "m")  # a key has no claims
 
 
 @given(

@@ -82,7 +82,7 @@ def test_a_full_table_evicts_the_bucket_that_empties_soonest(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buckets = SharedBuckets(file, b"")
-    # All are in the last row.
+    # All buckets are in the last row of the table.
     monkeypatch.setattr(SharedBuckets, "_hash", lambda _, name: int(name) * _ROW_COUNT - 1)
 
     def fill(name: int, cost: float) -> bool:

@@ -47,8 +47,10 @@ async def check(protocol: str, answer: Answer) -> tuple[bool, Upstream]:
     upstream.endpoint = endpoint
     codec = plugins()[protocol].create({})
     well = await check_health(codec, upstream, DEFAULT_LIMITS, endpoint, 2.0)
-    assert set(upstream.held) == {1}, "who closes connections must see that one is in use"
-    assert (endpoint.active, endpoint.successes, endpoint.failures) == (0, 0, 0), "it is no request"
+    assert set(upstream.held) == {1}, "the endpoint counts as in use during the check"
+    assert (endpoint.active, endpoint.successes, endpoint.failures) == (0, 0, 0), (
+        "the check is not counted as a request"
+    )
     return well, upstream
 
 
@@ -148,7 +150,7 @@ async def test_a_grpc_server_without_server_ready_gets_a_health_check(
         "/inference.GRPCInferenceService/ServerReady",
         "/grpc.health.v1.Health/Check",
     ]
-    assert bytes(upstream.requests[1].message[0]) == b"", "the check requests all of it"
+    assert bytes(upstream.requests[1].message[0]) == b"", "the check is about the complete server"
 
 
 @pytest.mark.parametrize("code", [7, 13, 14])

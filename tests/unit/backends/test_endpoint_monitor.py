@@ -20,6 +20,7 @@ from infergate.backends.endpoint_monitor import (
 )
 from infergate.backends.endpoints import ConfiguredEndpoint, EndpointHandle, Endpoints
 from infergate.transport.base import Endpoint
+from waiting import until
 
 PODS = ConfiguredEndpoint(Endpoint("pods", 1), "http://pods:1", uses_dns=True)
 A, B = ConfiguredEndpoint(Endpoint("10.0.0.1", 1)), ConfiguredEndpoint(Endpoint("10.0.0.2", 1))
@@ -66,12 +67,6 @@ async def running(monitor: EndpointMonitor) -> AsyncIterator[None]:
         tasks = monitor._tasks
         await monitor.stop()
         assert all(task.cancelled() for task in tasks)
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not met():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from infergate.core.limits import Limits
 from infergate.transport.base import Endpoint
 from infergate.transport.http1.line_stream import LineUpstream
 from kubernetes_api import ApiServer, endpoint, endpoint_slice, ready_slice
+from waiting import until
 
 QUICK = WatchTimes(min_delay=0.005, max_delay=0.02, merge=0.0, request=5.0)
 LIMITS = Limits(body=20_000, json=10_000, connect_time=2.0)
@@ -41,12 +42,6 @@ class Seen:
 
     async def is_current(self) -> None:
         await until(lambda: bool(self.states) and self.states[-1])
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not met():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -81,7 +76,7 @@ async def test_changes_arrive_without_another_request(api: ApiServer) -> None:
     async with watching(api) as seen:
         await seen.becomes("1", "2")
         assert seen.watch.has_listed
-        assert set(seen.states) == {True}  # the list, and perhaps the watch
+        assert set(seen.states) == {True}  # reported by the list, and perhaps also by the watch
         await until(lambda: api.watch_count == 1)
         api.put(ready_slice("b", "10.0.0.3"))
         await seen.becomes("1", "2", "3")
@@ -372,7 +367,7 @@ async def test_delays_between_failures_grow(
     sleep = asyncio.sleep
 
     async def record(seconds: float) -> None:
-        if seconds >= 0.25:  # not the polls of this test
+        if seconds >= 0.25:  # ignore the polling of this test
             delays.append(seconds)
         await sleep(0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from fake_clock import Clock
 from infergate.backends.endpoints import (
     AttemptOutcome,
     BalanceSettings,
@@ -22,13 +23,6 @@ SITES = [
     ConfiguredEndpoint(PODS, "http://pods:8000/base", 2.0, uses_dns=True),
     ConfiguredEndpoint(FIXED, "http://10.0.0.9:8000"),
 ]
-
-
-class Clock:
-    time = 100.0
-
-    def __call__(self) -> float:
-        return self.time
 
 
 def endpoints(
@@ -248,7 +242,7 @@ def test_a_broken_connection_causes_a_check_before_ejection() -> None:
     break_off(endpoint, 4)
     assert not suspects
     break_off(endpoint, 20)
-    assert suspects == [endpoint], "once, until it is judged"
+    assert suspects == [endpoint], "suspected once until its check has ended"
     among.finish_suspect_check(endpoint, is_healthy=True)
     assert endpoint.outlier.ejection_count == 0
     break_off(endpoint, 4)

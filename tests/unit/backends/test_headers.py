@@ -45,7 +45,7 @@ def test_globs_do_not_forward_credentials() -> None:
     }
 
 
-# ---- what Connection names, and how long headers may be
+# ---- headers named by Connection, and the sizes of headers
 
 PARENT = f"00-{1:032x}-{1:016x}-01"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.backends import profile_detection
 from infergate.backends.backend_settings import BackendSettings
@@ -21,7 +22,6 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 from infergate.core.messages import HealthStatus, Operation, Response, ServerLiveRequest
-from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RoutePolicy
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
@@ -86,10 +86,6 @@ def backend(upstream: FakeUpstream, codec: Any = None, **server: Any) -> RemoteB
     )
 
 
-def call(**fields: Any) -> RequestContext:
-    return RequestContext("test", **fields)
-
-
 def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
     raise GatewayError(Kind.CONNECT, "cannot connect", detail=endpoint.authority)
 
@@ -98,7 +94,7 @@ async def test_endpoints_rotate_under_round_robin() -> None:
     upstream = FakeUpstream()
     remote = backend(upstream, balancing=BalanceSettings("round-robin"))
     for _ in range(4):
-        await remote.perform(ServerLiveRequest(), call())
+        await remote.perform(ServerLiveRequest(), new_context())
     requests = [endpoint for _, endpoint, _ in upstream.sent]
     assert requests in ([A, B, A, B], [B, A, B, A])
 
@@ -106,7 +102,7 @@ async def test_endpoints_rotate_under_round_robin() -> None:
 async def test_the_less_busy_endpoint_is_chosen() -> None:
     upstream = FakeUpstream()
     remote = backend(upstream)
-    await asyncio.gather(*(remote.perform(ServerLiveRequest(), call()) for _ in range(6)))
+    await asyncio.gather(*(remote.perform(ServerLiveRequest(), new_context()) for _ in range(6)))
     requests = [endpoint for _, endpoint, _ in upstream.sent]
     assert requests.count(A) == requests.count(B) == 3
 
@@ -118,7 +114,7 @@ async def test_a_refused_connection_is_retried_elsewhere() -> None:
     upstream = FakeUpstream(only_b)
     remote = backend(upstream, balancing=BalanceSettings("round-robin"))
     for _ in range(2):
-        assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
+        assert await remote.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
     requests = [endpoint for _, endpoint, _ in upstream.sent]
     assert requests in ([A, B, B], [B, A, B])
 
@@ -126,7 +122,7 @@ async def test_a_refused_connection_is_retried_elsewhere() -> None:
 async def test_connection_errors_name_the_backend_but_no_address() -> None:
     upstream = FakeUpstream(refused)
     with raises_kind(Kind.CONNECT) as caught:
-        await backend(upstream).perform(ServerLiveRequest(), call())
+        await backend(upstream).perform(ServerLiveRequest(), new_context())
     assert "b1" in caught.value.public
     assert "a:1" not in caught.value.public
     _, last, _ = upstream.sent[-1]
@@ -140,15 +136,15 @@ async def test_requests_that_may_have_run_are_not_retried() -> None:
 
     upstream = FakeUpstream(broken)
     with pytest.raises(GatewayError, match="closed the connection"):
-        await backend(upstream).perform(ServerLiveRequest(), call())
+        await backend(upstream).perform(ServerLiveRequest(), new_context())
     assert len(upstream.sent) == 1
 
 
 async def test_the_shorter_deadline_bounds_the_exchange() -> None:
     upstream = FakeUpstream()
-    await backend(upstream, timeout=30.0).perform(ServerLiveRequest(), call())
+    await backend(upstream, timeout=30.0).perform(ServerLiveRequest(), new_context())
     await backend(upstream, timeout=30.0).perform(
-        ServerLiveRequest(), call(deadline=time.monotonic() + 5)
+        ServerLiveRequest(), new_context(deadline=time.monotonic() + 5)
     )
     timeouts = [timeout for _, _, timeout in upstream.sent]
     assert 5 < timeouts[0] <= 30
@@ -160,7 +156,7 @@ async def test_a_routes_timeout_replaces_the_backends(
     timeout: float | None, expected: float
 ) -> None:
     upstream = FakeUpstream()
-    context = call(policy=RoutePolicy(timeout))
+    context = new_context(policy=RoutePolicy(timeout))
     await backend(upstream, timeout=5.0).perform(ServerLiveRequest(), context)
     assert expected - 1 < upstream.sent[0][2] <= expected
 
@@ -168,7 +164,9 @@ async def test_a_routes_timeout_replaces_the_backends(
 async def test_no_attempt_after_the_deadline() -> None:
     upstream = FakeUpstream()
     with raises_kind(Kind.TIMEOUT):
-        await backend(upstream).perform(ServerLiveRequest(), call(deadline=time.monotonic() - 1))
+        await backend(upstream).perform(
+            ServerLiveRequest(), new_context(deadline=time.monotonic() - 1)
+        )
     assert not upstream.sent
 
 
@@ -180,7 +178,9 @@ async def test_headers_are_forwarded_and_returned_by_rule() -> None:
     remote = backend(
         upstream, forward_headers=["traceparent"], return_headers=["endpoint-load-metrics"]
     )
-    context = call(headers={"traceparent": f"00-{1:032x}-{1:016x}-01", "authorization": "secret"})
+    context = new_context(
+        headers={"traceparent": f"00-{1:032x}-{1:016x}-01", "authorization": "secret"}
+    )
     await remote.perform(ServerLiveRequest(), context)
     assert upstream.sent[0][0].metadata == {"traceparent": f"00-{1:032x}-{1:016x}-01"}
     assert context.response_headers == {"endpoint-load-metrics": "cpu=1"}
@@ -190,7 +190,7 @@ async def test_the_profile_is_detected_once_for_all_waiting_requests() -> None:
     codec = FakeCodec()
     upstream = FakeUpstream()
     remote = backend(upstream, codec, profile=None)
-    await asyncio.gather(*(remote.perform(ServerLiveRequest(), call()) for _ in range(10)))
+    await asyncio.gather(*(remote.perform(ServerLiveRequest(), new_context()) for _ in range(10)))
     assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == 1
     assert codec.profiles[1:] == [KSERVE] * 10
 
@@ -205,16 +205,16 @@ async def test_waiting_for_the_profile_ends_at_the_deadline() -> None:
             return RpcResponse()
 
     remote = backend(Silent(), profile=None, timeout=0.05)
-    patient = call()
+    patient = new_context()
     first = asyncio.create_task(remote.request_profile(patient))
     await asyncio.sleep(0)
     for _ in range(2):
-        waiting = call()
+        waiting = new_context()
         with raises_kind(Kind.TIMEOUT, match="backend 'b1': the deadline has passed"):
             await remote.request_profile(waiting)
     silent.set()
     assert await first == KSERVE
-    assert await remote.request_profile(call()) == KSERVE
+    assert await remote.request_profile(new_context()) == KSERVE
 
 
 @pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR])
@@ -228,7 +228,7 @@ async def test_an_unreadable_response_names_the_backend(kind: Kind) -> None:
             raise GatewayError(kind, "words", origin=Origin.BACKEND, detail="d", retry_after=2.0)
 
     with pytest.raises(GatewayError) as caught:
-        await backend(FakeUpstream(), Reading()).perform(ServerLiveRequest(), call())
+        await backend(FakeUpstream(), Reading()).perform(ServerLiveRequest(), new_context())
     result = "backend 'b1': words" if kind is Kind.BACKEND_GARBAGE else "words"
     assert (caught.value.public, caught.value.kind) == (result, kind)
     assert (caught.value.detail, caught.value.retry_after) == ("d", 2.0)
@@ -237,7 +237,7 @@ async def test_an_unreadable_response_names_the_backend(kind: Kind) -> None:
 async def test_a_declared_profile_is_not_detected() -> None:
     codec = FakeCodec()
     upstream = FakeUpstream()
-    await backend(upstream, codec, profile=KSERVE).perform(ServerLiveRequest(), call())
+    await backend(upstream, codec, profile=KSERVE).perform(ServerLiveRequest(), new_context())
     assert [w.method for w, _, _ in upstream.sent] == ["ServerLiveRequest"]
     assert codec.profiles == [KSERVE]
 
@@ -245,7 +245,7 @@ async def test_a_declared_profile_is_not_detected() -> None:
 async def test_a_server_without_metadata_is_generic() -> None:
     codec = FakeCodec()
     codec.metadata = GatewayError(Kind.NOT_FOUND, "no such path", origin=Origin.BACKEND)
-    await backend(FakeUpstream(), codec, profile=None).perform(ServerLiveRequest(), call())
+    await backend(FakeUpstream(), codec, profile=None).perform(ServerLiveRequest(), new_context())
     assert codec.profiles == [GENERIC, GENERIC]
 
 
@@ -254,9 +254,9 @@ async def test_an_unreachable_server_is_retried() -> None:
     upstream = FakeUpstream(refused)
     remote = backend(upstream, codec, profile=None)
     with pytest.raises(GatewayError):
-        await remote.perform(ServerLiveRequest(), call())
+        await remote.perform(ServerLiveRequest(), new_context())
     upstream.wait_response = lambda wire, endpoint: RpcResponse()
-    assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
+    assert await remote.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
     assert codec.profiles[-1] == KSERVE
 
 
@@ -265,10 +265,11 @@ async def test_a_known_profile_survives_a_failed_detection(
 ) -> None:
     codec = FakeCodec()
     remote = backend(FakeUpstream(), codec, profile=None)
-    monkeypatch.setattr(profile_detection, "_LIFETIME_SECONDS", 0.0)  # every request asks again
-    await remote.perform(ServerLiveRequest(), call())
+    # each request detects it again
+    monkeypatch.setattr(profile_detection, "_LIFETIME_SECONDS", 0.0)
+    await remote.perform(ServerLiveRequest(), new_context())
     codec.metadata = GatewayError(Kind.TIMEOUT, "no answer", origin=Origin.BACKEND)
-    assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
+    assert await remote.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
     assert codec.profiles[-1] == KSERVE
 
 
@@ -283,9 +284,9 @@ async def test_only_a_permanent_response_is_cached(
     upstream = FakeUpstream()
     remote = backend(upstream, codec, profile=None)
     monkeypatch.setattr(profile_detection, "STALE_SECONDS", 0.0)
-    await remote.perform(ServerLiveRequest(), call())
+    await remote.perform(ServerLiveRequest(), new_context())
     codec.metadata = messages.ServerMetadata("kserve", "1")
-    await remote.perform(ServerLiveRequest(), call())
+    await remote.perform(ServerLiveRequest(), new_context())
     assert [w.method for w, _, _ in upstream.sent].count("ServerMetadataRequest") == requested
     assert (codec.profiles[-1] == KSERVE) is (requested == 2)
 
@@ -294,7 +295,7 @@ async def test_a_detection_cut_short_by_a_deadline_is_not_cached() -> None:
     codec = FakeCodec()
     codec.metadata = GatewayError(Kind.NOT_FOUND, "no such path", origin=Origin.BACKEND)
     remote = backend(FakeUpstream(), codec, profile=None, timeout=1.0)
-    assert await remote.perform(ServerLiveRequest(), call()) == HealthStatus(ok=True)
+    assert await remote.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
 
 
 async def test_a_guessed_profile_is_detected_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,9 +304,9 @@ async def test_a_guessed_profile_is_detected_again(monkeypatch: pytest.MonkeyPat
     remote = backend(FakeUpstream(), codec, profile=None)
     monkeypatch.setattr(profile_detection, "STALE_SECONDS", 0.0)
     for _ in range(3):
-        await remote.perform(ServerLiveRequest(), call())
+        await remote.perform(ServerLiveRequest(), new_context())
     codec.metadata = messages.ServerMetadata("kserve", "1")
-    await remote.perform(ServerLiveRequest(), call())
+    await remote.perform(ServerLiveRequest(), new_context())
     assert codec.profiles[-1] == KSERVE
 
 
@@ -319,7 +320,8 @@ async def test_waiting_for_another_callers_fetch_ends_at_the_own_deadline() -> N
 
     remote = backend(Silent(), FakeCodec(), profile=None, timeout=0.2)
     answers = await asyncio.gather(
-        *(remote.perform(ServerLiveRequest(), call()) for _ in range(5)), return_exceptions=True
+        *(remote.perform(ServerLiveRequest(), new_context()) for _ in range(5)),
+        return_exceptions=True,
     )
     assert [a.kind for a in answers if isinstance(a, GatewayError)] == [Kind.TIMEOUT] * 5
 

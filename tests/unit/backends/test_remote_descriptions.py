@@ -361,7 +361,7 @@ def test_servers_are_detected_by_name_or_extensions(
     assert detect_profile(messages.ServerMetadata(name, "1", extensions)) == expected
 
 
-# ---- declared ----------------------------------------------------------------------------------
+# ---- declared models ---------------------------------------------------------------------------
 
 
 async def test_no_metadata_is_requested_for_a_declared_model() -> None:
@@ -384,7 +384,7 @@ async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
     assert codec.count(ModelMetadataRequest) == 0
 
 
-# ---- asked in another way ----------------------------------------------------------------------
+# ---- alternative requests ----------------------------------------------------------------------
 
 
 class Alternative(FakeCodec):
@@ -394,7 +394,7 @@ class Alternative(FakeCodec):
         super().__init__(described=True)
         self.second: messages.Response | GatewayError = MODEL
         self.has_alternative = True
-        self.asks_again = 0
+        self.alternative_requests = 0
 
     def build_alternative_request(
         self, operation: Operation, error_kind: Kind
@@ -412,7 +412,7 @@ class Alternative(FakeCodec):
     ) -> messages.Response:
         if wire.details != "again":
             return super().parse_response(wire, operation, limits, model)
-        self.asks_again += 1
+        self.alternative_requests += 1
         if isinstance(self.second, GatewayError):
             raise self.second
         return self.second
@@ -445,7 +445,7 @@ async def test_an_unsupported_check_is_replaced_by_another(kind: Kind) -> None:
     codec, created = alternative()
     codec.answers[ModelMetadataRequest] = refusal(kind)
     assert await created.describe("m", "", call()) == MODEL
-    assert codec.asks_again == 1
+    assert codec.alternative_requests == 1
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - set(NOT_UNDERSTOOD), key=lambda k: k.value))
@@ -454,7 +454,7 @@ async def test_any_other_failure_is_reported(kind: Kind) -> None:
     codec.answers[ModelMetadataRequest] = refusal(kind)
     with raises_kind(kind):
         await created.describe("m", "", call())
-    assert codec.asks_again == 0
+    assert codec.alternative_requests == 0
 
 
 async def test_metadata_that_the_server_does_not_implement_needs_a_declaration() -> None:
@@ -480,7 +480,7 @@ async def test_an_inference_is_never_retried() -> None:
     codec.answers[InferRequest] = refusal(Kind.BACKEND_ERROR)
     with pytest.raises(GatewayError):
         await created.perform(InferRequest("m"), call())
-    assert codec.asks_again == 0
+    assert codec.alternative_requests == 0
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
@@ -29,7 +30,6 @@ from infergate.core.messages import (
     Settings,
     TraceSettingsRequest,
 )
-from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
@@ -68,7 +68,7 @@ class FakeCodec:
 
 
 class FakeUpstream:
-    """Responds for each endpoint as scripted, else with success, concurrently."""
+    """Responds to concurrent requests as scripted for their endpoint, or with success."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -98,14 +98,10 @@ def backend(upstream: FakeUpstream, count: int = 3) -> RemoteBackend[Any, Any]:
     return RemoteBackend(server, codec, upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
-def call(**fields: Any) -> RequestContext:
-    return RequestContext("test", **fields)
-
-
 async def test_every_endpoint_is_checked_concurrently() -> None:
     upstream = FakeUpstream()
     created = backend(upstream)
-    context = call(headers={"x-request-id": "r", "other": "o"})
+    context = new_context(headers={"x-request-id": "r", "other": "o"})
     assert await created.perform_on_all(LOAD, context) == [Acknowledgement()] * 3
     assert sorted(upstream.sent) == ["a", "b", "c"]
     assert upstream.max_concurrent == 3
@@ -117,20 +113,20 @@ async def test_every_endpoint_is_checked_concurrently() -> None:
 async def test_all_tasks_end_before_the_first_error_is_raised() -> None:
     upstream = FakeUpstream(b=RpcResponse(code=3, details="no such file"))
     with raises_kind(Kind.BAD_REQUEST) as caught:
-        await backend(upstream).perform_on_all(LOAD, call())
+        await backend(upstream).perform_on_all(LOAD, new_context())
     assert caught.value.origin is Origin.BACKEND
     assert caught.value.public == "1 of 3 endpoints of backend 'b1' failed: no such file"
     assert sorted(upstream.sent) == ["a", "b", "c"]
     upstream.answers["c"] = RpcResponse(code=3, details="another")
     with pytest.raises(GatewayError, match=r"^2 of 3 .*: no such file$") as caught:
-        await backend(upstream).perform_on_all(LOAD, call())
+        await backend(upstream).perform_on_all(LOAD, new_context())
     assert "another" in caught.value.detail
 
 
 async def test_the_memory_budget_is_named_whichever_endpoint_exceeded_it() -> None:
     spent = GatewayError(Kind.OVERLOADED, "no memory", retry_after=1.0, limit=IN_FLIGHT_BYTES)
     with pytest.raises(GatewayError) as caught:
-        await backend(FakeUpstream(b=spent)).perform_on_all(LOAD, call())
+        await backend(FakeUpstream(b=spent)).perform_on_all(LOAD, new_context())
     error = caught.value
     assert (error.kind, error.origin) == (Kind.OVERLOADED, Origin.GATEWAY)
     assert (error.limit, error.retry_after) == (IN_FLIGHT_BYTES, 1.0)
@@ -139,7 +135,7 @@ async def test_the_memory_budget_is_named_whichever_endpoint_exceeded_it() -> No
 async def test_the_error_of_a_single_endpoint_is_unchanged() -> None:
     upstream = FakeUpstream(a=RpcResponse(code=3, details="no such file"))
     with pytest.raises(GatewayError) as caught:
-        await backend(upstream, 1).perform_on_all(LOAD, call())
+        await backend(upstream, 1).perform_on_all(LOAD, new_context())
     assert caught.value.public == "no such file"
 
 
@@ -154,7 +150,7 @@ async def test_a_failed_load_releases_its_files(count: int) -> None:
     gc.disable()
     try:
         with pytest.raises(GatewayError) as caught:
-            await created.perform_on_all(load, call())
+            await created.perform_on_all(load, new_context())
         del caught, files, load
         await asyncio.sleep(0)
         assert kept() is None
@@ -166,13 +162,15 @@ async def test_a_failed_endpoint_is_retried_itself() -> None:
     unreachable = GatewayError(Kind.CONNECT, "cannot connect")
     upstream = FakeUpstream(b=unreachable)
     with raises_kind(Kind.CONNECT, match="1 of 3"):
-        await backend(upstream).perform_on_all(LOAD, call())
+        await backend(upstream).perform_on_all(LOAD, new_context())
     assert sorted(upstream.sent) == ["a", "b", "b", "c"]
 
 
 async def test_the_deadline_applies_to_all_endpoints() -> None:
     with raises_kind(Kind.TIMEOUT, match="deadline has passed"):
-        await backend(FakeUpstream()).perform_on_all(LOAD, call(deadline=time.monotonic() - 1))
+        await backend(FakeUpstream()).perform_on_all(
+            LOAD, new_context(deadline=time.monotonic() - 1)
+        )
 
 
 @pytest.mark.parametrize("operation", [LOAD, ModelUnloadRequest("m")])
@@ -186,21 +184,21 @@ async def test_a_changed_model_is_removed_from_the_cache(
     async def described(model: str, version: str) -> int:
         """Return the number of requests."""
         before = len(upstream.sent)
-        await created.describe(model, version, call())
+        await created.describe(model, version, new_context())
         return len(upstream.sent) - before
 
     for version in ("", "1"):
         assert [await described("m", version) for _ in range(2)] == [1, 0]
     await described("n", "")
-    await created.perform_on_all(TraceSettingsRequest("m"), call())
+    await created.perform_on_all(TraceSettingsRequest("m"), new_context())
     assert await described("m", "") == 0
     if failing:
         upstream.answers["a"] = RpcResponse(code=3, details="x")
         with pytest.raises(GatewayError):
-            await created.perform_on_all(operation, call())
+            await created.perform_on_all(operation, new_context())
         del upstream.answers["a"]
     else:
-        await created.perform_on_all(operation, call())
+        await created.perform_on_all(operation, new_context())
     assert [await described("m", ""), await described("m", "1"), await described("n", "")] == [
         1,
         1,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from contexts import new_context
 from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
 from infergate.codecs.profiles import GENERIC
@@ -15,7 +16,6 @@ from infergate.codecs.v2_grpc.infer_response import write_raw
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata
-from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RoutePolicy
 from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
@@ -26,7 +26,7 @@ ANSWER = RpcResponse(write_raw(InferResponse("m", "1", "id")))
 
 
 class Upstream:
-    """Records the endpoint of each request; the endpoints in ``away`` refuse the connection."""
+    """Records the endpoint of each request. Endpoints in ``unreachable`` refuse the connection."""
 
     def __init__(self) -> None:
         self.requests: list[Endpoint] = []
@@ -58,34 +58,30 @@ def backend(upstream: Upstream, endpoints: list[Endpoint]) -> RemoteBackend[Any,
     return RemoteBackend(server, V2Grpc(), upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
-def call() -> RequestContext:
-    return RequestContext("test")
-
-
 def request(number: object = None, model: str = "m") -> InferRequest:
     return InferRequest(model, parameters={} if number is None else {"sequence_id": number})
 
 
 async def perform(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
-    await remote.perform(wanted, call())
+    await remote.perform(wanted, new_context())
 
 
 async def perform_described(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
     remote.codec.needs_metadata = True
-    context = call()
+    context = new_context()
     context.policy = RoutePolicy(declared_metadata=ModelMetadata("m"))
     await remote.perform(wanted, context)
 
 
 async def stream(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
-    async for _ in remote.stream(wanted, call()):
+    async for _ in remote.stream(wanted, new_context()):
         pass
 
 
 async def forward(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
     number: Any = wanted.parameters.get("sequence_id")
     name = None if number is None else SequenceKey(wanted.model, number)
-    await remote.infer(RpcRequest("/infer"), call(), name)
+    await remote.infer(RpcRequest("/infer"), new_context(), name)
 
 
 WAYS = [perform, perform_described, stream, forward]
@@ -156,7 +152,7 @@ async def test_requests_without_a_sequence_are_spread_and_retried() -> None:
         await perform(remote, request(0))
         await perform(remote, request())
     assert set(upstream.requests) == set(ENDPOINTS)
-    assert upstream.requests.count(ENDPOINTS[0]) == 5, "then it is let alone"
+    assert upstream.requests.count(ENDPOINTS[0]) == 5, "the endpoint is then ejected"
 
 
 async def test_a_single_endpoint_owns_all_sequences() -> None:
@@ -179,7 +175,7 @@ async def test_the_priority_of_an_inference_is_read_if_the_backend_has_a_queue(
     settings = BackendSettings("b", ENDPOINTS, profile=GENERIC, max_requests=max_requests)
     remote = RemoteBackend(settings, V2Grpc(), Upstream(), RPC_MESSAGES, DEFAULT_LIMITS)
     urgent = InferRequest("m", parameters={"priority": 2})
-    unary, streamed = call(), call()
+    unary, streamed = new_context(), new_context()
     await remote.perform(urgent, unary)
     assert len([each async for each in remote.stream(urgent, streamed)]) == 1
     assert remote.has_queue == bool(max_requests)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.backends import single_flight
 from infergate.backends.backend_settings import BackendSettings
@@ -91,20 +92,16 @@ def backend(
     return RemoteBackend(server, V2Grpc(), upstream, RPC_MESSAGES, DEFAULT_LIMITS)
 
 
-def call(**more: Any) -> RequestContext:
-    return RequestContext("peer", **more)
-
-
 async def ids(
     upstream: Any, one: RequestContext | None = None, **more: Any
 ) -> list[tuple[str, bool]]:
-    answers = backend(upstream, **more).stream(REQUEST, one or call())
+    answers = backend(upstream, **more).stream(REQUEST, one or new_context())
     return [(each.id, each.is_last) async for each in answers]
 
 
 async def test_one_call_yields_all_responses() -> None:
     upstream = Upstream([0.25, answer("0"), 0.25, answer("1")])
-    one = call(headers={"x-a": "1", "y": "2"})
+    one = new_context(headers={"x-a": "1", "y": "2"})
     assert await ids(upstream, one) == [("0", False), ("1", False)]
     ((wire, _, timeout),) = upstream.sent
     assert (wire.method, dict(wire.metadata), timeout) == (STREAM, {"x-a": "1"}, None)
@@ -115,7 +112,7 @@ async def test_one_call_yields_all_responses() -> None:
 async def test_headers_are_returned_by_rule() -> None:
     first = replace(answer("0"), metadata={"x-a": "1", "y": "2"})
     last = RpcResponse(metadata={"x-b": "3", "endpoint-load-metrics": "4"})
-    one = call()
+    one = new_context()
     assert await ids(Upstream([first, answer("1"), last]), one) == [("0", False), ("1", False)]
     assert one.response_headers == {"x-a": "1", "x-b": "3"}
 
@@ -127,7 +124,7 @@ async def test_a_stream_without_responses() -> None:
 async def test_a_clients_deadline_is_sent_upstream() -> None:
     upstream = Upstream([answer("0")])
     soon = time.monotonic() + 60
-    await ids(upstream, call(deadline=soon, stream_deadline=soon))
+    await ids(upstream, new_context(deadline=soon, stream_deadline=soon))
     timeout = upstream.sent[0][2]
     assert timeout is not None
     assert 50 < timeout <= 60
@@ -142,7 +139,7 @@ async def test_an_unsent_stream_is_retried_on_another_endpoint() -> None:
 async def test_no_retry_after_the_first_response() -> None:
     for kind in (Kind.CONNECT, Kind.BACKEND_GARBAGE):
         upstream = Upstream([answer("0"), GatewayError(kind, "gone")])
-        answers = backend(upstream).stream(REQUEST, call())
+        answers = backend(upstream).stream(REQUEST, new_context())
         assert (await anext(answers)).id == "0"
         with raises_kind(kind, match=r"^backend 'b': gone$"):
             await anext(answers)
@@ -230,9 +227,9 @@ async def test_a_model_that_became_decoupled_is_called_again_with_a_stream(
     upstream = Upstream([answer("0")], descriptions=descriptions)
     created = backend(upstream, profile=TRITON)
     with pytest.raises(GatewayError, match="it is decoupled"):
-        await anext(created.stream(REQUEST, call()))
+        await anext(created.stream(REQUEST, new_context()))
     upstream.descriptions |= triton(decoupled=True)
-    assert [each.id async for each in created.stream(REQUEST, call())] == ["0"]
+    assert [each.id async for each in created.stream(REQUEST, new_context())] == ["0"]
 
 
 async def test_a_rejection_after_a_response_is_reported() -> None:
@@ -246,7 +243,7 @@ async def test_a_transport_without_streams_yields_one_response() -> None:
 
 async def test_the_timeout_bounds_the_wait_for_each_response() -> None:
     steps = [0.1, answer("0"), 0.1, answer("1"), 0.1, answer("2")]
-    answers = backend(Upstream(steps), timeout=0.2).stream(REQUEST, one := call())
+    answers = backend(Upstream(steps), timeout=0.2).stream(REQUEST, one := new_context())
     for number in "012":
         assert (await anext(answers)).id == number
         one.renew_deadline()
@@ -255,7 +252,7 @@ async def test_the_timeout_bounds_the_wait_for_each_response() -> None:
 
 async def test_a_response_that_does_not_arrive_in_time() -> None:
     upstream = Upstream([answer("0"), 5.0])
-    answers = backend(upstream, timeout=0.1).stream(REQUEST, call())
+    answers = backend(upstream, timeout=0.1).stream(REQUEST, new_context())
     await anext(answers)
     with raises_kind(Kind.TIMEOUT, match=r"backend 'b': .* in time"):
         await anext(answers)
@@ -270,7 +267,7 @@ async def test_garbage_names_the_backend_once() -> None:
 
 async def test_closing_closes_the_call() -> None:
     upstream = Upstream([answer("0"), answer("1")])
-    answers = backend(upstream).stream(REQUEST, call())
+    answers = backend(upstream).stream(REQUEST, new_context())
     await anext(answers)
     await answers.aclose()
     assert upstream.closed == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Any
 
 from contexts import new_context
@@ -15,6 +14,7 @@ from infergate.core.counters import BackendCounters
 from infergate.core.errors import Kind
 from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RoutePolicy
+from waiting import until
 
 
 class Harness:
@@ -24,12 +24,6 @@ class Harness:
         self.counters = BackendCounters()
         self.queue = RequestQueue("b1", 1, max_waiting, self.counters)
         assert self.queue.try_enter()
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110 - no event to await
-            await asyncio.sleep(0)
 
 
 async def _order_of(harness: Harness, contexts: dict[str, RequestContext]) -> list[str]:

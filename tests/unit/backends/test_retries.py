@@ -6,11 +6,12 @@ import asyncio
 import gc
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
+from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.backends import attempts
 from infergate.backends.attempts import SenderState
@@ -28,6 +29,7 @@ from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.routing.budget import RetryBudget
 from infergate.transport.base import Endpoint
+from waiting import until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -397,7 +399,7 @@ async def test_hedging_by_percentile_needs_samples() -> None:
     harness = Harness()
     policy = hedging(percentile=0.95)
     for _ in range(60):
-        harness.upstream.answers = [0.001, 0.001]  # the latest ones may be hedged
+        harness.upstream.answers = [0.001, 0.001]  # the latest requests may be hedged
         await harness.send_request(policy)
     harness.upstream.answers = [SLOW]
     harness.upstream.requests.clear()
@@ -421,77 +423,69 @@ async def test_a_disconnect_cancels_both_attempts() -> None:
 # ---- the queue ---------------------------------------------------------------------------------
 
 
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110 - no event to await
-            await asyncio.sleep(0.0001)
-
-
 async def test_requests_beyond_the_limit_wait_and_beyond_the_queue_are_rejected() -> None:
     harness = Harness(0.02, 0.02, 0.02, positions=(1, 2))
     pending = [
-        asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), call())) for _ in range(3)
+        asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), new_context()))
+        for _ in range(3)
     ]
     await until(lambda: harness.counters.queued == 2)
     assert harness.upstream.requests == ["a"]
     assert harness.queue is not None
     assert harness.queue.stats == ("b1", 1, 1)
     with raises_kind(Kind.OVERLOADED) as caught:
-        await harness.sending.infer(RpcRequest("/x"), call())
+        await harness.sending.infer(RpcRequest("/x"), new_context())
     assert caught.value.retry_after == 1.0
     assert await asyncio.gather(*pending) == [OK] * 3
     assert (harness.counters.queued, harness.counters.queue_rejected) == (0, 1)
-    assert sum(harness.counters.queue_wait.counts) == 2, "the first did not have to"
+    assert sum(harness.counters.queue_wait.counts) == 2, "the first request did not wait"
     assert harness.counters.queue_wait.sum > 0
     assert harness.queue.stats == ("b1", 0, 1)
 
 
-def call(**fields: Any) -> RequestContext:
-    return RequestContext("test", **fields)
-
-
 async def test_a_wait_that_times_out_is_reported_and_leaves_the_queue() -> None:
     harness = Harness(SLOW, positions=(1, 2))
-    first = asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), call()))
+    first = asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), new_context()))
     await until(lambda: harness.upstream.requests == ["a"])
     with raises_kind(Kind.TIMEOUT, match="waiting in the queue"):
-        await harness.sending.infer(RpcRequest("/x"), call(policy=RoutePolicy(0.01)))
+        await harness.sending.infer(RpcRequest("/x"), new_context(policy=RoutePolicy(0.01)))
     assert (harness.counters.queued, harness.counters.queue_expired) == (0, 1)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    assert await harness.sending.infer(RpcRequest("/x"), call()) is OK
+    assert await harness.sending.infer(RpcRequest("/x"), new_context()) is OK
 
 
 async def test_a_caller_cancelled_in_the_queue_takes_no_slot() -> None:
     harness = Harness(SLOW, positions=(1, 9))
     first, second, third = (
-        asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), call())) for _ in range(3)
+        asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), new_context()))
+        for _ in range(3)
     )
     await until(lambda: harness.counters.queued == 2)
     second.cancel()
-    first.cancel()  # its slot goes to the second, which is being cancelled, and on to the third
+    first.cancel()  # the slot passes to the second, which is being cancelled, and then to the third
     await asyncio.gather(first, second, return_exceptions=True)
     assert await third is OK
-    assert await harness.sending.infer(RpcRequest("/x"), call()) is OK
+    assert await harness.sending.infer(RpcRequest("/x"), new_context()) is OK
 
 
 async def test_metadata_requests_do_not_queue() -> None:
     harness = Harness(SLOW, positions=(1, 0))
-    first = asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), call()))
+    first = asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), new_context()))
     await until(lambda: harness.upstream.requests == ["a"])
-    assert await harness.sending.exchange(RpcRequest("/ready"), call()) is OK
+    assert await harness.sending.exchange(RpcRequest("/ready"), new_context()) is OK
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_a_stream_keeps_its_slot_until_it_ends() -> None:
     harness = Harness(OK, positions=(1, 0))
-    messages = harness.sending.stream(RpcRequest("/s"), call(), None)
+    messages = harness.sending.stream(RpcRequest("/s"), new_context(), None)
     assert await anext(messages) is OK
     with raises_kind(Kind.OVERLOADED):
-        await harness.sending.infer(RpcRequest("/x"), call())
+        await harness.sending.infer(RpcRequest("/x"), new_context())
     await messages.aclose()
-    assert await harness.sending.infer(RpcRequest("/x"), call()) is OK
+    assert await harness.sending.infer(RpcRequest("/x"), new_context()) is OK
 
 
 async def test_a_hedge_takes_a_slot_or_is_not_sent() -> None:

@@ -15,8 +15,8 @@ from bench_kit import runs
     [
         ([100, 100, 100], "ok"),
         ([124, 90, 130], "ok"),
-        ([130, 140, 126], "dearer"),
-        ([130, 140, 101], "dearer"),
+        ([130, 140, 126], "regressed"),
+        ([130, 140, 101], "regressed"),
         ([130, 140, 99], "unclear: the rounds do not agree"),
         ([50, 60, 70], "ok"),
     ],

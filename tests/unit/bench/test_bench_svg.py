@@ -24,19 +24,19 @@ def test_a_chart_stays_within_its_frame() -> None:
     assert {"A title", "x <size>", "µs", "a & b", "c"} <= set(reported)
 
 
-def test_both_grounds_have_colours() -> None:
+def test_light_and_dark_backgrounds_have_colours() -> None:
     drawn = chart("t", Axis("", [(0, ""), (1, "")]), Axis("", [(0, ""), (1, "")]), [])
     assert "prefers-color-scheme: dark" in drawn
     assert not re.search(r"<rect", drawn)  # the page's background is visible
 
 
-def test_decades_hold_all_values() -> None:
+def test_decades_contain_all_values() -> None:
     assert [tick for tick, _ in decades([3, 250]).ticks] == [1, 10, 100, 1000]
     assert [tick for tick, _ in decades([10]).ticks] == [10, 100]
 
 
 @pytest.mark.parametrize("highest", [0.3, 1, 1.9, 4.2, 9.99, 73, 1000])
-def test_a_linear_axis_holds_all_values_with_few_ticks(highest: float) -> None:
+def test_a_linear_axis_contains_all_values_with_few_ticks(highest: float) -> None:
     ticks = [tick for tick, _ in from_zero([0.1, highest]).ticks]
     assert ticks[0] == 0
     assert highest <= ticks[-1] <= 2 * highest

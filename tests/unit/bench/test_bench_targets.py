@@ -26,7 +26,7 @@ def test_the_median_is_judged_and_rounds_that_disagree_are_marked() -> None:
     assert BELOW.judged(Spread(2.5, 1.9, 3.0)) == "no ?"
 
 
-def test_bounds_are_spelled() -> None:
+def test_bounds_are_formatted_with_their_unit() -> None:
     assert AT_OR_ABOVE.format_value(0.8) == "≥ 0.8"
     assert Bound(100, 70, "MB", is_maximum=True).format_value(70) == "≤ 70 MB"
 
@@ -66,7 +66,7 @@ def test_resident_memory_is_in_megabytes() -> None:
     assert row.bound.judged(row.found["own"]) == "target"
 
 
-def test_cost_by_size_is_cpu_a_byte() -> None:
+def test_cost_by_size_is_cpu_per_byte() -> None:
     def at(size: int, cpu: float) -> Result:
         return Result(of.GRPC_SIZES, (runs("us", "own", cpus=[cpu]),), size)
 
@@ -77,7 +77,7 @@ def test_cost_by_size_is_cpu_a_byte() -> None:
     assert row.bound.judged(row.found["own"]) == "no"
 
 
-def test_cost_by_routes_is_cpu_a_request() -> None:
+def test_cost_by_routes_is_cpu_per_request() -> None:
     found = rows(
         Bench(
             results=[

@@ -38,12 +38,12 @@ LEAKY = {
 
 @pytest.mark.parametrize("size", CALM)
 @pytest.mark.parametrize("seconds", [600, 1800])
-def test_memory_is_calm(size: str, seconds: int) -> None:
+def test_steady_memory_is_not_a_leak(size: str, seconds: int) -> None:
     assert found(samples(seconds, CALM[size])) == []
 
 
 @pytest.mark.parametrize("size", LEAKY)
-def test_memory_leaks(size: str) -> None:
+def test_growing_memory_is_a_leak(size: str) -> None:
     (text,) = found(samples(600, LEAKY[size]))
     assert text.startswith("it: memory grows by")
 
@@ -91,7 +91,7 @@ def test_resources_left_after_all_clients(after: dict[str, int], words: str) -> 
     assert found([], open_descriptors=23, tasks=5) == []
 
 
-def test_complaints_are_reported() -> None:
+def test_problems_are_reported() -> None:
     assert soak_verdict.troubles("it", BEFORE, [], BEFORE, "Traceback") == [
         "it complains:\nTraceback"
     ]

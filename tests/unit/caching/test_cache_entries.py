@@ -1,4 +1,4 @@
-"""Cached responses are exactly the responses that were kept."""
+"""Responses from the cache are exactly the responses that were stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def test_a_response_is_unchanged_except_for_its_id(response: InferResponse) -> N
     check(value)
     entry = decode(value)
     assert entry.response == replace(response, id="")
-    assert repr(entry.response.parameters) == repr(dict(response.parameters))  # also their types
+    # the types are equal as well
+    assert repr(entry.response.parameters) == repr(dict(response.parameters))
     assert entry.headers == {"h": "1"}
 
 

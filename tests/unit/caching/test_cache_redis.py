@@ -128,7 +128,7 @@ async def test_a_response_that_was_computed_before_an_invalidation_is_not_used(c
     assert await two.look_up() is None
 
 
-async def test_an_invalidation_while_redis_is_unavailable_is_made_up_for(
+async def test_an_invalidation_takes_effect_even_if_redis_was_unavailable(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = Gateway(client), Gateway(client)
@@ -228,4 +228,4 @@ async def test_the_bytes_of_concurrent_writes_are_bounded(
         await one.cache.put(other, tag, VALUE, 60.0)
     assert len(one.redis._writes) == 2
     await asyncio.gather(*one.redis._writes)
-    assert len(await client.keys()) == 4  # with the first response and the epoch
+    assert len(await client.keys()) == 4  # two writes, the first response and the epoch

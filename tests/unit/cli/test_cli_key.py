@@ -1,4 +1,4 @@
-"""``infergate key``."""
+"""Tests of ``infergate key``."""
 
 from __future__ import annotations
 

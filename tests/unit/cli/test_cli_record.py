@@ -6,14 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from exchange_samples import sample_exchange
+from http_stand_in import QuietHandler, StandInServer
 from infergate.cli import main
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange, Outcome
@@ -28,41 +27,30 @@ PROCESS: dict[str, Any] = {
 STOPPED = {**PROCESS, "worker": 1, "active": False, "file": "", "problem": "disk full"}
 
 
-class Server:
+class Server(StandInServer):
     """An admin port that reports ``processes``, or has no recording if they are None."""
 
     def __init__(self) -> None:
+        super().__init__(Handler)
         self.processes: list[dict[str, Any]] | None = [PROCESS]
         self.requests: list[tuple[str, str, str | None]] = []
-        server = self
+        self.url = f"http://{self.address}"
 
-        class Handler(BaseHTTPRequestHandler):
-            def _respond(self) -> None:
-                key = self.headers.get("authorization")
-                server.requests.append((self.command, self.path, key))
-                self.send_response(200 if server.processes is not None else 404)
-                self.end_headers()
-                self.wfile.write(json.dumps({"processes": server.processes}).encode())
 
-            do_GET = do_POST = _respond  # noqa: N815 - http.server's names
+class Handler(QuietHandler):
+    server: Server
 
-            def log_message(self, *_: object) -> None:
-                """Print nothing."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        Thread(target=self._http.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+    def get(self) -> None:
+        key = self.headers.get("authorization")
+        self.server.requests.append((self.command, self.path, key))
+        processes = self.server.processes
+        self.respond(404 if processes is None else 200, {"processes": processes})
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
+    with Server() as server:
+        yield server
 
 
 @pytest.mark.parametrize(

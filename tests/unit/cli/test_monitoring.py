@@ -180,7 +180,7 @@ def test_counters_that_fall_count_from_zero_only_if_the_gateway_was_restarted(
     assert requests["bert"] == shown
 
 
-def test_counters_of_a_worker_that_has_ended_are_no_requests() -> None:
+def test_counters_of_an_exited_worker_are_not_new_requests() -> None:
     key = ("r", "", "", "", "")
     before = {key: flow("r", "b", {"ok": 100, "timeout": 2}, 0)}
     assert list(changes({key: flow("r", "b", {"ok": 50, "timeout": 3}, 0)}, before)) == []

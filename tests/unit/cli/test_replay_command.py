@@ -95,7 +95,7 @@ def test_a_server_that_cannot_be_reached_is_reported_though_there_are_rules(
 ) -> None:
     rules, report = tmp_path / "rules.yaml", tmp_path / "report.html"
     rules.write_text("outputs: {y: {top_k: 1}}")
-    with socket.socket() as reserved:  # bound, but it does not listen
+    with socket.socket() as reserved:  # the port is bound, but nothing listens on it
         reserved.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
         argv = ["--to", url, "--compare", str(rules), "--report", str(report), "--fast"]

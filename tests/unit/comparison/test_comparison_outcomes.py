@@ -1,4 +1,4 @@
-"""The comparison of whole outcomes: errors, presence of outputs, and streams."""
+"""The comparison of complete outcomes: errors, presence of outputs, and streams."""
 
 from __future__ import annotations
 

@@ -118,7 +118,9 @@ def test_a_discarded_job_does_not_affect_the_others(jobs: list[Job], data: st.Da
 
 
 def test_cancelled_jobs_leave_nothing_behind() -> None:
-    """A job that waits while others come and go keeps its place, and the queue stays small."""
+    """A job that waits while other jobs are added and cancelled keeps its position, and the queue
+    stays small.
+    """
     queue = _queue(100)
     lasting = _job("a", priority=9)
     assert _enqueue(queue, lasting)

@@ -121,7 +121,7 @@ def test_a_legend_has_the_labels_of_its_query() -> None:
             assert all(named == group - {"le"} for group in groups), target
 
 
-def test_each_rule_is_tried() -> None:
+def test_each_alert_has_a_test() -> None:
     tests = yaml.safe_load((DEPLOY / "prometheus" / "alerts.test.yaml").read_text())["tests"]
     fired = re.findall(r'alertname="(\w+)"', json.dumps(tests).replace("\\", ""))
     assert sorted(fired) == sorted(rule["alert"] for rule in alerts())

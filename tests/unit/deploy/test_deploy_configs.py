@@ -63,7 +63,7 @@ def test_every_configuration_is_tested() -> None:
     found = {path for path in DEPLOY.rglob("*.yaml") if "routes:" in path.read_text("utf-8")}
     elsewhere = {
         path for path in found if path.is_relative_to(DEPLOY / "helm")
-    }  # peers/test_helm.py
+    }  # tested by peers/test_helm.py
     elsewhere.add(DEPLOY / "kserve" / "inference-service.yaml")
     assert found - elsewhere == set(CONFIGS)
 
@@ -120,7 +120,7 @@ def test_the_pod_mounts_its_configuration(overlay: str) -> None:
         each for each in gateway(overlay)["volumeMounts"] if "infergate" in each["mountPath"]
     )
     assert volumes[mount["name"]]["configMap"]["name"] == config["metadata"]["name"]
-    assert "subPath" not in mount  # which never changes
+    assert "subPath" not in mount  # a mounted subPath is never updated
     assert gateway(overlay)["args"] == ["--config", f"{mount['mountPath']}/routes.yaml"]
     assert set(config["data"]) == {"routes.yaml"}
     assert config["data"]["routes.yaml"] == (KUBERNETES / overlay / "routes.yaml").read_text()
@@ -192,7 +192,7 @@ def test_the_network_policy_admits_clients_and_prometheus() -> None:
         assert "podSelector" not in monitoring  # no pod of this namespace
 
 
-def test_the_backends_are_let_out_to() -> None:
+def test_the_network_policy_permits_connections_to_backends() -> None:
     def rendered(overlay: str) -> set[int]:
         return {
             port["port"]
@@ -224,10 +224,11 @@ def test_the_sidecars_server_is_the_gateways_backend() -> None:
 def test_the_sidecar_mounts_its_configuration() -> None:
     assert only("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
     assert config_of("sidecar").reload.watch
-    assert only("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")  # and its hash
+    # a hash of the contents follows
+    assert only("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")
 
 
-def test_the_fleet_belongs_together() -> None:
+def test_the_manifests_of_the_fleet_refer_to_each_other() -> None:
     labels = pod("fleet")["metadata"]["labels"]
     deployment = only("fleet", "Deployment")
     assert (
@@ -273,7 +274,7 @@ def test_prometheus_finds_each_gateway_once() -> None:
     assert matching == ["infergate-pods"]
     assert (
         pod("fleet")["metadata"]["labels"][monitor["jobLabel"]] == "infergate"
-    )  # left to the rules
+    )  # the alert rules use this job name
 
 
 # ---- docker, compose, systemd --------------------------------------------------------------------
@@ -344,7 +345,7 @@ def test_compose_sets_the_required_environment() -> None:
 def test_compose_observes_the_gateway_by_the_files_for_all() -> None:
     scraped = yaml.safe_load((DEPLOY / "docker" / "prometheus.yaml").read_text())
     (job,) = scraped["scrape_configs"]
-    assert job["job_name"] == "infergate"  # left to the rules
+    assert job["job_name"] == "infergate"  # the alert rules use this job name
     assert job["static_configs"] == [{"targets": ["infergate:8002"]}]
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,14 +16,14 @@ from infergate.core.counters import RouteCounters
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.exchange import Exchange, Outcome
-from infergate.core.memory import UNLIMITED, MemoryAccount
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.gateway.comparer import MirrorComparer
 from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable
-from infergate.runtime.offload.ipc_message import pack, unpack
+from inline_offload import InlineOffload
+from waiting import until
 
 T = TypeVar("T")
 REQUEST = InferRequest("m", "", "id", inputs=(Tensor("x", Datatype.UINT8, (3,), b"abc"),))
@@ -36,12 +35,6 @@ def output(*values: float, name: str = "y", datatype: Datatype = Datatype.FP32) 
 
 def response(*outputs: Tensor, is_last: bool = False) -> InferResponse:
     return InferResponse("m", "1", "id", {}, outputs, is_last)
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110 - no event to await
-            await asyncio.sleep(0.001)
 
 
 class Streaming(Memory):
@@ -58,40 +51,6 @@ class Streaming(Memory):
             yield each
         if self.error is not None:
             raise self.error
-
-
-class InlineOffload:
-    """Runs jobs in this process when ``may_run`` is set, after a round trip through a pickle."""
-
-    def __init__(self) -> None:
-        self.may_run = asyncio.Event()
-        self.may_run.set()
-        self.error: Exception | None = None
-        self.batches: list[int] = []
-        self.is_closed = False
-
-    async def run(
-        self,
-        deadline: float | None,
-        function: Callable[..., T],
-        *arguments: Any,
-        client: tuple[str, str],
-        cost: int,
-        memory: MemoryAccount = UNLIMITED,
-        size: int = 0,
-    ) -> T:
-        self.batches.append(len(arguments[0]))
-        await self.may_run.wait()
-        if self.error is not None:
-            raise self.error
-        pickled, buffers = pack((function, arguments))
-        loaded, loaded_arguments = unpack(pickled, memoryview(b"".join(buffers)))
-        result, result_buffers = pack(loaded(*loaded_arguments))
-        value: T = unpack(result, memoryview(b"".join(result_buffers)))
-        return value
-
-    async def close(self) -> None:
-        self.is_closed = True
 
 
 class Store:
@@ -122,7 +81,11 @@ class Harness:
         **fields: Any,
     ) -> None:
         self.own, self.mirror, self.twin = Streaming("own"), Streaming("mirror"), Streaming("twin")
-        self.counters, self.offload, self.store = RouteCounters(), InlineOffload(), store
+        self.counters, self.offload, self.store = (
+            RouteCounters(),
+            InlineOffload(charges_memory=False),
+            store,
+        )
         for backend in (self.own, self.mirror, self.twin):
             backend.answer = response(output(1, 2))
         self.comparer: MirrorComparer | None = None

@@ -107,7 +107,7 @@ async def test_permitted_operations_are_performed() -> None:
 
 
 async def test_an_inference_is_authorized_after_parsing() -> None:
-    """The summary may contain another model name than the message."""
+    """The summary may contain a different model name from the message."""
     memory = Memory("b")
     created, context = gateway(memory), caller(of("m", "infer"))
     bound = created.bind("secret", "", context)

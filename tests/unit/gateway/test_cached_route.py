@@ -342,7 +342,7 @@ async def test_an_inference_that_began_before_an_invalidation_is_not_used_later(
     await harness.cache.invalidate("own")
     new = harness.start()
     await settle()
-    assert harness.calls == 2  # it does not wait for the old one either
+    assert harness.calls == 2  # it does not wait for the previous inference either
     harness.server.pending[0].set_result(RESPONSE)
     await old
     harness.server.pending[1].set_result(replace(RESPONSE, parameters={"p": "new"}))

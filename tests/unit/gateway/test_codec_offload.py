@@ -3,7 +3,6 @@
 import gzip
 import json
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,6 @@ from infergate.codecs.v2_grpc import messages as v2
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, KIB, MIB, Limits, NeedsOffloadError
-from infergate.core.memory import MemoryAccount
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, TensorMetadata
 from infergate.core.request_context import ANONYMOUS, RequestContext
 from infergate.core.route_policy import RetryPolicy
@@ -38,7 +36,7 @@ from infergate.gateway.codec_offload import CodecOffload
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Route, RouteTable
-from infergate.runtime.offload.ipc_message import pack, unpack
+from inline_offload import InlineOffload
 from memory_budget import Budget
 
 PATH = "/v2/models/m/infer"
@@ -52,33 +50,6 @@ MODEL = ModelMetadata(
 CLASSES = pb.InferRequestHeader(batch_size=1)
 CLASSES.input.add(name="I")
 CLASSES.output.add(name="O").cls.count = 1
-
-
-class _Offload:
-    """Runs jobs in this process and records them."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[str, tuple[str, str], int]] = []
-        self.arguments: tuple[Any, ...] = ()
-
-    async def run(
-        self,
-        deadline: float | None,
-        function: Callable[..., Any],
-        *arguments: Any,
-        client: tuple[str, str],
-        cost: int,
-        memory: MemoryAccount,
-        size: int,
-    ) -> Any:
-        memory.grow(size)
-        name = getattr(function, "func", function).__name__
-        self.jobs.append((name, client, cost))
-        self.arguments = arguments
-        try:
-            return function(*arguments)
-        finally:
-            memory.shrink(size)
 
 
 class _Rest(WireBackend):
@@ -108,25 +79,26 @@ def _answer(elements: int) -> HttpResponse:
     return HttpResponse(200, {"content-type": "application/json"}, [json.dumps(fields).encode()])
 
 
-def _frontend(offload: _Offload, reply: HttpResponse, **route: Any) -> Frontend[Any, Any]:
+def _frontend(offload: InlineOffload, reply: HttpResponse, **route: Any) -> Frontend[Any, Any]:
     table = RouteTable([Route("m", "b", **route)])
     gateway = RoutingGateway(table, {"b": _Rest(reply)}, {})
     return Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS, offload)
 
 
 async def test_a_helper_inflates_long_bodies_and_memory_is_counted() -> None:
-    offload, memory = _Offload(), Budget(64 * MIB)
+    offload, memory = InlineOffload(), Budget(64 * MIB)
     wire = _compressed(4 * MIB)
     cost = len(gzip.decompress(join_parts(wire.body)))
     answer = await _frontend(offload, _answer(1)).respond(wire, new_context(memory=memory))
     assert answer.status == 200
-    assert offload.jobs == [("validate", ("", "test"), cost)]
+    (job,) = offload.jobs
+    assert (job.name, job.client, job.cost) == ("validate", ("", "test"), cost)
     assert cost - total_size(wire.body) <= memory.peak < cost + 5 * MIB
     assert 4 * MIB < memory.held < 5 * MIB  # the body of the response
 
 
 async def test_no_inflation_without_memory() -> None:
-    offload = _Offload()
+    offload = InlineOffload()
     answer = await _frontend(offload, _answer(1)).respond(
         _compressed(4 * MIB), new_context(memory=Budget(MIB))
     )
@@ -158,7 +130,7 @@ async def test_inflated_json_is_counted_by_its_parsing_memory(
     wire: HttpRequest, maximum: int
 ) -> None:
     memory = Budget(1024 * MIB)
-    answer = await _frontend(_Offload(), _answer(1)).respond(wire, new_context(memory=memory))
+    answer = await _frontend(InlineOffload(), _answer(1)).respond(wire, new_context(memory=memory))
     assert answer.status == 200
     is_gzip = wire.headers["content-encoding"] == "gzip"
     inflating = (
@@ -172,22 +144,22 @@ async def test_inflated_json_is_counted_by_its_parsing_memory(
 async def test_a_helper_compresses_long_passed_through_responses(
     elements: int, jobs: list[str]
 ) -> None:
-    offload = _Offload()
+    offload = InlineOffload()
     wire = replace(_compressed(1), headers={HEADER: "0", "accept-encoding": "gzip"}, body=(b"",))
     frontend = _frontend(offload, _answer(elements), validate=False)
     answer = await frontend.respond(wire, new_context())
     assert answer.headers["content-encoding"] == "gzip"
     assert b"x" * elements in gzip.decompress(bytes(join_parts(answer.body)))
-    assert [each[0] for each in offload.jobs] == jobs
-    assert not jobs or offload.arguments[1].body == ()  # its tensors stay in this process
+    assert [each.name for each in offload.jobs] == jobs
+    assert not jobs or offload.jobs[0].arguments[1].body == ()  # its tensors stay in this process
 
 
 async def test_a_helper_finds_the_sequence_of_unchecked_messages() -> None:
-    offload = _Offload()
+    offload = InlineOffload()
     frontend = _frontend(offload, _answer(1), validate=False, retry=RetryPolicy(is_idempotent=True))
     answer = await frontend.respond(_compressed(MIB), new_context())
     assert answer.status == 200
-    assert [each[0] for each in offload.jobs] == ["sequence_of"]
+    assert [each.name for each in offload.jobs] == ["sequence_of"]
 
 
 @pytest.mark.parametrize(
@@ -209,19 +181,10 @@ async def test_clients_that_share_helpers(peer: str, identity: str, client: str)
         def allows(self, operation: type, model: str) -> bool:
             return True
 
-    offload, context = _Offload(), new_context(permit=Permit())
+    offload, context = InlineOffload(), new_context(permit=Permit())
     context.peer = peer
     await _frontend(offload, _answer(1)).respond(_compressed(MIB), context)
-    assert offload.jobs[0][1] == (client, peer)
-
-
-class _Helper(_Offload):
-    """Run jobs on pickled copies, as another process would."""
-
-    async def run(self, deadline: float | None, function: Any, *arguments: Any, **more: Any) -> Any:
-        job, buffers = pack((function, arguments))
-        function, arguments = unpack(job, memoryview(b"".join(buffers)))
-        return await super().run(deadline, function, *arguments, **more)
+    assert offload.jobs[0].client == (client, peer)
 
 
 def _number_over_rpc(wire: Any) -> int:
@@ -260,7 +223,7 @@ async def test_responses_written_by_a_helper_are_numbered(
     protocol: str, context: Any, number: Any
 ) -> None:
     codec: Any = plugins()[protocol].create({})
-    offload = _Helper()
+    offload = InlineOffload()
     codec_offload = CodecOffload(codec, DEFAULT_LIMITS, offload)
     parsed = codec.parse_request(context, codec_offload.limits).complete(MODEL)
     numbers = []
@@ -272,12 +235,12 @@ async def test_responses_written_by_a_helper_are_numbered(
         )
         numbers.append(number(wire))
     assert numbers == [1, 2, 3, 4]
-    assert [each[0] for each in offload.jobs] == ["build_response"] * 2
+    assert [each.name for each in offload.jobs] == ["build_response"] * 2
 
 
 async def test_a_helper_rewrites_a_legacy_response_of_many_fields() -> None:
     codec: Any = plugins()["trtis-grpc"].create({})
-    codec_offload = CodecOffload(codec, DEFAULT_LIMITS, _Helper())
+    codec_offload = CodecOffload(codec, DEFAULT_LIMITS, InlineOffload())
     header = pb.InferRequestHeader(batch_size=1, id=7)
     header.input.add(name="I")
     header.output.add(name="O")
@@ -311,7 +274,7 @@ async def test_a_helper_writes_long_typed_contents(
     stream: str, datatype: Datatype, elements: int, jobs: int
 ) -> None:
     codec: Any = plugins()["v2-grpc"].create({"contents": "typed", "stream": stream})
-    offload = _Helper()
+    offload = InlineOffload()
     codec_offload = CodecOffload(codec, DEFAULT_LIMITS, offload)
     request = v2.ModelInferRequest(model_name="m").SerializeToString()
     parsed = codec.parse_request(
@@ -326,11 +289,13 @@ async def test_a_helper_writes_long_typed_contents(
 
 
 LONG = Tensor("O", Datatype.FP32, (300 * KIB,), b"\0\0\x80\x3e" * 300 * KIB)
-"""0.25 takes more bytes as JSON than the shortest float."""
+"""Its elements are 0.25, which takes more bytes as JSON than the shortest float."""
 
 
 def _offload(limits: Limits = DEFAULT_LIMITS) -> tuple[CodecOffload[Any, Any], list[int], Any]:
-    """Return V2 REST without helpers, the sizes of the responses that it writes, and a writer."""
+    """Return the offload of V2 REST without helpers, a list of the sizes of the responses that it
+    writes, and the function that writes them.
+    """
     codec: Any = plugins()["v2-rest"].create({})
     sizes: list[int] = []
 

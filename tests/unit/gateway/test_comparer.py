@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import REQUEST, Harness, Store, output, response, until
+from comparing import REQUEST, Harness, Store, output, response
 
 from infergate.comparison import model_summary as model_summary_module
 from infergate.comparison import verdict as verdict_module
@@ -24,6 +24,7 @@ from infergate.core.tensor import Tensor
 from infergate.gateway import comparer as comparer_module
 from infergate.routing.table import Rewrite, SplitTarget
 from memory_budget import Budget
+from waiting import until
 
 TWIN = MirrorComparison(baseline=Baseline("twin", 100.0))
 SAME = MirrorComparison(baseline=Baseline("", 100.0))
@@ -107,7 +108,7 @@ async def test_a_client_never_waits_for_the_mirror_or_the_comparison() -> None:
     harness.offload.may_run.clear()
     for _ in range(3):
         await harness.infer()  # hangs if it waits
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     assert await harness.infer() == harness.own.answer
     assert not harness.results
     harness.offload.may_run.set()
@@ -124,13 +125,13 @@ async def test_comparisons_run_in_batches(
     harness = Harness()
     harness.offload.may_run.clear()
     await harness.infer()
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     for _ in range(6):
         await harness.infer()
     await until(lambda: harness.counters.mirrored["ok"] >= 7)
     harness.offload.may_run.set()
     await harness.compared(equal=7)
-    assert harness.offload.batches == [1, 4, 2]
+    assert [len(each.arguments[0]) for each in harness.offload.jobs] == [1, 4, 2]
 
 
 async def test_a_failing_helper_affects_no_client(caplog: pytest.LogCaptureFixture) -> None:
@@ -195,7 +196,7 @@ async def test_a_comparison_holds_its_memory_until_it_has_run() -> None:
     harness.offload.may_run.clear()
     memory = Budget(3 + 8 + 8)
     await harness.infer(memory=memory)
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     assert harness.held_bytes == 3 + 8 + 8
     harness.offload.may_run.set()
     await harness.compared(equal=1)
@@ -212,11 +213,11 @@ def _waiting(harness: Harness) -> list[Any]:
     return list(harness.comparer._queue)
 
 
-async def test_closing_drops_what_waits() -> None:
+async def test_closing_drops_waiting_comparisons() -> None:
     harness = Harness()
     harness.offload.may_run.clear()
     await harness.infer()
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     await harness.infer()
     await until(lambda: bool(_waiting(harness)))
     await harness.gateway.close()
@@ -249,7 +250,7 @@ async def test_a_stream_is_compared_if_it_is_closed_after_its_last_response() ->
     await harness.compared(equal=1)
 
 
-async def test_what_a_client_cancelled_is_mirrored_but_not_compared() -> None:
+async def test_cancelled_requests_are_mirrored_but_not_compared() -> None:
     harness = Harness()
     harness.own.answers = harness.mirror.answers = [response(output(1)), response(output(2))]
     async with aclosing(harness.stream()) as responses:
@@ -266,7 +267,7 @@ async def test_a_stream_beyond_a_limit_is_mirrored_but_not_compared(
     harness.own.answers = harness.mirror.answers = [response(output(n)) for n in range(3)]
     assert len([each async for each in harness.stream(memory=memory)]) == 3
     await harness.compared(dropped=1)
-    harness.own.answers = harness.own.answers[:2]  # now only the copy is too long
+    harness.own.answers = harness.own.answers[:2]  # now only the copy's response is too long
     assert len([each async for each in harness.stream(memory=memory)]) == 2
     await harness.compared(dropped=2)
     assert len(harness.mirror.requests) == 2
@@ -296,7 +297,7 @@ async def test_requests_with_shared_memory_are_not_compared() -> None:
     assert not harness.results
 
 
-async def test_what_the_mirrors_backend_served_is_not_compared_with_itself() -> None:
+async def test_responses_of_the_mirrors_own_backend_are_not_compared() -> None:
     harness = Harness(split=[SplitTarget("mirror", 50.0, Rewrite())])
     harness.own.answer = response(output(1, 3))
     for number in range(100):
@@ -304,7 +305,8 @@ async def test_what_the_mirrors_backend_served_is_not_compared_with_itself() -> 
     own = len(harness.own.requests)
     assert 25 < own < 75
     await harness.compared(different=own)
-    assert len(harness.mirror.requests) == 100  # 100 - own served, own copies
+    # the mirror served 100 - own requests, and got copies of the others
+    assert len(harness.mirror.requests) == 100
     renamed = Harness(split=[SplitTarget("mirror", 100.0, Rewrite("other"))])
     await renamed.infer()
     await renamed.compared(equal=1)
@@ -489,7 +491,7 @@ async def test_a_batch_judges_each_output_once(monkeypatch: pytest.MonkeyPatch) 
     harness.mirror.answer = harness.twin.answer = response(*changed)
     harness.offload.may_run.clear()
     await harness.infer()
-    await until(lambda: bool(harness.offload.batches))
+    await until(lambda: harness.offload.jobs)
     for _ in range(20):
         await harness.infer()
     comparer = harness.comparer
@@ -501,7 +503,7 @@ async def test_a_batch_judges_each_output_once(monkeypatch: pytest.MonkeyPatch) 
     await harness.compared(within_noise=21)
     (summary,) = comparer.summaries()
     in_gateway = {id(each.differences) for each in summary.routes["m"]["m"].outputs.values()}
-    assert harness.offload.batches == [1, 20]
+    assert [len(each.arguments[0]) for each in harness.offload.jobs] == [1, 20]
     assert sum(id(each) in in_gateway for each in judged) == 2 * len(outputs)
 
 

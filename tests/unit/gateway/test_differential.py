@@ -80,7 +80,7 @@ def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
         return  # translated for servers that do not accept the message unchanged
     assert read(forwarded) == translated
     rebuilt = read(codec.build_request(translated, TRITON, model))
-    # A legacy server returns no outputs unless some are requested, so all are.
+    # A legacy server returns only the requested outputs, so all outputs are requested.
     assert replace(rebuilt, outputs=translated.outputs) == translated
 
 
@@ -107,7 +107,7 @@ def responses_agree(codec: Any, vector: Vector) -> None:
 def answers_agree(
     codec: Any, wire: Any, sent: Any, asks: InferRequest, model: ModelMetadata | None
 ) -> None:
-    """The client reads the same response, forwarded or translated."""
+    """Check that the client reads the same response, whether it is forwarded or translated."""
     parsed = completed(codec.parse_request(sent, DEFAULT_LIMITS), model)
     checked = completed(codec.validate(sent, DEFAULT_LIMITS), model)
 
@@ -123,8 +123,8 @@ def answers_agree(
     translated, forwarded = outcome(translate), outcome(forward)
     if isinstance(translated, tuple):
         if translated[0] is Kind.BACKEND_GARBAGE and not isinstance(forwarded, tuple):
-            # Requests are checked, responses trusted: a forwarded response is not parsed, so
-            # invalid tensors reach the client unchanged.
+            # The gateway trusts responses: it does not parse a forwarded response, so invalid
+            # tensors reach the client unchanged.
             assert unnumbered(codec, forwarded) == unnumbered(codec, wire)
             return
         assert isinstance(forwarded, tuple)

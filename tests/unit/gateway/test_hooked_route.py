@@ -23,7 +23,8 @@ from infergate.gateway.hooked_route import HookedRoute
 from infergate.gateway.route_plan import RoutePlan
 from infergate.plugin_host import runner
 from infergate.runtime.assemble import assemble
-from plugin_kit import Hook, eventually
+from plugin_kit import Hook
+from waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -204,8 +205,8 @@ async def test_a_blocked_hook_does_not_block_other_routes(monkeypatch: pytest.Mo
     monkeypatch.setattr(runner, "HANGING_GRACE", 0.0)
     async with gateway({"before": "blocks", "timeout": "30s"}) as served:
         blocked = [asyncio.create_task(infer(served)) for _ in range(3)]
-        await eventually(lambda: Hook.events)
-        # another route of the same backend, with another name that the model refuses
+        await until(lambda: Hook.events)
+        # another route of the same backend, whose name the model refuses
         with pytest.raises(GatewayError, match="unknown model 'other'"):
             await infer(served, request("other"))
         for task in blocked:
@@ -214,7 +215,7 @@ async def test_a_blocked_hook_does_not_block_other_routes(monkeypatch: pytest.Mo
         with pytest.raises(GatewayError, match="hook 'h0' does not respond: 3 calls hang"):
             await infer(served)
         plugin_kit.RELEASE.set()
-        await eventually(lambda: not next(_layers(served))._hooks[0].runner.is_stuck)
+        await until(lambda: not next(_layers(served))._hooks[0].runner.is_stuck)
         assert values(await infer(served)) == [[2, 2]], "the hook works again"
 
 

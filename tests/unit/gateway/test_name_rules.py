@@ -161,7 +161,7 @@ async def test_ambiguous_names_are_rejected_before_rules_and_routes(name: str, b
     in_body = "memory" in name or "cuda" in name or "repository" in name
     gate = (
         AllowAll() if in_body else DenyAll()
-    )  # fields of the whole message are read after the rules
+    )  # the fields of the complete message are read after the rules
     await frontend(protocol, memory, gate).respond(wire(bad), context)
     assert memory.requests == []
     record = context.record

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from fake_clock import Clock
 from infergate.core.request_context import RequestContext
 from infergate.gateway import readiness as module
 from infergate.gateway.readiness import CACHE_SECONDS, POLL_SECONDS, Readiness
+from waiting import until
 
 
 class Backends:
@@ -24,20 +26,6 @@ class Backends:
         self.requests += 1
         await self.gate.wait()
         return self.is_ready
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 100.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not met():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def test_concurrent_probes_share_one_check() -> None:

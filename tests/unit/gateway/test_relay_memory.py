@@ -56,7 +56,7 @@ def answer(pair: Pair, key: str, kind: str) -> None:
     [["ok"], ["garbage"], ["refused", "ok"], ["refused", "refused", "ok"], ["refused"] * 4],
     ids="-".join,
 )
-def test_after_the_response(pair: Pair, answers: list[str]) -> None:
+def test_messages_are_freed_after_the_response(pair: Pair, answers: list[str]) -> None:
     call(pair, "first")
     answer(pair, "first", "ok")
     assert not held_requests(pair)
@@ -67,7 +67,7 @@ def test_after_the_response(pair: Pair, answers: list[str]) -> None:
 
 
 @pytest.mark.parametrize("earlier_calls", [0, 2])
-def test_while_the_client_does_not_read(pair: Pair, earlier_calls: int) -> None:
+def test_messages_are_freed_while_the_client_does_not_read(pair: Pair, earlier_calls: int) -> None:
     """The first request to each endpoint waits for a connection in a task."""
 
     for number in range(earlier_calls):

@@ -357,7 +357,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pair]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_both_ways_give_the_same(case: str, patched: list[Pair]) -> None:
+def test_relayed_requests_and_tasks_have_the_same_results(case: str, patched: list[Pair]) -> None:
     options, steps, outcomes = CASES[case]
     pair = Pair(**options)
     patched.append(pair)

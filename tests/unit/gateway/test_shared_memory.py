@@ -403,7 +403,7 @@ async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
         await memory.perform(SharedMemoryStatusRequest("r", cuda=True), new_context())
     await memory.perform(SharedMemoryUnregisterRequest("r", cuda=True), new_context())
     assert open_files() == 1
-    for _ in range(2):  # also one that does not exist: clients clean up before they begin
+    for _ in range(2):  # even if the region does not exist: clients clean up before they begin
         assert (
             await memory.perform(SharedMemoryUnregisterRequest("r"), new_context())
             == Acknowledgement()

@@ -1,4 +1,4 @@
-"""Statistics: the gateway's own, and those of several servers combined."""
+"""The gateway's own statistics, and the combined statistics of several servers."""
 
 from typing import Any
 

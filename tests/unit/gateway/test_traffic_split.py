@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import GatewayOptions, RoutingGateway
 from infergate.routing.table import MirrorTarget, Rewrite, Route, RouteTable, SplitTarget
 from memory_budget import Budget
+from waiting import until
 
 CONNECTION_REFUSED = GatewayError(Kind.CONNECT, "connection refused")
 REQUEST = InferRequest("m", "", "id")
@@ -53,12 +54,6 @@ class Harness:
 
 def split(percent: float, by: str = "", **rewrite: str) -> Route:
     return Route("m", "own", split=[SplitTarget("other", percent, Rewrite(**rewrite))], split_by=by)
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not met():  # noqa: ASYNC110 - no event to await
-            await asyncio.sleep(0)
 
 
 # ---- headers -----------------------------------------------------------------------------------

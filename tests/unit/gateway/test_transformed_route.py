@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,6 @@ from infergate.core import messages
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import Kind
 from infergate.core.limits import Limits
-from infergate.core.memory import MemoryAccount
 from infergate.core.messages import (
     InferRequest,
     InferResponse,
@@ -41,6 +40,7 @@ from infergate.transforms.scores import TopK
 from infergate.transforms.step import Step
 from infergate.transforms.structure import Constant, Rename
 from infergate.transforms.text import Base64Decode
+from inline_offload import InlineOffload
 from memory_budget import Budget
 
 CAST = Cast(tensor="x", from_=Datatype.UINT8, to=Datatype.FP32)
@@ -51,28 +51,6 @@ MODEL = ModelMetadata(
     inputs=(TensorMetadata("x", "FP32", (-1, 3)),),
     outputs=(TensorMetadata("probs", "FP32", (-1, 3)),),
 )
-
-
-class Helpers:
-    """Runs jobs in this process, and keeps their functions."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Callable[..., Any]] = []
-
-    async def run(
-        self,
-        deadline: float | None,
-        function: Callable[..., Any],
-        *arguments: Any,
-        client: tuple[str, str] = ("", ""),
-        cost: int = 0,
-        memory: MemoryAccount | None = None,
-        size: int = 0,
-    ) -> Any:
-        del deadline, client, memory
-        assert cost == size > 0
-        self.jobs.append(function)
-        return function(*arguments)
 
 
 class Harness:
@@ -89,7 +67,7 @@ class Harness:
         casts: Mapping[Datatype, Datatype] | None = None,
         body: int = 1 << 26,
     ) -> None:
-        self.helpers = Helpers()
+        self.helpers = InlineOffload()
         layer = TransformLayer(
             RouteTransforms(inputs, outputs, batch=True),
             Limits(body=body),
@@ -220,7 +198,8 @@ async def test_python_work_on_large_tensors_runs_in_helpers_and_numpy_in_threads
     text = Tensor("t", Datatype.BYTES, (1,), pack_bytes([b"QUJD" * 50_000]))
     response = await harness.infer(uint8(1), text)
     assert response.outputs[1].numpy()[0] == b"ABC" * 50_000
-    assert len(harness.helpers.jobs) == 1
+    (job,) = harness.helpers.jobs
+    assert job.cost == job.size > 0
     harness = Harness([CAST])
     await harness.infer(uint8(*bytes(500_000)))
     assert harness.helpers.jobs == []
@@ -243,7 +222,7 @@ async def test_images_in_base64_are_charged_while_their_headers_are_read() -> No
     assert (budget.held, budget.peak) == (0, 400_004)
 
 
-async def test_what_would_exceed_the_limit_is_refused_without_allocating() -> None:
+async def test_results_over_the_limit_are_refused_without_allocating() -> None:
     step = Constant(tensor="t", datatype=Datatype.FP64, value=(1,))
     harness = Harness([step], body=1000)
     empty = Tensor("x", Datatype.FP32, (2**40, 0), b"")

@@ -54,7 +54,7 @@ def judged(differences: Iterator[str]) -> str:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"outputs": ()}, ""),  # REQUEST requests all of them
+        ({"outputs": ()}, ""),  # all outputs are requested without a list
         ({}, ""),
         ({"model": "theirs"}, ""),
         ({"version": ""}, "the version is not sent to the server"),

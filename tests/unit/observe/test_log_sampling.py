@@ -20,7 +20,7 @@ def test_the_first_lines_of_a_second_and_every_nth_after_are_logged() -> None:
     sampling = LogSampler(2, 3)
     result = [sampling.count_left_out("r", "ok", 7.0 + i / 100) for i in range(10)]
     assert result == [0, 0, None, None, 2, None, None, 2, None, None]
-    assert sampling.count_left_out("r", "ok", 8.0) == 2, "those of the previous second"
+    assert sampling.count_left_out("r", "ok", 8.0) == 2, "the lines of the previous second"
     assert sampling.count_left_out("r", "ok", 8.1) == 0
 
 

@@ -71,7 +71,7 @@ def test_a_request_is_counted_with_time_and_bytes() -> None:
     assert b"infergate_build_info" in metrics.text()
 
 
-def test_the_clients_model_name_is_not_a_label() -> None:
+def test_the_model_name_of_a_client_is_not_a_label() -> None:
     metrics = Metrics()
     for number in range(100):
         metrics.record(finished_record(model=f"made-up-{number}", route=""), 0.1)

@@ -31,7 +31,7 @@ from infergate.plugin_host import runner
 from infergate.plugin_host.loading import PluginError
 from infergate.runtime.assemble import assemble
 from infergate.transport.server.admission import Admission, RequestAccount
-from plugin_kit import eventually
+from waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -196,7 +196,7 @@ async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory(
         with pytest.raises(GatewayError, match="the deadline passed while waiting"):
             await infer(served, request())
         plugin_kit.RELEASE.set()
-        await eventually(lambda: not backend.concurrency_stats.in_use)
+        await until(lambda: not backend.concurrency_stats.in_use)
         assert admission.bytes == 0
         backend._model.options.outcome = ""
         await infer(served, request())
@@ -230,7 +230,7 @@ async def test_a_cancelled_asynchronous_call_ends() -> None:
         await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        await eventually(lambda: not backend.concurrency_stats.in_use)
+        await until(lambda: not backend.concurrency_stats.in_use)
 
 
 async def test_a_model_with_too_many_hanging_calls_is_not_ready(
@@ -252,7 +252,7 @@ async def test_calls_in_threads_run_at_the_same_time() -> None:
     async with gateway(outcome="hangs", limits={"max_requests": 3}) as served:
         calls = [asyncio.create_task(infer(served, request())) for _ in range(3)]
         backend: Any = served.backends[0]
-        await eventually(lambda: backend.concurrency_stats.in_use == 3)
+        await until(lambda: backend.concurrency_stats.in_use == 3)
         plugin_kit.RELEASE.set()
         assert len(await asyncio.gather(*calls)) == 3
 
@@ -290,7 +290,7 @@ async def test_an_abandoned_stream_is_closed_where_it_runs() -> None:
         await anext(responses)
         await responses.aclose()
         backend: Any = served.backends[0]
-        await eventually(lambda: backend._model.closed)
+        await until(lambda: backend._model.closed)
 
 
 async def test_start_and_close_run_once() -> None:

@@ -147,7 +147,9 @@ def test_data_is_always_valid_json() -> None:
 
 
 def test_trustyais_rules_hold() -> None:
-    """Its models (src/endpoints/consumer) reject requested outputs, and data of another size."""
+    """TrustyAI's models (src/endpoints/consumer) reject requested outputs, and data of another
+    size.
+    """
     for event, key in zip(events(), ("inputs", "outputs"), strict=True):
         body = data(event)
         assert body.keys() <= {"id", "parameters", "model_name", "model_version", key}

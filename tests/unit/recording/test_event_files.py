@@ -1,4 +1,6 @@
-"""Events in files: complete lines, private, rotated, bounded, and never an obstacle."""
+"""Files of events: they are private, rotated and bounded, and have complete lines. A failure to
+write affects no request.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ async def write(sink: EventFiles, *events: WireEvent) -> dict[str, int]:
 async def test_events_are_lines_in_a_private_file(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     sink = EventFiles(folder, 1000, 10_000)
-    assert files(folder) == []  # only created with the first event
+    assert files(folder) == []  # the file is created with the first event
     assert await write(sink, structured_line(CloudEvent({"id": "1"}, b'{"a":1}')), event()) == {
         "sent": 2
     }
@@ -91,7 +93,8 @@ async def test_a_failed_write_leaves_no_incomplete_line(
     now[0] += 10
     assert await write(sink, event("c")) == {"sent": 1}
     contents = [file.read_bytes() for file in sorted(files(tmp_path))]
-    assert len(contents) == count  # a full disk gets no further file; a broken one is not continued
+    # no file is added on a full disk; an incomplete file is not continued
+    assert len(contents) == count
     assert b"".join(contents) == event("a")[1] + event("c")[1]
     await sink.close()
 

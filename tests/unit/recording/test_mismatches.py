@@ -175,7 +175,7 @@ def test_a_full_disk_stops_storing_for_a_while(
     assert folder.store(EXCHANGE, MIRRORED, "new") == STORED
 
 
-def test_what_cannot_be_recorded_is_not_stored(
+def test_exchanges_that_cannot_be_recorded_are_not_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = folder_at(tmp_path)

@@ -28,6 +28,7 @@ from infergate.recording.payload_log import (
     encode_exchange,
 )
 from infergate.recording.redaction import Redaction
+from inline_offload import InlineOffload
 from memory_budget import Budget
 
 
@@ -66,27 +67,11 @@ class Sink:
         self.is_closed = True
 
 
-class Helpers:
-    """Runs jobs in this process, and keeps their arguments."""
-
-    def __init__(self) -> None:
-        self.jobs: list[dict[str, Any]] = []
-        self.error: GatewayError | None = None
-
-    async def run(
-        self, deadline: float | None, function: Callable[..., Any], *arguments: Any, **options: Any
-    ) -> Any:
-        self.jobs.append({"function": function, "deadline": deadline, **options})
-        if self.error is not None:
-            raise self.error
-        return function(*arguments)
-
-
 class Harness:
     def __init__(self, sink: Sink, **limits: Any) -> None:
         self.sink = sink
         self.results = Counter[str]()
-        self.helpers = Helpers()
+        self.helpers = InlineOffload()
         settings = PayloadLogSettings(EventAttributes("s"), **limits)
         self.log = PayloadLog(settings, sink, self.helpers, self.count)
 
@@ -197,8 +182,8 @@ async def test_only_small_tensors_are_written_by_the_event_loop() -> None:
     async with harness() as found:
         found.add(exchange(100), exchange(100_000))
     (job,) = found.helpers.jobs
-    assert job["function"] is encode_exchange
-    assert (job["cost"], job["client"]) == (800_000, ("payload log", ""))
+    assert job.function is encode_exchange
+    assert (job.cost, job.client) == (800_000, ("payload log", ""))
     assert found.results == {"sent": 4}
 
 

@@ -37,6 +37,7 @@ from infergate.recording.redaction import Redaction
 from infergate.recording.sampling import is_sampled
 from infergate.transport.server.admission import Admission, RequestAccount
 from memory_budget import Budget
+from waiting import until
 
 
 class Recording:
@@ -54,8 +55,7 @@ class Recording:
 
     async def settled(self) -> None:
         """Wait until the queue is empty."""
-        while self.recorder.status()["queued"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: not self.recorder.status()["queued"])
 
     def exchanges(self) -> list[Exchange]:
         parts = [part for file in sorted(self.path.iterdir()) for part in read_recording(file)]
@@ -316,8 +316,7 @@ async def test_a_stop_reports_a_disk_that_hangs_until_the_file_is_complete(
         status = found.recorder.status()
         assert (status["active"], status["problem"]) == (False, "the disk does not respond")
         disk.released.set()
-        while found.recorder.status()["problem"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: not found.recorder.status()["problem"])
         assert len(found.exchanges()) == 1
         assert not found.recorder.status()["file"]
 

@@ -174,7 +174,7 @@ def test_a_record_over_the_limits_is_not_written(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[tuple[int, int]]]:
-    """A file with records, one of them that contains another recording, and the frames."""
+    """Return a file with records, one of which contains another recording, and the frames."""
     folder = tmp_path_factory.mktemp("reference")
     inner = written(folder / "inner", *map(sample_exchange, range(2))).read_bytes()
     tensor = Tensor("file", Datatype.UINT8, (len(inner),), inner)
@@ -209,7 +209,7 @@ def test_a_changed_removed_or_added_byte_loses_only_its_record(
 
 
 def _assert_complete(parts: Sequence[RecordedExchange | DamagedPart], size: int) -> None:
-    """Records and damaged parts cover the whole file without gaps."""
+    """Check that records and damaged parts cover the complete file without gaps."""
     position = parts[0].position
     assert position in {0, FILE_HEADER_BYTES}
     for part in parts:
@@ -466,7 +466,7 @@ def test_a_file_that_cannot_be_begun_is_removed(
 def test_a_large_record_that_is_being_written_does_not_hide_earlier_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state after a kill: some of a large record, whose header is not written yet."""
+    """After a kill, a file may end with part of a large record, whose header is not written yet."""
     path = tmp_path / "file"
     file = RecordingFile(path)
     file.append(encode_exchange(sample_exchange()))

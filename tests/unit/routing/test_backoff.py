@@ -31,7 +31,7 @@ def test_requests_that_failed_together_are_spread() -> None:
     assert max(gaps) < BASE_SECONDS * 0.02
 
 
-def test_chance_alone_decides() -> None:
+def test_equal_random_numbers_give_equal_delays() -> None:
     one, other = random.Random(5).random, random.Random(5).random
     assert [backoff(n, one) for n in range(1, 9)] == [backoff(n, other) for n in range(1, 9)]
     assert all(0 <= backoff(n) <= MAX_SECONDS for n in range(1, 9))

@@ -64,7 +64,7 @@ def test_each_endpoint_gets_its_share(
     assert shares == pytest.approx([each / sum(weights) for each in weights], abs=0.02)
 
 
-def test_in_turn_is_as_even_as_can_be() -> None:
+def test_round_robin_is_as_even_as_possible() -> None:
     among = table(1, 1, 1)
     policy = RoundRobin[Server](chance().random)
     for _ in range(100):
@@ -75,7 +75,7 @@ def test_in_turn_is_as_even_as_can_be() -> None:
         assert chosen[i : i + 4].count(b"0") == 3
 
 
-def test_round_robin_starts_anywhere() -> None:
+def test_round_robin_starts_at_a_random_endpoint() -> None:
     among = table(1, 1, 1, 1)
     first = {RoundRobin[Server](random.Random(i).random).pick(among, "").name for i in range(50)}
     assert len(first) == 4
@@ -100,7 +100,7 @@ def test_requests_in_flight_are_divided_by_the_weight() -> None:
     among.members[0].active = 2
     among.members[1].active = 1
     shares = counts(LeastRequest(chance().random), among)
-    assert shares[0] > 0.9, "only who draws the lighter one twice takes it"
+    assert shares[0] > 0.9, "the lighter endpoint is chosen only if it is drawn twice"
     among.members[0].active = 4
     assert counts(LeastRequest(chance().random), among)[1] > 0.4
 
@@ -116,7 +116,7 @@ def test_two_choices_keep_the_longest_queue_short() -> None:
     assert max(each.active for each in members) <= 104
 
 
-def test_a_key_has_one_endpoint_and_other_requests_any() -> None:
+def test_a_key_keeps_its_endpoint_and_requests_without_a_key_use_all() -> None:
     among = table(1, 1, 1)
     policy = ConsistentHash[Server](RoundRobin(chance().random))
     positions = {key: policy.pick(among, key).name for key in map(str, range(100))}

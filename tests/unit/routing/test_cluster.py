@@ -107,7 +107,7 @@ def test_the_ejected_share_is_limited_to_at_least_one(share: float, count: int, 
     assert len(create_cluster.available(0.0)) == count - out
 
 
-def test_the_last_is_never_ejected() -> None:
+def test_the_last_endpoint_is_never_ejected() -> None:
     create_cluster = cluster(3, ClusterRule(OutlierRule(max_share=1.0)))
     check(create_cluster, create_cluster.members[0], 0.0, "-")
     assert fail(create_cluster, create_cluster.members[1], 0.0)
@@ -154,7 +154,7 @@ def test_a_retry_uses_another_endpoint() -> None:
         )
 
 
-def test_a_retry_prefers_a_down_endpoint_to_the_same() -> None:
+def test_a_retry_prefers_another_endpoint_even_if_it_is_down() -> None:
     create_cluster = cluster(2)
     check(create_cluster, create_cluster.members[0], 0.0, "-")
     first = choose_and_record(create_cluster, 0.0)

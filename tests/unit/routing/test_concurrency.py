@@ -85,7 +85,7 @@ def test_a_queue_of_length_zero_rejects_immediately() -> None:
 def test_the_wait_is_estimated_from_the_rate_of_released_slots() -> None:
     limit: ConcurrencyLimit[str] = ConcurrencyLimit(1, 100)
     limit.try_acquire()
-    assert limit.wait_seconds(_request("x"), 0.0) == 1.0, "nothing is known yet"
+    assert limit.wait_seconds(_request("x"), 0.0) == 1.0, "there is no estimate yet"
     for number in range(30):
         limit.enqueue(_request(str(number)))
     for number in range(11):

@@ -28,7 +28,9 @@ def record_checks(health: EndpointHealth, checks: str) -> str:
         ("--+-++", "-----+"),
     ],
 )
-def test_fall_after_three_rise_after_two_and_first_check_decides(checks: str, up: str) -> None:
+def test_three_failures_mark_down_two_successes_mark_up_and_a_first_check_decides(
+    checks: str, up: str
+) -> None:
     assert record_checks(EndpointHealth(), checks) == up
 
 

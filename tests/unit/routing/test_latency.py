@@ -32,7 +32,7 @@ def test_too_few_samples_give_no_percentile() -> None:
 def test_the_estimate_is_within_ten_percent(seconds: list[float], share: float) -> None:
     seconds = seconds[
         : len(seconds) // UPDATE_INTERVAL * UPDATE_INTERVAL
-    ]  # then all of them are included
+    ]  # the estimate then includes all samples
     got = observed(share, *seconds).percentile()
     assert got is not None
     within = sum(1 for each in seconds if each <= got * 1.000001)

@@ -43,7 +43,7 @@ class World:
         self.clusters = [self._cluster(random.Random(i).random) for i in range(self.gateways)]
         self.requests: Counter[int] = Counter()
         self.refused: Counter[int] = Counter()
-        """Attempts on a dead endpoint, by whole second."""
+        """Attempts on a dead endpoint, by full second."""
         self.lost: Counter[int] = Counter()
         """Requests whose attempts all failed."""
         self.request_count = 0
@@ -125,7 +125,7 @@ def test_without_checks_failures_eject_dead_endpoints() -> None:
     before = share(world.refused, range(5, 10))
     after = share(world.refused, range(20, 30))
     assert before > 0
-    assert after == 0, "all ten are out, which is as many as may be"
+    assert after == 0, "ten endpoints are ejected, the maximum"
 
 
 def test_slow_endpoints_get_fewer_requests() -> None:

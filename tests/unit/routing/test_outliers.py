@@ -30,7 +30,7 @@ def test_an_ejected_endpoint_is_not_ejected_again() -> None:
     assert fail(outlier, 30.0, 0)
 
 
-def test_each_time_is_longer_up_to_five_minutes() -> None:
+def test_each_ejection_is_longer_up_to_five_minutes() -> None:
     outlier, now, lengths = OutlierState(), 0.0, []
     for _ in range(12):
         assert fail(outlier, now)

@@ -113,7 +113,9 @@ def test_labels() -> None:
         ("/b-(.*)/", r"c_\1", "other", r"c_\1"),
     ],
 )
-def test_the_backend_s_model(pattern: str, rewrite: str, model: str, expected: str) -> None:
+def test_a_rewrite_determines_the_backends_model(
+    pattern: str, rewrite: str, model: str, expected: str
+) -> None:
     assert Route(pattern, "a", rewrite=Rewrite(rewrite)).backend_model(model) == expected
 
 

@@ -131,18 +131,16 @@ def parts(config: Config, access: Any) -> GatewayParts:
     return GatewayParts(config, DEFAULT_LIMITS, unused, {}, None, None, access)
 
 
+def authorizer_of(config: Config, previous: GatewayParts | None = None, *, label: str = "") -> Any:
+    return make_authorizer(
+        config, lambda model, version, headers: label, DEFAULT_LIMITS, WorkerGroup(), previous
+    )
+
+
 async def test_an_authorizer_is_reused_if_access_is_unchanged(tmp_path: Path) -> None:
     config = load_config(tmp_path, f"access:\n  rules: [{{who: ['*']}}]\n{RATES}")
-    first = make_authorizer(
-        config, lambda model, version, headers: "old", DEFAULT_LIMITS, WorkerGroup()
-    )
-    reused = make_authorizer(
-        config,
-        lambda model, version, headers: "new",
-        DEFAULT_LIMITS,
-        WorkerGroup(),
-        parts(config, first),
-    )
+    first = authorizer_of(config, label="old")
+    reused = authorizer_of(config, parts(config, first), label="new")
     assert reused is first
     assert reused.route_label("m", "", {}) == "old", "the old configuration still serves"
 
@@ -153,18 +151,10 @@ async def test_rate_buckets_are_kept_if_the_rates_are_unchanged(tmp_path: Path) 
     third = load_config(
         tmp_path, "access:\n  rules: [{who: ['*']}]\n" + RATES.replace("1/h", "2/h")
     )
-    authorizer = make_authorizer(
-        config, lambda model, version, headers: "", DEFAULT_LIMITS, WorkerGroup()
-    )
+    authorizer = authorizer_of(config)
     await authorizer.authorize(RequestSummary(InferRequest, "m"), request_with(x_api_key=SECRET))
     for changed, is_counted in ((other, True), (third, False)):
-        later = make_authorizer(
-            changed,
-            lambda model, version, headers: "",
-            DEFAULT_LIMITS,
-            WorkerGroup(),
-            parts(config, authorizer),
-        )
+        later = authorizer_of(changed, parts(config, authorizer))
         assert later is not authorizer
         request = later.authorize(RequestSummary(InferRequest, "m"), request_with(x_api_key=SECRET))
         if is_counted:
@@ -177,7 +167,7 @@ async def test_rate_buckets_are_kept_if_the_rates_are_unchanged(tmp_path: Path) 
 async def test_the_worker_group_selects_the_memory_of_rate_buckets(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    """All workers count in that memory, also while Redis is unavailable."""
+    """All workers count in that memory, even while Redis is unavailable."""
     buckets: dict[bytes, LocalBuckets] = {}
     group = WorkerGroup(rate_buckets=lambda rates: buckets.setdefault(rates, LocalBuckets()))
     redis = f"  redis: {{url: 'redis://127.0.0.1:{unused_tcp_port}', timeout: 5s}}\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -19,6 +17,7 @@ from infergate.gateway.canonical_frontend import IN_PROCESS
 from infergate.observe import access_log
 from infergate.runtime.assemble import assemble
 from infergate.runtime.worker_group import WorkerGroup
+from waiting import until
 
 
 async def test_a_builtin_backends_timeout() -> None:
@@ -101,9 +100,7 @@ async def test_metrics_have_the_names_and_limits_of_the_active_configuration() -
         assert b'reason="full"} 1.0' in text
         assert b'infergate_queue_refusals_total{backend="new",reason="full"} 1.0' in text
         change.apply()
-        async with asyncio.timeout(20):
-            while running.generation_count > 1:  # noqa: ASYNC110 - no event to wait for
-                await asyncio.sleep(0)
+        await until(lambda: running.generation_count <= 1)
         text = metrics.text()
         assert b'"old"' not in text
         assert b'infergate_queue_refusals_total{backend="new",reason="full"} 1.0' in text
@@ -149,7 +146,7 @@ def test_header_limits_depend_on_the_listeners_protocols(
 async def test_dropped_access_log_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch, sampling: dict[str, int] | None
 ) -> None:
-    monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as with a slow reader
+    monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as if its reader were slow
     config = Config.model_validate(
         {
             "log": {"sampling": sampling},

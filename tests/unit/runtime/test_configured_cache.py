@@ -37,7 +37,7 @@ class Server:
 async def test_headers_that_identify_a_request_are_no_part_of_keys(
     glob: str, name: str, calls: int
 ) -> None:
-    """A glob selects the generated ``x-request-id`` too, which differs in every request."""
+    """A glob also selects the generated ``x-request-id``, which differs in every request."""
     backend = {"protocol": "builtin", "forward_headers": [glob]}
     route = {"model": "*", "backend": "own", "idempotent": True, "cache": {"ttl": "1m"}}
     config = from_mapping({"backends": {"own": backend}, "routes": [route]}, Path())

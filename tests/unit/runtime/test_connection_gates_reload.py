@@ -12,6 +12,7 @@ from infergate.config.load import parse
 from infergate.runtime.assemble import assemble
 from infergate.runtime.running import ConfigRejectedError, RunningGateway
 from tls_kit import Authority, Pair
+from waiting import until
 
 CONFIG = """
 helpers: 0
@@ -56,9 +57,7 @@ async def test_certificates_and_connection_limits_are_reloaded(tmp_path: Path) -
         with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
             await connect(running, authority)  # over the new limit
         streams[1].close()
-        async with asyncio.timeout(10):
-            while next(iter(running.gates)).connections:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not next(iter(running.gates)).connections)
         after, *renewed = await connect(running, authority)
         assert after != before
         assert await is_accepted(*renewed)
@@ -66,7 +65,7 @@ async def test_certificates_and_connection_limits_are_reloaded(tmp_path: Path) -
             await running.reload(parse(text(None, 1, 0), file, {}))
         assert await is_accepted(*renewed)
         config = parse(text(one, 1, 0), file, {})
-        one.key.unlink()  # between the two configurations
+        one.key.unlink()  # after the configuration was parsed, and before it is applied
         with pytest.raises(ConfigRejectedError, match="cannot be read"):
             await running.reload(config)
         assert await is_accepted(*renewed)

@@ -30,6 +30,7 @@ from infergate.core.messages import InferRequest, InferResponse, Operation
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcResponse, join_parts
 from infergate.runtime.assemble import assemble
+from waiting import until
 
 CONFIG = """
 listeners:
@@ -132,8 +133,11 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
         trtis_stream = channel.stream_stream("/nvidia.inferenceserver.GRPCService/StreamInfer")()
         await trtis_stream.write(bytes(join_parts(build_wire_request("trtis-grpc").message)))
         assert await stream_values(stream, 1) == [0]
-        while sum(1 for each in running.listeners.values() for _ in each.active_requests()) < 8:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(
+            lambda: (
+                sum(1 for each in running.listeners.values() for _ in each.active_requests()) >= 8
+            )
+        )
         await running.stop(0.01)
         responses = {name: await each for name, each in pending.items()}
         for protocol in ("v2-rest", "graphpipe"):

@@ -42,6 +42,7 @@ from infergate.runtime.offload.pool import LARGE_JOB_COST
 from infergate.testing import Vector, load
 from infergate.testing.canonical import to_text
 from infergate.transport.server.admission import Admission, RequestAccount
+from waiting import until
 
 CODEC: Any = PLUGIN.create({})
 VECTORS = Path(__file__).parents[2] / "vectors" / "v2-rest"
@@ -190,8 +191,7 @@ async def test_a_crash_while_the_job_is_sent_fails_it(pool: HelperPool) -> None:
     pid = await pool.run(None, os.getpid)
     os.kill(pid, signal.SIGSTOP)  # the helper reads nothing
     job = asyncio.create_task(pool.run(None, len, bytes(5 * MIB)))
-    while process(pool)._result is None:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: process(pool)._result is not None)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(GatewayError, match="internal error"):
         await job
@@ -284,8 +284,7 @@ def _raise_memory_error(*_: Any) -> Any:
 
 async def test_a_cancelled_caller_releases_its_slot(pool: HelperPool) -> None:
     first = asyncio.create_task(pool.run(None, time.sleep, 0.2))
-    while process(pool) is None or process(pool)._result is None:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: process(pool) is not None and process(pool)._result is not None)
     first.cancel()
     waiting = asyncio.create_task(pool.run(None, pow, 2, 3))
     await asyncio.sleep(0)
@@ -301,8 +300,7 @@ async def test_all_waiting_jobs_run(pool: HelperPool) -> None:
 async def test_closing_ends_running_jobs() -> None:
     pool = HelperPool(2)
     running = asyncio.create_task(pool.run(None, time.sleep, 3600))
-    while all(slot._starting is None for slot in pool._slots):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: any(slot._starting is not None for slot in pool._slots))
     await pool.close()
     with pytest.raises(GatewayError, match="internal error"):
         await running

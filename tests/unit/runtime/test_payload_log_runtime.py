@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from http_stand_in import QuietHandler, StandInServer
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
 from infergate.core.datatypes import Datatype
@@ -34,50 +33,35 @@ REQUEST = InferRequest(
 )
 
 
-class Receiver:
+class Receiver(StandInServer):
     """A server that keeps the events that it receives. ``statuses`` are the statuses of the next
     responses, before 202."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        super().__init__(Handler, context)
         self.received: list[tuple[dict[str, str], bytes]] = []
         self.paths: list[str] = []
         self.statuses: list[int] = []
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                receiver.paths.append(self.path)
-                receiver.received.append(({k.lower(): v for k, v in self.headers.items()}, body))
-                self.send_response(receiver.statuses.pop(0) if receiver.statuses else 202)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_request(self, *_: object) -> None:
-                """Print nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        if context is not None:
-            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
-        scheme = "http" if context is None else "https"
-        self.url = f"{scheme}://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        self.url = f"{'http' if context is None else 'https'}://{self.address}"
 
     def kinds(self) -> list[str]:
         return sorted(headers["ce-type"].rpartition(".")[2] for headers, _ in self.received)
 
 
+class Handler(QuietHandler):
+    server: Receiver
+
+    def post(self) -> None:
+        self.server.paths.append(self.path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.received.append((headers, self.body()))
+        self.respond(self.server.statuses.pop(0) if self.server.statuses else 202)
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    found = Receiver()
-    yield found
-    found.close()
+    with Receiver() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -190,9 +174,10 @@ async def test_events_that_cannot_be_delivered_are_counted(
 
 
 async def test_an_unreachable_server_does_not_fail_requests(
-    receiver: Receiver, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    receiver.close()
+    with Receiver() as receiver:
+        pass  # nothing listens at its address any more
     async with running(config_with(receiver.url)) as gateway:
         await gateway.infer()
     assert gateway.count("failed") == 2
@@ -204,14 +189,11 @@ async def test_tls_verifies_the_server(tmp_path: Path) -> None:
     pair = authority.issue("127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
-    server = Receiver(context)
-    try:
+    with Receiver(context) as server:
         async with running(config_with(server.url, tls={"ca": str(authority.file)})) as known:
             await known.infer()
         async with running(config_with(server.url, retries=0)) as unknown:
             await unknown.infer()
-    finally:
-        server.close()
     assert (known.count("sent"), unknown.count("failed")) == (2, 2)
     assert server.kinds() == ["request", "response"]
 

@@ -17,6 +17,7 @@ from infergate.plugin_host.loading import PluginError
 from infergate.runtime import assemble as assemble_module
 from infergate.runtime.assemble import assemble
 from infergate.runtime.running import ConfigRejectedError, RunningGateway
+from waiting import until
 
 
 def config(**changes: Any) -> Config:
@@ -134,9 +135,7 @@ async def test_an_abandoned_reload_has_no_effect_when_its_constructor_returns(
         backend = parts(running)[1]
         assert backend._model.options.factor == 4
         release.set()
-        async with asyncio.timeout(20):
-            while not discarded:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: discarded)
         assert discarded[0]._model.options.factor == 3
         assert discarded[0]._model.closed
         await running.reload(config(model={"options": {"factor": 4}}, readiness="strict"))
@@ -173,9 +172,7 @@ async def test_an_abandoned_reload_creates_no_further_plugins_and_keeps_none(
         reload.cancel()
         await asyncio.gather(reload, return_exceptions=True)
         release.set()
-        async with asyncio.timeout(20):
-            while not created[-1].closed:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: created[-1].closed)
         assert len(created) == 2, "the model in use, and the one that was being created"
     finally:
         release.set()
@@ -238,9 +235,7 @@ async def test_a_configuration_that_is_rejected_after_its_plugins_were_created_c
         monkeypatch.setattr(assemble_module, "make_recorder", fail)
         with pytest.raises(ConfigRejectedError, match="a file is missing"):
             await running.reload(config(model={"options": {"factor": 3}}))
-        async with asyncio.timeout(20):
-            while not created[-1].closed:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: created[-1].closed)
         assert [each.options.factor for each in created] == [2, 3]
     finally:
         await running.stop(0)

@@ -15,6 +15,7 @@ from infergate.runtime import reload
 from infergate.runtime.config_history import ConfigHistory, ReloadResult
 from infergate.runtime.reload import ConfigReloader
 from infergate.runtime.running import ConfigRejectedError
+from waiting import until
 
 CONFIG = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: demo}]\n"
 
@@ -115,8 +116,7 @@ async def test_waiting_reload_requests_are_merged(harness: Harness) -> None:
     harness.proceed.clear()
     first = asyncio.create_task(harness.reloader.reload("SIGHUP"))
     await asyncio.sleep(0)
-    while not harness.reloader._lock.locked():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(harness.reloader._lock.locked)
     later = [asyncio.create_task(harness.reloader.reload("POST /reload")) for _ in range(5)]
     await asyncio.sleep(0)
     later.pop().cancel()
@@ -131,9 +131,7 @@ async def hanging_reload(harness: Harness, trigger: str = "SIGHUP") -> asyncio.T
     """Begin a reload that waits for a plug-in until ``harness.proceed`` is set."""
     harness.proceed.clear()
     task = harness.reloader.request(trigger)
-    async with asyncio.timeout(20):
-        while not harness.is_creating_plugins:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: harness.is_creating_plugins)
     return task
 
 
@@ -150,7 +148,7 @@ async def test_a_reload_that_waits_for_a_plugin_is_abandoned_for_a_changed_file(
         assert "abandoned for a later reload" in (await first).error
     assert not second.error
     assert harness.applied[-1].readiness == "strict"
-    assert len(harness.applied) == 2, "the abandoned one was not applied"
+    assert len(harness.applied) == 2, "the abandoned configuration was not applied"
 
 
 async def test_a_reload_behind_one_that_waits_for_a_plugin_fails_soon(
@@ -180,8 +178,7 @@ async def test_a_change_is_noticed_while_a_reload_waits_for_a_plugin(
         harness.proceed = asyncio.Event()
         harness.proceed.set()
         await harness.reloader.reload_if_changed("changed")
-        while len(harness.applied) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: len(harness.applied) >= 2)
     assert [each.helpers for each in harness.applied[1:]] == [0]
 
 

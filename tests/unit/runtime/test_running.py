@@ -7,7 +7,7 @@ import gc
 import socket
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
@@ -34,6 +34,7 @@ from infergate.transport.base import Address
 from infergate.transport.net.bind import bind_sockets
 from infergate.transport.net.buffer_pool import MAX_UNUSED_BYTES, POOL
 from peers.support.process import free_ports
+from waiting import until
 
 FREE = {"address": "127.0.0.1:0"}
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
@@ -107,11 +108,6 @@ async def serving(config: Config) -> AsyncIterator[Harness]:
 
 def infer_request(model: str) -> HttpRequest:
     return HttpRequest("POST", f"/v2/models/{model}/infer", body=[BODY])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - no event to wait for
-        await asyncio.sleep(0)
 
 
 async def test_an_old_configuration_is_closed_when_its_last_call_ends() -> None:

@@ -39,7 +39,7 @@ def test_every_other_value_round_trips(value: object) -> None:
     assert from_json(to_json(value)) == value  # type: ignore[arg-type]
 
 
-def test_the_form_leaves_defaults_out_and_spells_data_in_hex() -> None:
+def test_defaults_are_omitted_and_data_is_written_in_hex() -> None:
     tensor = Tensor("X", Datatype.INT8, (2,), memoryview(b"\x01\xff"))
     assert to_json(InferRequest("m", inputs=(tensor,))) == {
         "type": "InferRequest",

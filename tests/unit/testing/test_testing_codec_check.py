@@ -173,7 +173,7 @@ def test_any_other_exception_escapes() -> None:
         check_codec(plugin(ErrorsEscape))
 
 
-def test_a_plugin_claims_something() -> None:
+def test_a_plugin_without_claims_is_rejected() -> None:
     with pytest.raises(AssertionError, match="must claim"):
         check_codec(replace(plugin(Sound), claims=()))
 
@@ -200,7 +200,7 @@ def test_datatypes_that_a_protocol_cannot_carry_may_be_declared() -> None:
     check_codec(plugin(WithoutIds), round_trip=without_id)
 
 
-def test_kinds_are_all_tried() -> None:
+def test_build_error_is_called_with_every_kind() -> None:
     class OneRowMissing(Sound):
         def build_error(self, error: Any, wire: Any = None) -> Any:
             if error.kind is Kind.TIMEOUT:

@@ -238,7 +238,7 @@ def test_every_truncated_image_is_refused(kind: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"GIF89a", b"/9j/!!!!", b"\xff\xd8\xff", b"RIFF1234WEBPVP8?" + bytes(30)]
 )
-def test_what_is_no_image_is_refused(data: bytes) -> None:
+def test_data_that_is_not_an_image_is_refused(data: bytes) -> None:
     assert "element 0" in refused(images_tensor(data))
 
 
@@ -278,7 +278,7 @@ def test_images_of_different_sizes_need_a_size() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1, 2)])
-def test_another_shape_than_a_batch_is_refused(shape: tuple[int, ...]) -> None:
+def test_a_shape_that_is_not_a_batch_is_refused(shape: tuple[int, ...]) -> None:
     images = [encoded(PHOTO)] * 4
     tensor = images_tensor(*images[: int(np.prod(shape))], shape=shape)
     assert "expected shape [N] or [N, 1]" in refused(tensor)

@@ -222,7 +222,7 @@ def test_constants_are_repeated_for_the_batch() -> None:
     assert refused(step, fp32([[1]], "t")) == "input 't': the route sets this input"
 
 
-def test_a_default_gives_way_to_what_the_client_sends() -> None:
+def test_an_input_of_the_client_replaces_the_default() -> None:
     step = Default(tensor="x", datatype=Datatype.FP32, value=(5,))
     assert run(step, fp32([1, 2]))["x"].numpy().tolist() == [1, 2]
     assert run(step, fp32([1, 2], "y"))["x"].numpy().tolist() == [5, 5]
@@ -435,7 +435,7 @@ def test_an_empty_tensor_that_numpy_cannot_represent_is_refused(shape: tuple[int
         assert "is too large" in refused(step, empty)
 
 
-def test_the_largest_of_no_scores_take_no_memory() -> None:
+def test_top_k_of_an_empty_tensor_takes_no_memory() -> None:
     empty = Tensor("x", Datatype.FP32, (2**40, 0), b"")
     result = run(TopK(tensor="x", k=2, values="v", indices="i"), empty)
     assert result["v"].shape == result["i"].shape == (2**40, 0)

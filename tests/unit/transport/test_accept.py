@@ -11,6 +11,7 @@ import pytest
 from infergate.transport.server import accept as accept_module
 from infergate.transport.server.accept import Acceptor
 from infergate.transport.worker_loads import WorkerLoads
+from waiting import until
 
 
 class Worker:
@@ -94,9 +95,7 @@ async def test_a_later_worker_gets_the_new_connections(workers: list[Worker]) ->
     after = await open_connections(workers[0], 6)
     assert len(workers[1].connections) >= 5
     await close_all(before + after)
-    async with asyncio.timeout(20):
-        while workers[0].loads.counts() != (0, 0, -1):  # noqa: ASYNC110 - no event to wait for
-            await asyncio.sleep(0)
+    await until(lambda: workers[0].loads.counts() == (0, 0, -1))
 
 
 async def test_a_worker_that_does_not_accept_delays_no_connection(workers: list[Worker]) -> None:

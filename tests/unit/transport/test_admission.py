@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from transport_kit import FakeClient
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind
@@ -55,22 +56,6 @@ def test_streams_have_their_own_limit() -> None:
     admission.release_stream()
     admission.admit_stream()
     assert (admission.streams, admission.requests) == (MAX_STREAMS, 0)
-
-
-class FakeClient:
-    """A fake ``admission_module.Client``."""
-
-    def __init__(self) -> None:
-        self.unread = 0
-        self.disconnects = 0
-
-    def unread_bytes(self) -> int:
-        return self.unread
-
-    def disconnect_soon(self) -> None:
-        self.disconnects += 1
-
-    reject_slow_body = disconnect_soon
 
 
 def test_a_single_request_may_always_grow() -> None:
@@ -149,7 +134,7 @@ def test_optional_work_does_not_limit_the_only_request() -> None:
     account.admit(100)
     optional = account.detach_optional(200)
     account.grow(5000)
-    with pytest.raises(GatewayError):  # the whole budget is in use
+    with pytest.raises(GatewayError):  # the entire budget is in use
         optional.grow(1)
     account.release()
     assert (admission.optional_bytes, admission.bytes) == (200, 200)
@@ -175,7 +160,7 @@ def test_slow_readers_are_disconnected_if_memory_is_short(
     for _ in range(2):
         with pytest.raises(GatewayError):
             admission.grow(1)
-    assert client.disconnects == is_disconnected, "checked every half a second"
+    assert client.disconnects == is_disconnected, "checked every half second"
     unsent.finish()
     assert (admission.bytes, len(admission.transfers)) == (0, 0)
 

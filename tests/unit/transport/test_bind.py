@@ -51,7 +51,7 @@ async def test_http_on_a_bound_socket(engine: Engine) -> None:
     server = engine.http(LOCAL, HttpEcho(), LIMITS, Admission(LIMITS))
     await server.bind(bind)
     assert (server.address.host, server.address.port) == address
-    reader, writer = await asyncio.open_connection(*address)  # not yet accepted
+    reader, writer = await asyncio.open_connection(*address)  # the connection is not accepted yet
     peer = Peer(reader, writer)
     await server.start()
     await peer.send(REQUEST)

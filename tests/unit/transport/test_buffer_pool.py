@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from transport_kit import until
 
 from infergate.core.limits import MIB
 from infergate.transport.net import buffer_pool
 from infergate.transport.net.buffer_pool import MAX_UNUSED_BYTES, MIN_POOLED_BYTES, BufferPool
+from waiting import until
 
 
 def address(buffer: memoryview) -> int:

@@ -20,7 +20,15 @@ from test_h2_engine import (
     response_frames,
     serve,
 )
-from transport_kit import ENGINES, LOCAL, RPC_LIMITS, HttpEcho, RpcEcho, tried_repeatedly, until
+from transport_kit import (
+    ENGINES,
+    LOCAL,
+    RPC_LIMITS,
+    FakeClient,
+    HttpEcho,
+    RpcEcho,
+    tried_repeatedly,
+)
 
 from gateway_errors import raises_kind
 from infergate.core.errors import Kind
@@ -40,6 +48,7 @@ from infergate.transport.server.connection_gate import (
     is_client_hello,
 )
 from infergate.transport.server.listener import HttpAppListener
+from waiting import until
 
 __all__ = ["connect"]
 
@@ -195,20 +204,6 @@ def test_client_hello_detection() -> None:
     ):
         assert not is_client_hello(start)
     assert not is_client_hello(received[:3] + b"\0\0" + received[5:])
-
-
-class FakeClient:
-    """A fake ``admission.Client``."""
-
-    def __init__(self, unread: int = 0) -> None:
-        self.unread = unread
-        self.is_disconnected = False
-
-    def unread_bytes(self) -> int:
-        return self.unread
-
-    def disconnect_soon(self) -> None:
-        self.is_disconnected = True
 
 
 def test_unsent_responses_have_a_deadline() -> None:

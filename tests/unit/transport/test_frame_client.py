@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from frame_kit import frame_harness, framed
-from transport_kit import LIMITS, FakeBackend, HttpHarness, Script, fake_backend, until
+from transport_kit import LIMITS, FakeBackend, HttpHarness, Script, fake_backend
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.base import Endpoint
 from infergate.transport.framed.client import FrameUpstream, HttpOrFrameUpstream
+from waiting import until
 
 POST = HttpRequest("POST", "/", body=[b"he", memoryview(b"llo")])
 

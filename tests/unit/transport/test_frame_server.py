@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from frame_kit import FrameHarness, frame_harness, framed
-from transport_kit import LIMITS, QUICK, run_loop, tried_repeatedly, until
+from transport_kit import LIMITS, QUICK, run_loop, tried_repeatedly
 
 from infergate.core.errors import Kind
+from waiting import until
 
 LARGE = b"x" * 300 + b"y" * 5_000_000 + b"z"
 

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from transport_kit import RPC_LIMITS, Engine, GrpcHarness, RpcEcho, RpcServe, fake_backend, until
+from transport_kit import RPC_LIMITS, Engine, GrpcHarness, RpcEcho, RpcServe, fake_backend
 
 from faults import h2
 from gateway_errors import raises_kind
@@ -25,6 +25,7 @@ from infergate.transport.compat.grpcio_server import GrpcioServer
 from infergate.transport.server import admission as admission_module
 from infergate.transport.server.admission import Admission
 from memory_budget import Budget
+from waiting import until
 
 
 def _local(port: int) -> Address:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 import uvloop
-from transport_kit import LOCAL, GrpcHarness, RpcEcho, until
+from transport_kit import LOCAL, GrpcHarness, RpcEcho
 
 from infergate.core.limits import MIB, Limits
 from infergate.core.wire import RpcRequest, join_parts
@@ -17,6 +17,7 @@ from infergate.transport.grpc.client import H2Upstream
 from infergate.transport.grpc.connection import Http2Protocol, LargeReads
 from infergate.transport.grpc.server import H2Server
 from infergate.transport.server.admission import Admission
+from waiting import until
 
 LIMITS = Limits(body=64 * MIB, idle_body_time=5)
 LARGE = np.arange(MIB, dtype=">u4").tobytes()  # 4 MiB

@@ -5,9 +5,11 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from transport_kit import GrpcHarness, fake_backend, until
+from transport_kit import GrpcHarness, fake_backend
 from tritonclient.grpc import KeepAliveOptions
 from tritonclient.grpc.aio import InferenceServerClient
+
+from waiting import until
 
 # By default, gRPC disconnects a client without open calls at its fourth ping.
 DISCONNECTING_PINGS = 4

@@ -17,7 +17,6 @@ from transport_kit import (
     RpcEcho,
     fake_backend,
     tried_repeatedly,
-    until,
 )
 
 from gateway_errors import raises_kind
@@ -35,6 +34,7 @@ from infergate.transport.http2 import limits as http2_limits
 from infergate.transport.http2.frames import frame
 from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
 from infergate.transport.server.admission import Admission, RequestAccount
+from waiting import until
 
 QUICK = dataclasses.replace(
     RPC_LIMITS, header_time=0.2, idle_body_time=0.2, keepalive_time=0.2, body=10_000_000

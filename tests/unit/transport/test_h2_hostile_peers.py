@@ -22,7 +22,7 @@ from test_h2_engine import (
     serve,
     status,
 )
-from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, tried_repeatedly, until
+from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, tried_repeatedly
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind
@@ -42,6 +42,7 @@ from infergate.transport.http2 import frames
 from infergate.transport.http2 import limits as http2_limits
 from infergate.transport.http2.frames import frame, settings
 from infergate.transport.server.admission import Admission
+from waiting import until
 
 __all__ = ["connect"]
 

@@ -15,7 +15,6 @@ from transport_kit import (
     HttpServe,
     fake_backend,
     read_request,
-    until,
 )
 
 from gateway_errors import raises_kind
@@ -25,6 +24,7 @@ from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.base import Endpoint
 from infergate.transport.http1.upstream import Http1Upstream
 from memory_budget import Budget
+from waiting import until
 
 POST = HttpRequest("POST", "/x", body=(b"hello",))
 GET = HttpRequest("GET", "/x")

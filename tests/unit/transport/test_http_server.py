@@ -7,10 +7,11 @@ from contextlib import suppress
 
 import aiohttp
 import pytest
-from transport_kit import LIMITS, Engine, HttpEcho, HttpHarness, HttpServe, until
+from transport_kit import LIMITS, Engine, HttpEcho, HttpHarness, HttpServe
 
 from infergate.transport.base import Address
 from infergate.transport.server.admission import Admission
+from waiting import until
 
 
 async def test_requests_of_aiohttp(harness: HttpHarness) -> None:

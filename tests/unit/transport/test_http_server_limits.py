@@ -4,9 +4,10 @@ import asyncio
 import dataclasses
 
 import pytest
-from transport_kit import LIMITS, HttpHarness, HttpServe, tried_repeatedly, until
+from transport_kit import LIMITS, HttpHarness, HttpServe, tried_repeatedly
 
 from infergate.core.errors import Kind
+from waiting import until
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 

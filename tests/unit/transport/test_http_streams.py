@@ -16,7 +16,6 @@ from transport_kit import (
     http_harness,
     read_request,
     run_loop,
-    until,
 )
 
 from gateway_errors import raises_kind
@@ -28,6 +27,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.client.concurrency_limit import LimitedUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
 from memory_budget import Budget
+from waiting import until
 
 POST = HttpRequest("POST", "/x", body=(b"hello",))
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -35,7 +35,7 @@ CHUNKED = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class StreamingApp(HttpEcho):
-    """Responds with as many parts as the path names, of the size in the query."""
+    """Responds with the number of parts in the path. The query has the size of a part."""
 
     def __init__(self) -> None:
         super().__init__()

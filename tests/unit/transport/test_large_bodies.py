@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from frame_kit import frame_harness
-from transport_kit import Engine, HttpServe, fake_backend, read_request, until
+from transport_kit import Engine, HttpServe, fake_backend, read_request
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB, Limits
 from infergate.core.wire import HttpRequest, join_parts
 from infergate.transport.http1.client import H1Upstream
+from waiting import until
 
 LIMITS = Limits(body=64 * MIB, in_flight_bytes=600 * MIB, connect_time=10)
 POST = HttpRequest("POST", "/x", body=(b"hello",))

@@ -5,12 +5,13 @@ import dataclasses
 import socket
 
 import pytest
-from transport_kit import Engine, HttpServe, Peer, tried_repeatedly, until
+from transport_kit import Engine, HttpServe, Peer, tried_repeatedly
 
 from infergate.core.limits import KIB, MIB, Limits
 from infergate.transport.http1 import server
 from infergate.transport.net.receive_watermark import ReceiveWatermark
 from infergate.transport.net.timer import MIN_BODY_RATE
+from waiting import until
 
 LIMITS = Limits(body=64 * MIB)
 QUICK = dataclasses.replace(LIMITS, idle_body_time=0.3)

@@ -89,7 +89,9 @@ class Connection:
         self._incoming.write(self.socket.take(1 << 20))
 
     async def read(self, step: int) -> bytes:
-        """Return what the client reads, ``step`` encrypted bytes at a time, until nothing comes."""
+        """Return all bytes that the client can read; ``step`` is the number of encrypted bytes read
+        at a time.
+        """
         received = bytearray()
         while self.socket.get_write_buffer_size():
             self._incoming.write(self.socket.take(step))

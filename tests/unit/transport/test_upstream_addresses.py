@@ -20,6 +20,7 @@ from infergate.transport.compat.grpcio_client import GrpcioUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
 from infergate.transport.grpc.client import H2Upstream
 from infergate.transport.http1.client import H1Upstream
+from waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -135,9 +136,7 @@ async def test_disconnecting_an_endpoint_keeps_the_others(make: Any, serve: Serv
         assert (one.open, other.open) == (1, 1)
         await upstream.disconnect(one.endpoint)
         await upstream.disconnect(Endpoint("127.0.0.1", 1))
-        async with asyncio.timeout(10):
-            while one.open:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: not one.open)
         await send_request(upstream, other.endpoint, serve)
         assert (other.open, other.total) == (1, 1)
         assert await send_request(upstream, one.endpoint, serve) == b"ok"

@@ -37,6 +37,7 @@ from infergate.transport.http1.server import H1Server
 from infergate.transport.http1.upstream import Http1Upstream
 from infergate.transport.server.admission import Admission
 from infergate.transport.server.listener import HttpAppListener
+from waiting import until
 
 P = ParamSpec("P")
 LOCAL = Address("127.0.0.1", 0)
@@ -187,6 +188,22 @@ HttpServe = Callable[[Limits], Awaitable[HttpHarness]]
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
+class FakeClient:
+    """A client of the memory account with ``unread`` bytes of a response."""
+
+    def __init__(self, unread: int = 0) -> None:
+        self.unread = unread
+        self.disconnects = 0
+
+    def unread_bytes(self) -> int:
+        return self.unread
+
+    def disconnect_soon(self) -> None:
+        self.disconnects += 1
+
+    reject_slow_body = disconnect_soon
+
+
 @dataclasses.dataclass
 class FakeBackend:
     """A backend that runs a script, and counts its connections."""
@@ -217,12 +234,6 @@ def tried_repeatedly(
 async def run_loop(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

@@ -3,18 +3,11 @@ from typing import Any
 import pytest
 from builtin_requests import infer, int32, refusal
 
+from fake_clock import Clock
 from infergate.backends.builtin import BuiltinBackend
 from infergate.backends.builtin.accumulate import IDLE_SECONDS, MAX_SEQUENCES, Accumulate
 from infergate.core.errors import Kind
 from infergate.core.messages import InferRequest, RequestedOutput
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
 
 
 @pytest.fixture
@@ -64,7 +57,7 @@ async def test_a_start_resets_the_sequence(backend: BuiltinBackend) -> None:
     assert await total(backend, request_message(2, 1, start=True)) == 2
 
 
-async def test_wraps_like_c(backend: BuiltinBackend) -> None:
+async def test_sums_wrap_like_c(backend: BuiltinBackend) -> None:
     await infer(backend, request_message(2**31 - 1, 1, start=True))
     assert await total(backend, request_message(1, 1)) == -(2**31)
 

@@ -57,7 +57,7 @@ async def test_an_empty_batch(backend: BuiltinBackend) -> None:
     assert (await infer(backend, request)).outputs[0].shape == (0, 10)
 
 
-async def test_batches_end_at_64(backend: BuiltinBackend) -> None:
+async def test_batches_over_64_are_refused(backend: BuiltinBackend) -> None:
     error = await refusal(
         backend, InferRequest("digits", inputs=(fp32("IMAGE", np.zeros((65, 8, 8))),))
     )

@@ -47,7 +47,7 @@ async def test_one_response_per_element_after_its_delay() -> None:
     assert naps.take_requests == [0.0, 1.5, 0.007]
 
 
-async def test_no_elements_no_responses(backend: BuiltinBackend) -> None:
+async def test_an_empty_tensor_has_no_responses(backend: BuiltinBackend) -> None:
     assert [r async for r in backend.stream(request_message([], []), CALL)] == []
 
 

@@ -13,7 +13,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 
 def post(path: str, body: Any = b"", **headers: str) -> HttpRequest:
-    """A POST; a body that is not bytes is written as JSON."""
+    """Return a POST request. A body that is not bytes is encoded as JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     wire_headers = {name.replace("_", "-"): value for name, value in headers.items()}
     return HttpRequest("POST", path, "", wire_headers, [data])
@@ -50,5 +50,5 @@ def refused(
 
 
 def body(response: HttpResponse) -> Any:
-    """The JSON of a response."""
+    """Return the JSON of a response."""
     return json.loads(bytes(join_parts(response.body)))

@@ -54,7 +54,7 @@ def input_of(wire: Any, model: ModelMetadata = TEXTS) -> Tensor:
 def answer(
     vectors: Any, datatype: Datatype = Datatype.FP32, *, count: int = 2, **members: Any
 ) -> Any:
-    """The response to ``count`` texts for which the backend returns ``vectors``."""
+    """Return the response to ``count`` texts for which the backend returns ``vectors``."""
     parsed = parse(CODEC, ask(input=["a"] * count, **members), TEXTS)
     output = (
         vectors if isinstance(vectors, Tensor) else tensor_from_array("vector", datatype, vectors)
@@ -289,6 +289,6 @@ def test_estimates() -> None:
 
 
 @pytest.mark.parametrize("method", ["build_request", "parse_response"])
-def test_no_backend_speaks_it(method: str) -> None:
+def test_the_codec_does_not_support_backends(method: str) -> None:
     with pytest.raises(GatewayError, match="do not speak"):
         getattr(CODEC, method)(None, None, None)

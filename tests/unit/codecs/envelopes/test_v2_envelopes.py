@@ -221,7 +221,7 @@ def test_invocations_may_be_generate_requests() -> None:
     assert not codec.summarize(wire).can_pass_through
     partial = codec.parse_request(wire, DEFAULT_LIMITS)
     assert partial.complete(ModelMetadata("m")).wants_stream
-    assert wire.path == "/invocations"  # which still selects the frontend
+    assert wire.path == "/invocations"  # the original path still selects the frontend
 
 
 def test_invocations_need_a_model() -> None:

@@ -1,5 +1,6 @@
-"""Nested lists of JSON ⇄ tensors: shapes, datatypes, errors, and the same result for regular
-arrays, which are compared in the outline, and for walked ones."""
+"""Nested lists of JSON ⇄ tensors: shapes, datatypes and errors. Regular arrays, which are compared
+in the outline, and arrays that are walked give the same result.
+"""
 
 from __future__ import annotations
 
@@ -217,7 +218,7 @@ def test_errors_name_the_tensor_or_instance(body: bytes, named: str) -> None:
 
 
 NUMBERS = b"[" + b"1, " * 99 + b"1]"
-"""A row that is copied as a whole."""
+"""A row that is copied in one piece."""
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_base64_elements_are_not_limited_as_containers(monkeypatch: pytest.Monke
 
 @pytest.mark.no_cover
 def test_many_different_rows_are_read_in_linear_time() -> None:
-    """Each row has another outline than the last one."""
+    """Each row has a different outline from the previous row."""
     rows = [b'{"x": [[1, 2]], "y": [[[3]]]}', b'{"y": [[[3]]], "x": [[1, 2]]}'] * 10_000
     body = b'{"instances": [' + b",".join(rows) + b"]}"
     began = time.process_time()

@@ -206,7 +206,7 @@ def test_json_with_long_integers_is_limited(kind: str) -> None:
 
 @pytest.mark.parametrize("value", [b"1", b"%d" % 10**20])
 def test_repeated_rows_do_not_pass_through(value: bytes) -> None:
-    """The server would read the last ones."""
+    """The server would read the last of the repeated members."""
     wire = post(b'{"instances":[1],"instances":[%b]}' % value)
     error = error_of(CODEC.validate, wire, DEFAULT_LIMITS)
     assert error is not None

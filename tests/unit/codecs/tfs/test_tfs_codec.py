@@ -126,7 +126,7 @@ def test_an_exhausted_memory_budget() -> None:
     assert (built.code, built.metadata) == (8, {"retry-after": "2"})
 
 
-def test_errors_about_a_tensor_begin_as_the_servers() -> None:
+def test_errors_about_a_tensor_begin_like_the_servers_errors() -> None:
     message = PredictRequest(model_spec={"name": "m"})
     message.inputs["a"].dtype = 1
     message.inputs["a"].tensor_content = b"123"
@@ -415,7 +415,7 @@ def reload_request(*names: str) -> RpcRequest:
     return RpcRequest(pb.RELOAD, (message.SerializeToString(),))
 
 
-def test_a_list_of_one_model_loads_it() -> None:
+def test_a_list_of_one_model_loads_the_model() -> None:
     wire = reload_request("m")
     assert CODEC.summarize(wire).operation is messages.ModelLoadRequest
     parsed = parsed_by(CODEC, wire)
@@ -568,6 +568,6 @@ def test_the_config_of_graphpipe_is_no_forwarded_call() -> None:
         CODEC.build_request(InferRequest(""), GENERIC)
 
 
-def test_there_are_no_sequences() -> None:
+def test_sequences_are_unsupported() -> None:
     assert not CODEC.capabilities.supports_sequences
     assert CODEC.sequence_of(request(name="m"), DEFAULT_LIMITS) is None

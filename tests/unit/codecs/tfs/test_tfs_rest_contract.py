@@ -83,7 +83,9 @@ def test_wrong_options(options: dict[str, Any], expected: str) -> None:
 
 
 def written(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return those of ``tensors`` that lists can express, without NaN, whose bits they lose."""
+    """Return the tensors that lists can express. Tensors with NaN are left out, because lists lose
+    its bits.
+    """
     return tuple(
         replace(tensor, parameters={})
         for tensor in tensors

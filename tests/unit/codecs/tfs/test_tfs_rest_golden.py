@@ -171,7 +171,7 @@ def test_responses(case: dict[str, Any]) -> None:
     elif "json_b64" in expect:
         texts.append(base64.b64decode(expect["json_b64"]))
     if not outputs or (case["form"] == "row" and outputs[0].shape[0] == 0):
-        return  # rows of nothing cannot be read
+        return  # a response without rows cannot be read
     for text in texts:
         vector = Vector(
             "tfs-rest", case["id"], "", "", HttpResponse(200, body=(text,)),
@@ -189,7 +189,9 @@ def _is_same_number(ours: Any, theirs: Any, datatype: Datatype) -> bool:
 
 @pytest.mark.parametrize("datatype", [Datatype.FP32, Datatype.FP64])
 def test_numbers_read_back_to_the_same_value(datatype: Datatype) -> None:
-    """The fewest digits that identify the value, not always those of TensorFlow Serving."""
+    """infergate writes the fewest digits that identify the value. TensorFlow Serving's digits may
+    differ.
+    """
     compared = 0
     for case in CASES:
         infos = case.get("tensors", {})

@@ -195,7 +195,7 @@ def test_costly_tensors_are_read_in_a_helper(message: bytes) -> None:
     read(message)
 
 
-def test_the_loop_reads_as_many_values_and_strings_as_it_may() -> None:
+def test_the_event_loop_reads_tensors_up_to_its_limits() -> None:
     read(proto("DT_FLOAT", 1) + b"\x2d\0\0\0\0" * SINGLE_READS, LOOP)
     read(proto("DT_STRING", 1, string_val=[b""] * MAX_ELEMENTS_ON_LOOP), LOOP)
 
@@ -320,7 +320,7 @@ def test_a_repeated_head_is_read_from_the_cache() -> None:
     ("rest", "shape", "data"),
     [
         (b"\x2a\x04\1\2\3\4", (2,), b"\1\2\3\4" * 2),
-        (b"\x25\1\2\3\4", (2,), bytes(8)),  # a field that TensorProto has not
+        (b"\x25\1\2\3\4", (2,), bytes(8)),  # a field that TensorProto does not have
         (b"", (2,), bytes(8)),
         (CONTENT + b"\x12\x04\x12\x02\x08\1", (2, 1), bytes(range(8))),
         (CONTENT + b"\x08\x02\x12\x00", None, b"needs 16 bytes"),

@@ -56,7 +56,7 @@ def test_fields_equal_the_published_release() -> None:
     published = {line.partition(" ")[2] for line in PUBLISHED}
     expected = {declaration for declaration in published if not re.match("package ", declaration)}
     regions = "SharedMemoryControlResponse.Status.shared_memory_region={} repeated "
-    # the servers use another field number than the published one
+    # the servers use a different field number from the published one
     assert declared - expected == {regions.format(2) + "SharedMemoryRegion"}
     assert expected - declared == {regions.format(1) + "SharedMemoryRegion"}
 

@@ -111,7 +111,7 @@ MODELS = {
     )
 }
 OTHERS = ("broken", "ensemble_simple", "sequence", "slow")
-"""Models that the real server lists too."""
+"""Models that the real server also lists."""
 
 
 def perform(operation: messages.Operation) -> messages.Response:

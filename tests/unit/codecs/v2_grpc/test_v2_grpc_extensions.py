@@ -137,7 +137,7 @@ def test_unrepresentable_parameters_are_rejected(value: Any) -> None:
 def test_bad_messages(method: str, message: bytes) -> None:
     wire = RpcRequest(SERVICE + method, [message])
     if method == "RepositoryModelUnload" and len(message) > 10:
-        return  # short enough to be parsed as a whole
+        return  # short enough to be parsed completely
     error = refused(lambda: CODEC.parse_request(wire, DEFAULT_LIMITS))
     assert error.kind is Kind.BAD_REQUEST
 

@@ -81,7 +81,9 @@ SLOW = UncachedCodec()
 
 
 def fields_of(message: Sequence[Any]) -> Any:
-    """Return a message's fields by number, with the last name only, or its error."""
+    """Return the contents of a message's fields by number, or its error. Of a repeated name, id or
+    version, only the last value is returned.
+    """
     data = bytes(join_parts(message))
     found: dict[int, list[bytes]] = {}
     try:

@@ -282,7 +282,8 @@ def test_the_response_id_is_the_clients_or_absent(
     assert OUTPUTS.encode() in out  # unchanged
     if backend_id == '"mine"' == f'"{client_id}"':
         assert out == text.encode()
-    assert body(rewrite(ok(text), "", "")) == text.encode()  # a route without validation keeps it
+    # a route without validation keeps the response unchanged
+    assert body(rewrite(ok(text), "", "")) == text.encode()
 
 
 def test_bytes_that_are_not_utf8_are_written_as_when_translated() -> None:

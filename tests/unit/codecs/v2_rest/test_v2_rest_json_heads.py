@@ -83,7 +83,7 @@ def response_outcomes(codec: V2RestCodec, wire: HttpResponse, limits: Limits = L
 
 
 def same_request(wire: HttpRequest, limits: Limits = LIMITS) -> list[Any]:
-    """Return the outcomes of ``wire``, the same with and without the cache."""
+    """Return the outcomes of ``wire``, and check that they are the same without the cache."""
     expected = request_outcomes(SLOW, wire, limits)
     for _ in range(3):  # the second fills the cache, the third uses it
         assert request_outcomes(FAST, wire, limits) == expected

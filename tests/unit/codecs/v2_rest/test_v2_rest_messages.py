@@ -502,7 +502,7 @@ def test_operations_that_the_protocol_does_not_have_are_unsupported() -> None:
         CODEC.build_request(ServerStatusRequest(), TRITON)
 
 
-def test_parameters_of_the_previous_form_are_left_out() -> None:
+def test_parameters_of_the_other_tensor_format_are_omitted() -> None:
     """KServe's gRPC responses contain sizes of binary data; gRPC clients may send any parameter."""
     stale = {"binary_data_size": 7, "binary_data": True, "binary_data_output": True}
     with_other = Tensor("X", Datatype.INT8, (1,), b"\x01", {**stale, "kept": 1})
@@ -797,7 +797,7 @@ def test_short_compressed_bodies_are_inflated_once() -> None:
     plain = b'{"inputs":[]}'
     short = HttpRequest("POST", "/v2/models/m/infer", "", headers, (gzipped(plain),))
     assert CODEC.request_text_bytes(short) == len(plain)
-    assert short.headers is headers  # an estimate changes nothing
+    assert short.headers is headers  # the estimate does not change the request
     CODEC.open_request(short)
     assert CODEC.request_text_bytes(short) == len(plain)
     assert (short.headers, short.body) == ({"accept-encoding": "gzip"}, (plain,))

@@ -1,4 +1,4 @@
-"""The sequence of a request, of a validated and of an unchecked one."""
+"""The sequence of a request, whether or not the request is validated."""
 
 import gzip
 

@@ -53,7 +53,9 @@ def body(wire: HttpRequest | HttpResponse) -> bytes:
 
 
 def refused(wire: HttpRequest, *mentions: str, kind: Kind = Kind.BAD_REQUEST) -> GatewayError:
-    """Return the error of ``wire``, the same from parser and validation."""
+    """Return the error of ``wire``, and check that the parser and the validation report the same
+    error.
+    """
     with pytest.raises(GatewayError) as caught:
         CODEC.parse_request(wire, DEFAULT_LIMITS)
     with pytest.raises(GatewayError) as invalid:

@@ -102,7 +102,7 @@ def test_nested_rows_are_written_briefly_for_tensorflow_serving() -> None:
         (model("m", outputs=(tensor("y", "BF16", 3),)), REST),
     ],
 )
-def test_what_a_server_does_not_accept_as_json_goes_through_infergate(
+def test_requests_that_a_server_does_not_accept_as_json_go_through_infergate(
     probed: ProbedModel, address: dict[str, str]
 ) -> None:
     request = example(probed, **address)

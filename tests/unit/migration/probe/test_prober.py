@@ -127,7 +127,7 @@ async def test_other_servers_speak_no_protocol(respond: Any) -> None:
     assert findings.targets[0].attempts.keys() >= {"v2-rest", "v2-grpc", "graphpipe"}
 
 
-async def test_a_silent_server_is_given_up_after_the_timeout() -> None:
+async def test_the_probe_of_a_silent_server_ends_at_the_timeout() -> None:
     async with scripted_server(lambda _: None) as address:
         findings = await probe(f"http://{address}", timeout=0.2)
     assert spoken(findings) == [set()]

@@ -19,6 +19,7 @@ from infergate.migration.replay.entries import (
 )
 from infergate.recording.encoding import RecordedExchange
 from infergate.recording.format import FORMAT_VERSION, RecordingError, pack_file_header
+from infergate.recording.reader import read_recording
 from recordings import exchange, write_recording
 
 
@@ -64,29 +65,31 @@ def test_a_later_file_is_opened_when_its_time_has_come(
     assert "20" not in opened
 
 
+def taken_for_the_first(file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the number of records that are read until the first inference is due."""
+    taken = 0
+
+    def reading(path: Path) -> Iterator[object]:
+        nonlocal taken
+        for entry in read_recording(path):
+            taken += 1
+            yield entry
+
+    with monkeypatch.context() as patched:
+        patched.setattr(entries, "read_recording", reading)
+        found = read_entries([file])
+        taken = 0
+        next(found)
+    return taken
+
+
 def test_only_a_limited_number_of_inferences_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_recording(tmp_path / "a", (exchange(n, started_at=n) for n in range(1000)))
-    taken = 0
-    read = entries.read_recording
-
-    def reading(path: Path) -> Iterator[object]:
-        nonlocal taken
-        for entry in read(path):
-            taken += 1
-            yield entry
-
-    monkeypatch.setattr(entries, "read_recording", reading)
-    found = read_entries([tmp_path / "a"])
-    taken = 0
-    next(found)
-    assert 1 <= taken <= 258
+    assert 1 <= taken_for_the_first(tmp_path / "a", monkeypatch) <= 258
     monkeypatch.setattr(entries, "_MAX_WAITING_BYTES", 20)  # two inferences have 16 bytes
-    found = read_entries([tmp_path / "a"])
-    taken = 0
-    next(found)
-    assert taken <= 4
+    assert taken_for_the_first(tmp_path / "a", monkeypatch) <= 4
 
 
 def test_responses_without_tensors_count_for_the_limit_of_the_bytes_that_are_held(
@@ -96,20 +99,7 @@ def test_responses_without_tensors_count_for_the_limit_of_the_bytes_that_are_hel
     content = (exchange(n, started_at=n, outcome=outcome) for n in range(20))
     write_recording(tmp_path / "a", content)
     monkeypatch.setattr(entries, "_MAX_WAITING_BYTES", MIB)
-    taken = 0
-    read = entries.read_recording
-
-    def reading(path: Path) -> Iterator[object]:
-        nonlocal taken
-        for entry in read(path):
-            taken += 1
-            yield entry
-
-    monkeypatch.setattr(entries, "read_recording", reading)
-    found = read_entries([tmp_path / "a"])
-    taken = 0
-    next(found)
-    assert taken <= 4
+    assert taken_for_the_first(tmp_path / "a", monkeypatch) <= 4
 
 
 def test_a_damaged_part_is_reported_with_its_position_and_the_rest_is_read(tmp_path: Path) -> None:

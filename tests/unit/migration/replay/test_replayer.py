@@ -159,22 +159,26 @@ async def test_a_sequence_is_sent_in_order_and_sequences_run_side_by_side() -> N
     assert received.index((2, 5)) < received.index((1, 1))
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
-async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int) -> None:
+class Busy:
+    """Returns the inputs slowly. ``peak`` is the maximum number of concurrent requests."""
+
     running = peak = 0
 
-    async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
-        nonlocal running, peak
-        running += 1
-        peak = max(peak, running)
+    async def answer(self, request: InferRequest, context: RequestContext) -> InferResponse:
+        self.running += 1
+        self.peak = max(self.peak, self.running)
         for _ in range(20):
             await asyncio.sleep(0)
-        running -= 1
+        self.running -= 1
         return await echo(request, context)
 
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int) -> None:
+    busy = Busy()
     options = replace(FAST, concurrency=concurrency)
-    await replayed(recorded(*map(exchange, range(20))), Server(answer), options)
-    assert peak == concurrency
+    await replayed(recorded(*map(exchange, range(20))), Server(busy.answer), options)
+    assert busy.peak == concurrency
 
 
 @pytest.mark.parametrize("overhead", [0, 100])
@@ -183,23 +187,13 @@ async def test_the_memory_of_inferences_in_progress_is_limited(
 ) -> None:
     # An exchange counts 12 bytes without its overhead.
     monkeypatch.setattr(replayer, "_MAX_HELD_BYTES", 2 * (12 + overhead))
-    running = peak = 0
-
-    async def answer(request: InferRequest, context: RequestContext) -> InferResponse:
-        nonlocal running, peak
-        running += 1
-        peak = max(peak, running)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        running -= 1
-        return await echo(request, context)
-
+    busy = Busy()
     entries: list[Entry] = [
         RecordedExchange(exchange(number), overhead=overhead) for number in range(20)
     ]
-    result = await replayed(entries, Server(answer))
+    result = await replayed(entries, Server(busy.answer))
     assert result.counts.sent == 20
-    assert peak == 2
+    assert busy.peak == 2
 
 
 async def test_inferences_wait_until_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console.demo import ConsoleDemo, demo_of, is_demo
 from infergate.runtime.console.sources import SingleProcess
 from infergate.runtime.running import RunningGateway
+from waiting import until
 
 LISTENERS: dict[str, Any] = {name: {"address": "127.0.0.1:0"} for name in ("http", "grpc", "admin")}
 
@@ -62,11 +62,6 @@ class Running:
         self.demo = ConsoleDemo(source, history, assemble)
         gateway.demo = self.demo
 
-    async def until(self, met: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not met():  # noqa: ASYNC110 - the counters have no event
-                await asyncio.sleep(0.02)
-
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
@@ -93,9 +88,9 @@ async def test_the_demo_has_servers_that_break_and_are_repaired(running: Running
     }  # fmt: skip
     backend = next(each for each in running.gateway.gateway.backends if each.name == "triton")
     stats = lambda: list(backend.endpoint_stats())  # type: ignore[attr-defined]  # noqa: E731
-    await running.until(lambda: all(each.ok for each in stats()))
+    await until(lambda: all(each.ok for each in stats()))
     assert (await demo.perform({"action": "break"}))["broken"] == ["two"]
-    await running.until(lambda: any(each.failed for each in stats()))
+    await until(lambda: any(each.failed for each in stats()))
     assert (await demo.perform({"action": "repair"}))["broken"] == []
     assert (await demo.perform({"action": "stop"}))["running"] is False
     assert running.gateway.config == original
@@ -135,7 +130,7 @@ async def test_the_buttons_do_not_exist_after_another_configuration_was_loaded(
     for action in ("start", "stop", "break"):
         with pytest.raises(GatewayError, match="only the configuration of the demo"):
             await demo.perform({"action": action})
-    await running.until(lambda: not demo.as_json()["traffic"])
+    await until(lambda: not demo.as_json()["traffic"])
     assert gateway.config == other
 
 

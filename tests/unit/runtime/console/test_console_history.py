@@ -159,7 +159,7 @@ def test_the_history_covers_one_hour(history: TrafficHistory) -> None:
     assert len(history.series(ROUTE, "m", "", 15)["counts"]["requests"]) == 90
     later = START + INTERVAL_SECONDS * COLUMNS * 3
     add(history, later, counters_of(flow_of("m", "b", ok=103)))
-    assert sum(counts(history, ROUTE, "m")["requests"]) == 0, "nothing is left after a gap"
+    assert sum(counts(history, ROUTE, "m")["requests"]) == 0, "no column is left after a gap"
 
 
 @pytest.mark.parametrize("change", [-5000, 7200])
@@ -173,7 +173,9 @@ def test_a_clock_that_is_set_moves_the_times_and_not_the_columns(
     assert series["counts"]["requests"][-4:] == [0, 1, 2, 4]
     assert series["start"] + COLUMNS * INTERVAL_SECONDS == START + change + 40
     [event] = history.events.as_json(float("-inf"))
-    assert event["time"] - change == pytest.approx(time.monotonic(), abs=60), "as the columns"
+    assert event["time"] - change == pytest.approx(time.monotonic(), abs=60), (
+        "aligned with the columns"
+    )
 
 
 def test_200_routes_need_less_than_20_mb() -> None:
@@ -239,7 +241,7 @@ def test_requests_before_a_subject_gets_its_space_are_not_counted_later() -> Non
     new = flow_of("new", "", ok=3)
     for each in (later, later + 1):
         add(history, each, counters_of(*old, refused, new))
-    assert counts(history, ROUTE, "new")["requests"][-1] == 3, "it has the space of an idle one"
+    assert counts(history, ROUTE, "new")["requests"][-1] == 3, "it has the space of an idle subject"
     for name in ("m3", f"m{MAX_SUBJECTS - 2}", "refused"):
         assert sum(counts(history, ROUTE, name)["requests"]) == 0, name
     active = flow_of("m3", "", ok=7)
@@ -265,7 +267,9 @@ def test_events_tell_when_an_endpoint_was_ejected_or_went_down(history: TrafficH
     assert step(5, available=0, down=1, ejections=1) == ["down"]
     assert step(6, available=1, ejections=1) == ["up"]
     assert counts(history, ENDPOINT, "http://h", "b")["ejections"] == [1]
-    assert step(7, available=1, ejections=2) == ["up", "ejected"], "it ended before the sample"
+    assert step(7, available=1, ejections=2) == ["up", "ejected"], (
+        "the request ended before the sample"
+    )
     assert step(8, available=2, ejected=1, ejections=3) == ["ejected"], "one of three addresses"
     assert step(9, available=3, ejections=3) == ["up"]
     assert step(9.5, down=1, ejections=4) == ["down", "ejected"]
@@ -312,7 +316,7 @@ def kinds(history: TrafficHistory) -> list[str]:
     return [each["kind"] for each in history.events.as_json(0)]
 
 
-def test_the_others_are_counted_while_a_worker_hangs(workers: TrafficHistory) -> None:
+def test_other_workers_are_counted_while_one_hangs(workers: TrafficHistory) -> None:
     for step in range(1, 6):
         add(workers, START + 10 * step, worker_of(0, flow_of("m", "b", ok=100 + step)), hung(1))
     assert counts(workers, ROUTE, "m")["requests"] == [0, 1, 1, 1, 1, 1]
@@ -434,7 +438,7 @@ async def test_a_reader_sees_the_requests_that_finished_before() -> None:
         workers.metrics.record(record_of(), 0.1)
         await sampler.refresh()
         requests = sampler.history.series(ALL, "", "", 60)["counts"]["requests"]
-        assert sum(requests) == number, "also just after another reader"
+        assert sum(requests) == number, "even just after another reader"
 
 
 async def test_a_reader_does_not_share_a_sample_that_began_before() -> None:
@@ -451,7 +455,7 @@ async def test_a_reader_does_not_share_a_sample_that_began_before() -> None:
     workers.may_respond.set()
     await asyncio.gather(early, *late)
     assert sum(sampler.history.series(ALL, "", "", 60)["counts"]["requests"]) == 1
-    assert workers.reads == 3, "they share the next one"
+    assert workers.reads == 3, "they share the next sample"
 
 
 async def test_a_reading_that_fails_does_not_end_the_next_one() -> None:

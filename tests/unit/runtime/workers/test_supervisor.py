@@ -26,6 +26,7 @@ from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.supervisor import Supervisor
 from infergate.runtime.workers.worker import Worker, describe_exit
 from infergate.runtime.workers.worker_slot import WorkerSlot
+from waiting import until
 
 
 def config(port: int, graphpipe: int = 0) -> Config:
@@ -203,8 +204,7 @@ async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_t
         restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
         second.is_prepared.set()
         second.exited.set_result(1)
-        while supervisor._slots[1].worker is not replacement:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: supervisor._slots[1].worker is replacement)
         first.is_prepared.set()
         await replacement.preparing.wait()
         assert WorkerCommand.APPLY_PREPARED not in first.requests
@@ -293,8 +293,7 @@ async def test_a_reload_waits_until_the_gateway_has_started(
     monkeypatch.setattr(supervisor, "_start_worker", start)
     async with asyncio.timeout(20):
         starting = asyncio.create_task(supervisor.start())
-        while len(workers) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: len(workers) >= 2)
         reload = asyncio.create_task(supervisor.reload(config(0)))
         done, _ = await asyncio.wait({reload}, timeout=0.2)
         assert not done
@@ -327,8 +326,7 @@ async def test_a_reload_does_not_wait_for_a_worker_that_is_starting(
     async with asyncio.timeout(20):
         restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
         ended.exited.set_result(1)
-        while not starting.is_running:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: starting.is_running)
         await supervisor.reload(config(0))
     assert (serving.kills, starting.kills) == (0, 1), "it would serve the previous configuration"
     starting.is_running = False
@@ -361,8 +359,7 @@ async def test_a_worker_that_is_ended_because_it_is_outdated_is_not_reported_as_
     async with asyncio.timeout(20):
         restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
         crashed.exited.set_result(3)
-        while not outdated.is_running:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: outdated.is_running)
         await supervisor.reload(config(0))
         await serves.wait()
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Header blocks are decoded as by ``hpack``, also if they are cached."""
+"""Header blocks are decoded as by ``hpack``, even if they are cached."""
 
 import time
 import tracemalloc

@@ -213,7 +213,7 @@ def test_a_large_value_is_refused_as_if_decoded_from_scratch() -> None:
 
 
 def test_templates_are_dropped_when_the_table_changes() -> None:
-    """With another table, the same block would have an effect."""
+    """With a table of another size, decoding the same block adds an entry."""
     decoder = HeaderBlockDecoder(MAX_SIZE)
     decoder.decode(NO_TABLE)
     for number in range(4):

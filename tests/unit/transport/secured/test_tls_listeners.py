@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from frame_kit import FrameEcho, FramePeer
-from transport_kit import ENGINES, LOCAL, Engine, HttpEcho, Peer, RpcEcho, until
+from transport_kit import ENGINES, LOCAL, Engine, HttpEcho, Peer, RpcEcho
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB, Limits
@@ -32,6 +32,7 @@ from infergate.transport.server.connection_gate import (
 from infergate.transport.tls.client_hello import AlpnOffer
 from infergate.transport.tls.server_context import ServerTlsContext
 from tls_kit import Authority, Pair, client_tls, replace_files, server_tls
+from waiting import until
 
 LIMITS = Limits(body=80_000_000, connect_time=5.0)
 QUICK = dataclasses.replace(LIMITS, header_time=0.2, idle_body_time=0.3)
