@@ -195,12 +195,12 @@ def _of_curves(options: argparse.Namespace) -> tuple[int, float]:
 def _conditions(options: argparse.Namespace) -> str:
     rounds, seconds = _of_curves(options)
     return (
-        f"infergate {__version__}, {variants.describe()}; {os.cpu_count()} cores; {options.rounds} "
-        f"rounds of {options.seconds:g} s, 4 connections, one request at a time on each, or "
-        f"{comparisons.RATE:,} requests/s in total on 16 connections in the rows that name it; "
-        f"by size (one connection) and by routes {rounds} rounds of {seconds:g} s; h2load, other "
-        "clients, servers and proxies share the machine; one process each for infergate and Envoy, "
-        "which has one worker thread."
+        f"infergate {__version__}, {variants.describe()}; {os.cpu_count()} cores. Each row has "
+        f"{options.rounds} rounds of {options.seconds:g} s with 4 connections, and each connection "
+        f"sends one request at a time. Rows that name {comparisons.RATE:,} requests/s send this rate "
+        "over 16 connections. The rows by size (one connection) and by routes have "
+        f"{rounds} rounds of {seconds:g} s. h2load, other clients, servers and proxies share the "
+        "machine. infergate and Envoy have one process each, and Envoy has one worker thread."
     )
 
 
