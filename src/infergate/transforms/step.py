@@ -173,7 +173,7 @@ def substitute(items: Mapping[str, T], old: Sequence[str], new: Mapping[str, T])
     already has a new name."""
     for name in new:
         if name in items and name not in old:
-            raise TransformError(name, "there are two tensors of this name")
+            raise TransformError(name, "there are two tensors with this name")
     result: dict[str, T] = {}
     pending = dict(new)
     for name, item in items.items():

@@ -1,7 +1,7 @@
 """One hour of counters of all processes, in bounded memory. This module has no I/O.
 
-The history reads totals that the metrics count anyway, and keeps their increases in columns of ten
-seconds. It adds no work to requests. The increase is computed for each process, so that the history
+The history reads the totals of the metrics, and keeps their increases in columns of ten seconds. It
+adds no work to requests. The increase is computed for each process, so that the history
 of the other workers continues while a worker does not respond.
 """
 
@@ -134,7 +134,8 @@ class TrafficHistory:
         self._origin: float | None = None
         """The difference between the wall clock and the monotonic clock at the first sample."""
         self._clock_change = 0
-        """The change of this difference since then in seconds: a multiple of the interval."""
+        """The change of this difference since the first sample, in seconds. It is a multiple of the
+        interval."""
         self._last_column = 0
         self._healths: dict[Key, str] = {}
 
@@ -147,9 +148,10 @@ class TrafficHistory:
 
     def add(self, snapshots: Sequence[ProcessSnapshot], now: float, monotonic_time: float) -> None:
         """Add the counters of all processes that serve, read at wall-clock time ``now``. The first
-        counters only start the count. A process that starts later counts from 0. Counts of the time
-        in which a worker did not respond are distributed evenly over this time. The counters of
-        exited workers are ignored, because they were added while the workers ran."""
+        counters are only the baseline for later increases. A process that starts later counts from
+        0. Counts of the time in which a worker did not respond are distributed evenly over this
+        time. The counters of exited workers are ignored, because they were added while the workers
+        ran."""
         is_first = self._origin is None
         column = self._advance(now, monotonic_time)
         processes: dict[int | None, _Process] = {}
