@@ -23,7 +23,7 @@ _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e]
 _HTTP_PORT: Final = 8000
 _MIN_SECONDS: Final = 0.01
 _MAX_SECONDS: Final = 600.0
-_DONE, _FAILED, _WRONG = 0, 1, 2
+_DONE, _FAILED, _USAGE_ERROR = 0, 1, 2
 
 _EXAMPLES: Final = """\
 examples:
@@ -183,7 +183,7 @@ def _write(path: Path, text: str, *, force: bool) -> str:
 
 def _usage_error(message: str) -> int:
     print(f"infergate probe: error: {message}", file=sys.stderr)
-    return _WRONG
+    return _USAGE_ERROR
 
 
 COMMAND: Final = Command(

@@ -21,10 +21,10 @@ from infergate.transforms.step import (
     TransformError,
     check_datatype,
     check_shape,
+    dimensions_match,
     find_axis,
     float_elements,
     raw_elements,
-    same_dimension,
     with_elements,
 )
 
@@ -144,7 +144,7 @@ class Scale(TensorStep):
             raise TransformError(self.tensor, f"{spec.datatype} must be cast to a float first")
         if self._count > 1:
             axis = find_axis(self.tensor, spec, self.axis, batch=self.batch)
-            if not same_dimension(spec.shape[axis], self._count):
+            if not dimensions_match(spec.shape[axis], self._count):
                 found = f"axis {self.axis} has size {spec.shape[axis]}"
                 raise TransformError(self.tensor, f"{found}; {self._count} numbers are configured")
         return (spec,)

@@ -196,12 +196,12 @@ def check_datatype(name: str, spec: Spec, expected: str) -> None:
 
 def check_shape(name: str, spec: Spec, expected: Sequence[int]) -> None:
     """Raise TransformError if ``spec`` cannot have the shape ``expected``."""
-    fits = len(spec.shape) == len(expected) and all(map(same_dimension, spec.shape, expected))
+    fits = len(spec.shape) == len(expected) and all(map(dimensions_match, spec.shape, expected))
     if not fits:
         raise TransformError(name, f"expected shape {list(expected)}, got {list(spec.shape)}")
 
 
-def same_dimension(one: int, other: int) -> bool:
+def dimensions_match(one: int, other: int) -> bool:
     """Return whether two dimensions can be equal."""
     return one == other or ANY in {one, other}
 

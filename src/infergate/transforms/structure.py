@@ -21,9 +21,9 @@ from infergate.transforms.step import (
     TransformError,
     check_datatype,
     check_shape,
+    dimensions_match,
     find_axis,
     raw_elements,
-    same_dimension,
     with_elements,
 )
 
@@ -300,7 +300,7 @@ class Split(TensorStep):
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         (spec,) = before
         axis = find_axis(self.tensor, spec, self.axis, batch=self.batch)
-        if not same_dimension(spec.shape[axis], self._total):
+        if not dimensions_match(spec.shape[axis], self._total):
             found = f"axis {self.axis} has size {spec.shape[axis]}"
             raise TransformError(self.tensor, f"{found}; the sizes in 'to' add up to {self._total}")
         return [_with_dimension(spec, axis, size) for size in self.to.values()]

@@ -137,7 +137,7 @@ class TrafficHistory:
         """The change of this difference since the first sample, in seconds. It is a multiple of the
         interval."""
         self._last_column = 0
-        self._healths: dict[Key, str] = {}
+        self._availabilities: dict[Key, str] = {}
 
     @property
     def nbytes(self) -> int:
@@ -224,24 +224,24 @@ class TrafficHistory:
             addresses = process.endpoints.rows[:, -len(ENDPOINT_GAUGES) :]
             for key, numbers in zip(process.endpoints.keys, addresses, strict=True):
                 gauges[key] = gauges[key] + numbers if key in gauges else numbers
-        healths = {key: _availability(*numbers) for key, numbers in gauges.items()}
-        for key, health in healths.items():
+        availabilities = {key: _availability(*numbers) for key, numbers in gauges.items()}
+        for key, availability in availabilities.items():
             backend, endpoint = key
-            before, times = self._healths.get(key, "up"), ejected.get(key, 0)
-            if is_first or (not times and health == before):
+            before, times = self._availabilities.get(key, "up"), ejected.get(key, 0)
+            if is_first or (not times and availability == before):
                 continue
             if times:
                 how_often = f" {times} times" if times > 1 else ""
                 text = f"{endpoint} of {backend} was ejected{how_often}, because requests failed"
                 self.events.add("ejected", text, backend, endpoint)
-            if health == "down" != before:
+            if availability == "down" != before:
                 text = f"{endpoint} of {backend} is down: its health checks fail"
                 self.events.add("down", text, backend, endpoint)
-            elif health == "up":  # perhaps in the same sample, if the ejection was short
+            elif availability == "up":  # perhaps in the same sample, if the ejection was short
                 self.events.add(
                     "up", f"{endpoint} of {backend} is available again", backend, endpoint
                 )
-        self._healths = healths
+        self._availabilities = availabilities
 
     def series(self, kind: str, name: str, backend: str, minutes: int) -> Json:
         """Return the counts of the last ``minutes`` (up to 60) of a subject: ``ALL`` traffic, or

@@ -21,7 +21,7 @@ _CONNECTION_HEADERS: Final = frozenset(
 )
 FIXED_NAMES: Final = frozenset({b"te", b"content-type", b"content-length"})
 """Names whose values decide whether a block is valid."""
-REQUEST: Final = frozenset({":method", ":scheme", ":path", ":authority"})
+_REQUEST_PSEUDO_HEADERS: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 
 
 @mypyc_attr(native_class=False)
@@ -99,7 +99,7 @@ class HeaderBlock:
         self.is_trailers = not self.is_malformed and not pseudo
         self.is_request = (
             not self.is_malformed
-            and pseudo.keys() <= REQUEST
+            and pseudo.keys() <= _REQUEST_PSEUDO_HEADERS
             and bool(pseudo.get(":path"))
             and ":method" in pseudo
             and ":scheme" in pseudo
