@@ -84,7 +84,7 @@ def test_when_unavailable_applies_while_redis_is_unavailable(
         assert [send_request(one) for _ in range(6)] == expected
         assert 'infergate_access_failures_total{source="redis"}' in one.metrics()
         with redis_server(port):
-            again = "redis counts rates again"
+            again = "Redis is available again; rate limits use Redis"
             until(lambda: send_request(one) == 429 and again in one.log.read_text(), again)
 
 

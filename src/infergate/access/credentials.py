@@ -23,8 +23,8 @@ _SCHEME: Final = re.compile(r"bearer +", re.IGNORECASE)
 
 
 class Credential:
-    """A credential. ``secret`` is a key or, if ``may_be_token`` is true, a key or a token. It is
-    never printed."""
+    """A credential. ``secret`` is a key or, if ``may_be_token`` is true, a key or a token. ``repr``
+    does not show the secret."""
 
     __slots__ = ("may_be_token", "secret")
 
@@ -54,7 +54,10 @@ def read_credential(headers: Mapping[str, str]) -> Credential | None:
 
 def _check_secret(secret: str, header: str) -> str:
     if len(secret) > MAX_CREDENTIAL_CHARS:
-        raise malformed(f"{header} is too long")
+        raise malformed(f"the credential in {header} exceeds {MAX_CREDENTIAL_CHARS} characters")
     if _TOKEN.fullmatch(secret) is None:
-        raise malformed(f"{header} holds no credential that can be read")
+        raise malformed(
+            f"the credential in {header} must consist of letters, digits and . _ ~ + / -, and may "
+            "end with ="
+        )
     return secret

@@ -1,10 +1,10 @@
 """The public keys of token issuers (JWK sets, RFC 7517), from a file or a URL.
 
-1. A key is used only with the algorithms of its type and curve, or with the algorithm that it
-   names. A shared secret (``oct``) is never used. A token therefore cannot choose how it is
-   verified (RFC 8725, 3.1).
+1. A key is used only with the algorithms of its type and curve. If it names one of them, it is
+   used only with that algorithm. A shared secret (``oct``) is never used. A token therefore cannot
+   choose how it is verified (RFC 8725, 3.1).
 2. Keys from a URL stay valid while the URL is unreachable. They are fetched again when they are
-   older than the refresh interval and when a token names an unknown key, but not within
+   older than the refresh interval or when a token names an unknown key, but not within
    ``FETCH_INTERVAL_SECONDS`` of the last fetch.
 3. One fetch serves all waiting requests. It continues if the request that started it is cancelled,
    so that a client that disconnects does not cause another fetch."""
@@ -160,7 +160,7 @@ class JwkUrlSource:
         return self._keys
 
     async def refreshed(self, now: float) -> JwkSet | None:
-        """Return the keys, and first fetch them again if the last fetch is long enough ago."""
+        """Fetch the keys again, unless the last fetch was too recent, and return them."""
         if now >= self._next_fetch:
             await self._join_fetch(now)
         return self._keys

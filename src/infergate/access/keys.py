@@ -50,8 +50,8 @@ def parse_name(value: Any) -> str:
 
 
 def parse_hash(value: Any) -> bytes:
-    """Return a SHA-256. Raises ValueError, whose text never contains ``value``, because ``value``
-    may be the key itself."""
+    """Return the SHA-256 hash that ``value`` contains in hexadecimal. Raises ValueError, whose text
+    never contains ``value``, because ``value`` may be the key itself."""
     if not isinstance(value, str) or _HASH.fullmatch(value) is None:
         raise ValueError(
             "expected the SHA-256 of a key, 64 hexadecimal digits "
@@ -62,7 +62,7 @@ def parse_hash(value: Any) -> bytes:
 
 def parse_file(data: bytes) -> tuple[ApiKey, ...]:
     """Return the keys in a file: lines like ``name: SHA-256``, empty lines, and comments after
-    ``#``. A name may have several keys. Raises ValueError, which names the line."""
+    ``#``. A name may have several keys. Raises ValueError."""
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:

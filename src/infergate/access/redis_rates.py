@@ -75,7 +75,7 @@ def redis_client(url: str, timeout: float) -> Any:
 
 
 class RedisRateStore:
-    """Buckets in Redis."""
+    """A ``RateStore`` whose buckets are in Redis."""
 
     def __init__(
         self,
@@ -110,12 +110,12 @@ class RedisRateStore:
             self._retry_at = now + RETRY_SECONDS
             if not self._is_unavailable:
                 self._is_unavailable = True
-                text = "redis cannot count rates (%s); until it can, the fallback is '%s'"
+                text = "Redis is unavailable (%s); rate limits use the fallback '%s'"
                 _log.error(text, type(error).__name__, self._fallback, extra=REDIS_UNAVAILABLE)
             return self._charge_fallback(charges, now)
         if self._is_unavailable:
             self._is_unavailable = False
-            _log.info("redis counts rates again", extra=REDIS_AVAILABLE)
+            _log.info("Redis is available again; rate limits use Redis", extra=REDIS_AVAILABLE)
         return ExceededLimit(index - 1, float(wait)) if index else None
 
     def _charge_fallback(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:

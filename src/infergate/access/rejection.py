@@ -23,11 +23,11 @@ class RejectionReason(enum.Enum):
     UNKNOWN_KEY = "unknown_key"
     INVALID_TOKEN = "invalid_token"  # noqa: S105 - a label
     EXPIRED_TOKEN = "expired_token"  # noqa: S105 - a label
-    KEYS_AWAY = "keys_away"
+    KEYS_UNAVAILABLE = "keys_away"
     FORBIDDEN = "forbidden"
     REQUESTS = "requests"
     BYTES = "bytes"
-    STORE_AWAY = "store_away"
+    STORE_UNAVAILABLE = "store_away"
 
 
 class AccessRejected(Exception):  # noqa: N818 - an outcome rather than an error
@@ -73,12 +73,12 @@ def _invalid(reason: RejectionReason, public: str, detail: str = "") -> AccessRe
 def issuer_keys_unavailable() -> AccessRejected:
     """Return the rejection of a token whose issuer's keys are unavailable. The status is not 401,
     because a client that receives 401 discards its token."""
-    return _overloaded(RejectionReason.KEYS_AWAY, "tokens cannot be checked now")
+    return _overloaded(RejectionReason.KEYS_UNAVAILABLE, "tokens cannot be checked now")
 
 
 def rate_store_unavailable() -> AccessRejected:
-    """Return the rejection of a request whose rates cannot be counted."""
-    return _overloaded(RejectionReason.STORE_AWAY, "rates cannot be counted now")
+    """Return the rejection of a request whose rate limits cannot be checked."""
+    return _overloaded(RejectionReason.STORE_UNAVAILABLE, "rate limits cannot be checked now")
 
 
 def _overloaded(reason: RejectionReason, public: str) -> AccessRejected:

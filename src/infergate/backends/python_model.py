@@ -126,7 +126,8 @@ class PythonModelBackend(InProcessBackend):
 
         def next_plain() -> Any:
             if not isinstance(responses, Iterator):
-                raise InvalidResultError(f"stream returned {type(responses).__name__}")
+                kind = type(responses).__name__
+                raise InvalidResultError(f"stream returned {kind}; expected an iterator")
             return convert(next(responses, _END))
 
         return next_async if isinstance(responses, AsyncIterator) else next_plain

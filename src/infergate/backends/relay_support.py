@@ -1,5 +1,6 @@
-"""The interfaces of backends that take wire messages, with and without a task. mypyc cannot compile
-this module, because ``isinstance`` needs the protocol classes."""
+"""The interfaces of backends that exchange wire messages: ``SupportsRelay`` needs no task, and
+``SupportsRawMessages`` needs a task. mypyc cannot compile this module, because ``isinstance`` needs
+the protocol classes."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from infergate.caching.keys import MAX_DESCRIPTION, UncacheableError, check_weight, to_json
+from infergate.caching.keys import MAX_WEIGHT, UncacheableError, check_weight, to_json
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
@@ -23,7 +23,7 @@ from infergate.core.tensor import (
 )
 
 _LENGTH_BYTES: Final = 4
-_MAX_JSON: Final = 16 * MAX_DESCRIPTION
+_MAX_JSON: Final = 16 * MAX_WEIGHT
 """Maximum length of a description in bytes. JSON represents a character with up to 12 bytes."""
 _SHAPE_LIMITS: Final = Limits(rank=1024)
 

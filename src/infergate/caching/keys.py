@@ -12,7 +12,7 @@ from infergate.core.limits import KIB
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import Buffer, OpaqueParameters, Parameters
 
-MAX_DESCRIPTION: Final = 64 * KIB
+MAX_WEIGHT: Final = 64 * KIB
 """Maximum weight of the parameters and names of an inference or a response, which can be serialized
 in less than a millisecond. Messages with a larger weight are not cached."""
 _VALUE_WEIGHT: Final = 8
@@ -25,7 +25,7 @@ class UncacheableError(Exception):
 
 def check_weight(values: Iterable[object]) -> None:
     """Raise UncacheableError if the total weight of ``values``, including nested values, exceeds
-    ``MAX_DESCRIPTION``. The loop ends at this limit."""
+    ``MAX_WEIGHT``. The loop ends at this limit."""
     weight, waiting = 0, list(values)
     while waiting:
         value = waiting.pop()
@@ -34,16 +34,16 @@ def check_weight(values: Iterable[object]) -> None:
             weight += len(value)
         elif isinstance(value, Mapping):
             weight += _VALUE_WEIGHT * len(value)
-            if weight <= MAX_DESCRIPTION:
+            if weight <= MAX_WEIGHT:
                 waiting += value.keys()
                 waiting += value.values()
         elif isinstance(value, list | tuple):
             weight += _VALUE_WEIGHT * len(value)
-            if weight <= MAX_DESCRIPTION:
+            if weight <= MAX_WEIGHT:
                 waiting += value
         elif isinstance(value, int):
             weight += value.bit_length() // 3
-        if weight > MAX_DESCRIPTION:
+        if weight > MAX_WEIGHT:
             raise UncacheableError("the parameters are too large")
 
 

@@ -2,7 +2,7 @@
 
 Each backend has an epoch, a random value in Redis. A cached response contains the epoch that was
 read before its inference was sent, and is valid while Redis has the same epoch. A lookup reads the
-epoch together with the response, so a hit takes one round trip.
+epoch, which it returns as its tag, together with the response, so a hit takes one round trip.
 
 *Rule 1.* A value whose checksum, format or tensors are invalid counts as a miss. A lookup reads at
 most the maximum size of a response.

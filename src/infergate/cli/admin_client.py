@@ -34,14 +34,14 @@ def get_json(
     admin: str,
     path: str,
     method: str = "GET",
-    not_found: str = "its console is off, or its version is older",
+    not_found: str = "the gateway's console is off, or the gateway is older than this command",
 ) -> Json:
     """Return the JSON at ``path`` of the admin listener ``admin``. Methods other than GET send the
     key in INFERGATE_ADMIN_KEY. Raises AdminQueryError, with the reason ``not_found`` if the path
     does not exist.
 
     Proxies in the environment are ignored, because admin listeners are local. For https, the
-    authorities of the system or of SSL_CERT_FILE are trusted."""
+    certificate authorities of the system or of SSL_CERT_FILE are trusted."""
     # These modules are imported here, because most commands need no HTTP client.
     from http.client import HTTPException  # noqa: PLC0415
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415

@@ -49,7 +49,7 @@ class Option:
 
 
 JSON: Final = Option("--json", "print JSON")
-"""An option that several commands share."""
+"""The option of commands that can print JSON."""
 
 
 @dataclass(frozen=True, slots=True)

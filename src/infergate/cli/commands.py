@@ -45,7 +45,7 @@ examples:
   infergate -c routes.yaml --workers auto
                                         the same, with one worker per CPU
   infergate check routes.yaml           validate routes.yaml, print a summary
-  infergate probe http://host:8000      show a server's protocols, and requests
+  infergate probe http://host:8000      show a server's protocols and models
   infergate matrix                      test all pairs of protocols
   infergate key --name ci               generate an API key and its hash
   infergate new hook guard              generate the package of a request hook
@@ -150,7 +150,11 @@ _REPLAY: Final = (
         "multiple of the recorded pace (default: 1)",
         {"type": parse_positive, "default": 1.0, "metavar": "FACTOR"},
     ),
-    Option("--rate", "inferences per second", {"type": parse_positive, "metavar": "NUMBER"}),
+    Option(
+        "--rate",
+        "send this many inferences per second",
+        {"type": parse_positive, "metavar": "NUMBER"},
+    ),
     Option("--fast", "send as fast as possible"),
     Option(
         "-n", "number of inferences to send (default: all)", {"type": parse_count, "metavar": "N"}
@@ -213,7 +217,7 @@ _ALL: Final = (
     ),
     Command(
         "check",
-        "validate a configuration, and print its errors or its warnings and a summary",
+        "validate a configuration; print its errors, or its warnings and a summary",
         "check",
         (JSON,),
         Operands("FILE", "path of routes.yaml"),
@@ -257,7 +261,7 @@ _ALL: Final = (
             "+",
         ),
         "exit codes: 0 if all responses are equal, 1 if any differs or is missing,\n"
-        "2 if a file or an option is wrong.",
+        "2 if a file or an option is invalid.",
     ),
     Command(
         "report",

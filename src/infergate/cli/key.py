@@ -8,12 +8,12 @@ from infergate.cli.command import Arguments
 _TEXT = """\
 {key}
 
-The client sends it as 'Authorization: Bearer …' or 'x-api-key: …'. It is stored nowhere: save it.
+The client sends it as 'Authorization: Bearer …' or 'x-api-key: …'. Save it: it is not stored.
 Add its hash to the configuration, under access.keys:
 
   - {{name: "{name}", sha256: "{digest}"}}
 
-or as a line to the file of access.keys_file:
+or add this line to the file in access.keys_file:
 
   {name}: {digest}
 """

@@ -72,7 +72,9 @@ def _module_name(name: str) -> str:
         )
     module = name.replace("-", "_")
     if keyword.iskeyword(module) or module in sys.stdlib_module_names | _RESERVED_MODULES:
-        raise PackageError(f"'{module}' is already the name of a module of Python or infergate")
+        raise PackageError(
+            f"'{module}' is the name of a module that Python, infergate or the package already uses"
+        )
     if _class_name(name) in _RESERVED_CLASSES:
         raise PackageError(
             f"'{name}' would define the class {_class_name(name)}, whose name is already in use; "

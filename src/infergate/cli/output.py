@@ -89,7 +89,7 @@ def follow(query: Callable[[], CommandResult], arguments: Arguments) -> int:
             for result in results:
                 print_tables(result.tables)
                 print(flush=True)
-    except KeyboardInterrupt:  # the normal end
+    except KeyboardInterrupt:  # top and --watch end in this way
         pass
     return 0
 

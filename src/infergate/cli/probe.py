@@ -23,7 +23,7 @@ _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e]
 _HTTP_PORT: Final = 8000
 _MIN_SECONDS: Final = 0.01
 _MAX_SECONDS: Final = 600.0
-_DONE, _FAILED, _WRONG = 0, 1, 2
+_DONE, _FAILED, _USAGE_ERROR = 0, 1, 2
 
 _EXAMPLES: Final = """\
 examples:
@@ -74,15 +74,16 @@ def run(arguments: Arguments) -> int:
     except ValueError as error:
         return _usage_error(str(error))
     if arguments.force and arguments.write is None:
-        return _usage_error("--force is for --write")
+        return _usage_error("--force requires --write")
     if arguments.write is not None and arguments.write.exists() and not arguments.force:
         return _usage_error(f"{arguments.write} exists; --force replaces it")
     if arguments.ca is not None and arguments.insecure:
         return _usage_error("use only one of --ca and --insecure")
     if arguments.ca is not None and not arguments.ca.is_file():
         return _usage_error(f"{arguments.ca} is not a file")
+    # Failed attempts are not logged, because the findings report them.
     logger = logging.getLogger("infergate")
-    if not logger.handlers:  # failed attempts are part of the result
+    if not logger.handlers:
         logger.addHandler(logging.NullHandler())
     options = ProbeOptions(
         arguments.timeout,
@@ -182,7 +183,7 @@ def _write(path: Path, text: str, *, force: bool) -> str:
 
 def _usage_error(message: str) -> int:
     print(f"infergate probe: error: {message}", file=sys.stderr)
-    return _WRONG
+    return _USAGE_ERROR
 
 
 COMMAND: Final = Command(
@@ -219,7 +220,7 @@ COMMAND: Final = Command(
             "PEM file with the authority that issued the servers' certificates",
             {"type": Path, "metavar": "FILE"},
         ),
-        Option("--insecure", "accept any certificate of a server"),
+        Option("--insecure", "do not verify the servers' certificates"),
         Option(
             "--timeout",
             "timeout of each attempt in seconds (default: 5)",

@@ -17,7 +17,10 @@ from infergate.terminal import Table, print_tables
 SHOW: Final = "show"
 STATUS: Final = "status"
 ACTIONS: Final = ("start", "stop", STATUS)
-_NO_RECORDING: Final = "its configuration has no section 'recording', or its version is older"
+_NO_RECORDING: Final = (
+    "the gateway's configuration has no section 'recording', or the gateway is older than this "
+    "command"
+)
 
 
 def run(arguments: Arguments) -> int:
@@ -83,7 +86,7 @@ def _show(file: str, *, lines: bool) -> int:
             print(
                 json.dumps({"file": file} | as_json(part)) if lines else _printable(as_text(part))
             )
-    except BrokenPipeError:  # the reader of standard output, not the file
+    except BrokenPipeError:  # standard output is closed; the file is readable
         raise
     except (RecordingError, OSError) as error:
         print(f"infergate: {error}", file=sys.stderr)

@@ -107,7 +107,7 @@ def _check(arguments: Arguments) -> None:
     elif arguments.export is None and bool(arguments.to) == (arguments.config is not None):
         _fail("expected either --to URL or --config FILE")
     if arguments.protocol is not None and not arguments.to:
-        _fail("--protocol is for --to; with --config, each backend has its own protocol")
+        _fail("--protocol requires --to; with --config, each backend has its own protocol")
     if sum((arguments.fast, arguments.rate is not None, arguments.speed != 1)) > 1:
         _fail("use only one of --speed, --rate and --fast")
     report = arguments.report

@@ -42,7 +42,8 @@ def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limi
     if window is None:
         raise GatewayError(
             Kind.UNSUPPORTED_ENCODING,
-            f"content-encoding '{encoding[:40]}' is not supported (gzip, deflate, identity)",
+            f"content-encoding '{encoding[:40]}' is not supported; expected gzip, deflate or "
+            "identity",
         )
     max_bytes = max_inflated_bytes(data, window)  # the memory accounting charges the same size
     try:

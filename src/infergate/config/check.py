@@ -132,7 +132,7 @@ def _url_problem(url: Url, protocol: str, schemes: tuple[str, ...]) -> str | Non
     if url.scheme in protocols.UNIX_SCHEMES:
         return None
     if url.port == 0:
-        return f"'{url.display_name}': port 0 cannot be connected to"
+        return f"'{url.display_name}': cannot connect to port 0"
     if url.port is None and url.scheme not in protocols.DEFAULT_PORTS:
         return f"'{url.display_name}' needs a port, like {url.scheme}://{url.host}:8001"
     if url.path and url.scheme not in protocols.DEFAULT_PORTS:
@@ -214,7 +214,8 @@ def _contradictions(route: RouteConfig) -> Iterator[Finding]:
             problem = "cache requires 'idempotent: true', since it skips repeated inferences"
             yield ("cache",), problem
     if route.cache is not None and route.split:
-        yield ("cache",), "cache excludes split: a response of one target would serve the others"
+        problem = "clients of one target would get the responses of another"
+        yield ("cache",), f"cache cannot be combined with split: {problem}"
     total = sum(target.percent for target in route.split)
     if total > 100:
         yield ("split",), f"the percentages add up to {total:g}; the maximum is 100"

@@ -1,4 +1,4 @@
-"""Describes how a route distributes and repeats requests, in a few words for tables."""
+"""Describes routes and backends in a few words, for tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def policies_text(route: RouteConfig) -> str:
 def _policies(route: RouteConfig) -> Iterator[str]:
     for name, value in route.headers.items():
         yield f"only {name}: {value}"
-    yield from _repetitions(route)
+    yield from _retry_and_cache_policies(route)
     if route.priority != DEFAULT_PRIORITY:
         yield f"priority {route.priority}"
     if not route.validate_:
@@ -43,8 +43,8 @@ def _policies(route: RouteConfig) -> Iterator[str]:
         yield f"{route.record.percent:g}% recorded"
 
 
-def _repetitions(route: RouteConfig) -> Iterator[str]:
-    """Yield the policies on repeated inferences."""
+def _retry_and_cache_policies(route: RouteConfig) -> Iterator[str]:
+    """Yield the policies on retries, hedging and caching."""
     if route.retry != type(route.retry)():
         yield f"retries: {route.retry.times}"
     if route.idempotent:

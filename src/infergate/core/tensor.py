@@ -32,7 +32,7 @@ carry only scalars."""
 
 
 class OpaqueParameters(dict[str, Any]):
-    """Parameters that have a meaning only for servers of certain ``protocols``. They were parsed
+    """Parameters that are meaningful only to servers of certain ``protocols``. They were parsed
     from ``text``, which is sent to these servers unchanged.
 
     ``rejection`` is the error for servers of other protocols, if the parameters have no meaning in

@@ -173,7 +173,8 @@ class _HookedInference:
         self, result: Any, request: InferRequest, known: Sequence[Tensor]
     ) -> InferResponse:
         if not isinstance(result, InferResponse):
-            raise InvalidResultError(f"it returned {type(result).__name__}")
+            text = f"it returned {type(result).__name__}"
+            raise InvalidResultError(f"{text}; expected InferResponse")
         return check_response(result, request, self._limits, known)
 
     def _charge(self, tensors: Sequence[Tensor], source: Sequence[Tensor]) -> None:

@@ -223,7 +223,9 @@ class Gateway:
     def _read(self, config: Config | Mapping[str, Any] | None) -> Config:
         if config is None:
             if self._path is None:
-                raise ValueError("the gateway has no file: pass the new configuration")
+                raise ValueError(
+                    "the gateway was not started from a file; pass the new configuration"
+                )
             config = _load(self._path)
         elif not isinstance(config, Config):
             config = _from_mapping(config, self._folder)

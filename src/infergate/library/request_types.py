@@ -1,4 +1,4 @@
-"""Checks the types in callers' requests, because callers may not use a type checker."""
+"""Checks the types in callers' requests, because callers might not use a type checker."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class AggregatedMetrics(Collector):
-    """The sum of all families that were added. Families may arrive in batches."""
+    """The aggregate of all families that were added. Families may arrive in batches."""
 
     def __init__(self) -> None:
         self._families: Final[dict[str, Metric]] = {}

@@ -203,12 +203,15 @@ def check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tenso
 
 def _check_tensor(tensor: Tensor, limits: Limits) -> None:
     if not isinstance(tensor.name, str) or not isinstance(tensor.datatype, Datatype):
-        raise InvalidResultError("a tensor without a name or a datatype")
+        raise InvalidResultError("a tensor has no valid name or datatype")
     if not isinstance(tensor.shape, tuple):
-        raise InvalidResultError(f"tensor '{tensor.name}': shape is {_type(tensor.shape)}")
+        raise InvalidResultError(
+            f"tensor '{tensor.name}': shape is {_type(tensor.shape)}; expected tuple"
+        )
     check_parameters(tensor.parameters, f"parameters of tensor '{tensor.name}'")
     if not isinstance(tensor.data, _BUFFERS) or tensor.shared_memory is not None:
-        raise InvalidResultError(f"tensor '{tensor.name}': data is {_type(tensor.data)}")
+        text = f"tensor '{tensor.name}': data is {_type(tensor.data)}"
+        raise InvalidResultError(f"{text}; expected bytes outside shared memory")
     if isinstance(tensor.data, memoryview) and not (
         tensor.data.c_contiguous and tensor.data.itemsize == tensor.data.ndim == 1
     ):

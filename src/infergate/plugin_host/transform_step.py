@@ -123,7 +123,7 @@ def apply_transform(
     the errors of the plug-in."""
     result: Any = transform.apply(*before)
     if not isinstance(result, tuple | list):
-        raise InvalidResultError(f"it returned {type(result).__name__}")
+        raise InvalidResultError(f"it returned {type(result).__name__}; expected a tuple of Tensor")
     after = tuple(result)
     check_tensors(after, "tensors", limits, before)
     names = tuple(tensor.name for tensor in after)
@@ -136,7 +136,8 @@ def check_specs(described: Any, names: Sequence[str]) -> Sequence[Spec]:
     """Return ``described``, the metadata of the tensors ``names`` that a transform has returned, as
     specs. Raises InvalidResultError."""
     if not isinstance(described, tuple | list):
-        raise InvalidResultError(f"it returned {type(described).__name__}")
+        text = f"it returned {type(described).__name__}"
+        raise InvalidResultError(f"{text}; expected a tuple of TensorMetadata")
     if len(described) != len(names):
         raise InvalidResultError(f"{len(described)} tensors; expected {len(names)}")
     for each in described:

@@ -98,8 +98,10 @@ def make_events(
     return events
 
 
-def _response_events(of_request: Mapping[str, str | int], exchange: Exchange) -> list[CloudEvent]:
-    """Return the response events. ``of_request`` are the attributes of the request event."""
+def _response_events(
+    request_attributes: Mapping[str, str | int], exchange: Exchange
+) -> list[CloudEvent]:
+    """Return the response events for the request event with ``request_attributes``."""
     outcome = exchange.outcome
     events: list[CloudEvent] = []
     offsets = outcome.offsets or (outcome.duration,)
@@ -107,7 +109,7 @@ def _response_events(of_request: Mapping[str, str | int], exchange: Exchange) ->
 
     def add(data: Sequence[Any], offset: float, kind: str, status: int) -> None:
         attributes = {
-            **of_request,
+            **request_attributes,
             "type": RESPONSE_TYPE,
             "time": _rfc_3339(exchange.started_at + offset),
             "outcome": kind,

@@ -74,10 +74,12 @@ def check_hook(
             if isinstance(changed, InferRequest):
                 check_request(changed, request, limits)
             elif changed is not None:
-                raise InvalidResultError(f"before returned {type(changed).__name__}")
+                text = f"before returned {type(changed).__name__}"
+                raise InvalidResultError(f"{text}; expected InferRequest, InferResponse or None")
             result: Any = await hook.after(request, response, call)
             if result is not None and not isinstance(result, InferResponse):
-                raise InvalidResultError(f"after returned {type(result).__name__}")
+                text = f"after returned {type(result).__name__}"
+                raise InvalidResultError(f"{text}; expected InferResponse or None")
             return response if result is None else check_response(result, request, limits)
 
     return _checked(run())

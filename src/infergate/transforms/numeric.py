@@ -21,10 +21,10 @@ from infergate.transforms.step import (
     TransformError,
     check_datatype,
     check_shape,
+    dimensions_match,
     find_axis,
     float_elements,
     raw_elements,
-    same_dimension,
     with_elements,
 )
 
@@ -32,7 +32,7 @@ _BF16_BYTES: Final = 64
 _FLOAT_BYTES: Final = 24
 """The memory in bytes per element of numpy's intermediate arrays: for rounding to BF16, and for
 computing with other floats."""
-_FROM_NEEDED: Final = "'from' is required for inputs: clients see it in the metadata"
+_FROM_NEEDED: Final = "'from' is required for inputs, because clients see it in the metadata"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +144,8 @@ class Scale(TensorStep):
             raise TransformError(self.tensor, f"{spec.datatype} must be cast to a float first")
         if self._count > 1:
             axis = find_axis(self.tensor, spec, self.axis, batch=self.batch)
-            if not same_dimension(spec.shape[axis], self._count):
-                found = f"axis {self.axis} has {spec.shape[axis]} positions"
+            if not dimensions_match(spec.shape[axis], self._count):
+                found = f"axis {self.axis} has size {spec.shape[axis]}"
                 raise TransformError(self.tensor, f"{found}; {self._count} numbers are configured")
         return (spec,)
 
@@ -179,7 +179,7 @@ class Transpose(TensorStep):
     def find_problem(self, *, is_input: bool) -> str:
         del is_input
         if sorted(self.order) != list(range(len(self.order))):
-            return f"'order' must hold each of 0 to {len(self.order) - 1} once"
+            return f"'order' must contain each number from 0 to {len(self.order) - 1} once"
         if self.batch and self.order[0] != 0:
             return "'order' must begin with 0, the batch"
         return ""
@@ -213,7 +213,7 @@ class Reshape(TensorStep):
 
     def find_problem(self, *, is_input: bool) -> str:
         if self.to.count(ANY) > 1:
-            return "'to' may have one dimension of -1"
+            return "'to' has several dimensions of -1; the limit is one"
         return _FROM_NEEDED if is_input and self.from_ is None else ""
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:

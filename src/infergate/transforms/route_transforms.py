@@ -123,7 +123,7 @@ def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     if len(by_name) < len(tensors):
         names = [tensor.name for tensor in tensors]
         twice = next(name for name in names if names.count(name) > 1)
-        raise TransformError(twice, "there are two tensors of this name")
+        raise TransformError(twice, "there are two tensors with this name")
     return by_name
 
 

@@ -173,7 +173,7 @@ def substitute(items: Mapping[str, T], old: Sequence[str], new: Mapping[str, T])
     already has a new name."""
     for name in new:
         if name in items and name not in old:
-            raise TransformError(name, "there are two tensors of this name")
+            raise TransformError(name, "there are two tensors with this name")
     result: dict[str, T] = {}
     pending = dict(new)
     for name, item in items.items():
@@ -196,12 +196,12 @@ def check_datatype(name: str, spec: Spec, expected: str) -> None:
 
 def check_shape(name: str, spec: Spec, expected: Sequence[int]) -> None:
     """Raise TransformError if ``spec`` cannot have the shape ``expected``."""
-    fits = len(spec.shape) == len(expected) and all(map(same_dimension, spec.shape, expected))
+    fits = len(spec.shape) == len(expected) and all(map(dimensions_match, spec.shape, expected))
     if not fits:
         raise TransformError(name, f"expected shape {list(expected)}, got {list(spec.shape)}")
 
 
-def same_dimension(one: int, other: int) -> bool:
+def dimensions_match(one: int, other: int) -> bool:
     """Return whether two dimensions can be equal."""
     return one == other or ANY in {one, other}
 

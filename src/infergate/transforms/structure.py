@@ -21,9 +21,9 @@ from infergate.transforms.step import (
     TransformError,
     check_datatype,
     check_shape,
+    dimensions_match,
     find_axis,
     raw_elements,
-    same_dimension,
     with_elements,
 )
 
@@ -80,7 +80,7 @@ def _rename_keys(items: Mapping[str, Any], names: Mapping[str, str]) -> dict[str
     for name, item in items.items():
         new = names.get(name, name)
         if new in result:
-            raise TransformError(new, "there are two tensors of this name")
+            raise TransformError(new, "there are two tensors with this name")
         result[new] = item
     return result
 
@@ -223,7 +223,7 @@ class Constant(TensorStep):
 
 def _batch_size(specs: Mapping[str, Spec]) -> tuple[int, ...]:
     """Return the first dimension of the first tensor with dimensions, or 1 if there is no such
-    tensor."""
+    tensor, as a shape of one dimension."""
     return next((spec.shape[:1] for spec in specs.values() if spec.shape), (1,))
 
 
@@ -300,9 +300,9 @@ class Split(TensorStep):
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         (spec,) = before
         axis = find_axis(self.tensor, spec, self.axis, batch=self.batch)
-        if not same_dimension(spec.shape[axis], self._total):
-            found = f"axis {self.axis} has {spec.shape[axis]} positions"
-            raise TransformError(self.tensor, f"{found}; its parts have {self._total}")
+        if not dimensions_match(spec.shape[axis], self._total):
+            found = f"axis {self.axis} has size {spec.shape[axis]}"
+            raise TransformError(self.tensor, f"{found}; the sizes in 'to' add up to {self._total}")
         return [_with_dimension(spec, axis, size) for size in self.to.values()]
 
     def backward_specs(self, *after: Spec) -> Sequence[Spec]:

@@ -21,7 +21,7 @@ from infergate.transforms.step import (
     TransformError,
     bytes_tensor,
     check_datatype,
-    same_dimension,
+    dimensions_match,
 )
 
 _WHITESPACE = b" \t\r\n"
@@ -106,7 +106,7 @@ class _TextStep(TensorStep):
     def _decoded_spec(self, numbers: Spec) -> Spec:
         check_datatype(self.tensor, numbers, self.datatype.v2_name)
         shape = numbers.shape
-        if len(shape) < 1 + self.batch or not same_dimension(shape[-1], self.length):
+        if len(shape) < 1 + self.batch or not dimensions_match(shape[-1], self.length):
             expected = f"expected {self.length} numbers in the last dimension"
             raise TransformError(self.tensor, f"{expected}, got shape {list(shape)}")
         count = 0 if ANY in shape else math.prod(shape) + 4 * math.prod(shape[:-1])

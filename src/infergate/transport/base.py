@@ -238,8 +238,8 @@ class Server(Protocol):
         ...
 
     def stop_accepting(self) -> None:
-        """Stop accepting connections. Open connections stay open. A server that cannot do this
-        separately stops accepting in ``stop``."""
+        """Stop accepting connections. Open connections stay open. If a server cannot stop accepting
+        without closing connections, ``stop`` does both."""
         ...
 
     async def stop(self, grace: float) -> None:

@@ -225,7 +225,7 @@ async def test_an_unknown_key_id_triggers_one_fetch() -> None:
 
 async def test_tokens_are_not_reported_invalid_without_keys() -> None:
     refusal = await expect_rejection(token(), tokens(issuer(Given(None))))
-    assert refusal.reason is RejectionReason.KEYS_AWAY
+    assert refusal.reason is RejectionReason.KEYS_UNAVAILABLE
     assert refusal.error.kind is Kind.OVERLOADED
     assert refusal.error.retry_after
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from infergate.caching.keys import (
-    MAX_DESCRIPTION,
+    MAX_WEIGHT,
     UncacheableError,
     check_weight,
     digest,
@@ -86,10 +86,10 @@ def test_bytes_cannot_move_between_inputs() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        {"a": "x" * MAX_DESCRIPTION},
-        {"a": [0] * MAX_DESCRIPTION},
-        {str(number): 0 for number in range(MAX_DESCRIPTION)},
-        {"a": 1 << (8 * MAX_DESCRIPTION)},
+        {"a": "x" * MAX_WEIGHT},
+        {"a": [0] * MAX_WEIGHT},
+        {str(number): 0 for number in range(MAX_WEIGHT)},
+        {"a": 1 << (8 * MAX_WEIGHT)},
         {"a": b"bytes"},
         {"a": object()},
     ],

@@ -23,7 +23,7 @@ def closed() -> Iterator[str]:
     [
         (["htp://a:1"], "'htp' is not a scheme; did you mean 'http'?"),
         (["a:1", "--against", "b"], "'b' needs a port"),
-        (["a:1", "--force"], "--force is for --write"),
+        (["a:1", "--force"], "--force requires --write"),
         (["a:1", "--ca", "x", "--insecure"], "use only one of --ca and --insecure"),
         (["a:1", "--ca", "/no/such/file"], "/no/such/file is not a file"),
     ],

@@ -98,7 +98,7 @@ def test_a_gateway_without_recording_is_explained(
 ) -> None:
     server.processes = None
     assert main(["record", "start", "--admin", server.url]) == 1
-    assert "its configuration has no section 'recording'" in capsys.readouterr().err
+    assert "the gateway's configuration has no section 'recording'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("operands", [["pause"], ["show"], ["start", "x"]])

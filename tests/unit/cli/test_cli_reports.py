@@ -137,7 +137,7 @@ def test_a_port_that_is_not_an_admin_port_is_reported(
 
 def test_a_missing_console_is_reported(admin: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "--admin", f"{admin}/elsewhere"]) == 1
-    assert "its console is off" in capsys.readouterr().err
+    assert "the gateway's console is off" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x", "http://", "http://x:port", ""])

@@ -25,7 +25,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
     [
         ([], "expected either --to URL or --config FILE"),
         (["--config", "CONFIG", "--to", "http://h"], "expected either --to URL or --config FILE"),
-        (["--config", "CONFIG", "--protocol", "v2-rest"], "--protocol is for --to"),
+        (["--config", "CONFIG", "--protocol", "v2-rest"], "--protocol requires --to"),
         (["--config", "CONFIG", "--fast", "--rate", "3"], "use only one of"),
         (["--config", "CONFIG", "--speed", "2", "--rate", "3"], "use only one of"),
         (["--config", "CONFIG", "--report", "r.txt"], "ends with .html or .json"),

@@ -138,7 +138,7 @@ async def test_a_model_without_route_is_not_changed() -> None:
 async def test_embedded_models_cannot_be_loaded_or_unloaded(operation: messages.Operation) -> None:
     refused = await refusal(gateway(BuiltinBackend("b"), repository=True), operation)
     assert refused.kind is Kind.UNSUPPORTED
-    assert "'simple' is inside infergate" in refused.public
+    assert "'simple' is built into infergate" in refused.public
 
 
 async def test_the_trace_settings_of_a_model_are_sent_to_its_backend() -> None:

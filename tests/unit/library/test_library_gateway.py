@@ -435,7 +435,7 @@ async def test_a_reload_replaces_the_routes_and_keeps_calls_in_progress() -> Non
         await gateway.infer(ONES)
         with pytest.raises(ConfigRejectedError, match="engine"):
             await gateway.reload(config(engine="compat"))
-        with pytest.raises(ValueError, match="has no file"):
+        with pytest.raises(ValueError, match="was not started from a file"):
             await gateway.reload()
         assert [route.model for route in gateway.config.routes] == ["identity"]
 

@@ -206,8 +206,8 @@ def test_tensors_are_renamed_copied_selected_and_dropped() -> None:
     assert [*run(Copy(tensor="a", to="c"), a, b)] == ["a", "c", "b"]
     assert [*run(Select(names=("b", "a")), a, b)] == ["b", "a"]
     assert [*run(Drop(names=("a",)), a, b)] == ["b"]
-    assert "two tensors of this name" in refused(Rename(names={"a": "b"}), a, b)
-    assert "two tensors of this name" in refused(Copy(tensor="a", to="b"), a, b)
+    assert "two tensors with this name" in refused(Rename(names={"a": "b"}), a, b)
+    assert "two tensors with this name" in refused(Copy(tensor="a", to="b"), a, b)
 
 
 def test_constants_are_repeated_for_the_batch() -> None:
@@ -246,7 +246,9 @@ def test_concatenate_and_split_are_inverse() -> None:
     )
     parts = run(Split(tensor="x", to={"a": 1, "b": 4}, axis=1), joined["x"])
     np.testing.assert_array_equal(parts["b"].numpy(), np.float32(second))
-    assert "its parts have 4" in refused(Split(tensor="x", to={"a": 4}, axis=1), joined["x"])
+    assert "the sizes in 'to' add up to 4" in refused(
+        Split(tensor="x", to={"a": 4}, axis=1), joined["x"]
+    )
     step = Concatenate(tensors=("a", "b"), to="x")
     assert "expected shape" in refused(step, fp32(first, "a"), fp32(second, "b"))
     integers = tensor_from_array("b", Datatype.INT8, np.zeros((2, 1, 3)))
@@ -300,9 +302,9 @@ def test_long_rows_for_many_texts_are_measured_without_allocating() -> None:
         (Cast(tensor="x", to=Datatype.FP32), "'from' is required"),
         (Cast(tensor="x", to=Datatype.BYTES, from_=Datatype.INT8), "BYTES cannot be cast"),
         (Scale(tensor="x", factor=(1, 2), offset=(1, 2, 3)), "different lengths"),
-        (Transpose(tensor="x", order=(0, 2)), "each of 0 to 1 once"),
+        (Transpose(tensor="x", order=(0, 2)), "each number from 0 to 1 once"),
         (Transpose(tensor="x", order=(1, 0)), "begin with 0"),
-        (Reshape(tensor="x", from_=(4,), to=(-1, -1)), "one dimension of -1"),
+        (Reshape(tensor="x", from_=(4,), to=(-1, -1)), "several dimensions of -1"),
         (Reshape(tensor="x", to=(4,)), "'from' is required"),
         (Rename(names={"a": "c", "b": "c"}), "same name"),
         (TopK(tensor="x", k=1), "at least one of"),
@@ -406,7 +408,7 @@ def test_requested_outputs_are_mapped_to_the_backends() -> None:
 
 def test_two_inputs_of_one_name_are_refused() -> None:
     assert refused(Copy(tensor="x", to="y"), fp32([1]), fp32([2])) == (
-        "input 'x': there are two tensors of this name"
+        "input 'x': there are two tensors with this name"
     )
 
 

@@ -95,8 +95,8 @@ class BuiltinBackend(InProcessBackend):
 
     def _unsupported(self, operation: Operation) -> GatewayError:
         if isinstance(operation, ModelLoadRequest | ModelUnloadRequest):
-            text = f"model '{operation.model}' is inside infergate and cannot be loaded or unloaded"
-            return backend_failure(Kind.UNSUPPORTED, text)
+            text = f"model '{operation.model}' is built into infergate"
+            return backend_failure(Kind.UNSUPPORTED, f"{text} and cannot be loaded or unloaded")
         return super()._unsupported(operation)
 
 

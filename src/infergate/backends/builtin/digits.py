@@ -14,8 +14,9 @@ on SCORES, this image yields ``…:7:seven``::
      0  0  0 15  1  0  0  0
      0  0  6 11  0  0  0  0
 
-The network has one hidden layer of 48 rectified units and a softmax. ``train_digits.py`` produced
-``digits.npz``; it classifies 98 % of the held-out fifth of the data set correctly.
+The network has one hidden layer of 48 rectified units and a softmax. ``train_digits.py`` wrote
+the weights in ``digits.npz``. The network classifies 98 % of the held-out fifth of the data set
+correctly.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ def type_number(name: str, datatype: Datatype) -> int:
     number = TYPE_NUMBERS.get(datatype)
     if number is None:
         raise GatewayError(
-            Kind.UNSUPPORTED, f"tensor '{name}' is {datatype.value}, which GraphPipe lacks"
+            Kind.UNSUPPORTED,
+            f"tensor '{name}' is {datatype.value}, which GraphPipe does not support",
         )
     return number
 

@@ -46,7 +46,7 @@ def write_response(response: InferResponse, selection: OutputSelection) -> list[
     tensors = {tensor.name: tensor for tensor in response.outputs}
     for name in selection.outputs:
         if name not in tensors:
-            raise backend_garbage(f"the response lacks output '{name}'")
+            raise backend_garbage(f"the response has no output '{name}'")
     return flatbuffer_writer.write_response([tensors[name] for name in selection.outputs])
 
 
@@ -104,5 +104,5 @@ def _select_outputs(tensors: Sequence[Tensor], request: InferRequest) -> tuple[T
     tensor_by_name = {tensor.name: tensor for tensor in tensors}
     for output in request.outputs:
         if output.name not in tensor_by_name:
-            raise backend_garbage(f"the backend's response lacks output '{output.name}'")
+            raise backend_garbage(f"the backend's response has no output '{output.name}'")
     return tuple(tensor_by_name[output.name] for output in request.outputs)

@@ -88,11 +88,11 @@ class OutlineCursor:
             self._position += len(self._row)
             return shapes
         found = []
-        self.move()  # over the brace
+        self.move()  # skip the brace
         for _ in range(count):
-            self.move()  # over the colon
+            self.move()  # skip the colon
             found.append(self.read())
-            self.move()  # over the comma or the brace
+            self.move()  # skip the comma or the brace
         if not count:
             self.move()
         if self._outline is None:
@@ -131,18 +131,18 @@ def read_members(value: JsonValue, path: str, wanted: Collection[str]) -> dict[s
     # Only wanted names are looked up, because each look-up walks the object.
     nodes = node if isinstance(node, simdjson.Object) else dict(node)
     cursor = value.cursor()
-    cursor.move()  # over the brace
+    cursor.move()  # skip the brace
     members: dict[str, JsonValue] = {}
     # simdjson compares names only up to a NUL, so it would find the wrong member.
     found = {name for name in names if name in wanted and "\0" not in name}
     for name in names:
-        cursor.move()  # over the colon
+        cursor.move()  # skip the colon
         if name in found:
             members[name] = cursor.value(nodes[name])
             if len(members) == len(found):
                 break
         cursor.read()
-        cursor.move()  # over the comma
+        cursor.move()  # skip the comma
     return members
 
 

@@ -247,7 +247,7 @@ class RowReader:
             name: _Column(name, datatype, self._rules, key) for name, datatype in inputs.items()
         }
         cursor = value.cursor()
-        cursor.move()  # over the bracket
+        cursor.move()  # skip the bracket
         for index, row in enumerate(value.node):
             path = f"{key}[{index}]"
             if not is_object(row):
@@ -273,7 +273,7 @@ class RowReader:
                 raise bad_request(
                     f"{path}: its keys must be equal to: {abbreviated(','.join(sorted(columns)))}"
                 )
-            cursor.move()  # over the comma
+            cursor.move()  # skip the comma
         return tuple(
             self._finish(column, (count, *(column.shape or ()))) for column in columns.values()
         )

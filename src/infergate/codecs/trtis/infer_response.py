@@ -53,7 +53,7 @@ def write_response(
     for output in options.outputs:
         tensor = tensors.get(output.name)
         if tensor is None:
-            raise backend_garbage(f"the response lacks output '{output.name}'")
+            raise backend_garbage(f"the response has no output '{output.name}'")
         output_header = header.output.add(name=output.name)
         if data_type:
             output_header.data_type = DATATYPE_NUMBERS[output.datatype]
@@ -195,5 +195,5 @@ def _read_outputs(
         tensors[output_header.name] = tensor
     for name in requested:
         if name not in tensors:
-            raise backend_garbage(f"it lacks output '{name}'")
+            raise backend_garbage(f"it has no output '{name}'")
     return tuple(tensors[name] for name in requested)

@@ -86,7 +86,7 @@ def write_generate_request(operation: InferRequest, model: ModelMetadata) -> Htt
 def _input_value(tensor: Tensor, input_metadata: TensorMetadata | None) -> Any:
     subject = f"input '{tensor.name}'"
     if input_metadata is None or tensor.name in (ID, PARAMETERS):
-        raise _unsupported(f"{subject}, which the model's metadata lacks,")
+        raise _unsupported(f"{subject}, which is not in the model's metadata,")
     if tensor.shared_memory is not None or tensor.datatype in _BINARY_ONLY_DATATYPES:
         raise _unsupported(f"{subject} of datatype {tensor.datatype.value}")
     if tensor.datatype is Datatype.BYTES:
@@ -181,7 +181,7 @@ def _read_outputs(
         return tuple(tensors.values())
     for output in operation.outputs:
         if output.name not in tensors:
-            raise backend_garbage(f"the backend's response lacks output '{output.name}'")
+            raise backend_garbage(f"the backend's response has no output '{output.name}'")
     return tuple(tensors[output.name] for output in operation.outputs)
 
 

@@ -278,4 +278,4 @@ def _check_outputs(operation: InferRequest, response: InferResponse) -> None:
     output_names = {tensor.name for tensor in response.outputs}
     for output in operation.outputs:
         if output.name not in output_names:
-            raise backend_garbage(f"the backend's response lacks output '{output.name}'")
+            raise backend_garbage(f"the backend's response has no output '{output.name}'")

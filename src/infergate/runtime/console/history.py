@@ -1,7 +1,7 @@
 """One hour of counters of all processes, in bounded memory. This module has no I/O.
 
-The history reads totals that the metrics count anyway, and keeps their increases in columns of ten
-seconds. It adds no work to requests. The increase is computed for each process, so that the history
+The history reads the totals of the metrics, and keeps their increases in columns of ten seconds. It
+adds no work to requests. The increase is computed for each process, so that the history
 of the other workers continues while a worker does not respond.
 """
 
@@ -134,9 +134,10 @@ class TrafficHistory:
         self._origin: float | None = None
         """The difference between the wall clock and the monotonic clock at the first sample."""
         self._clock_change = 0
-        """The change of this difference since then in seconds: a multiple of the interval."""
+        """The change of this difference since the first sample, in seconds. It is a multiple of the
+        interval."""
         self._last_column = 0
-        self._healths: dict[Key, str] = {}
+        self._availabilities: dict[Key, str] = {}
 
     @property
     def nbytes(self) -> int:
@@ -147,9 +148,10 @@ class TrafficHistory:
 
     def add(self, snapshots: Sequence[ProcessSnapshot], now: float, monotonic_time: float) -> None:
         """Add the counters of all processes that serve, read at wall-clock time ``now``. The first
-        counters only start the count. A process that starts later counts from 0. Counts of the time
-        in which a worker did not respond are distributed evenly over this time. The counters of
-        exited workers are ignored, because they were added while the workers ran."""
+        counters are only the baseline for later increases. A process that starts later counts from
+        0. Counts of the time in which a worker did not respond are distributed evenly over this
+        time. The counters of exited workers are ignored, because they were added while the workers
+        ran."""
         is_first = self._origin is None
         column = self._advance(now, monotonic_time)
         processes: dict[int | None, _Process] = {}
@@ -222,24 +224,24 @@ class TrafficHistory:
             addresses = process.endpoints.rows[:, -len(ENDPOINT_GAUGES) :]
             for key, numbers in zip(process.endpoints.keys, addresses, strict=True):
                 gauges[key] = gauges[key] + numbers if key in gauges else numbers
-        healths = {key: _availability(*numbers) for key, numbers in gauges.items()}
-        for key, health in healths.items():
+        availabilities = {key: _availability(*numbers) for key, numbers in gauges.items()}
+        for key, availability in availabilities.items():
             backend, endpoint = key
-            before, times = self._healths.get(key, "up"), ejected.get(key, 0)
-            if is_first or (not times and health == before):
+            before, times = self._availabilities.get(key, "up"), ejected.get(key, 0)
+            if is_first or (not times and availability == before):
                 continue
             if times:
                 how_often = f" {times} times" if times > 1 else ""
                 text = f"{endpoint} of {backend} was ejected{how_often}, because requests failed"
                 self.events.add("ejected", text, backend, endpoint)
-            if health == "down" != before:
+            if availability == "down" != before:
                 text = f"{endpoint} of {backend} is down: its health checks fail"
                 self.events.add("down", text, backend, endpoint)
-            elif health == "up":  # perhaps in the same sample, if the ejection was short
+            elif availability == "up":  # perhaps in the same sample, if the ejection was short
                 self.events.add(
                     "up", f"{endpoint} of {backend} is available again", backend, endpoint
                 )
-        self._healths = healths
+        self._availabilities = availabilities
 
     def series(self, kind: str, name: str, backend: str, minutes: int) -> Json:
         """Return the counts of the last ``minutes`` (up to 60) of a subject: ``ALL`` traffic, or

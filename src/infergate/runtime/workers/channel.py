@@ -69,7 +69,7 @@ class WorkerChannel(asyncio.Protocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop has another class
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop has its own class
 
     def data_received(self, data: bytes) -> None:
         """Handle all complete messages."""

@@ -12,7 +12,7 @@ from infergate.runtime.recording_actions import RecordingAction
 from infergate.transport.base import Address
 
 SocketLayout = tuple[tuple[Address, int], ...]
-"""Each address with the number of its descriptors, which are sent over the other socket pair. The
+"""Each address with the number of its descriptors, which are sent over a second socket pair. The
 first descriptor of an address is the memory with the workers' loads; the other descriptors are its
 sockets."""
 

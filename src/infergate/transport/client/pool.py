@@ -129,7 +129,7 @@ class PooledConnection(asyncio.BaseProtocol):
     # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Fail or complete the exchange in progress."""

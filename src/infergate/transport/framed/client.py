@@ -94,7 +94,7 @@ class FrameUpstream(PooledUpstream):
         """Run an exchange within ``timeout`` seconds. Raises UNSUPPORTED for methods other than
         POST."""
         if wire.method != "POST":
-            public = "a backend that uses frames does not support this request"
+            public = f"a backend that uses frames supports only POST requests, not {wire.method}"
             raise GatewayError(Kind.UNSUPPORTED, public)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout

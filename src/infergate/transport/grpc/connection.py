@@ -91,7 +91,7 @@ class Http2Protocol(asyncio.Protocol, Generic[EngineT]):
     # ---- asyncio callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
         self._transport.set_write_buffer_limits(_WRITE_HIGH_WATER)
         self._is_tls = transport.get_extra_info("ssl_object") is not None
         self.flush()

@@ -90,7 +90,7 @@ async def _read_requests(
             # A callback releases the account and the slot, because the task may be cancelled
             # before it starts.
             task.add_done_callback(functools.partial(_release, account, slots))
-            del message, responses  # the next message may arrive hours later
+            del message, responses  # free them; the next message may arrive hours later
 
 
 def _release(account: RequestAccount, slots: asyncio.Semaphore, _: object) -> None:

@@ -47,7 +47,7 @@ class H2Server(SocketListener[RpcApp]):
 
 
 class GrpcServerConnection(server_call.CallConnection):
-    """The server's end of a client's connection."""
+    """The server side of a gRPC connection."""
 
     def __init__(self, listener: SocketListener[RpcApp]) -> None:
         super().__init__(listener)
@@ -282,7 +282,8 @@ class GrpcServerConnection(server_call.CallConnection):
         self.loop.call_soon(self._disconnect_slow_reader)
 
     def close_when_idle(self) -> None:
-        """Announce the shutdown. Close when all calls are done, including calls in flight."""
+        """Announce the shutdown. Close when all calls are done, including calls that the client
+        sent before it received the announcement."""
         for call in tuple(self._calls):
             if isinstance(call, StreamCall):
                 call.start_drain()

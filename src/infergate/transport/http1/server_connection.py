@@ -82,7 +82,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
 
     @property
     def _has_partial_head(self) -> bool:
-        """Whether a part of a head has arrived. The value has a meaning only in the state HEAD."""
+        """Whether a part of a head has arrived. The value is meaningful only in the state HEAD."""
         raise NotImplementedError
 
     def _placeholder_request(self) -> HttpRequest:
@@ -106,7 +106,7 @@ class HttpServerConnection(asyncio.BaseProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register with the listener, or abort if the gate refuses the connection."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
         self._peer = peer_address(transport)
         self._identity = transport.get_extra_info("peer_identity", ())
         if not self._listener.register(self, self._peer):

@@ -1,5 +1,5 @@
-"""Events of an HTTP/2 peer, as reported to the user of the connection. Events that occur for
-every request are named tuples, which cost a third as much to create as other objects."""
+"""Events of an HTTP/2 peer, as reported to the code that uses the connection. Events that occur
+for every request are named tuples, which cost a third as much to create as other objects."""
 
 from __future__ import annotations
 

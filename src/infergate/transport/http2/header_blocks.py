@@ -12,30 +12,32 @@ from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD
 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible ASCII except upper-case letters and the colon
 VALUE: Final = re.compile(rb"[^\0\r\n]*")
-"""A field value. RFC 9113, 8.2.1 forbids blanks at its ends, but gRPC peers send messages and
-metadata as set by the application (Triton: "... got []. ")."""
+"""Matches a valid field value. RFC 9113, 8.2.1 also forbids leading and trailing blanks, but gRPC
+peers send status messages and metadata exactly as the application set them. For example, some of
+Triton's status messages end with a space."""
 _BLANKS: Final = b" \t"
 _CONNECTION_HEADERS: Final = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
 )
 FIXED_NAMES: Final = frozenset({b"te", b"content-type", b"content-length"})
 """Names whose values decide whether a block is valid."""
-REQUEST: Final = frozenset({":method", ":scheme", ":path", ":authority"})
+_REQUEST_PSEUDO_HEADERS: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 
 
 @mypyc_attr(native_class=False)
 class HeaderBlock:
     """The parsed fields of a header block. `pseudo` holds the pseudo-header fields by name, with
-    the colon. `pairs` holds the other fields in order. `size` is defined like
+    the colon. `pairs` holds the other fields in order. `size` is counted as for
     SETTINGS_MAX_HEADER_LIST_SIZE.
 
     `is_malformed` means that HTTP/2 forbids the block in any message. `is_request` and
     `is_trailers` mean that the block may start a request (8.3.1) or end a body (8.1). `status` is
-    the status of a response, or None for other blocks (8.3.2). `interpretation` belongs to the user
-    of the connection, and is cached with the block.
+    the status of a response, or None for other blocks (8.3.2). `interpretation` is set by the code
+    that uses the connection, and is cached with the block.
 
-    If the block differs from the block `template` only in some values, `changed` has these values.
-    Their names are unique in the block, and are neither pseudo-headers nor in `FIXED_NAMES`.
+    If the block differs from the block `template` only in some values, `changed` holds these
+    fields. Their names are unique in the block, and are neither pseudo-headers nor in
+    `FIXED_NAMES`.
     """
 
     content_length: int | None
@@ -97,7 +99,7 @@ class HeaderBlock:
         self.is_trailers = not self.is_malformed and not pseudo
         self.is_request = (
             not self.is_malformed
-            and pseudo.keys() <= REQUEST
+            and pseudo.keys() <= _REQUEST_PSEUDO_HEADERS
             and bool(pseudo.get(":path"))
             and ":method" in pseudo
             and ":scheme" in pseudo
@@ -159,7 +161,7 @@ def encode_value(value: str) -> bytes:
 
 
 def encode_block(*pairs: tuple[str, str]) -> bytes:
-    """Return a header block."""
+    """Return the encoded header block with the fields ``pairs``."""
     return b"".join(encode_field(name, value) for name, value in pairs)
 
 

@@ -9,7 +9,7 @@ from infergate.core.tensor import Buffer
 
 
 class Stream:
-    """One HTTP/2 stream; `owner` belongs to the user of the connection. A window may become
+    """One HTTP/2 stream; `owner` is set by the code that uses the connection. A window may become
     negative, because a peer may shrink it (RFC 9113, 6.9.2)."""
 
     __slots__ = (

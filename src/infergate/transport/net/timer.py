@@ -27,8 +27,9 @@ def body_deadline(limits: Limits, since: float, received: int, now: float) -> fl
 
 
 class Timer:
-    """Calls ``callback`` at the most recently set time. The loop's timer is moved only when it
-    fires, so a busy connection never modifies the loop's timers."""
+    """Calls ``callback`` at the most recently set time. If the timer is set to a later time, the
+    loop's timer is moved only when it fires, so a busy connection seldom modifies the loop's
+    timers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop

@@ -1,5 +1,5 @@
-"""The gate of a listener, which limits its connections and holds its TLS settings. Each refused
-connection is closed, counted by reason, and logged in at most 20 lines per second."""
+"""The gate of a listener, which limits its connections and holds its TLS settings. Refused
+connections are closed, counted by reason, and logged. The log gets at most 20 lines per second."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
 
 
 def is_client_hello(received: bytes) -> bool:
-    """Return whether ``received`` starts a TLS handshake record with a complete ClientHello (RFC
-    8446, 5.1 and 4). No message of the plain-text protocols that infergate serves starts like
-    this."""
+    """Return whether ``received`` starts with a TLS handshake record that contains a complete
+    ClientHello (RFC 8446, 5.1 and 4). No plain-text message that infergate accepts starts with
+    these bytes."""
     return (
         len(received) >= CLIENT_HELLO_PREFIX
         and received[:2] == b"\x16\x03"

@@ -204,12 +204,12 @@ def test_outputs_that_cannot_be_named() -> None:
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.public == "1 outputs were requested, but the backend returned 3"
     error = refused(output_indices, inference("c"), model(("a", "b")), 2)
-    assert error.public == "the backend's response lacks output 'c'"
+    assert error.public == "the backend's response has no output 'c'"
     # The outputs are ambiguous: two nodes of a graph, or its default outputs. Wrong names would be
     # worse than an error.
     error = refused(output_indices, inference("z", "y"), model(("x", "y"), ("x", "y")), 2)
     assert error.kind is Kind.BACKEND_GARBAGE
-    assert error.public == "the backend's response lacks output 'z'"
+    assert error.public == "the backend's response has no output 'z'"
 
 
 @pytest.mark.parametrize(

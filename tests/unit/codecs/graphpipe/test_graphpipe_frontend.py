@@ -275,7 +275,7 @@ def test_a_response_without_a_requested_output() -> None:
     parsed_request = parse(post(message_with(output_names=[b"a", b"b"])))
     error = refused(DEDICATED.build_response, InferResponse("m", outputs=(A,)), parsed_request)
     assert error.kind is Kind.BACKEND_GARBAGE
-    assert error.public == "the response lacks output 'b'"
+    assert error.public == "the response has no output 'b'"
 
 
 def test_datatypes_that_graphpipe_does_not_support() -> None:
@@ -283,7 +283,7 @@ def test_datatypes_that_graphpipe_does_not_support() -> None:
     response = InferResponse("m", outputs=(Tensor("a", Datatype.BOOL, (1,), b"\1"),))
     error = refused(DEDICATED.build_response, response, parsed_request)
     assert error.kind is Kind.UNSUPPORTED
-    assert "tensor 'a' is BOOL, which GraphPipe lacks" in error.public
+    assert "tensor 'a' is BOOL, which GraphPipe does not support" in error.public
 
 
 def test_responses_that_graphpipe_cannot_represent() -> None:

@@ -369,7 +369,7 @@ def test_too_many_outputs() -> None:
 def test_outputs_that_are_missing() -> None:
     assert (
         error_texts(response_pair([]))
-        == ["the backend's response is invalid: it lacks output 'OUTPUT0'"] * 2
+        == ["the backend's response is invalid: it has no output 'OUTPUT0'"] * 2
     )
 
 

@@ -416,7 +416,7 @@ CLASSIFY = 'batch_size: 1 input { name: "INPUT0" } output { name: "OUTPUT0" cls 
         (classes(b"1:2147483648"), "index is out of range"),
         (classes(b"1:" + b"9" * 5000), "index is out of range"),
         (classes(datatype=Datatype.FP32), "should contain classes, but is FP32"),
-        (InferResponse("m"), "the response lacks output 'OUTPUT0'"),
+        (InferResponse("m"), "the response has no output 'OUTPUT0'"),
     ],
 )
 def test_invalid_classes(response: InferResponse, expected: str) -> None:

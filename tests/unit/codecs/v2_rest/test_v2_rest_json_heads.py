@@ -182,7 +182,7 @@ def test_a_cached_response_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) 
     assert (response.model, response.version, response.id) == ("m", "3", "z-2")
     assert bytes(response.outputs[1].data) == b"\2\0\0\0ab"
     unknown = InferRequest("m", outputs=(RequestedOutput("Z"),))
-    with pytest.raises(GatewayError, match="lacks output 'Z'"):
+    with pytest.raises(GatewayError, match="has no output 'Z'"):
         codec.parse_response(ok(head(names % 1, OUTPUTS), DATA), unknown, LIMITS)
 
 
