@@ -197,8 +197,8 @@ def _conditions(options: argparse.Namespace) -> str:
     return (
         f"infergate {__version__}, {variants.describe()}; {os.cpu_count()} cores. Each row has "
         f"{options.rounds} rounds of {options.seconds:g} s with 4 connections, and each connection "
-        f"sends one request at a time. Rows that name {comparisons.RATE:,} requests/s send this rate "
-        "over 16 connections. The rows by size (one connection) and by routes have "
+        f"sends one request at a time. Rows that name {comparisons.RATE:,} requests/s send this "
+        "rate over 16 connections. The rows by size (one connection) and by routes have "
         f"{rounds} rounds of {seconds:g} s. h2load, other clients, servers and proxies share the "
         "machine. infergate and Envoy have one process each, and Envoy has one worker thread."
     )

@@ -135,7 +135,7 @@ def test_an_error_returns_the_request_id(gateway: Infergate) -> None:
     own = send_request(gateway.http, "/v2/models/none/infer", b"{}", {})["x-request-id"]
     (line,) = lines(gateway, 1, f'"{own}"')
     assert (line["outcome"], line["event"]) == ("not_found", "request")
-    assert "route is missing" in line["advice"]
+    assert "add a route" in line["advice"]
 
 
 def test_health_and_readiness(gateway: Infergate) -> None:

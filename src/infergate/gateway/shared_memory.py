@@ -314,7 +314,7 @@ class SharedMemory:
                 continue
             name = tensor.shared_memory.region
             if not self._is_enabled:
-                text = f"tensor '{tensor.name}': shared memory is not supported"
+                text = f"tensor '{tensor.name}': shared memory is not enabled"
                 raise UnknownRegionError(name, text, Kind.UNSUPPORTED)
             if name not in self._regions:
                 raise UnknownRegionError(name, f"Unable to find shared memory region: '{name}'")

@@ -518,7 +518,7 @@ async def test_disabled_shared_memory_opens_no_file() -> None:
     for request in (request_with(RegionRef("r", 0, 1)), request_with(output=RegionRef("r", 0, 1))):
         error = await refused(memory, request)
         assert isinstance(error, UnknownRegionError)
-        assert (error.kind, "not supported" in error.public) == (Kind.UNSUPPORTED, True)
+        assert (error.kind, "not enabled" in error.public) == (Kind.UNSUPPORTED, True)
 
 
 async def test_classes_cannot_be_written_to_a_region() -> None:
@@ -708,6 +708,6 @@ async def test_an_inference_through_the_gateway() -> None:
     assert isinstance(operations, InferRequest)
     assert operations.inputs == (Tensor("X0", Datatype.UINT8, (2,), b"\0\1"),)
     off = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
-    with pytest.raises(UnknownRegionError, match="not supported"):
+    with pytest.raises(UnknownRegionError, match="not enabled"):
         await off.perform(request, new_context())
     assert len(backend.requests) == 1
