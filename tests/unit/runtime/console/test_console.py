@@ -243,6 +243,7 @@ async def test_only_the_console_files_are_served(harness: Harness) -> None:
         assert response.status == 200, name
         policy = response.headers["content-security-policy"]
         assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
         assert "unsafe" not in policy
         source = b"".join(map(bytes, response.body)).decode()
         for imported in re.findall(r'from "\./([\w.]+)"', source):
