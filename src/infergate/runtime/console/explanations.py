@@ -24,7 +24,8 @@ _MEANINGS: Final = {
     Kind.RATE_LIMITED: "The client has exceeded its rate limit.",
     Kind.OVERLOADED: "A concurrency limit of the gateway or the queue of the backend is full, or "
     "the server is overloaded.",
-    Kind.NO_BACKEND: "No endpoint of the backend is available.",
+    Kind.NO_BACKEND: "No endpoint of the backend is available, or the server reported that it is "
+    "unavailable.",
     Kind.LOOP_DETECTED: "A client's request has passed too many gateways, because an endpoint of a "
     "gateway leads back to a gateway.",
     Kind.TOO_MANY_HOPS: "The header 'infergate-hops', which a client or another gateway has set, "
