@@ -371,8 +371,8 @@ def test_unusual_names_and_headers_affect_no_other_model(
 
 
 def test_embedded_models_are_neither_loaded_nor_unloaded(triton_client: Client) -> None:
-    fails(REFUSED, "inside infergate", lambda: triton_client.load_model("inside.simple"))
-    fails(REFUSED, "inside infergate", lambda: triton_client.unload_model("inside.simple"))
+    fails(REFUSED, "built into infergate", lambda: triton_client.load_model("inside.simple"))
+    fails(REFUSED, "built into infergate", lambda: triton_client.unload_model("inside.simple"))
 
 
 def test_log_settings(triton_client: Client, triton: Triton) -> None:
