@@ -32,7 +32,7 @@ class InProcessBackend(abc.ABC):
         self.name = name
         self.protocol = self.profile.name
         self._timeout: Final = timeout
-        self._served: Final = {model.name: model for model in models}
+        self._metadata_by_name: Final = {model.name: model for model in models}
 
     @abc.abstractmethod
     async def _infer(self, request: InferRequest, context: RequestContext) -> InferResponse:
@@ -60,7 +60,7 @@ class InProcessBackend(abc.ABC):
             case messages.ModelIndexRequest():
                 entries = (
                     messages.ModelIndexEntry(name, version, "READY")
-                    for name, model in self._served.items()
+                    for name, model in self._metadata_by_name.items()
                     for version in model.versions
                 )
                 return messages.ModelIndex(tuple(entries))
@@ -93,7 +93,7 @@ class InProcessBackend(abc.ABC):
         return self.profile.supports_classification
 
     def _find_metadata(self, model: str, version: str) -> ModelMetadata:
-        found = self._served.get(model)
+        found = self._metadata_by_name.get(model)
         if found is None:
             raise backend_failure(Kind.NOT_FOUND, f"unknown model '{model}'")
         if version not in ("", *found.versions):

@@ -18,6 +18,7 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, 
 from infergate.core.priorities import PRIORITY_HEADER, requested_priority
 from infergate.core.request_context import RequestContext
 from infergate.core.stats import ConcurrencyStats
+from infergate.core.tensor import data_bytes
 from infergate.plugin_host.calls import plugin_call
 from infergate.plugin_host.results import InvalidResultError, model_response
 from infergate.plugin_host.runner import PluginRunner, Step
@@ -141,7 +142,7 @@ class PythonModelBackend(InProcessBackend):
             step,
             self._deadline(context) - time.monotonic(),
             memory=context.memory,
-            held_bytes=sum(len(tensor.data) for tensor in request.inputs),
+            held_bytes=data_bytes(request.inputs),
             on_end=self._queue.leave,
         )
 

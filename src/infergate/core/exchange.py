@@ -11,6 +11,7 @@ from typing import Final
 from infergate.core.errors import GatewayError
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.records import record
+from infergate.core.tensor import data_bytes
 from infergate.core.wire import NO_HEADERS
 
 
@@ -35,7 +36,7 @@ class Outcome:
     @property
     def size(self) -> int:
         """The size of all tensors in bytes."""
-        return sum(len(tensor.data) for each in self.responses for tensor in each.outputs)
+        return sum(data_bytes(each.outputs) for each in self.responses)
 
 
 @record
@@ -59,7 +60,7 @@ class Exchange:
     @property
     def size(self) -> int:
         """The size of all tensors of the request and the responses in bytes."""
-        return sum(len(tensor.data) for tensor in self.request.inputs) + self.outcome.size
+        return data_bytes(self.request.inputs) + self.outcome.size
 
 
 OK: Final = "ok"

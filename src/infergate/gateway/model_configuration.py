@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from infergate.core.datatypes import DATATYPES_BY_NAME
+from infergate.core.decimals import parse_decimal
 from infergate.core.messages import ModelConfig, ModelMetadata, TensorMetadata
 from infergate.core.tensor import NO_PARAMETERS, Parameters
 
@@ -50,10 +51,4 @@ def _config_datatype(datatype: str) -> str:
 
 def is_numeric_version(version: str) -> bool:
     """Return whether ``version`` is a decimal number in the range of Triton's versions."""
-    digits = len(str(_INT64))
-    return (
-        version.isascii()
-        and version.isdecimal()
-        and len(version) <= digits
-        and (int(version) < _INT64)
-    )
+    return parse_decimal(version, _INT64 - 1) is not None

@@ -20,7 +20,7 @@ from infergate.core.messages import (
     RequestedOutput,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, check_data, check_shape, tensor_from_array
+from infergate.core.tensor import Tensor, check_data, check_shape, data_bytes, tensor_from_array
 
 _BUFFERS: Final = (bytes, bytearray, memoryview)
 
@@ -224,7 +224,7 @@ def _check_tensor(tensor: Tensor, limits: Limits) -> None:
 
 
 def _check_size(tensors: Sequence[Tensor], limits: Limits) -> None:
-    size = sum(len(tensor.data) for tensor in tensors)
+    size = data_bytes(tensors)
     if size > limits.body:
         raise InvalidResultError(f"{size} bytes of tensors; limits.body is {limits.body}")
 

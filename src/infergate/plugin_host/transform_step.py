@@ -11,7 +11,7 @@ from infergate.core.errors import GatewayError
 from infergate.core.limits import Limits
 from infergate.core.messages import TensorMetadata
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Tensor
+from infergate.core.tensor import Tensor, data_bytes
 from infergate.plugin_host.loading import PluginError, run_within
 from infergate.plugin_host.results import InvalidResultError, check_tensor_metadata, check_tensors
 from infergate.plugin_host.runner import PluginRunner
@@ -111,7 +111,7 @@ class PluginStep(AsyncStep):
             lambda: apply_transform(self.transform, before, self.limits),
             seconds,
             memory=context.memory,
-            held_bytes=sum(len(tensor.data) for tensor in before),
+            held_bytes=data_bytes(before),
         )
         return substitute(tensors, self.reads, dict(zip(self.writes, after, strict=True)))
 

@@ -30,6 +30,7 @@ from infergate.core.messages import (
     ServerMetadata,
 )
 from infergate.core.request_context import RequestContext
+from infergate.core.tensor import data_bytes
 
 _MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
 """Maximum bytes of tensors classified on the event loop, which takes at most 15 ms."""
@@ -106,7 +107,6 @@ def _timeout_error(request: InferRequest) -> GatewayError:
 
 
 def _classifies_large_inputs(request: InferRequest) -> bool:
-    size = sum(len(tensor.data) for tensor in request.inputs)
-    return size > _MAX_INLINE_CLASSIFY_BYTES and any(
+    return data_bytes(request.inputs) > _MAX_INLINE_CLASSIFY_BYTES and any(
         CLASSIFICATION in tensor.parameters for tensor in request.outputs
     )

@@ -40,7 +40,7 @@ from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.records import record
 from infergate.core.sequences import SequenceId
-from infergate.core.tensor import Buffer
+from infergate.core.tensor import Buffer, data_bytes
 from infergate.core.wire import HttpRequest, HttpResponse
 
 
@@ -114,7 +114,7 @@ class KServeV1Codec(NestedListEstimates):
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         if getattr(parsed.response_options, "verb", PREDICT) == EXPLAIN:
-            size = sum(len(tensor.data) for tensor in response.outputs)
+            size = data_bytes(response.outputs)
             return size - 4, size
         return super().response_size(response, parsed)
 

@@ -9,6 +9,7 @@ from infergate.codecs.base import Profile
 from infergate.codecs.json_tensors.json_document import (
     MAX_SLOW_BYTES_ON_LOOP,
     Node,
+    check_json_size,
     parse_backend_json,
 )
 from infergate.codecs.v2_rest import metadata, repository, settings, shared_memory
@@ -16,7 +17,6 @@ from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.infer_request import write_request
 from infergate.codecs.v2_rest.infer_response import read_response_body, unusable_response
 from infergate.codecs.v2_rest.paths import INDEX_PATH, MODEL_LIST_PATH, STATISTICS_PATH, model_path
-from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB, Limits, check_loop_cost
@@ -115,7 +115,7 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
 def _check_size(body: bytes, limits: Limits) -> None:
     """Raise TOO_LARGE, and NeedsOffloadError on the event loop. The limits exist because each value
     becomes an object."""
-    check_json_size(len(body), limits)
+    check_json_size(len(body), limits.json)
     if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
         raise GatewayError(
             Kind.TOO_LARGE, f"it exceeds the limit of {MAX_BYTES} bytes or {MAX_VALUES} values"

@@ -57,6 +57,7 @@ from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.sequences import SequenceId
+from infergate.core.tensor import data_bytes
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 _DEFAULT_COMPRESS_MIN: Final = 256
@@ -179,9 +180,7 @@ class V2RestCodec:
         return 0 if profile.supports_binary else json_size_bounds(operation.inputs)[1]
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        if profile.supports_binary:
-            return 0
-        return sum(len(tensor.data) for tensor in operation.inputs)
+        return 0 if profile.supports_binary else data_bytes(operation.inputs)
 
     # ---- for backends
 

@@ -12,6 +12,7 @@ import orjson
 
 from infergate.codecs import http_status
 from infergate.codecs.base import OutputsNeedTranslationError
+from infergate.codecs.http_status import MAX_MESSAGE_CHARACTERS, client_message
 from infergate.codecs.profiles import corrected_kind
 from infergate.codecs.v2_rest.paths import match_path
 from infergate.core.errors import (
@@ -25,8 +26,6 @@ from infergate.core.errors import (
 from infergate.core.wire import HttpRequest, HttpResponse
 
 JSON_TYPE: Final = "application/json"
-MAX_MESSAGE_CHARACTERS: Final = 2000
-"""Maximum number of characters of an error message that is sent to a client."""
 
 STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     **http_status.STATUS_BY_KIND,
@@ -41,9 +40,8 @@ def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
         # If the transport rejected the request, its path may be unknown.
         with contextlib.suppress(GatewayError):
             headers["allow"] = match_path(wire.path).allowed_methods
-    # Names may be as long as a body, and paths may contain lone surrogates.
-    public = error.public[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
-    return HttpResponse(STATUS_BY_KIND[error.kind], headers, [orjson.dumps({"error": public})])
+    text = orjson.dumps({"error": client_message(error.public)})
+    return HttpResponse(STATUS_BY_KIND[error.kind], headers, [text])
 
 
 # ---- a backend's error ------------------------------------------------------------------------

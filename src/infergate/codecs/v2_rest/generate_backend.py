@@ -20,6 +20,7 @@ from infergate.codecs.json_tensors.json_data import (
 )
 from infergate.codecs.json_tensors.json_document import (
     Node,
+    check_json_size,
     is_array,
     parse_backend_json,
     read_all_members,
@@ -30,7 +31,7 @@ from infergate.codecs.v2_rest.errors import JSON_TYPE, reported_error
 from infergate.codecs.v2_rest.generate_frontend import ID, PARAMETERS, resolve_shape
 from infergate.codecs.v2_rest.infer_response import unusable_response
 from infergate.codecs.v2_rest.paths import model_path
-from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters
+from infergate.codecs.v2_rest.tensors import encode_json, write_parameters
 from infergate.core import server_sent_events
 from infergate.core.classification import CLASSIFICATION
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
@@ -141,7 +142,7 @@ def read_generate_response(
     """Parse one response. Raises the backend's error, or BACKEND_GARBAGE."""
     body = bytes(join_parts(wire.body))
     try:
-        check_json_size(len(body), limits)
+        check_json_size(len(body), limits.json)
         members = read_all_members(parse_backend_json(body, limits), "the response")
         if "error" in members and "model_name" not in members:
             # Triton sends an error with status 400 or, after the first response, with status 200.

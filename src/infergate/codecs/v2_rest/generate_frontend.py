@@ -32,6 +32,7 @@ from infergate.codecs.json_tensors.json_data import (
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
+    check_json_size,
     check_text_length,
     is_array,
     json_kind,
@@ -40,7 +41,7 @@ from infergate.codecs.json_tensors.json_document import (
     read_string,
 )
 from infergate.codecs.json_tensors.row_reader import known_datatype
-from infergate.codecs.v2_rest.tensors import check_json_size, encode_json, write_parameters
+from infergate.codecs.v2_rest.tensors import encode_json, write_parameters
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
@@ -69,7 +70,7 @@ def read_generate_request(
     body = bytes(decode_body(wire.headers, wire.body, limits))
     if not body:
         raise bad_request("the body is empty")
-    check_json_size(len(body), limits)
+    check_json_size(len(body), limits.json)
     complete = partial(_complete, model, version, body, wants_stream=wants_stream)
     return PartialInferRequest(model, version, complete, len(body))
 

@@ -17,6 +17,7 @@ import orjson
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
+    check_json_size,
     is_array,
     json_kind,
     parse_json,
@@ -26,7 +27,6 @@ from infergate.codecs.json_tensors.json_document import (
     read_string,
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
-from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core import messages
 from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.errors import GatewayError, Kind, bad_request
@@ -135,7 +135,7 @@ def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexReques
     """Read the body of an index request: empty, or ``{"ready": bool}``."""
     if not body:
         return messages.ModelIndexRequest()
-    check_json_size(len(body), limits)
+    check_json_size(len(body), limits.json)
     ready = read_members(parse_json(body), "the body", ("ready",)).get("ready", False)
     if not isinstance(ready, bool):
         raise bad_request(f"ready must be a boolean, not {json_kind(ready)}")

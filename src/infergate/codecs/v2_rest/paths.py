@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from infergate.codecs.base import RequestSummary
+from infergate.codecs.http_status import method_not_allowed
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.messages import InferRequest, Operation
@@ -148,10 +149,7 @@ def match_request(method: str, path: str) -> V2PathMatch:
     allow ``method``."""
     match = _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
     if method != match.method and not (match.allows_get and method == "GET"):
-        raise GatewayError(
-            Kind.METHOD_NOT_ALLOWED,
-            f"method {method[:20]} is not allowed here, only {match.allowed_methods}",
-        )
+        raise method_not_allowed(method, match.allowed_methods)
     return match
 
 

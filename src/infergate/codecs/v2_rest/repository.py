@@ -12,6 +12,7 @@ from infergate.codecs.base import Profile
 from infergate.codecs.json_tensors.json_data import decode_element
 from infergate.codecs.json_tensors.json_document import (
     abbreviated,
+    check_json_size,
     check_text_length,
     drop_nulls,
     parse_json,
@@ -20,7 +21,6 @@ from infergate.codecs.json_tensors.json_document import (
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import V2PathMatch, repository_path
-from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelLoadRequest, ModelUnloadRequest
@@ -43,7 +43,7 @@ def read_request(
 def _read_parameters(body: bytes, limits: Limits) -> Parameters:
     if not body:
         return NO_PARAMETERS
-    check_json_size(len(body), limits)
+    check_json_size(len(body), limits.json)
     parameters = read_members(parse_json(body), "the body", ("parameters",)).get("parameters")
     if parameters is None:
         return NO_PARAMETERS

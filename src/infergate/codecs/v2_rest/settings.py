@@ -12,13 +12,13 @@ import orjson
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
+    check_json_size,
     json_kind,
     parse_json,
     read_plain_object,
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import LOGGING_PATH, TRACE_PATH, V2PathMatch, model_path
-from infergate.codecs.v2_rest.tensors import check_json_size
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
@@ -38,7 +38,7 @@ def read_request(match: V2PathMatch, body: bytes, limits: Limits) -> SettingsOpe
     """Parse a settings request with ``body``, which is empty for a GET."""
     settings: Parameters = {}
     if body:
-        check_json_size(len(body), limits)
+        check_json_size(len(body), limits.json)
         settings = read_plain_object(parse_json(body), "the body")
     if match.operation is TraceSettingsRequest:
         return TraceSettingsRequest(match.model, _to_lists(settings))

@@ -8,6 +8,7 @@ from typing import Any
 from infergate.codecs.json_tensors.json_data import decode_element
 from infergate.codecs.json_tensors.json_document import (
     Node,
+    check_json_size,
     json_kind,
     parse_json,
     read_members,
@@ -15,7 +16,7 @@ from infergate.codecs.json_tensors.json_document import (
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import V2PathMatch, memory_path
-from infergate.codecs.v2_rest.tensors import check_json_size, encode_json
+from infergate.codecs.v2_rest.tensors import encode_json
 from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
@@ -38,7 +39,7 @@ def read_unregister(match: V2PathMatch, body: bytes, limits: Limits) -> Operatio
 
 def read_register(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
     """Parse a request to register a region. Raises BAD_REQUEST."""
-    check_json_size(len(body), limits)
+    check_json_size(len(body), limits.json)
     if not body:
         raise bad_request("the body is empty")
     if not match.cuda:

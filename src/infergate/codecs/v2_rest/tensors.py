@@ -27,6 +27,7 @@ from infergate.codecs.json_tensors.json_data import (
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
+    check_json_size,
     check_text_length,
     drop_nulls,
     is_array,
@@ -96,13 +97,13 @@ def split_at(length: int | None, body: Buffer, limits: Limits) -> MessageBody:
     """Split ``body`` after ``length`` bytes of JSON. None means that there is no length header.
     Raises BAD_REQUEST and TOO_LARGE."""
     if length is None:
-        check_json_size(len(body), limits)
+        check_json_size(len(body), limits.json)
         return MessageBody(body if isinstance(body, bytes) else bytes(body), None)
     if length > len(body):
         raise bad_request(
             f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
         )
-    check_json_size(length, limits)
+    check_json_size(length, limits.json)
     view = memoryview(body)
     return MessageBody(bytes(view[:length]), view[length:])
 
@@ -114,14 +115,6 @@ def parse_json_length(header: str) -> int:
             f"Inference-Header-Content-Length is '{abbreviated(header)}', not a number of bytes"
         )
     return int(header)
-
-
-def check_json_size(size: int, limits: Limits) -> None:
-    """Raise TOO_LARGE if ``size`` exceeds ``limits.json``."""
-    if size > limits.json:
-        raise GatewayError(
-            Kind.TOO_LARGE, f"{size} bytes of JSON exceed the limit of {limits.json}", limit="json"
-        )
 
 
 # ---- reading ------------------------------------------------------------------------------------
