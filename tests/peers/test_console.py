@@ -222,6 +222,39 @@ async def test_the_configuration_is_shown_compared_and_reloaded(
     harness.file.write_text(text)
 
 
+FIRST_COMPARISON_WAITS = """
+(() => {
+  const send = window.fetch;
+  let count = 0;
+  window.fetch = async (path, options) => {
+    const response = await send(path, options);
+    if (path === "config" && ++count === 1)
+      await new Promise((resolve) => { window.deliverFirst = resolve; });
+    return response;
+  };
+})()
+"""
+
+
+async def test_an_older_comparison_does_not_replace_a_newer_one(
+    page: Page, harness: Harness
+) -> None:
+    await open_part(page, "config")
+    await page.until("document.querySelector('#diff').children.length")
+    await page.eval(FIRST_COMPARISON_WAITS)
+    await page.eval("document.getElementById('look').click()")
+    await page.until("window.deliverFirst", "the first response has arrived")
+    text = harness.file.read_text()
+    harness.file.write_text(text.replace("percent: 10", "percent: 33"))
+    await page.eval("document.getElementById('look').click()")
+    newer = "Boolean(document.querySelector('#diff .plus')?.textContent.includes('33'))"
+    await page.until(newer)
+    await page.eval("window.deliverFirst()")
+    await page.eval("new Promise((resolve) => setTimeout(resolve))")
+    assert await page.eval(newer)
+    harness.file.write_text(text)
+
+
 async def test_a_test_request_of_any_protocol_shows_both_sides(page: Page, shots: Path) -> None:
     await open_part(page, "try")
     protocols = sorted(plugins())

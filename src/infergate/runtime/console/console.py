@@ -31,6 +31,7 @@ from infergate.runtime.console.demo import DEMO, ConsoleDemo
 from infergate.runtime.console.history_query import HistoryQuery
 from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.page import HEADERS, INDEX, static_file
+from infergate.runtime.console.shared_reading import SharedReading
 from infergate.runtime.console.sources import ConsoleSource
 
 PATH: Final = "/console"
@@ -60,7 +61,7 @@ class Console:
     can_reload: bool
     demo: ConsoleDemo | None = None
     _active_actions: int = 0
-    _comparisons: dict[bool, asyncio.Task[bytes]] = field(default_factory=dict)
+    _comparisons: dict[bool, SharedReading[bytes]] = field(default_factory=dict)
     _config_texts: dict[bool, tuple[Config, str]] = field(default_factory=dict)
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
@@ -210,18 +211,13 @@ class Console:
 
     async def _config(self, *, defaults: bool) -> HttpResponse:
         """Compare the configuration with the file. A thread does this, because the file system may
-        hang. Only one comparison runs at a time, because reloads also need a thread."""
-        task = self._comparisons.get(defaults)
-        if task is None:
-            comparing = asyncio.to_thread(lambda: _encode(self._compare(defaults=defaults)))
-            task = self._comparisons[defaults] = asyncio.create_task(comparing)
-            task.add_done_callback(lambda done: self._finish_comparison(defaults, done))
-        return HttpResponse(200, _JSON_HEADERS, [await asyncio.shield(task)])
-
-    def _finish_comparison(self, defaults: bool, task: asyncio.Task[bytes]) -> None:  # noqa: FBT001
-        del self._comparisons[defaults]
-        if not task.cancelled():
-            task.exception()  # marks the error as retrieved; waiting callers receive it
+        hang. Callers share a comparison, because reloads also need a thread."""
+        reading = self._comparisons.get(defaults)
+        if reading is None:
+            reading = self._comparisons[defaults] = SharedReading(
+                lambda: asyncio.to_thread(lambda: _encode(self._compare(defaults=defaults)))
+            )
+        return HttpResponse(200, _JSON_HEADERS, [await reading.get()])
 
     def _compare(self, *, defaults: bool) -> Json:
         config, read = self.source.config, self.history.read_config

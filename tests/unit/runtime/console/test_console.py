@@ -201,6 +201,29 @@ async def test_concurrent_comparisons_are_shared(harness: Harness) -> None:
     assert not started.acquire(blocking=False), "the file is read once for all"
 
 
+async def test_a_comparison_reads_the_file_after_its_request(harness: Harness) -> None:
+    read, started, proceed = harness.history.read_config, threading.Event(), threading.Event()
+    assert read is not None
+
+    def read_and_wait() -> Config:
+        config = read()
+        started.set()
+        assert proceed.wait(60)
+        return config
+
+    harness.history.read_config = read_and_wait
+    earlier = asyncio.create_task(harness.report("/console/config"))
+    try:
+        assert await asyncio.to_thread(started.wait, 60)
+        harness.file.write_text(TEXT.replace("fallback: gone", "timeout: 5s"))
+        later = asyncio.create_task(harness.report("/console/config"))
+        await asyncio.sleep(0)
+    finally:
+        proceed.set()
+    assert (await earlier)["diff"] == ""
+    assert "+  timeout: 5s" in (await later)["diff"]
+
+
 async def test_a_gateway_without_a_file_has_no_comparison(harness: Harness) -> None:
     harness.history.read_config = None
     response = await harness.report("/console/config")

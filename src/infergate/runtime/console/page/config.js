@@ -4,9 +4,14 @@ import { byId, diffLines, el, setText } from "./dom.js";
 import { get, post } from "./api.js";
 
 let comparison = null;
+let lastRequest = 0;
 
+/** Show a new comparison, unless a later call has been made: responses may arrive in any order. */
 export async function compare() {
-  comparison = await get(`config${byId("defaults").checked ? "?defaults" : ""}`);
+  const request = ++lastRequest;
+  const response = await get(`config${byId("defaults").checked ? "?defaults" : ""}`);
+  if (request !== lastRequest) return;
+  comparison = response;
   show();
 }
 
