@@ -16,6 +16,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from . import PROJECT, load, servers
@@ -31,7 +32,7 @@ from .comparisons import (
 from .load import Contender
 from .results import Result, Spread, proxy_cpu, ratio
 from .rounds import Comparison, Rounds
-from .variants import Variant
+from .variants import NAMES, Variant, available
 
 LIMIT = 1.25
 """The largest accepted ratio."""
@@ -79,6 +80,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=0.6, help="default: %(default)s")
     parser.add_argument("--only", default="", help="rows whose name holds this text")
+    parser.add_argument("--variant", choices=NAMES, help="the variant of the changed sources; "
+                        "default: own and compat, uncompiled")  # fmt: skip
     options = parser.parse_args(argv)
     options.base = options.base or _default_base()
     return options
@@ -98,16 +101,31 @@ def _default_base() -> str:
 def _measured(options: argparse.Namespace, folder: Path) -> list[Result]:
     rounds = Rounds(options.rounds, options.seconds, folder)
     with checked_out(options.base, folder / "baseline") as baseline:
-        sources = {BASELINE: baseline / "src", CHANGED: PROJECT / "src"}
-        with _comparisons(sources, folder) as found:
+        pairs = _pairs(baseline / "src", options.variant)
+        with _comparisons(pairs, folder) as found:
             chosen = [each for each in found if options.only in each.name]
             if not chosen:
                 raise load.LoadError(f"no row's name holds '{options.only}'")
             return [result for each in chosen for result in rounds.compared([each])]
 
 
+def _pairs(baseline: Path, variant: str | None) -> list[tuple[Variant, Variant]]:
+    """Return the baseline and the changed sources as variants, by engine. Raises LoadError if
+    ``variant`` cannot run here."""
+    if variant is None:
+        changed = [Variant(CHANGED, engine, source=PROJECT / "src") for engine in _ENGINES]
+    else:
+        found, notes = available([variant])
+        if not found:
+            raise load.LoadError(notes[0])
+        changed = [replace(found[0], name=CHANGED)]
+    return [(Variant(BASELINE, each.engine, source=baseline), each) for each in changed]
+
+
 @contextmanager
-def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Comparison]]:
+def _comparisons(
+    pairs: Sequence[tuple[Variant, Variant]], folder: Path
+) -> Iterator[list[Comparison]]:
     with ExitStack() as stack:
         echoes = {
             work: stack.enter_context(servers.echo(work.answer(), folder))
@@ -117,28 +135,25 @@ def _comparisons(sources: dict[str, Path], folder: Path) -> Iterator[list[Compar
         for make, work in BEFORE_OLD_ECHOES.values():
             echoes[work], urls[work] = stack.enter_context(old_echo(make, work, folder))
         config = servers.routed(urls)
-        engines = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}
+        rows = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}
         gateways = {
-            (engine, name): stack.enter_context(
-                servers.infergate(config, Variant(name, engine, source=source), folder)
-            )
-            for engine in _ENGINES
-            for name, source in sources.items()
+            variant: stack.enter_context(servers.infergate(config, variant, folder))
+            for pair in pairs
+            for variant in pair
         }
 
-        def contender(engine: str, name: str, row: str) -> Contender:
-            make, work = engines[row]
-            gateway = gateways[engine, name]
-            found = through(gateway, make, work, echoes[work].pid, engine)
-            return Contender(name, found.request, found.proxy, found.server, engine)
+        def contender(variant: Variant, row: str) -> Contender:
+            make, work = rows[row]
+            found = through(gateways[variant], make, work, echoes[work].pid, variant.engine)
+            return Contender(variant.name, found.request, found.proxy, found.server, variant.engine)
 
         yield [
             Comparison(
-                f"{row} ({engine})",
-                tuple(contender(engine, name, row) for name in (BASELINE, CHANGED)),
+                f"{row} ({pair[0].engine})",
+                tuple(contender(variant, row) for variant in pair),
             )
-            for row in engines
-            for engine in _ENGINES
+            for row in rows
+            for pair in pairs
         ]
 
 
