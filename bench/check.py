@@ -38,6 +38,7 @@ LIMIT = 1.25
 """The largest accepted ratio."""
 BASELINE, CHANGED = "baseline", "changed"
 _ENGINES = ("own", "compat")
+_ROWS = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -102,10 +103,10 @@ def _measured(options: argparse.Namespace, folder: Path) -> list[Result]:
     rounds = Rounds(options.rounds, options.seconds, folder)
     with checked_out(options.base, folder / "baseline") as baseline:
         pairs = _pairs(baseline / "src", options.variant)
-        with _comparisons(pairs, folder) as found:
-            chosen = [each for each in found if options.only in each.name]
-            if not chosen:
-                raise load.LoadError(f"no row's name holds '{options.only}'")
+        rows = [row for row in _ROWS if options.only in row]
+        if not rows:
+            raise load.LoadError(f"no row's name holds '{options.only}'")
+        with _comparisons(pairs, rows, folder) as chosen:
             return [result for each in chosen for result in rounds.compared([each])]
 
 
@@ -124,7 +125,7 @@ def _pairs(baseline: Path, variant: str | None) -> list[tuple[Variant, Variant]]
 
 @contextmanager
 def _comparisons(
-    pairs: Sequence[tuple[Variant, Variant]], folder: Path
+    pairs: Sequence[tuple[Variant, Variant]], rows: Sequence[str], folder: Path
 ) -> Iterator[list[Comparison]]:
     with ExitStack() as stack:
         echoes = {
@@ -135,7 +136,6 @@ def _comparisons(
         for make, work in BEFORE_OLD_ECHOES.values():
             echoes[work], urls[work] = stack.enter_context(old_echo(make, work, folder))
         config = servers.routed(urls)
-        rows = {**BEFORE_ECHOES, **BEFORE_OLD_ECHOES}
         gateways = {
             variant: stack.enter_context(servers.infergate(config, variant, folder))
             for pair in pairs
@@ -143,7 +143,7 @@ def _comparisons(
         }
 
         def contender(variant: Variant, row: str) -> Contender:
-            make, work = rows[row]
+            make, work = _ROWS[row]
             found = through(gateways[variant], make, work, echoes[work].pid, variant.engine)
             return Contender(variant.name, found.request, found.proxy, found.server, variant.engine)
 
