@@ -57,7 +57,7 @@ def unknown_key() -> AccessRejected:
 
 
 def invalid_token(public: str = "the token is not valid", detail: str = "") -> AccessRejected:
-    """Return the rejection of a token that failed verification. ``detail`` is only logged."""
+    """Return the rejection of a token that failed verification. ``detail`` is for the log."""
     return _invalid(RejectionReason.INVALID_TOKEN, public, detail)
 
 
@@ -88,7 +88,7 @@ def _overloaded(reason: RejectionReason, public: str) -> AccessRejected:
 
 
 def forbidden(action: str) -> AccessRejected:
-    """Return the rejection of an identified client that is not permitted to do ``action``."""
+    """Return the rejection of an identified client that is not permitted to perform ``action``."""
     return AccessRejected(
         RejectionReason.FORBIDDEN,
         GatewayError(Kind.FORBIDDEN, f"{action} is not permitted for this client"),

@@ -1,6 +1,6 @@
 """Access rules, which permit identities to use operations on models. This module has no I/O.
 
-1. A rule can only allow requests. A request that no rule allows is rejected, and the order of rules
+1. A request that no rule allows is rejected. A rule cannot reject requests, so the order of rules
    is irrelevant.
 2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
 3. Every rule, whatever its models, also allows its operations on the server as a whole. Operations
@@ -219,6 +219,6 @@ class AccessRules:
         return next((share for matches, share in self._shares if matches(identity)), DEFAULT_SHARE)
 
     def anonymous_permit(self) -> RulePermit | None:
-        """Return the permit of anonymous clients, or None if no rule is for them."""
+        """Return the permit of anonymous clients, or None if no rule matches them."""
         is_permitted = any(rule.applies_to(ANONYMOUS, NO_CLAIMS) for rule in self._rules)
         return self.permit_for(ANONYMOUS) if is_permitted else None

@@ -3,9 +3,9 @@
 *Rule 1.* A detected profile stays valid if a later detection fails, because a server whose metadata
 request hangs may still serve inferences.
 
-*Rule 2.* If the first detection cannot reach the server, or the server is not ready or overloaded,
-the error is raised. After a permanent error (such as NOT_FOUND), the generic profile is used for
-the full lifetime, and after any other error for a second."""
+*Rule 2.* Before the first successful detection, an unreachable, unready or overloaded server causes
+an error. After a permanent error (such as NOT_FOUND), the generic profile is used for a minute, and
+after any other error for a second."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 The codec builds the message. ``request_sender`` chooses the endpoint and decides on retries.
 
 *Rule 1.* Cached metadata that does not fit a request or response may be outdated. If the request
-has not been sent yet, it is rebuilt once with fresh metadata. Otherwise the next request fetches
-fresh metadata.
+has not been sent yet, it is rebuilt once with fresh metadata. If the request has been sent, the
+next request fetches fresh metadata.
 *Rule 2.* A request that a server does not understand is sent again in an alternative form if the
 codec has one. Inferences have no alternative forms."""
 

@@ -86,7 +86,7 @@ class RequestSender(Generic[Req, Resp]):
         self.hash_key: Final = settings.hash_key
         self.returns_headers: Final = self._response_filter.selects_any
         self._latencies: Final[dict[str, LatencyQuantile]] = {}
-        """The latencies of each route that sends hedges after a percentile of its latencies."""
+        """By route, the latencies for hedges that are sent after a percentile of the latencies."""
 
     def with_upstream(self, upstream: Upstream[Req, Resp]) -> RequestSender[Req, Resp]:
         """Return a copy that uses ``upstream`` and shares endpoints, queue and counters."""

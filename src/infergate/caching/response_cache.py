@@ -23,7 +23,7 @@ class RemoteStore(Protocol):
         ...
 
     async def invalidate(self, backend: str, epoch: int) -> None:
-        """Make all values of ``backend`` obsolete. ``epoch`` is the memory store's new epoch."""
+        """Make all values of ``backend`` obsolete. ``epoch`` is the new epoch in memory."""
         ...
 
 

@@ -124,8 +124,8 @@ class Profile:
     has_infer_stream: bool = False
     """V2 REST: ``infer_stream`` returns all responses to an inference."""
     reports_decoupled: bool = False
-    """V2: every model's configuration states whether the model is decoupled. If a model is not
-    decoupled, a unary inference returns its only response and reports error codes."""
+    """V2: every model's configuration states whether the model is decoupled. Inferences of a model
+    that is not decoupled are sent as unary requests, which report error codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,8 +368,8 @@ class CodecPlugin:
 
     ``claims`` are first path segments (HTTP, for example ``"v2"``) or full service names (gRPC). A
     shared listener dispatches a request to the codec that claims the request's first path segment
-    or service, and all other requests to the codec with ``is_fallback``. If several codecs have the
-    same claim, the configuration selects one codec. ``create`` builds the codec from validated
+    or service, or to the codec with ``is_fallback`` if no codec claims it. If several codecs have
+    the same claim, the configuration selects one codec. ``create`` builds the codec from validated
     options.
     """
 

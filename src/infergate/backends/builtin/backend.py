@@ -33,7 +33,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import data_bytes
 
 _MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
-"""Maximum input bytes of a classification on the event loop, which takes up to 15 ms."""
+"""Maximum input bytes of a classification on the event loop. Longer inputs may take over 15 ms."""
 EXTENSIONS: Final = ("classification", "sequence")
 
 

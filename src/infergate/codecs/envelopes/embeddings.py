@@ -95,7 +95,7 @@ class EmbeddingModel:
 
 @record
 class EmbeddingRequest:
-    """A parsed request: ``count`` rows of BYTES, or of ``length`` INT64 tokens each."""
+    """A parsed request with ``count`` rows, each of which is a text or ``length`` INT64 tokens."""
 
     model: str
     count: int

@@ -36,7 +36,6 @@ from infergate.core.messages import ModelMetadata
 from infergate.core.tensor import Tensor, tensor_from_array
 
 MAX_COLUMNS: Final = 1024
-"""Maximum number of columns of a table."""
 MAX_CELLS: Final = 1 << 19
 """Maximum number of cells of a table whose cells become Python objects. Creating the object of a
 cell takes 0.5 to 2.5 µs."""
@@ -203,7 +202,7 @@ class _Columns:
         return (tensor_from_array(self.matrix, columns[0].datatype, matrix),)
 
     def _with_ranks(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Give columns of scalars the shape that their input requires (Rule 3)."""
+        """Give columns of scalars the shapes that their inputs require (Rule 3)."""
         return tuple(
             Tensor(tensor.name, tensor.datatype, (*tensor.shape, 1), tensor.data)
             if len(tensor.shape) == 1 and self._ranks[tensor.name] == _RANK_OF_COLUMN

@@ -61,8 +61,8 @@ class V2Envelope(V2RestCodec, ABC):
         return copy
 
     def _v2_headers(self, wire: HttpRequest) -> Mapping[str, str]:
-        """Return the client's headers for V2 REST: move the length of the JSON from the content
-        type to its own header. Raises BAD_REQUEST."""
+        """Return the client's headers, with the length of the JSON in V2 REST's own header. Raises
+        BAD_REQUEST."""
         headers = {name: text for name, text in wire.headers.items() if name != JSON_LENGTH_HEADER}
         content_type = headers.get("content-type", "")
         position = content_type.lower().find(self.binary_type)

@@ -3,8 +3,8 @@
 This module replaces the code that flatc generates, which is slower and does not check offsets.
 The flatbuffers library has no verifier for Python.
 
-*Rule 1.* The reader reads nothing outside the message. An offset to a position
-outside the message raises BAD_REQUEST.
+*Rule 1.* The reader reads nothing outside the message. An offset to a position outside the message
+raises BAD_REQUEST.
 
 *Rule 2.* The reader accepts the variations that old writers produce: any order and alignment,
 vtables after their tables, shared vtables, strings without NUL, absent vectors (read as empty), and

@@ -64,7 +64,7 @@ _NON_FINITE_VALUES: Final[dict[str | None, float]] = {
     "-Infinity": -math.inf,
     None: math.nan,  # MLServer, KServe
 }
-"""The floats that JSON cannot express, by the string, literal or null that stands for them."""
+"""The floats that JSON cannot express, by the string, literal or null that stands for each."""
 REQUEST_RULES: Final = DataRules(unicode_errors="strict", allows_packed_uint8=False)
 # rest-proxy packs UINT8. json_document.parse_backend_json explains ``surrogateescape``.
 RESPONSE_RULES: Final = DataRules(unicode_errors="surrogateescape", allows_packed_uint8=True)
@@ -125,8 +125,8 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
 
 
 def copy_numbers(datatype: Datatype, node: simdjson.Array) -> Array | None:
-    """Return the array's numbers as ``datatype``, or None if an element is not a number or exceeds
-    the range of ``datatype``."""
+    """Return the array's numbers as ``datatype``, or None if an element is not a valid value of
+    ``datatype``."""
     if datatype in (Datatype.BOOL, Datatype.BYTES):
         return None
     of_type: OneOf["d", "u", "i"] = "d"

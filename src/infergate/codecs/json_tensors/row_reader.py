@@ -356,7 +356,7 @@ class RowReader:
         return self._walk_lists(name, node)
 
     def _walk_lists(self, name: str, node: Node) -> _Values:
-        """Return the shape of ``node`` and its elements, visiting every list."""
+        """Visit every list in ``node``, and return the shape and the elements of ``node``."""
         sizes: list[int] = []
         first = node
         while is_array(first):
