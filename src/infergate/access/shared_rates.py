@@ -1,6 +1,6 @@
 """Rate-limit buckets that the workers of one gateway share in memory.
 
-The buckets are in a table of fixed size. The hash of a bucket's name selects its row. Each use
+The buckets are in a table of fixed size. The hash of a bucket's name selects the row. Each use
 locks the table for microseconds.
 
 1. In a full row, a new bucket replaces the bucket with the smallest count, which would be empty

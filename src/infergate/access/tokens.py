@@ -106,7 +106,7 @@ class JwtVerifier:
         claims = _verified_claims(token, key, issuer)
         subject = claims.get(issuer.subject)
         if not isinstance(subject, str) or not _is_valid_subject(subject):
-            raise invalid_token(f"the token's claim '{issuer.subject}' holds no name")
+            raise invalid_token(f"the token's claim '{issuer.subject}' is not a valid name")
         permit = self._rules.permit_for(f"{TOKEN_PREFIX}{issuer.name}:{subject}", claims)
         return _CachedToken(issuer, keys, claims["exp"] + issuer.leeway, permit)
 

@@ -45,9 +45,9 @@ class RequestQueue:
         return ConcurrencyStats(self._backend, self._limit.active, self._limit.max_active)
 
     async def enter(self, context: RequestContext) -> None:
-        """Take a slot. If no slot is free, wait for one at most until the deadline of ``context``.
-        Raises OVERLOADED if the queue is full or another request displaces this request, and
-        TIMEOUT at the deadline."""
+        """Take a slot. If no slot is free, wait at most until the deadline of ``context``. Raises
+        OVERLOADED if the queue is full or another request displaces this request, and TIMEOUT at
+        the deadline."""
         if not self.try_enter():
             await self._wait(context)
 

@@ -92,7 +92,7 @@ class PartialInferRequest(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Facts about a kind of server that its protocol's specification leaves open."""
+    """Facts about a kind of server that the protocol's specification leaves open."""
 
     name: str
     supports_binary: bool = False
@@ -149,7 +149,7 @@ class Capabilities:
 
 
 class Codec(Protocol[Req, Resp]):
-    """The codec of a protocol. Its :class:`TransportKind` determines the wire types ``Req`` and
+    """The codec of a protocol. The :class:`TransportKind` determines the wire types ``Req`` and
     ``Resp``."""
 
     name: str
@@ -325,8 +325,8 @@ class SupportsStreaming(Protocol[Req, Resp]):
     any number of responses, and is summarized and parsed like a unary request."""
 
     streaming_method: str
-    """The gRPC method of the stream. It is empty over HTTP, where each request states whether its
-    client wants a stream."""
+    """The gRPC method of the stream. The value is empty over HTTP, where each request states
+    whether the client wants a stream."""
 
     # ---- for clients
     def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> Resp:
@@ -385,8 +385,8 @@ class CodecPlugin:
     min_header_bytes: int = 0
     """Minimum default of ``limits.headers``, in bytes, for a listener that serves this protocol."""
     max_response_header_bytes: int = 0
-    """HTTP: the longest response header line that the protocol's own clients accept, in bytes, if
-    it exceeds ``Limits.response_header``."""
+    """HTTP: the maximum length in bytes of a response header line that the protocol's own clients
+    accept, if over ``Limits.response_header``."""
     options_type: type | None = None
     """A pydantic model or a dataclass, which validates the options of this codec in
     ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` receives the values of the

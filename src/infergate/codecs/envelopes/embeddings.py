@@ -224,7 +224,7 @@ class EmbeddingsCodec(ClientCodec):
 
 def _find_model(body: Buffer) -> str:
     """Return the value of ``model`` near the beginning or the end of ``body``, where clients write
-    it. The match cannot be inside a JSON string, where the quotes would be escaped.
+    this member. The match cannot be inside a JSON string, where the quotes would be escaped.
     ``parse_request`` checks the name again."""
     view = memoryview(body)
     for part in (view[:_SEARCHED_BYTES], view[-_SEARCHED_BYTES:]):

@@ -81,7 +81,7 @@ class FlatbufferMessage:
             raise GatewayError(
                 Kind.TOO_LARGE,
                 f"the message has {self.end} bytes and refers to more than {MAX_EXPANSION} times "
-                "that",
+                "as many",
             )
 
 

@@ -5,8 +5,8 @@ an array never become Python objects. If simdjson rejects a document, the standa
 the document, because some servers and clients send NaN and integers over 64 bits, and because the
 error messages of the standard library are better.
 
-*Rule 1.* Each document has its own parser, because simdjson does not reuse a parser while its
-values exist, and an exception's traceback may hold such a value.
+*Rule 1.* Each document has its own parser, because simdjson cannot reuse a parser while values of
+the previous document exist, and an exception's traceback may hold such a value.
 
 *Rule 2.* A duplicate name in an object is an error, because Triton uses the first member and Python
 servers use the last member.

@@ -419,8 +419,8 @@ class RowReader:
         if self._containers > MAX_CONTAINERS:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"{owner}: over {MAX_CONTAINERS} rows or lists (the limit, except for lists of "
-                "numbers in columns and plain rows)",
+                f"{owner}: over {MAX_CONTAINERS} rows or lists (the limit; lists of numbers in "
+                "columns and plain rows do not count)",
             )
         check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)
 
