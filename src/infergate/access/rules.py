@@ -1,4 +1,4 @@
-"""Access rules, which permit identities to use operations on models. This module has no I/O.
+"""Access rules, which permit identities to perform operations on models. This module has no I/O.
 
 1. A request that no rule allows is rejected. A rule cannot reject requests, so the order of rules
    is irrelevant.
