@@ -1,6 +1,6 @@
-"""The reasons for rejecting a client. Each has an error and a label in the metrics.
+"""The reasons for rejecting a client. Each reason has an error and a metric label.
 
-No error text contains any part of a credential, or reveals whether a forbidden model exists."""
+No error text contains any part of a credential or reveals whether a forbidden model exists."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from infergate.core.errors import GatewayError, Kind, UnauthenticatedError
 _REALM: Final = 'Bearer realm="infergate"'
 _INVALID: Final = f'{_REALM}, error="invalid_token"'
 _RETRY_AFTER_SECONDS: Final = 1.0
-"""Seconds after which the client may retry while the gateway cannot decide."""
+"""``Retry-After`` in seconds, while credentials or rate limits cannot be checked."""
 
 
 class RejectionReason(enum.Enum):
-    """The reason for a rejection. Its value is a metric label."""
+    """The reason for a rejection. The value is a metric label."""
 
     NO_CREDENTIALS = "no_credentials"
     MALFORMED = "malformed"
@@ -53,11 +53,11 @@ def malformed(public: str) -> AccessRejected:
 
 def unknown_key() -> AccessRejected:
     """Return the rejection of a key that does not exist or has been removed."""
-    return _invalid(RejectionReason.UNKNOWN_KEY, "the key is not known here")
+    return _invalid(RejectionReason.UNKNOWN_KEY, "the API key is unknown")
 
 
-def invalid_token(public: str = "the token is not valid here", detail: str = "") -> AccessRejected:
-    """Return the rejection of a token that failed verification. ``detail`` is only logged."""
+def invalid_token(public: str = "the token is not valid", detail: str = "") -> AccessRejected:
+    """Return the rejection of a token that failed verification. ``detail`` is for the log."""
     return _invalid(RejectionReason.INVALID_TOKEN, public, detail)
 
 
@@ -88,7 +88,7 @@ def _overloaded(reason: RejectionReason, public: str) -> AccessRejected:
 
 
 def forbidden(action: str) -> AccessRejected:
-    """Return the rejection of an identified client that is not permitted to do ``action``."""
+    """Return the rejection of an identified client that is not permitted to perform ``action``."""
     return AccessRejected(
         RejectionReason.FORBIDDEN,
         GatewayError(Kind.FORBIDDEN, f"{action} is not permitted for this client"),

@@ -1,10 +1,10 @@
-"""Access rules, which permit identities to use operations on models. This module has no I/O.
+"""Access rules, which permit identities to perform operations on models. This module has no I/O.
 
-1. A rule can only allow requests. A request that no rule allows is rejected, and the order of rules
+1. A request that no rule allows is rejected. A rule cannot reject requests, so the order of rules
    is irrelevant.
 2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
-3. A rule for any model allows operations on the server. Operations that change the server need a
-   rule for all models."""
+3. Every rule, whatever its models, also allows its operations on the server as a whole. Operations
+   that affect all models need a rule for all models."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ RULE_OPERATIONS: Final[Mapping[type, str]] = MappingProxyType(
 """The name of each operation in rules."""
 STATE_CHANGING: Final = frozenset({REPOSITORY, SETTINGS, SHARED_MEMORY})
 _SERVER_WIDE: Final = frozenset({REPOSITORY, SETTINGS})
-"""Operations that affect all models when they are used on the server. Operations on shared memory
-do not affect models."""
+"""Operations that affect all models if a request names no model. Operations on shared memory do not
+affect models."""
 _MODEL_OPERATIONS: Final = frozenset(
     {
         InferRequest,
@@ -71,7 +71,7 @@ _MODEL_OPERATIONS: Final = frozenset(
 """Operations on a model. Their model name may be empty, because a route for all models may lead to
 a backend with only one model."""
 _SPACE_SEPARATED_CLAIMS: Final = frozenset({"scope", "scp"})
-"""Claims that hold words separated by spaces (RFC 8693, 4.2)."""
+"""Claims that contain words separated by spaces (RFC 8693, 4.2)."""
 
 _MAX_CACHED_DECISIONS: Final = 256
 """Maximum number of cached decisions per identity. Clients choose model names, so the number and
@@ -91,8 +91,8 @@ def matcher(
     patterns: Sequence[str],
     compile_one: Callable[[str], Callable[[str], object]] = _compile_text_pattern,
 ) -> TextPredicate:
-    """Return a predicate for strings that match one of ``patterns``, which have the same syntax as
-    the models of routes. ``compile_one`` compiles a glob or regular expression."""
+    """Return a predicate for strings that match one of ``patterns``, which have the syntax of model
+    patterns in routes. ``compile_one`` compiles a glob or regular expression."""
     if ANY in patterns:
         return lambda _: True
     exact = frozenset(
@@ -127,7 +127,7 @@ DEFAULT_SHARE: Final = ClientShare()
 
 
 class CompiledRule:
-    """A rule with its patterns compiled."""
+    """A rule with compiled patterns."""
 
     def __init__(self, rule: AccessRule) -> None:
         self._matches_identity: Final = matcher(rule.identities)
@@ -140,7 +140,7 @@ class CompiledRule:
         self._operations: Final = rule.operations
 
     def applies_to(self, identity: str, claims: Claims) -> bool:
-        """Return whether the rule is for ``identity`` (rule 2) and all claims of the rule match."""
+        """Return whether ``identity`` (rule 2) and ``claims`` match the rule."""
         if identity == ANONYMOUS:
             return self._takes_anonymous
         return self._matches_identity(identity) and all(
@@ -159,8 +159,8 @@ class CompiledRule:
 
 
 def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
-    """Return the strings in the claim ``name``. If there is no such claim, ``name`` is read as a
-    path of names separated by dots."""
+    """Return the strings in the claim ``name``. If no claim has this name, ``name`` is a path of
+    names separated by dots."""
     value: Any = claims.get(name)
     if value is None:
         value = claims
@@ -203,7 +203,7 @@ class RulePermit:
 
 
 class AccessRules:
-    """All rules of a configuration, and its ``shares``. The first share that matches an identity
+    """All rules and ``shares`` of a configuration. The first share that matches an identity
     applies."""
 
     def __init__(self, rules: Sequence[AccessRule], shares: Sequence[ClientShare] = ()) -> None:
@@ -219,6 +219,6 @@ class AccessRules:
         return next((share for matches, share in self._shares if matches(identity)), DEFAULT_SHARE)
 
     def anonymous_permit(self) -> RulePermit | None:
-        """Return the permit of anonymous clients, or None if no rule is for them."""
+        """Return the permit of anonymous clients, or None if no rule matches them."""
         is_permitted = any(rule.applies_to(ANONYMOUS, NO_CLAIMS) for rule in self._rules)
         return self.permit_for(ANONYMOUS) if is_permitted else None

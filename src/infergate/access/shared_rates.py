@@ -1,10 +1,10 @@
 """Rate-limit buckets that the workers of one gateway share in memory.
 
-The buckets are in a table of fixed size. The hash of a bucket's name selects its row. Each use
+The buckets are in a table of fixed size. The hash of a bucket's name selects the row. Each use
 locks the table for microseconds.
 
-1. A new bucket in a full row replaces the bucket that will be empty first, which loses the smallest
-   count.
+1. In a full row, a new bucket replaces the bucket with the smallest count, which would be empty
+   first.
 2. Counts survive the process that wrote them."""
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from infergate.access.rate_limits import BucketCharge, ExceededLimit, find_excee
 
 _ROW_COUNT: Final = 8192
 _SLOTS_PER_ROW: Final = 16
-"""Slots in a row. While half of all slots are in use, hardly any row is full."""
+"""Slots in a row. While at most half of all slots are in use, hardly any row is full."""
 _NUMBER_BYTES: Final = 8
 _TABLE_BYTES: Final = 2 * _ROW_COUNT * _SLOTS_PER_ROW * _NUMBER_BYTES
-"""The table has 2 MiB. Only used rows occupy memory."""
+"""2 MiB, of which only the used pages occupy memory."""
 
 
 class SharedBuckets:
@@ -44,7 +44,7 @@ class SharedBuckets:
 
     @staticmethod
     def create_file() -> int:
-        """Return the descriptor of new memory with empty buckets."""
+        """Return the descriptor of a new memory file with empty buckets."""
         fd = os.memfd_create("infergate-rates")
         os.ftruncate(fd, _TABLE_BYTES)
         return fd
@@ -80,8 +80,8 @@ class SharedBuckets:
             row = _row_of(hashed)
             times = self._empty_at[row].tolist()
             slot = row.start + times.index(min(times))  # rule 1
-        # The time is written before the hash. If the process is killed between the two writes, the
-        # new bucket does not have the old bucket's time.
+        # The time is written first, so that a process killed between the two writes does not leave
+        # the new bucket with the old bucket's time.
         self._empty_at[slot] = empty_time
         self._hashes[slot] = hashed
 

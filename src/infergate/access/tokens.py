@@ -1,10 +1,10 @@
 """Verifies JSON Web Tokens (RFC 7519) as RFC 8725 advises. PyJWT does the cryptography.
 
-1. The token's issuer and audience must be configured, its algorithm must be allowed, its key must
-   be one of the issuer's keys, and it must have an expiry time.
-2. The reason for rejecting a signature is only logged. If a token with a valid signature has
-   expired, the client is informed, because it has to get a new token.
-3. A verified token is cached by its hash until it expires or its issuer's keys change."""
+1. A token must have a configured issuer and audience, an allowed algorithm, a signature by one of
+   the issuer's keys, and an expiry time.
+2. The reason for rejecting a signature is logged but not sent to the client. A client whose token
+   has a valid signature but has expired is informed, because the client must get a new token.
+3. A verified token is cached by its hash until the token expires or the issuer's keys change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from infergate.access.rejection import expired_token, invalid_token, issuer_keys
 from infergate.access.rules import TOKEN_PREFIX, AccessRules, RulePermit
 
 MAX_CACHED_TOKENS: Final = 4096
-"""Maximum number of cached tokens, which take less than 8 MB with their claims."""
 _MAX_SUBJECT_CHARS: Final = 256
 _UNREADABLE: Final = (PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 
@@ -35,8 +34,8 @@ _UNREADABLE: Final = (PyJWTError, ValueError, TypeError, OverflowError, Recursio
 @dataclass(frozen=True, slots=True)
 class Issuer:
     """An issuer whose tokens are accepted. ``name`` is the issuer's name in the configuration;
-    ``issuer`` is its claim ``iss``. ``leeway`` is in seconds. ``subject`` is the claim that names
-    the client."""
+    ``issuer`` is the expected claim ``iss``. ``leeway`` is in seconds. ``subject`` is the claim
+    that names the client."""
 
     name: str
     issuer: str
@@ -103,11 +102,11 @@ class JwtVerifier:
         if keys is None:
             raise issuer_keys_unavailable()
         if key is None:
-            raise invalid_token(detail=f"jwt '{issuer.name}': its key is not known")
+            raise invalid_token(detail=f"jwt '{issuer.name}': the key is unknown")
         claims = _verified_claims(token, key, issuer)
         subject = claims.get(issuer.subject)
         if not isinstance(subject, str) or not _is_valid_subject(subject):
-            raise invalid_token(f"the token's claim '{issuer.subject}' holds no name")
+            raise invalid_token(f"the token's claim '{issuer.subject}' is not a valid name")
         permit = self._rules.permit_for(f"{TOKEN_PREFIX}{issuer.name}:{subject}", claims)
         return _CachedToken(issuer, keys, claims["exp"] + issuer.leeway, permit)
 
@@ -122,11 +121,11 @@ class JwtVerifier:
         issuer_claim, algorithm = unverified.get("iss"), header.get("alg")
         issuer = self._issuers.get(issuer_claim) if isinstance(issuer_claim, str) else None
         if issuer is None:
-            raise invalid_token(detail="its issuer is not configured")
+            raise invalid_token(detail="the issuer is not configured")
         if algorithm not in issuer.algorithms:
-            raise invalid_token(detail=f"jwt '{issuer.name}': its algorithm is not allowed")
+            raise invalid_token(detail=f"jwt '{issuer.name}': the algorithm is not allowed")
         if "crit" in header:  # no extension is supported (RFC 7515, 4.1.11)
-            raise invalid_token(detail=f"jwt '{issuer.name}': it has critical headers")
+            raise invalid_token(detail=f"jwt '{issuer.name}': critical headers are not supported")
         return issuer, header.get("kid"), algorithm
 
 

@@ -1,7 +1,8 @@
 """A file that is read again when it changes.
 
-The file is checked when its content is needed, but at most once a second. A removed entry therefore
-stays valid for at most a second. Symbolic links, as in secrets mounted by Kubernetes, are followed.
+The file is checked when its content is needed, but at most once a second. An entry that is removed
+from the file therefore stays valid for at most a second. Symbolic links, as in secrets mounted by
+Kubernetes, are followed.
 
 If the file cannot be read or parsed, the previous content stays valid and the error is logged."""
 
@@ -25,7 +26,7 @@ _FileStamp = tuple[int, int, int, int]
 
 
 class WatchedFile(Generic[T]):
-    """Holds the result of ``parse`` on the file at ``path``."""
+    """Holds the result of ``parse`` for the content of the file at ``path``."""
 
     def __init__(
         self, path: Path, parse: Callable[[bytes], T], value: T, on_failure: Callable[[], None]
@@ -44,7 +45,7 @@ class WatchedFile(Generic[T]):
         self._lock: Final = asyncio.Lock()
 
     def current_if_checked(self, now: float) -> T | None:
-        """Return the current value, or None if the file is due to be checked."""
+        """Return the current value, or None if the file must be checked first."""
         return None if now >= self._next_check else self._value
 
     async def current(self, now: float) -> T:
@@ -52,14 +53,14 @@ class WatchedFile(Generic[T]):
         if now >= self._next_check:
             check_count = self._check_count
             async with self._lock:
-                if check_count == self._check_count:  # another request may have just checked
+                if check_count == self._check_count:  # no other request has checked the file
                     await self._check()
                     self._check_count += 1
                     self._next_check = now + CHECK_INTERVAL_SECONDS
         return self._value
 
     refreshed = current
-    """An unknown key does not cause an extra check, because the file is checked every second."""
+    """An unknown key needs no extra check, because ``current`` checks the file often enough."""
 
     async def _check(self) -> None:
         try:
@@ -72,8 +73,8 @@ class WatchedFile(Generic[T]):
             self._report_failure(str(error))
 
     def _read(self) -> None:
-        """Read the file in a thread, because it may be on a network. Raises OSError and
-        ValueError."""
+        """Read the file if it has changed. Runs in a thread, because the file may be on a network
+        file system. Raises OSError and ValueError."""
         status = self._path.stat()
         stamp = status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
         if stamp == self._stamp:

@@ -88,5 +88,5 @@ def _compat_engine() -> Engine:
 
 
 def load_engine(name: str) -> Engine:
-    """Return the engine ``own`` or ``compat``."""
+    """Return the engine called ``own`` or ``compat``."""
     return _compat_engine() if name == "compat" else _own_engine()

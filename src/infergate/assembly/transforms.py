@@ -15,7 +15,7 @@ from infergate.plugin_host.runner import PluginRunner
 from infergate.transforms.step import Step
 
 RunnerOf = Callable[[PluginStepConfig], PluginRunner]
-"""Returns the plug-in of a step. Raises PluginError."""
+"""Returns the runner of a step's plug-in. Raises PluginError."""
 
 
 def _create_runner(step: PluginStepConfig) -> PluginRunner:
@@ -30,9 +30,9 @@ def make_transform_layer(
     offload: Offload | None,
     runner_of: RunnerOf = _create_runner,
 ) -> RouteLayer | None:
-    """Return the layer for the transforms of ``route``, or None without transforms. ``offload``
-    runs long steps. ``runner_of`` returns the plug-in of a step; by default, a new plug-in is
-    created. Raises PluginError."""
+    """Return the layer for the transforms of ``route``, or None if the route has no transforms.
+    ``offload`` runs long steps. ``runner_of`` returns the runner of a step's plug-in; the default
+    creates a new plug-in. Raises PluginError."""
     if route.transforms is None:
         return None
     # These modules delay the start, so they are imported only if they are needed.

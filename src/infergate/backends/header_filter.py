@@ -13,8 +13,8 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.hops import HOPS_HEADER, next_hop
 
-# Headers that describe one connection or one body. They are never forwarded, even if the
-# configuration names them.
+# Headers that describe a connection, a body or the client program. They are never forwarded, even
+# if the configuration names them.
 _NEVER_FORWARDED: Final = frozenset(
     {
         "accept-encoding",
@@ -56,10 +56,10 @@ def field_bytes(headers: Mapping[str, str]) -> int:
 
 
 class _NameSelection(NamedTuple):
-    """The forwarded ``names`` in a combination of header names. ``size`` counts their bytes without
-    the values. ``has_connection`` means that a Connection header is present, which may exclude
-    further names. ``has_trace`` means that trace headers are present, ``has_hops`` that the request
-    comes from another gateway and the filter counts hops."""
+    """The forwarded ``names`` in a combination of header names. ``size`` is their size as counted
+    by HTTP/2, without the values. ``has_connection`` means that a Connection header is present,
+    which may exclude further names. ``has_trace`` means that trace headers are selected, and
+    ``has_hops`` that the hop header is selected."""
 
     names: tuple[str, ...]
     size: int
@@ -69,8 +69,9 @@ class _NameSelection(NamedTuple):
 
 
 class HeaderFilter:
-    """Selects headers by globs over lower-case names. A header with credentials is selected only by
-    its exact name. Headers listed in Connection (RFC 9110, 7.6.1) are never selected."""
+    """Selects headers whose lower-case names match one of ``globs``. A header with credentials is
+    selected only by its exact name. Headers listed in Connection (RFC 9110, 7.6.1) are never
+    selected."""
 
     def __init__(
         self, globs: Iterable[str], max_bytes: int = 0, *, counts_hops: bool = False
@@ -95,7 +96,7 @@ class HeaderFilter:
         return bool(self._select_names((name,)).names)
 
     def select(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the selected headers. Raises TOO_LARGE if they exceed ``max_bytes``, and
+        """Return the selected headers. Raises TOO_LARGE if the headers exceed ``max_bytes``, and
         TOO_MANY_HOPS if the request has passed too many gateways."""
         if self._pattern is None:
             return {}
@@ -120,8 +121,8 @@ class HeaderFilter:
         return selected
 
     def _trim_baggage(self, selected: dict[str, str], size: int) -> None:
-        """Shorten the baggage in ``selected`` until it fits. Raises TOO_LARGE if the other headers
-        alone exceed the limit."""
+        """Shorten the baggage in ``selected`` so that the headers fit. Raises TOO_LARGE if the
+        other headers alone exceed the limit."""
         baggage = selected.pop(trace_headers.BAGGAGE, "")
         remaining = self._max_bytes - field_bytes(selected)
         if remaining < 0:

@@ -1,4 +1,4 @@
-"""The common part of the backends whose models run in this process, without a server."""
+"""The base class of backends whose models run in this process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from infergate.core.request_context import RequestContext
 
 class InProcessBackend(abc.ABC):
     """Implements the operations of a ``Backend`` that do not run a model. ``server`` is the server
-    metadata for clients. ``timeout`` limits each response to an inference, in seconds, unless the
-    route sets a timeout."""
+    metadata for clients. ``timeout`` is the maximum time for each response to an inference, in
+    seconds, unless the route sets a timeout."""
 
     datatypes = frozenset(Datatype)
     supports_sequences = True
     profile: Profile
     server: messages.ServerMetadata
     models_label: str
-    """The kind of the models, for error texts."""
+    """The term for the models in error texts."""
 
     def __init__(self, name: str, models: Iterable[ModelMetadata], timeout: float) -> None:
         self.name = name

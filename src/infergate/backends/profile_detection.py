@@ -1,12 +1,11 @@
-"""Determines the kind of server behind a backend: declared in the configuration, or detected from
-the server's metadata.
+"""Determines the kind of server behind a backend from the configuration or the server's metadata.
 
-*Rule 1.* A detected profile stays valid if a later detection fails: a server whose metadata request
-hangs may still serve inferences.
+*Rule 1.* A detected profile stays valid if a later detection fails, because a server whose metadata
+request hangs may still serve inferences.
 
-*Rule 2.* If the first detection fails, the generic profile is used. After a temporary error (not
-ready, overloaded), it is used for a second. After a permanent error (no such path), it is used for
-the full lifetime."""
+*Rule 2.* Before the first successful detection, an unreachable, unready or overloaded server causes
+an error. After a permanent error (such as NOT_FOUND), the generic profile is used for a minute, and
+after any other error for a second."""
 
 from __future__ import annotations
 
@@ -22,15 +21,15 @@ from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
 
 _LIFETIME_SECONDS: Final = 60.0  # another kind of server may replace the server
-_DETECTION_TIMEOUT_SECONDS: Final = 2.0  # the timeout of the metadata request
+_DETECTION_TIMEOUT_SECONDS: Final = 2.0
 _UNREACHABLE: Final = frozenset({Kind.CONNECT, Kind.NO_BACKEND, Kind.OVERLOADED})
 _PERMANENT_ERRORS: Final = frozenset({Kind.NOT_FOUND, Kind.UNSUPPORTED, Kind.BACKEND_GARBAGE})
 
 
 class ProfileDetection:
-    """Caches the profile that ``fetch`` detects, completed with the ``capabilities`` of every
-    server of the protocol. If the configuration declares a profile, ``declared`` is used and
-    nothing is fetched."""
+    """Caches the profile that ``fetch`` detects, and adds the ``capabilities`` that every server of
+    the protocol has. If the configuration declares a profile, ``declared`` is used and ``fetch`` is
+    not called."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The exchange of one relayed request. Callbacks drive the first attempt.
 
-Most requests are sent once and get a response, which needs no task. To wait for a connection or to
-retry a request that was not sent, ``RequestSender`` continues in a task from the state of this
-object (docs/decisions/0048).
+Most requests get a response to the first attempt and need no task. If a request must wait for a
+connection, or is retried because it was not sent, ``RequestSender`` continues in a task from the
+state of this object (docs/decisions/0048).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class RelayState(enum.Enum):
     """The state of a relayed request."""
 
     LOCAL = enum.auto()
-    """The gateway is reading the request or the response, or is about to read it in a task."""
+    """The gateway is reading a message, or a task that will read the message has not started."""
     EXCHANGING = enum.auto()
-    """The exchange is in progress, holds a slot of the queue and counts in the retry budget. If the
-    exchange needs a task, the task is about to start."""
+    """The exchange is in progress: it has a slot of the queue and is counted in the retry budget.
+    If the exchange needs a task, the task has not started yet."""
     IN_TASK = enum.auto()
     """A task serves the request, and ends the exchange."""
     OVER = enum.auto()
 
 
 class RelayedExchange(Generic[Req, Resp]):
-    """The backend's side of a relayed request. A subclass handles the result."""
+    """The exchange of a relayed request with its backend. A subclass handles the result."""
 
     __slots__ = (
         "context",

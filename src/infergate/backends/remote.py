@@ -3,10 +3,10 @@
 The codec builds the message. ``request_sender`` chooses the endpoint and decides on retries.
 
 *Rule 1.* Cached metadata that does not fit a request or response may be outdated. If the request
-has not been sent yet, it is rebuilt once with fresh metadata. Otherwise the next request fetches
-fresh metadata.
-*Rule 2.* If a server does not understand a request, the request is sent in the codec's alternative
-form, if there is one. Inferences are never sent in an alternative form."""
+has not been sent yet, it is rebuilt once with fresh metadata. If the request has been sent, the
+next request fetches fresh metadata.
+*Rule 2.* A request that a server does not understand is sent again in an alternative form if the
+codec has one. Inferences have no alternative forms."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _NOT_UNDERSTOOD: Final = frozenset(
 
 
 class RemoteBackend(Generic[Req, Resp]):
-    """Speaks ``codec`` to the endpoints of ``settings`` over ``upstream``."""
+    """Exchanges messages of ``codec`` with the endpoints in ``settings`` over ``upstream``."""
 
     def __init__(  # noqa: PLR0913 - dependency injection
         self,
@@ -250,7 +250,7 @@ class RemoteBackend(Generic[Req, Resp]):
     def _no_metadata_error(
         self, operation: ModelMetadataRequest, context: RequestContext, *errors: GatewayError
     ) -> GatewayError:
-        # 'models' has the names that clients use
+        # the section 'models' has the names that clients use
         name = json.dumps(context.record.model or operation.model, ensure_ascii=False)
         is_unknown_model = all(error.kind is Kind.NOT_FOUND for error in errors)
         return GatewayError(
@@ -341,8 +341,8 @@ class RemoteBackend(Generic[Req, Resp]):
         self, request: InferRequest, context: RequestContext
     ) -> tuple[Req | None, ModelMetadata | None]:
         """Return the message that starts a stream and the model's metadata. The message is None if
-        streams are not supported; the metadata is None if the message does
-        not depend on metadata."""
+        streams are not supported; the metadata is None if the message does not depend on
+        metadata."""
         codec = self.codec
         if not (
             isinstance(codec, SupportsStreaming) and isinstance(self._upstream, StreamingUpstream)
@@ -359,7 +359,7 @@ class RemoteBackend(Generic[Req, Resp]):
     def _read_scheduling(
         self, request: InferRequest, context: RequestContext
     ) -> SequenceKey | None:
-        """Set the request's priority, and return the sequence that determines its endpoint."""
+        """Set the priority of ``context``, and return the sequence that determines the endpoint."""
         if self._queue is not None:
             context.priority = requested_priority(request.parameters)
         is_relevant = self.supports_sequences and (
@@ -453,7 +453,7 @@ class RemoteBackend(Generic[Req, Resp]):
     async def describe(
         self, model: str, version: str, context: RequestContext, *, refresh: bool = False
     ) -> ModelMetadata:
-        """Return a model's metadata, at most a minute old or, with ``refresh``, a second old."""
+        """Return metadata that is at most a minute or, with ``refresh``, at most a second old."""
         context.shorten_deadline(time.monotonic() + self._sender.preparation.timeout_for(context))
         try:
             return await self._metadata_cache.get(model, version, context, refresh=refresh)

@@ -21,7 +21,7 @@ _Waiter = asyncio.Future[None]
 
 class RequestQueue:
     """Admits up to ``max_active`` requests at a time, while up to ``max_waiting`` requests wait.
-    Callers must call ``leave`` after every successful ``enter`` and ``try_enter``."""
+    Callers must call ``leave`` after every successful ``enter`` or ``try_enter``."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RequestQueue:
         return ConcurrencyStats(self._backend, self._limit.active, self._limit.max_active)
 
     async def enter(self, context: RequestContext) -> None:
-        """Take a slot, and wait for it until the deadline of ``context`` if necessary. Raises
+        """Take a slot. If no slot is free, wait at most until the deadline of ``context``. Raises
         OVERLOADED if the queue is full or another request displaces this request, and TIMEOUT at
         the deadline."""
         if not self.try_enter():
@@ -73,7 +73,8 @@ class RequestQueue:
             counters.queue_expired += 1
             raise GatewayError(
                 Kind.TIMEOUT,
-                f"backend '{self._backend}': the deadline passed while waiting in the queue",
+                f"backend '{self._backend}': the deadline passed while the request waited in the "
+                "queue",
             ) from None
         except asyncio.CancelledError:
             self._cancel(request)

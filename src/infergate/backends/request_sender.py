@@ -1,12 +1,12 @@
-"""Sends a message to an endpoint of a backend and returns its response.
+"""Sends a message to an endpoint of a backend and returns the response.
 
-*Rule 1.* Every exchange ends at the client's deadline or after the timeout (of the route, or else
-of the backend), whichever is earlier. This limit is sent to the server.
+*Rule 1.* Every exchange ends at the client's deadline or after the timeout of the route or, if the
+route has none, of the backend. The earlier of the two times is sent to the server.
 *Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
 by default only if nothing was sent, because a request that was sent may have been executed.
-*Rule 3.* A stream is a separate call for each request. Only the client's deadline applies to the
-complete stream and is sent to the server. The timeout limits the wait for each message. Nothing is
-retried after the first message, and streams are never hedged.
+*Rule 3.* Each request for a stream of responses is a separate call. The client's deadline limits
+the complete stream and is sent to the server; the timeout limits the wait for each message. A
+stream is not retried after its first message, and is never hedged.
 *Rule 4.* All requests of a sequence go to the endpoint that holds the sequence's state. They are
 never retried on another endpoint (docs/decisions/0013) and never sent twice.
 *Rule 5.* The outcome of each attempt is reported to the endpoint.
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 _SUCCESS_STATUSES: Final = (200, 0)
 _STATUS_OPERATIONS: Final = frozenset(OPERATION_NAMES.values()) - {OPERATION_NAMES[InferRequest]}
-"""Operations on a model for which a healthy server may return 503."""
+"""Operations to which a healthy server may respond with 503."""
 _MAX_SHOWN_CHARACTERS: Final = 40
 """Maximum length of a sequence ID in an error text, in characters."""
 
@@ -82,11 +82,11 @@ class RequestSender(Generic[Req, Resp]):
         self.retry_budget: Final = state.retry_budget
         self.queue: Final = state.queue
         self.begin: Final = upstream.begin if isinstance(upstream, CallbackUpstream) else None
-        """Begins an exchange without a task, or None if the upstream needs tasks."""
+        """A function that begins an exchange without a task; None if the upstream needs tasks."""
         self.hash_key: Final = settings.hash_key
         self.returns_headers: Final = self._response_filter.selects_any
         self._latencies: Final[dict[str, LatencyQuantile]] = {}
-        """The latency percentile of each route that hedges after a percentile."""
+        """By route, the latencies for hedges that are sent after a percentile of the latencies."""
 
     def with_upstream(self, upstream: Upstream[Req, Resp]) -> RequestSender[Req, Resp]:
         """Return a copy that uses ``upstream`` and shares endpoints, queue and counters."""
@@ -103,9 +103,9 @@ class RequestSender(Generic[Req, Resp]):
         hedge: HedgePolicy | None = None,
         begun: BegunExchange | None = None,
     ) -> Resp:
-        """Send ``wire`` to an endpoint, which is the owner of ``sequence`` if there is a sequence.
-        Return the response, which may have any status. Only idempotent routes have a ``hedge``.
-        ``begun`` is the state of an exchange that began without a task."""
+        """Send ``wire`` to an endpoint or, for a sequence, to the owner of ``sequence``. Return the
+        response, which may have any status. Only idempotent routes have a ``hedge``. ``begun`` is
+        the state of an exchange that began without a task."""
         attempts, budget = None, self.retry_budget
         if begun is None:
             started = time.monotonic()
@@ -389,9 +389,9 @@ class RequestSender(Generic[Req, Resp]):
         )
 
     def response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
-        """Return the outcome of the attempt that returned ``response``. If a model is unavailable,
-        the attempt has failed only if an endpoint has served that model before, because clients may
-        also request models that are not loaded, or query their readiness."""
+        """Return the outcome of the attempt that returned ``response``. If the model is
+        unavailable, the attempt has failed only if an endpoint has served that model before,
+        because clients may also request models that are not loaded, or query their readiness."""
         model = context.record.model
         is_known = model in self.endpoints.known_models
         status = self.access.response_status(response)

@@ -1,11 +1,11 @@
-"""A cache of one value, which callers fetch on demand. Only one caller fetches the value at a time.
+"""A cache of one value, which callers fetch on demand.
 
 There is no background task: one of the callers that need the value fetches it, and the other
 callers wait for the result.
 
 *Rule 1.* No caller waits past its own deadline.
 *Rule 2.* All waiting callers share the result, which is a value or an error. If the fetching caller
-is cancelled or reaches its own deadline, there is no result and the next waiter fetches.
+is cancelled or reaches its own deadline, there is no result, and the next waiter fetches the value.
 *Rule 3.* Errors are not cached: only the callers that were already waiting receive them."""
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ fetches, however many requests clients send."""
 @dataclass(slots=True)
 class _Fetch:
     """A fetch that callers share. If the caller that runs the fetch is cancelled, another caller
-    fetches."""
+    runs it."""
 
     error: GatewayError | None = None
 
 
 class SingleFlightCache(Generic[T]):
     """Caches one value. ``fetch`` returns the value and the value's lifetime in seconds. ``fetch``
-    gets its own copy of the context, so it may shorten the deadline."""
+    gets a child of the caller's context and may shorten the child's deadline."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The format of cached responses: a length, a description in JSON, and the data of the outputs."""
+"""Cached responses as bytes: the length of a JSON description, the description, and tensor data."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from infergate.core.records import record
 
 
 class RemoteStore(Protocol):
-    """Holds values outside this host. Its methods never raise. If the store does not respond in
+    """Stores values outside this host. The methods never raise. If the store does not respond in
     time, a lookup returns no value."""
 
     async def get(self, digest: bytes, backend: str, epoch: int) -> RemoteLookup:
-        """Look up the value of ``digest``. ``epoch`` is the epoch of ``backend`` in memory."""
+        """Look up ``digest``. ``epoch`` is the epoch of ``backend`` in the memory store."""
         ...
 
     def put(self, digest: bytes, tag: bytes, stored: StoredValue) -> None:
@@ -74,7 +74,7 @@ class ResponseCache:
         return await self.memory.get(key.in_memory, self.clock())
 
     async def get_remote(self, key: CacheKey) -> RemoteLookup:
-        """Look up ``key`` in the remote store. Copy the value, if any, to the memory store."""
+        """Look up ``key`` in the remote store. Copy a value that is found to the memory store."""
         if self._remote is None:
             return RemoteLookup()
         found = await self._remote.get(key.digest, key.backend, key.epoch)
@@ -83,8 +83,8 @@ class ResponseCache:
         return found
 
     async def put(self, key: CacheKey, tag: bytes, value: bytes, ttl: float) -> bool:
-        """Store ``value`` for ``ttl`` seconds in memory and in the remote store. Return whether it
-        fits into memory. ``tag`` is the tag from ``get_remote``."""
+        """Store ``value`` for ``ttl`` seconds in memory and in the remote store. Return whether the
+        value fits into memory. ``tag`` is the tag from ``get_remote``."""
         if len(value) > self.max_entry_bytes:
             return False
         now = self.clock()

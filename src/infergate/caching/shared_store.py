@@ -40,22 +40,23 @@ MAX_BLOCKS: Final = 1 << 24
 """Maximum number of blocks, which take 64 GiB."""
 _NUMBER_BYTES: Final = 8
 _MAX_SECONDS: Final = 1e9
-"""Maximum time, about 31 years. The file contains times as 64-bit numbers of nanoseconds."""
+"""Maximum time in seconds, about 31 years. The file has times as 64-bit numbers of nanoseconds."""
 _HEADS: Final = 1 << 16
-"""Number of hash chains. With one million entries, a chain has 16 entries on average."""
+"""Number of hash chains. With one million entries, a chain has 15 entries on average."""
 _EPOCHS: Final = 1024
 _ENTRY_NUMBERS: Final = 12
 _KEY_NUMBERS: Final = KEY_BYTES // _NUMBER_BYTES
 
-# The integers at the start of the file. The first entry and the first block have the number 1; the
-# number 0 means that there is no entry or block. New memory is all zeros, which is an empty store.
+# Indices of the integers at the start of the file. The first entry and the first block have the
+# number 1; the number 0 means that there is no entry or block. New memory is all zeros, which is an
+# empty store.
 _CHANGING, _USED_ENTRIES, _USED_BLOCKS, _FREE_ENTRY, _FREE_BLOCK, _FREE_BLOCKS = range(6)
 _OLDEST, _NEWEST, _COUNT = range(6, 9)
 _STATE_NUMBERS: Final = 16
 _EPOCH_START: Final = _STATE_NUMBERS
 _HEAD_START: Final = _EPOCH_START + _EPOCHS
 
-# The integers of an entry after its key.
+# Indices of the integers of an entry after its key.
 _SIZE, _CREATED, _EXPIRES, _FIRST, _LAST, _CHAIN, _OLDER, _NEWER = range(_KEY_NUMBERS, 12)
 
 
@@ -133,7 +134,7 @@ class SharedStore:
 
     async def _run(self, operation: Callable[[int | None], T]) -> T:
         """Run ``operation`` with the lock held. The argument of ``operation`` is the maximum number
-        of bytes to copy, or None."""
+        of bytes to copy; None means no maximum."""
         try:
             with self._locked(wait=False):
                 return operation(MAX_BYTES_ON_LOOP)
@@ -146,8 +147,7 @@ class SharedStore:
 
     @contextmanager
     def _locked(self, *, wait: bool) -> Iterator[None]:
-        """Hold the lock within the block. Without ``wait``, raises _NeedsThreadError if the lock is
-        taken."""
+        """Hold the lock. Without ``wait``, raises _NeedsThreadError if the lock is taken."""
         if not self._thread_lock.acquire(blocking=wait):
             raise _NeedsThreadError
         try:
@@ -280,7 +280,7 @@ class SharedStore:
         head[_COUNT] -= 1
 
     def _unlink(self, entry: int) -> None:
-        """Remove ``entry`` from the list of entries in the order of their last use."""
+        """Remove ``entry`` from the list that orders entries by their last use."""
         entries, head = self._entries, self._head
         base = entry * _ENTRY_NUMBERS
         older, newer = entries[base + _OLDER], entries[base + _NEWER]

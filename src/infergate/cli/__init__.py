@@ -2,7 +2,7 @@
 
 ``main`` is the entry point. ``commands`` declares the commands with the classes of ``command``;
 ``arguments`` parses the command line and writes the help texts. Each command has a module with a
-function ``run``. Read ``serving`` with ``summary`` (serve and --check) first, then ``output`` with
+function ``run``. Read ``serving`` with ``summary`` (serve, --check) first, then ``output`` with
 ``admin_client`` (routes, backends, health). ``reference`` generates the tables of docs/cli.md."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from infergate.cli.arguments import parse
 from infergate.cli.commands import COMMANDS
 
 _INTERRUPTED: Final = 130
-"""The exit code of a program that was ended by SIGINT, as a shell reports it."""
+"""The exit code that a shell reports for a program ended by SIGINT."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

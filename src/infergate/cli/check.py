@@ -19,8 +19,8 @@ _VALID, _INVALID = 0, 2
 
 
 def run(arguments: Arguments) -> int:
-    """Print the errors and warnings of a configuration and, if it is valid, its summary. Return the
-    exit code, which is 0 even with warnings."""
+    """Print the errors of a configuration or, if there are none, its summary and warnings. Return
+    the exit code, which warnings do not affect."""
     path = Path(arguments.operands[0])
     try:
         config = load(path, os.environ)

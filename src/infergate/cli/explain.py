@@ -69,7 +69,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _request(arguments: Arguments, max_bytes: int) -> tuple[ClientRequest, ModelMetadata | None]:
-    """Return the request, and the metadata of a recorded request or None. Raises RequestError."""
+    """Return the request and, for a recorded request, the model's metadata. Raises RequestError."""
     operands = arguments.operands
     file, _, number = operands[0].rpartition("#") if len(operands) == 1 else ("", "", "")
     if file and number.isascii() and number.isdecimal() and Path(file).is_file():
@@ -102,7 +102,7 @@ def _parts(arguments: Arguments, max_bytes: int) -> ClientRequest:
 def _code(
     arguments: Arguments, config: Config, request: ClientRequest, explanation: Explanation
 ) -> dict[str, str]:
-    """Return the request as the code that ``arguments`` select, by the client's name."""
+    """Return the request as code for the clients that ``arguments`` select, by client name."""
     if arguments.code is None or explanation.inference is None:
         return {}
     addresses = client_addresses(config, request)

@@ -15,7 +15,7 @@ from infergate.terminal import Progress, print_tables
 
 def run(arguments: Arguments) -> int:
     """Run the matrix and print a summary or, with ``--page``, a Markdown page. Return the exit
-    code, which is 1 if any result is wrong, and otherwise 0."""
+    code, which is 1 if any result is wrong."""
     started = time.monotonic()
     results = asyncio.run(_results())
     findings = [finding for result in results for case in result.findings for finding in case]
@@ -25,7 +25,7 @@ def run(arguments: Arguments) -> int:
         print_tables([table.summary(results)])
         seconds = time.monotonic() - started
         print(f"\n{table.notes(results)}")
-        print(f"\n{len(findings)} cases in {seconds:.1f} s; for details of each pair: --page")
+        print(f"\n{len(findings)} cases in {seconds:.1f} s; --page prints every pair")
     return int(any(finding.mark is Mark.WRONG for finding in findings))
 
 

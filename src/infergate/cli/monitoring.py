@@ -33,7 +33,7 @@ _REPEAT: Final = (
     ),
     Option(
         "--count",
-        "print this number of updates one after the other, and exit",
+        "print this number of updates, then exit",
         {"type": parse_count, "metavar": "N"},
     ),
 )
@@ -47,8 +47,8 @@ _WAIT: Final = Option(
 COMMANDS: Final = (
     Command(
         "top",
-        "show the traffic of a running gateway, live: rates, errors and latencies by route and "
-        "backend, failures first",
+        "continuously show the traffic of a running gateway: rates, errors and latencies by "
+        "route and backend, failures first",
         "top",
         (*QUERY, *_REPEAT),
     ),
@@ -66,7 +66,7 @@ COMMANDS: Final = (
     ),
     Command(
         "health",
-        "show whether a running gateway is ready, with its listeners and endpoints",
+        "show the readiness, listeners and endpoints of a running gateway",
         "output",
         (*_WATCHED, _WAIT),
     ),
@@ -78,4 +78,3 @@ COMMANDS: Final = (
         Operands("REQUEST-ID", "the request's x-request-id, which every error response contains"),
     ),
 )
-"""``top``, ``routes``, ``backends``, ``health`` and ``trace``."""

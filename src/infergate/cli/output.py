@@ -20,13 +20,13 @@ _WAIT_INTERVAL: Final = 0.1
 """Seconds between two queries of a gateway that is not ready."""
 _NUMBERS: Final = "REQS", "FAILED", "CLIENT ERRORS", "P50", "P99"
 _FAILING: Final = ("down", "ejected", "failing", "degraded")
-"""The states of failing endpoints, the worst first."""
+"""The states of failing endpoints, worst first."""
 _HEALTHY: Final = frozenset({"unknown", "draining", "up"})
 
 
 def run(arguments: Arguments) -> int:
-    """Print the result of a query, or of repeated queries. Return the exit code, which is 1 if the
-    gateway is not ready and the command is ``health``. Raises AdminQueryError."""
+    """Print the result of a query, or of repeated queries. Return the exit code, which is 1 if a
+    single query of ``health`` finds that the gateway is not ready. Raises AdminQueryError."""
     command, admin = arguments.command, arguments.admin
     if command == "health" and arguments.wait:
         _wait_until_ready(admin, arguments.wait)
@@ -76,8 +76,8 @@ def _wait_until_ready(admin: str, seconds: float) -> None:
 
 def follow(query: Callable[[], CommandResult], arguments: Arguments) -> int:
     """Show the result of ``query`` every ``--interval`` seconds until Ctrl-C, or ``--count`` times,
-    and return 0. Raises AdminQueryError if the first query fails. A later failure is only shown,
-    because the gateway may be restarting."""
+    and return 0. Raises AdminQueryError if the first query fails. Later failures are shown and do
+    not end the command, because the gateway may be restarting."""
     results = _repeat(query, arguments.interval, arguments.count)
     try:
         if arguments.json:
@@ -89,7 +89,7 @@ def follow(query: Callable[[], CommandResult], arguments: Arguments) -> int:
             for result in results:
                 print_tables(result.tables)
                 print(flush=True)
-    except KeyboardInterrupt:  # top and --watch end in this way
+    except KeyboardInterrupt:  # Ctrl-C is the usual end of top and --watch
         pass
     return 0
 
@@ -169,7 +169,7 @@ def _backends(state: Json, plan: Json) -> CommandResult:
 
 
 def backend_endpoints(state: Json, plan: Json) -> Iterator[tuple[Json, list[Json]]]:
-    """Yield the backends of ``plan`` with the state of their endpoints. An endpoint without a state
+    """Yield the backends of ``plan`` with the state of their endpoints. An endpoint without state
     has only its URL."""
     known = {(each["backend"], each["endpoint"]): each for each in state["endpoints"]}
     for backend in plan["backends"]:
@@ -194,8 +194,8 @@ def _has_failed(entry: Json) -> float:
 
 
 def _health_rank(entry: Json) -> int:
-    """Return the rank of an endpoint's health, from down to up. An endpoint that no request has
-    used has the rank of ``up``, because it needs no attention."""
+    """Return the rank of an endpoint's health; a lower rank is worse. An endpoint that is unused or
+    draining has the rank of ``up``, because the endpoint needs no attention."""
     health = entry.get("health", "unknown")
     if health in _HEALTHY:
         return len(_FAILING)
@@ -203,7 +203,7 @@ def _health_rank(entry: Json) -> int:
 
 
 def worst_health(endpoints: Iterable[Json]) -> int:
-    """Return the rank of the worst health: a number that is smaller if the health is worse."""
+    """Return the rank of the worst health among ``endpoints``; a lower rank is worse."""
     return min(map(_health_rank, endpoints), default=len(_FAILING))
 
 
@@ -257,7 +257,7 @@ QUERIES: Final[Mapping[str, Callable[[Json, Json], CommandResult]]] = {
 
 
 def grouped(entries: Iterable[Json], key: str) -> dict[str, list[Json]]:
-    """Return ``entries`` by the value of ``key``."""
+    """Group ``entries`` by the value of ``key``."""
     groups: dict[str, list[Json]] = {}
     for each in entries:
         groups.setdefault(each[key], []).append(each)
@@ -265,7 +265,7 @@ def grouped(entries: Iterable[Json], key: str) -> dict[str, list[Json]]:
 
 
 def totals(flows: Iterable[Json]) -> Json:
-    """Return the sums of ``flows``: requests, errors, and durations in seconds."""
+    """Return the total requests and errors of ``flows``, and duration statistics in seconds."""
     requests = errors = client_errors = total = 0.0
     buckets: dict[float, float] = {}
     for flow in flows:
@@ -317,7 +317,7 @@ def _cells(traffic: Json) -> tuple[str, ...]:
 
 
 def duration(value: float | None) -> str:
-    """Return a duration in seconds as text."""
+    """Return ``value``, a duration in seconds, as text with a unit."""
     if value is None:
         return "-"
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"

@@ -21,7 +21,7 @@ _MARKED: Final = re.compile(r"(<!-- generated: (\w+) -->\n).*?(?=<!-- /generated
 
 
 def update_tables(page: str) -> str:
-    """Return ``page`` with the tables between the markers replaced. Raises KeyError for an unknown
+    """Return ``page`` with updated tables between the markers. Raises KeyError for an unknown
     table."""
     return _MARKED.sub(lambda part: f"{part[1]}\n{TABLES[part[2]]}\n", page)
 

@@ -55,7 +55,7 @@ _SUFFIXES: Final = (".html", ".json")
 
 
 def run(arguments: Arguments) -> int:
-    """Replay the files that ``arguments`` name, and return the exit code."""
+    """Replay or export the files that ``arguments`` name, and return the exit code."""
     try:
         _check(arguments)
         if arguments.export is not None:
@@ -94,14 +94,14 @@ def _fail(reason: str) -> NoReturn:
 
 
 def _check(arguments: Arguments) -> None:
-    """Raise RequestError for options that conflict, or that require other options."""
+    """Raise RequestError if options conflict or a required option is missing."""
     files = [Path(name) for name in arguments.operands]
     imported = [file for file in files if file.suffix == PERF_ANALYZER]
     if imported and (len(files) > 1 or arguments.model is None or arguments.export is not None):
         _fail(f"{imported[0]}: a file of perf_analyzer is replayed alone, and needs --model")
     if arguments.export is not None and (arguments.to or arguments.config is not None):
         if arguments.model is None:
-            _fail("--export with --to or --config needs --model, whose metadata it requests")
+            _fail("--export with --to or --config requests the model's metadata and needs --model")
         if arguments.to and not arguments.protocol:
             _fail("--export with --to needs --protocol")
     elif arguments.export is None and bool(arguments.to) == (arguments.config is not None):
@@ -148,7 +148,7 @@ async def _replay(arguments: Arguments, options: ReplayOptions) -> ReplayResult:
             replayer = Replayer(entries, target, options, show)
             try:
                 return await replayer.run()
-            except asyncio.CancelledError:  # Ctrl-C: the result so far is shown
+            except asyncio.CancelledError:  # after Ctrl-C, the result so far is shown
                 replayer.result.is_interrupted = True
                 return replayer.result
     finally:
@@ -178,7 +178,7 @@ def _export(arguments: Arguments) -> int:
     if summary.skipped_errors:
         print(f"{summary.skipped_errors:,} skipped, because they ended with an error")
     if not summary.has_outputs:
-        print("without expected outputs, because not every request has exactly one response")
+        print("no expected outputs: not every request has exactly one response")
     return _EQUAL
 
 
@@ -207,8 +207,8 @@ def _lines(result: ReplayResult) -> Iterator[str]:
     yield f"{counts.sent:,} inferences sent in {counts.seconds:.1f} s ({rate:,.0f} per second)"
     if counts.max_delay > 1:
         yield (
-            f"An inference was sent {counts.max_delay:.1f} s late: the server, this machine or "
-            "--concurrency is too slow for this pace."
+            f"An inference was sent {counts.max_delay:.1f} s late: the server or this machine is "
+            "too slow for this pace, or --concurrency is too low."
         )
     if counts.cancelled:
         yield f"{counts.cancelled:,} not compared: the recorded client had cancelled the request"

@@ -1,4 +1,4 @@
-"""The gateway of ``infergate serve`` in a single process, which owns the process."""
+"""The gateway that ``infergate serve`` runs in a single process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infergate.runtime.running import RunningGateway
 
 class ServedGateway(Gateway):
     """A gateway whose configuration applies to the entire process. The admin listener reports
-    ``history``. The caller has already checked ``config``."""
+    ``history``. The caller must have checked ``config``."""
 
     def __init__(self, config: Config, history: ConfigHistory) -> None:
         self._history: Final = history

@@ -36,11 +36,8 @@ def run(arguments: Arguments) -> int:
 
 
 def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:
-    """Load the configuration file, or the embedded demo if there is no file, and apply the command
-    line's overrides.
-
-    Raises ConfigError.
-    """
+    """Return the configuration of the command with the command line's overrides. Without a file,
+    ``serve`` uses the embedded demo. Raises ConfigError."""
     if arguments.command == REST_PROXY:
         config = rest_proxy_config(os.environ)
     else:
@@ -57,7 +54,7 @@ def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:
 
 
 def _serve(arguments: Arguments) -> int:
-    # --check needs no server
+    # These imports are slow, and --check does not need them.
     from infergate.cli.served_gateway import ServedGateway  # noqa: PLC0415
     from infergate.runtime.serve import serve  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The summary of a configuration that ``infergate --check`` prints."""
+"""The summary of a configuration, which ``infergate --check`` and ``infergate check`` print."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADINGS: Final = (
 
 
 def summary(config: Config) -> str:
-    """Return listeners, routes, declared models, access rules and non-default limits as text."""
+    """Return the listeners, routes, declared models, access rules and changed limits as text."""
     blocks: list[tuple[str, list[Sequence[str]]]] = [
         ("listeners", _listeners(config)),
         ("routes, first match wins", _routes(config)),

@@ -94,8 +94,8 @@ class TrafficQuery:
 
 
 def _has_restarted(before: Json, after: Json) -> bool:
-    """Return whether the gateway has restarted between two states of its configuration. A reload
-    increases the configuration's number, and a restart resets it."""
+    """Return whether the gateway has restarted between two queries. A reload increases the number
+    of the configuration, and a restart resets the number."""
     return bool(before.get("since") != after.get("since") and after["number"] <= before["number"])
 
 
@@ -116,9 +116,9 @@ def _key(flow: Json) -> _FlowKey:
 def changes(after: Mapping[_FlowKey, Json], before: Mapping[_FlowKey, Json]) -> Iterator[Json]:
     """Yield the flows in ``after`` with only the requests since ``before``.
 
-    A flow is omitted if its counters have decreased, because a worker has ended or did not respond.
-    A flow is also omitted if a process did not list it before, because its counters then contain
-    all requests since the process started."""
+    A flow is omitted if its counters have decreased, which means that a worker has ended or did not
+    respond. A flow is also omitted if a process did not list it before, because the flow then
+    contains all requests since the process started."""
     for key, flow in after.items():
         old = before.get(key)
         if flow.get("listed_since", 0) != (old or {}).get("listed_since", 0):

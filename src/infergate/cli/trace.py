@@ -30,8 +30,8 @@ _FIELDS: Final = (
 
 
 def run(arguments: Arguments) -> int:
-    """Print the requests with an ID, and return 0. Raises AdminQueryError if the gateway remembers
-    no such request or cannot be queried."""
+    """Print the requests with the given ID, and return 0. Raises AdminQueryError if the gateway
+    remembers no such request or cannot be queried."""
     (request_id,), admin = arguments.operands, arguments.admin
     found = _find(request_id, admin)
     if not found:
@@ -44,15 +44,15 @@ def run(arguments: Arguments) -> int:
 
 
 def _find(request_id: str, admin: str) -> list[Json]:
-    """Return the requests with ``request_id``, the newest first. Gateways, retries of the client
-    and requests of a stream may share an ID."""
+    """Return the requests with ``request_id``, newest first. A client's retries and the requests of
+    a stream may share an ID."""
     samples: list[Json] = list(get_json(admin, "/console/state").get("failures", ()))
-    with suppress(AdminQueryError):  # the gateway has no history
+    with suppress(AdminQueryError):  # the gateway may have no history
         history = get_json(admin, "/console/history")
         samples = [*history.get("failed", ()), *history.get("slowest", ()), *samples]
     found = {
         (sample["time"], sample.get("worker")): sample
-        for sample in reversed(samples)  # the history has more fields
+        for sample in reversed(samples)  # the history comes last, because it has more fields
         if sample.get("request_id") == request_id
     }
     return sorted(found.values(), key=lambda sample: -sample["time"])

@@ -49,7 +49,7 @@ class TransportKind(enum.Enum):
 
 @record
 class RequestSummary:
-    """A short description of a request, for which the tensors were not read."""
+    """A short description of a request, obtained without reading the tensors."""
 
     operation: type[Operation]
     model: str = ""
@@ -92,7 +92,7 @@ class PartialInferRequest(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Facts about a kind of server that its protocol's specification leaves open."""
+    """Facts about a kind of server that the protocol's specification leaves open."""
 
     name: str
     supports_binary: bool = False
@@ -124,8 +124,8 @@ class Profile:
     has_infer_stream: bool = False
     """V2 REST: ``infer_stream`` returns all responses to an inference."""
     reports_decoupled: bool = False
-    """V2: every model's configuration states whether the model is decoupled. If a model is not
-    decoupled, a unary inference returns its only response and reports error codes."""
+    """V2: every model's configuration states whether the model is decoupled. Inferences of a model
+    that is not decoupled are sent as unary requests, which report error codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,8 @@ class Capabilities:
     supports_streaming: bool = False
     """The codec implements :class:`SupportsStreaming`."""
     supports_sequences: bool = True
-    """Whether servers may support sequences. If it is false, the gateway sends no requests that
-    belong to a sequence."""
+    """Whether servers may support sequences. If false, the gateway sends no requests that belong to
+    a sequence."""
     supports_classification: bool = False
     """Every server returns classes for an output with the parameter ``classification``."""
     reports_config: bool = False
@@ -149,18 +149,18 @@ class Capabilities:
 
 
 class Codec(Protocol[Req, Resp]):
-    """The codec of a protocol. Its :class:`TransportKind` determines the wire types ``Req`` and
+    """The codec of a protocol. The :class:`TransportKind` determines the wire types ``Req`` and
     ``Resp``."""
 
     name: str
     capabilities: Capabilities
     needs_profile: bool
-    """Whether requests depend on the backend's :class:`Profile`. If it is false, the gateway does
-    not detect the profile, and inferences do not depend on it."""
+    """Whether requests depend on the backend's :class:`Profile`. If false, the gateway does not
+    detect the profile for requests, and inferences must not depend on the profile."""
     needs_metadata: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streaming_methods: frozenset[str]
-    """The gRPC methods that carry a stream of inferences. The responses have the order of the
+    """The gRPC methods that carry a stream of inferences. The responses are in the order of the
     inferences."""
 
     # ---- for clients
@@ -173,8 +173,8 @@ class Codec(Protocol[Req, Resp]):
         """Parse the requested operation. Raises the client's errors."""
 
     def build_response(self, response: Response, parsed: ParsedRequest) -> Resp:
-        """Write the response to ``parsed``. Raises UNSUPPORTED if the protocol cannot express
-        it."""
+        """Write the response to ``parsed``. Raises UNSUPPORTED if the protocol cannot express the
+        response."""
 
     def build_error(self, error: GatewayError, wire: Req | None = None) -> Resp:
         """Write ``error`` as the response to ``wire``. Never raises."""
@@ -229,9 +229,9 @@ class SupportsPassThrough(Protocol[Req, Resp]):
         """Rewrite the backend's response ``wire`` as the response to ``request``. ``request`` is
         the result of ``validate``, or the client's message if ``validate`` was not called.
 
-        In the result, the client's id replaces the backend's id, and ``model`` and ``version``
-        replace the backend's names if they are not empty. Raises the backend's error like
-        ``parse_response``.
+        In the result, the client's id replaces the backend's id, and ``model`` and ``version``,
+        unless empty, replace the backend's names. Raises the backend's error, as ``parse_response``
+        does.
         """
 
 
@@ -249,8 +249,8 @@ class SupportsContentEncoding(Protocol[Req_contra]):
     """Implemented by a codec whose requests may be compressed."""
 
     def open_request(self, wire: Req_contra) -> None:
-        """Decode a short body of ``wire`` in place, so that it is inflated only once. Long and
-        invalid bodies stay unchanged. The gateway calls this method once, after authorization.
+        """Decode a short body of ``wire`` in place, so that the body is inflated only once. Long
+        and invalid bodies stay unchanged. The gateway calls this method once, after authorization.
         Never raises."""
 
 
@@ -325,8 +325,8 @@ class SupportsStreaming(Protocol[Req, Resp]):
     any number of responses, and is summarized and parsed like a unary request."""
 
     streaming_method: str
-    """The gRPC method of the stream. It is empty over HTTP, where each request states whether its
-    client wants a stream."""
+    """The gRPC method of the stream. The value is empty over HTTP, where each request states
+    whether the client wants a stream."""
 
     # ---- for clients
     def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> Resp:
@@ -357,8 +357,9 @@ class SupportsStreaming(Protocol[Req, Resp]):
         limits: Limits,
         model: ModelMetadata | None = None,
     ) -> InferResponse | None:
-        """Parse one message of a backend's stream. Returns None if it contains no response. Raises
-        like ``parse_response``, and UNSUPPORTED if the server has no such stream."""
+        """Parse one message of a backend's stream. Returns None if the message contains no
+        response. Raises like ``parse_response``, and UNSUPPORTED if the server has no such
+        stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +368,9 @@ class CodecPlugin:
 
     ``claims`` are first path segments (HTTP, for example ``"v2"``) or full service names (gRPC). A
     shared listener dispatches a request to the codec that claims the request's first path segment
-    or service, and all other requests to the codec with ``is_fallback``. If several codecs have the
-    same claim, the configuration decides. ``create`` builds the codec from validated options.
+    or service, or to the codec with ``is_fallback`` if no codec claims it. If several codecs have
+    the same claim, the configuration selects one codec. ``create`` builds the codec from validated
+    options.
     """
 
     name: str
@@ -383,8 +385,8 @@ class CodecPlugin:
     min_header_bytes: int = 0
     """Minimum default of ``limits.headers``, in bytes, for a listener that serves this protocol."""
     max_response_header_bytes: int = 0
-    """HTTP: the longest response header line that the protocol's own clients accept, in bytes, if
-    it exceeds ``Limits.response_header``."""
+    """HTTP: the maximum length in bytes of a response header line that the protocol's own clients
+    accept, if over ``Limits.response_header``."""
     options_type: type | None = None
     """A pydantic model or a dataclass, which validates the options of this codec in
     ``listeners.codecs`` and in ``backends.<name>.options``. ``create`` receives the values of the

@@ -9,7 +9,7 @@ from infergate.core.messages import InferRequest, InferResponse, Response
 
 
 class BinaryEstimates:
-    """Implements ``SupportsLongText``. A subclass estimates the cost of its loops as the number of
+    """Implements ``SupportsLongText``. A subclass states the cost of its loops as the number of
     bytes of JSON that take the same time to write."""
 
     def request_text_bytes(self, wire: Any) -> int:  # noqa: ARG002

@@ -52,7 +52,7 @@ def decode_body(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limi
         raise bad_request(f"the {encoding} body {error}") from None
     except InflatedTooLargeError:
         if max_bytes < limits.body:
-            raise bad_request(f"the {encoding} body is longer than its own length field") from None
+            raise bad_request(f"the {encoding} body exceeds its declared length") from None
         raise _too_large(limits) from None
 
 

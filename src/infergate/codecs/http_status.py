@@ -45,8 +45,8 @@ KIND_BY_STATUS: Final[Mapping[int, Kind]] = {
     504: Kind.TIMEOUT,
     508: Kind.LOOP_DETECTED,  # from another gateway
 }
-"""The kind of error for a backend's status. Any other status 4xx is BAD_REQUEST (Triton and
-graphpipe-go send 400, FastAPI sends 422, KServe sends 409), any other status 5xx is BACKEND_ERROR,
+"""The kind of error for a backend's status. Any other 4xx status is BAD_REQUEST (Triton and
+graphpipe-go send 400, FastAPI sends 422, KServe sends 409), any other 5xx status is BACKEND_ERROR,
 and all other statuses are BACKEND_GARBAGE."""
 
 
@@ -61,8 +61,8 @@ def kind_of_status(status: int) -> Kind:
 
 
 def client_message(text: str) -> str:
-    """Return ``text`` as an error message for a client, which is short and valid Unicode. Names may
-    be as long as a body, and paths may contain lone surrogates."""
+    """Return ``text`` as a short error message in valid Unicode. Names in ``text`` may be as long
+    as a body, and paths may contain lone surrogates."""
     return text[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,7 @@
-"""Example models that run inside this process, in numpy, without a server.
+"""Example models that run in this process with numpy.
 
 ``BuiltinBackend`` (``backend``) serves the models. ``model`` has the interface of a model and the
-checks that all models share. Each other module holds one model or a family of models."""
+checks that all models share. Every other module contains one model or a family of models."""
 
 from infergate.backends.builtin.backend import BuiltinBackend, embedded_models
 from infergate.backends.builtin.model import Model

@@ -33,12 +33,12 @@ from infergate.core.request_context import RequestContext
 from infergate.core.tensor import data_bytes
 
 _MAX_INLINE_CLASSIFY_BYTES: Final = 64 * KIB
-"""Maximum bytes of tensors classified on the event loop, which takes at most 15 ms."""
+"""Maximum input bytes of a classification on the event loop. Longer inputs may take over 15 ms."""
 EXTENSIONS: Final = ("classification", "sequence")
 
 
 def embedded_models() -> tuple[Model, ...]:
-    """Return all models that ship with infergate, each with its own state."""
+    """Return new instances of all models that ship with infergate."""
     return (Simple(), SimpleString(), Identity(), Repeat(), Accumulate(), Digits(), Embed())
 
 

@@ -1,8 +1,8 @@
-"""``embed``: returns a vector for each text, computed from hashed character trigrams without any
+"""``embed``: returns a vector for each text, computed from hashed character trigrams without
 training.
 
-Texts that share many trigrams have similar vectors. This is enough to try clients of embedding
-models: a misspelt word is near the correct word, but a synonym is not near.
+Texts that share many trigrams have similar vectors. This suffices for trying clients of embedding
+models: a misspelt word is close to the correct word, although a synonym is not.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _MULTIPLIER: Final = np.uint32(2_654_435_761)
 
 
 class Embed(UnaryModel):
-    """TEXT BYTES [-1,1] → EMBEDDING FP32 [-1,64], of length 1, and TOKENS INT32 [-1,1], the number
-    of words."""
+    """TEXT BYTES [-1,1] → EMBEDDING FP32 [-1,64] (unit vectors), TOKENS INT32 [-1,1] (words)."""
 
     signature = Signature(
         "embed",
@@ -42,7 +41,7 @@ class Embed(UnaryModel):
     )
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the vectors. Raises BAD_REQUEST for a long text."""
+        """Return the vectors. Raises BAD_REQUEST for a text that is too long."""
         tensor = self.signature.checked_inputs(request)["TEXT"]
         texts = [bytes(text) for text in unpack_bytes(tensor.data)]
         if any(len(text) > _MAX_TEXT_BYTES for text in texts):
@@ -59,8 +58,7 @@ class Embed(UnaryModel):
 
 
 def _embed(text: bytes) -> npt.NDArray[np.float64]:
-    """Count each trigram, with a sign, in one of the dimensions, and scale the counts to length
-    1."""
+    """Add 1 or -1 to one dimension for each trigram, and scale the vector to length 1."""
     characters = np.frombuffer(b" " + text.lower() + b"  ", np.uint8).astype(np.uint32)
     trigrams = np.convolve(characters, _WEIGHTS, "valid").astype(np.uint32) * _MULTIPLIER
     signs = np.where(trigrams & 1, 1.0, -1.0)

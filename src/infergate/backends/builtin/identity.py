@@ -22,8 +22,8 @@ class Identity(UnaryModel):
     """INPUT0, INPUT1 … of any datatype and shape → OUTPUT0, OUTPUT1 …. No data is copied.
 
     Metadata can express neither a variable number of inputs nor an arbitrary datatype. The model
-    declares one FP32 input and output with one variable dimension, and a property describes the
-    accepted inputs."""
+    therefore declares one FP32 input and one FP32 output, each with one variable dimension. A
+    property describes the accepted inputs."""
 
     signature = Signature(
         "identity",

@@ -1,11 +1,10 @@
-"""Envelopes: the paths, headers and bodies that cloud platforms and OpenAI's clients use for
-inferences.
+"""Envelopes: codecs for the inference APIs of cloud platforms, MLflow and OpenAI.
 
-An envelope is a codec for clients only. ``sagemaker`` and ``vertex`` carry V2 REST bodies and
-inherit from ``v2_envelope.V2Envelope``, which passes a request to the V2 REST codec under another
-path. The bodies of ``mlflow`` and Vertex AI's own bodies hold nested lists and tables (``rows``,
-``frames``). The bodies of ``embeddings`` hold texts. A listener serves the envelopes that its
-configuration enables.
+Only clients use these APIs. ``sagemaker`` and ``vertex`` carry V2 REST bodies and inherit from
+``v2_envelope.V2Envelope``, which passes a request to the V2 REST codec under another path. The
+bodies of ``mlflow`` and Vertex AI's own bodies contain nested lists or tables (``rows``,
+``frames``). The bodies of ``embeddings`` contain texts or tokens. A listener serves the envelopes
+that its configuration enables.
 """
 
 from __future__ import annotations
@@ -35,5 +34,5 @@ ENVELOPES: Final[Mapping[str, Callable[..., EnvelopeCodec]]] = {
     "mlflow": MlflowCodec,
     "embeddings": EmbeddingsCodec,
 }
-"""The functions that create the codecs. Their arguments are the options in the listener's
-configuration, and ``v2``, the options of the V2 REST codec."""
+"""The functions that create the codecs. Their arguments are ``v2`` (the options of the V2 REST
+codec) and the options in the listener's configuration."""

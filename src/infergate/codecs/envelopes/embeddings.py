@@ -1,12 +1,12 @@
-"""OpenAI's ``POST /v1/embeddings``. A request holds texts or tokens, and the response holds a
+"""OpenAI's ``POST /v1/embeddings``. A request contains texts or tokens, and the response contains a
 vector for each text or token list.
 
 *Rule 1.* A request has ``model`` and ``input``, and optionally ``encoding_format`` and ``user``.
 ``user`` is ignored. All other members are rejected, including ``dimensions``, because the size of a
 model's vectors is fixed. *Rule 2.* The configured input contains texts as BYTES, or tokens as
-integers, with one row for each text or token list. The model's metadata decides the datatype and
+integers, with one row for each text or token list. The model's metadata determines the datatype and
 whether the shape of texts is [N] or [N, 1]. *Rule 3.* The configured output has one row for each
-text or token list. The response contains it as FP32.
+text or token list. The response contains the rows as FP32.
 
 Source: OpenAI's API reference. Errors have the form that OpenAI's clients expect.
 """
@@ -69,7 +69,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 PATH: Final = "/v1/embeddings"
 MAX_INPUTS: Final = 2048
-"""Maximum number of texts or token lists of a request (OpenAI: 2048)."""
+"""Maximum number of texts or token lists of a request (2048 in OpenAI's API)."""
 _SEARCHED_BYTES: Final = 16 * KIB
 """Number of bytes at the beginning and at the end of a body that are searched for the model's
 name."""
@@ -95,7 +95,7 @@ class EmbeddingModel:
 
 @record
 class EmbeddingRequest:
-    """A parsed request: ``count`` rows of BYTES, or of ``length`` INT64 tokens each."""
+    """A parsed request with ``count`` rows, each of which is a text or ``length`` INT64 tokens."""
 
     model: str
     count: int
@@ -106,7 +106,7 @@ class EmbeddingRequest:
 
 @record
 class EmbeddingFormat:
-    """The data that the response to a request needs."""
+    """The data that ``build_response`` needs for a request."""
 
     tensors: EmbeddingModel
     count: int
@@ -114,8 +114,8 @@ class EmbeddingFormat:
 
 
 class EmbeddingsCodec(ClientCodec):
-    """Serves OpenAI's embeddings API for the configured ``models``. Their keys are the names that
-    clients use and that are matched against the routes."""
+    """Serves OpenAI's embeddings API for the configured ``models``. The keys of ``models`` are the
+    model names in requests and routes."""
 
     name: str = "openai-embeddings"
     claims: tuple[str, ...] = (PATH,)
@@ -224,8 +224,8 @@ class EmbeddingsCodec(ClientCodec):
 
 def _find_model(body: Buffer) -> str:
     """Return the value of ``model`` near the beginning or the end of ``body``, where clients write
-    it. Inside a JSON string, the member's quotes would be escaped. The parser checks the name
-    again."""
+    this member. The match cannot be inside a JSON string, where the quotes would be escaped.
+    ``parse_request`` checks the name again."""
     view = memoryview(body)
     for part in (view[:_SEARCHED_BYTES], view[-_SEARCHED_BYTES:]):
         match = _MODEL_MEMBER.search(part)
@@ -341,7 +341,8 @@ def _read_vectors(
     is_batch = len(shape) >= 2 and shape[0] == count and set(shape[1:-1]) <= {1}
     if not is_batch and not (len(shape) == 1 and count == 1):
         raise backend_garbage(
-            f"output '{name}' has the shape {list(shape)}, not one vector for each of {count}"
+            f"output '{name}' has the shape {list(shape)}, not one vector for each of {count} "
+            "inputs"
         )
     with np.errstate(over="ignore"):  # an overflow becomes infinity
         vectors = tensor.numpy().reshape(count, shape[-1]).astype("<f4", copy=False)

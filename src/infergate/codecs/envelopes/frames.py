@@ -1,11 +1,11 @@
 """Converts tables, as pandas writes them, to the tensors of a model.
 
-*Rule 1.* If the model has an input for every column, each column becomes the input of the same
-name, with an element or a list for each row. *Rule 2.* Otherwise, if the model has a single input,
-the table's columns become the input's columns, in the same order: N rows of K columns become a
-matrix of shape [N, K]. *Rule 3.* A column of scalars has the shape [N], or [N, 1] if the input has
-two dimensions. *Rule 4.* Cells of CSV are values of the input's datatype. An empty cell is NaN for
-floats and an empty string for BYTES."""
+*Rule 1.* If the columns have the names of the model's inputs, each column becomes the input of the
+same name, with an element or a list for each row. *Rule 2.* Otherwise, if the model has a single
+input, the table's columns become the input's columns, in the same order: N rows of K columns become
+a matrix of shape [N, K]. *Rule 3.* A column of scalars has the shape [N], or [N, 1] if the input
+has two dimensions. *Rule 4.* The cells of CSV are converted to the input's datatype. An empty cell
+is NaN for floats and an empty string for BYTES."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from infergate.core.messages import ModelMetadata
 from infergate.core.tensor import Tensor, tensor_from_array
 
 MAX_COLUMNS: Final = 1024
-"""Maximum number of columns of a table."""
 MAX_CELLS: Final = 1 << 19
 """Maximum number of cells of a table whose cells become Python objects. Creating the object of a
 cell takes 0.5 to 2.5 µs."""
@@ -56,8 +55,8 @@ def read_records(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> t
 
 
 def read_split(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Read ``dataframe_split``, which has ``columns`` and ``data``. Its ``index`` is ignored.
-    Raises BAD_REQUEST and TOO_LARGE."""
+    """Read ``dataframe_split``, which has ``columns`` and ``data``. ``index`` is ignored. Raises
+    BAD_REQUEST and TOO_LARGE."""
     key = "dataframe_split"
     members = read_members(value, key, ("columns", "data"))
     for name in ("columns", "data"):
@@ -118,8 +117,8 @@ def _read_integer(cell: str) -> int:
 
 
 def _read_float(cell: str) -> Any:
-    """Return a float, or the JSON parser's word for NaN or an infinity. Raises ValueError for a
-    number that is too large."""
+    """Return a finite float, or the literal for NaN or an infinity. Raises ValueError for a number
+    that is too large."""
     _check_number(cell)
     number = float(cell or "nan")
     if math.isfinite(number):
@@ -136,7 +135,7 @@ def _check_number(cell: str) -> None:
 
 
 class _Columns:
-    """The columns of a table: their ``names`` and ``types``, and ``matrix``, the input that
+    """The columns of a table, with their ``names`` and ``types``. ``matrix`` is the input that
     consists of all columns (Rule 2), or None if each column is an input."""
 
     def __init__(self, names: Sequence[str], metadata: ModelMetadata, key: str) -> None:
@@ -162,7 +161,7 @@ class _Columns:
         self._ranks: Final = {item.name: len(item.shape) for item in metadata.inputs}
 
     def read_rows(self, data: JsonValue, key: str, limits: Limits) -> tuple[Tensor, ...]:
-        """Read a list of rows, each a list with a value for each column. Raises BAD_REQUEST,
+        """Read a list of rows, which are lists with a value for each column. Raises BAD_REQUEST,
         TOO_LARGE, and NeedsOffloadError on the event loop."""
         if self.matrix is not None:
             (tensor,) = RowReader(self._inputs, limits).read_instances(data, key)
@@ -203,7 +202,7 @@ class _Columns:
         return (tensor_from_array(self.matrix, columns[0].datatype, matrix),)
 
     def _with_ranks(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Give columns of scalars the shape that their input requires (Rule 3)."""
+        """Give columns of scalars the shapes that their inputs require (Rule 3)."""
         return tuple(
             Tensor(tensor.name, tensor.datatype, (*tensor.shape, 1), tensor.data)
             if len(tensor.shape) == 1 and self._ranks[tensor.name] == _RANK_OF_COLUMN

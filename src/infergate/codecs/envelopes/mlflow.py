@@ -1,8 +1,9 @@
 """MLflow's scoring server: ``POST /invocations`` with lists, tables or CSV.
 
 The JSON body has exactly one of ``instances``, ``inputs``, ``dataframe_split`` and
-``dataframe_records``, and optionally ``params``, which become parameters of the inference. ``GET
-/ping`` and ``GET /health`` report readiness, and ``GET /version`` reports infergate's version.
+``dataframe_records``, and optionally ``params``, whose members become parameters of the inference.
+``GET /ping`` and ``GET /health`` report readiness, and ``GET /version`` reports infergate's
+version.
 
 Source: mlflow's ``pyfunc/scoring_server``.
 """

@@ -57,9 +57,8 @@ class SageMakerCodec(V2Envelope):
     """Serves SageMaker's container API.
 
     ``model`` is the model of ``/invocations``. Without ``model``, only the multi-model API accepts
-    inferences. ``inference`` is the kind of the bodies of ``/invocations``: ``infer`` (V2 REST),
-    ``generate`` or ``generate_stream``. ``ping`` is the state that ``/ping`` reports, ``ready`` or
-    ``live``."""
+    inferences. ``inference`` is the V2 REST action of ``/invocations``: ``infer``, ``generate`` or
+    ``generate_stream``. ``ping`` is the state that ``/ping`` reports, ``ready`` or ``live``."""
 
     claims: tuple[str, ...] = (_PING, _INVOCATIONS, "models")
     binary_type: str = "application/vnd.sagemaker-triton.binary+json"
@@ -127,7 +126,7 @@ def _target_model(wire: HttpRequest, segment: str) -> str:
 
 
 def _rewrite_list_path(wire: HttpRequest) -> None:
-    """Rewrite a request for ``/models``: list the ready models, or load a model."""
+    """Rewrite a request for ``/models``, which lists the ready models or loads a model."""
     if wire.method == "GET":
         wire.method, wire.path, wire.body = "POST", INDEX_PATH, [b'{"ready":true}']
     elif wire.method == "POST":
@@ -137,7 +136,7 @@ def _rewrite_list_path(wire: HttpRequest) -> None:
 
 
 def _rewrite_model_path(wire: HttpRequest, segment: str) -> None:
-    """Rewrite a request for ``/models/<name>``: describe or unload the model."""
+    """Rewrite a request for ``/models/<name>``, which describes or unloads the model."""
     if wire.method == "GET":
         wire.path = model_path(decode_segment(segment, "model name"), "", "/ready")
     elif wire.method == "DELETE":

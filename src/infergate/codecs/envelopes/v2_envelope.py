@@ -1,4 +1,4 @@
-"""V2 REST bodies under the paths and headers of a cloud platform."""
+"""The base class of envelopes with V2 REST bodies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _UNENCODED: Final = ("", "identity")
 class V2Envelope(V2RestCodec, ABC):
     """The V2 REST codec for requests that arrive under other paths.
 
-    A request is copied to a V2 REST request. The copy has another path and method, and the V2 REST
-    header with the length of the JSON. The client sends this length in the content type
+    The codec copies each request to a V2 REST request, with another path and method, and with the
+    V2 REST header for the length of the JSON. Clients send this length in the content type
     (``binary_type;json-header-size=N``), because the platform does not forward other headers.
-    Responses have the same content type.
+    Responses also have this content type.
 
-    The name remains ``v2-rest``, so that inferences pass through to servers of V2 REST.
+    The codec's name remains ``v2-rest``, so that inferences pass through to V2 REST servers.
     """
 
     claims: tuple[str, ...]
@@ -44,11 +44,11 @@ class V2Envelope(V2RestCodec, ABC):
 
     @abstractmethod
     def rewrite_path(self, wire: HttpRequest) -> None:
-        """Change the path and the method of ``wire``, a copy of the client's request, to a path and
-        a method of V2 REST. Raises GatewayError."""
+        """Change the path and the method of ``wire``, a copy of the client's request, to those of
+        V2 REST. Raises GatewayError."""
 
     def _v2(self, wire: HttpRequest) -> HttpRequest:
-        """Return ``wire`` as a request of V2 REST. Raises GatewayError."""
+        """Return ``wire`` as a V2 REST request. Raises GatewayError."""
         if wire.path == "/v2" or wire.path.startswith("/v2/"):  # ``validate`` returned ``wire``
             return wire
         copy: HttpRequest | None = wire.codec_state
@@ -61,8 +61,8 @@ class V2Envelope(V2RestCodec, ABC):
         return copy
 
     def _v2_headers(self, wire: HttpRequest) -> Mapping[str, str]:
-        """Return the client's headers for V2 REST, with the length of the JSON as a header instead
-        of in the content type. Raises BAD_REQUEST."""
+        """Return the client's headers, with the length of the JSON in V2 REST's own header. Raises
+        BAD_REQUEST."""
         headers = {name: text for name, text in wire.headers.items() if name != JSON_LENGTH_HEADER}
         content_type = headers.get("content-type", "")
         position = content_type.lower().find(self.binary_type)
@@ -129,7 +129,7 @@ class V2Envelope(V2RestCodec, ABC):
         return super().build_error(error, wire and (wire.codec_state or wire))
 
     def _wrap_response(self, response: HttpResponse) -> HttpResponse:
-        """Move the length of the JSON to the content type."""
+        """Move the length of the JSON from its header to the content type."""
         if JSON_LENGTH_HEADER in response.headers:
             headers = dict(response.headers)
             size = headers.pop(JSON_LENGTH_HEADER)

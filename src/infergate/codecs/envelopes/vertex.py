@@ -1,9 +1,9 @@
 """The container API of Google's Vertex AI, which has a path for health and a path for predictions.
 
-Predictions are V2 REST inferences of one model, as Triton serves them, or have Vertex AI's own form
-``{"instances": […], "parameters": {…}}``. The header ``X-Vertex-Ai-Triton-Redirect`` selects
-another V2 REST path. The sources are Triton's ``vertex_ai_server.cc`` and Vertex AI's requirements
-for custom containers."""
+Prediction requests are V2 REST inferences of one model, as in Triton, or JSON objects in Vertex
+AI's own form, ``{"instances": […], "parameters": {…}}``. The header ``X-Vertex-Ai-Triton-Redirect``
+selects another V2 REST path. The sources are Triton's ``vertex_ai_server.cc`` and Vertex AI's
+requirements for custom containers."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _ALLOWED_OPERATIONS: Final = frozenset(
 def create(
     v2: Mapping[str, Any], model: str, health_route: str, predict_route: str, body: str
 ) -> VertexCodec | VertexRowsCodec:
-    """Create the codec for the form of ``body``, ``v2`` or ``instances``: health at
-    ``health_route``, and inferences of ``model`` at ``predict_route``."""
+    """Create a codec that serves health at ``health_route`` and inferences of ``model`` at
+    ``predict_route``. ``body`` is the form of the bodies, ``v2`` or ``instances``."""
     if body == "v2":
         return VertexCodec(v2, model, health_route, predict_route)
     return VertexRowsCodec(model, predict_route, {health_route: messages.ServerReadyRequest()})

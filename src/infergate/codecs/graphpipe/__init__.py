@@ -1,7 +1,8 @@
 """The GraphPipe protocol over HTTP and over size-prefixed frames, for clients and for backends.
 
-The entry point is ``codec.GraphPipeCodec``. Next, read ``paths``, ``infer_request`` and
-``infer_response``, ``name_resolution``, then ``flatbuffer_reader`` and ``flatbuffer_writer``.
+Start at the entry point, ``codec.GraphPipeCodec``. Then read, in this order, ``paths``,
+``infer_request``, ``infer_response``, ``name_resolution``, ``flatbuffer_reader`` and
+``flatbuffer_writer``.
 """
 
 from __future__ import annotations

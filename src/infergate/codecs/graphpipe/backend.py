@@ -2,7 +2,7 @@
 
 Each server has one model and one address. Every operation except an inference becomes a
 MetadataRequest. Some servers return metadata only in response to a GET. The example servers of
-graphpipe-py have no metadata, and drop the connection of a client that requests it.
+graphpipe-py have no metadata, and drop the connection of a client that requests metadata.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 _JSON: Final = "application/json"
 _PROXY_STATUSES: Final = frozenset({401, 403, 404})
-"""Statuses with which a proxy reports that there is no server, or denies access."""
+"""Statuses with which a proxy denies access or reports that there is no server."""
 _GET_NOT_IMPLEMENTED: Final = 501
 """The status that graphpipe-py's servers return for a GET. It shows that the server is alive."""
 

@@ -1,4 +1,4 @@
-"""Converts between the free text ``config`` of an inference and its request parameters.
+"""Converts between the free text ``config`` of an inference and the request parameters.
 
 *Rule 1.* A config is sent to a GraphPipe server unchanged.
 
@@ -6,7 +6,7 @@
 becomes the single parameter ``graphpipe_config``.
 
 *Rule 3.* In the other direction, a request without parameters has an empty config. If the only
-parameter is ``graphpipe_config`` and its text is not a JSON object, the config is this text. All
+parameter is ``graphpipe_config`` and its text is not a JSON object, the config is this text. Any
 other parameters become a JSON object.
 """
 

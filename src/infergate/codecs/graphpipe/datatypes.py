@@ -1,4 +1,4 @@
-"""The numbers of GraphPipe's datatypes (the enum ``Type`` in its schema)."""
+"""The numbers of GraphPipe's datatypes (the enum ``Type`` in GraphPipe's schema)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TYPE_NUMBERS: Final[dict[Datatype, int]] = {
     Datatype.FP64: 11,
     Datatype.BYTES: 12,
 }
-"""The numbers of the datatypes. GraphPipe has no number for BOOL and BF16."""
+"""GraphPipe has no numbers for BOOL and BF16."""
 BY_NUMBER: Final = {number: datatype for datatype, number in TYPE_NUMBERS.items()}
 NULL_TYPE: Final = 0
 """The type number of an unknown datatype."""

@@ -56,8 +56,8 @@ def infer_error_response(error: GatewayError) -> HttpResponse:
 
 
 def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """Return the error in a response. Its text is the first line of ``body``, or names only the
-    status if ``body`` is empty, binary or an HTML page."""
+    """Return the error in a response. The error's text is the first line of ``body``, or names only
+    the status if ``body`` is empty, binary or an HTML page."""
     text = body[: 4 * MAX_MESSAGE_CHARACTERS].decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")

@@ -3,8 +3,8 @@
 This module replaces the code that flatc generates, which is slower and does not check offsets.
 The flatbuffers library has no verifier for Python.
 
-*Rule 1.* The reader reads nothing outside the message. An offset to a position
-outside the message raises BAD_REQUEST.
+*Rule 1.* The reader reads nothing outside the message. An offset to a position outside the message
+raises BAD_REQUEST.
 
 *Rule 2.* The reader accepts the variations that old writers produce: any order and alignment,
 vtables after their tables, shared vtables, strings without NUL, absent vectors (read as empty), and
@@ -38,8 +38,8 @@ _OFFSET_BYTES: Final = 4
 MIN_BATCH_STRINGS: Final = 64
 """Minimum number of strings that are copied with numpy. A loop takes a microsecond per string."""
 LONG_STRING_BYTES: Final = 128
-"""Minimum average size in bytes of strings that are copied one by one, which is then faster than
-copying them in batches."""
+"""Minimum average size of strings, in bytes, at which copying one string at a time is faster than
+copying batches."""
 _MAX_BATCH_STRINGS: Final = 1 << 13
 _MAX_BATCH_BYTES: Final = 1 << 14
 """Limits on a batch. numpy temporarily needs several times 8 bytes for each string and for each
@@ -47,7 +47,7 @@ byte."""
 
 
 class TableField(NamedTuple):
-    """A field of a table. ``entry`` is its vtable position: 4, plus 2 per preceding field."""
+    """A field of a table. ``entry`` is the vtable position: 4, plus 2 per preceding field."""
 
     entry: int
     name: str
@@ -81,14 +81,14 @@ class FlatbufferMessage:
             raise GatewayError(
                 Kind.TOO_LARGE,
                 f"the message has {self.end} bytes and refers to more than {MAX_EXPANSION} times "
-                "that",
+                "as many",
             )
 
 
 class FlatbufferTable:
     """A table, which error messages call ``label``.
 
-    Its methods raise BAD_REQUEST for objects outside the message, and TOO_LARGE by Rule 3.
+    The methods raise BAD_REQUEST for objects outside the message, and TOO_LARGE (Rule 3).
     """
 
     __slots__ = ("_message", "_size", "_start", "_vtable", "label")
@@ -145,8 +145,8 @@ class FlatbufferTable:
     def _elements(
         self, field: TableField, max_elements: int, *, truncate: bool = False
     ) -> list[tuple[int, str]]:
-        """Return the position and label of each element. If there are more than ``max_elements``,
-        raise BAD_REQUEST or, if ``truncate`` is true, drop the rest."""
+        """Return the position and label of up to ``max_elements`` elements. Raises BAD_REQUEST if
+        the vector has more elements, unless ``truncate`` is true."""
         start, length = self._vector(field, _OFFSET_BYTES)
         if length > max_elements:
             if not truncate:
@@ -177,7 +177,7 @@ class FlatbufferTable:
         return int(_I64(self._message.data, position)[0]) if position else 0
 
     def int64s(self, field: TableField, max_elements: int) -> tuple[int, ...]:
-        """Return up to ``max_elements`` signed 64-bit integers."""
+        """Return signed 64-bit integers. Raises BAD_REQUEST for more than ``max_elements``."""
         start, length = self._vector(field, 8)
         if length > max_elements:
             raise bad_request(
@@ -196,7 +196,7 @@ class FlatbufferTable:
         )
 
     def tables(self, field: TableField, max_tables: int) -> list[FlatbufferTable]:
-        """Return up to ``max_tables`` tables."""
+        """Return the tables of a vector. Raises BAD_REQUEST for more than ``max_tables``."""
         return [FlatbufferTable(self._message, *item) for item in self._elements(field, max_tables)]
 
     def text(self, field: TableField) -> str:
@@ -204,8 +204,8 @@ class FlatbufferTable:
         return _decode(bytes(self.data(field)), f"{self.label}.{field.name}")
 
     def texts(self, field: TableField, max_texts: int, *, truncate: bool = False) -> list[str]:
-        """Return up to ``max_texts`` UTF-8 strings. If there are more, raise BAD_REQUEST or, if
-        ``truncate`` is true, drop the rest."""
+        """Return up to ``max_texts`` UTF-8 strings. Raises BAD_REQUEST if the field has more
+        strings, unless ``truncate`` is true."""
         items = self._elements(field, max_texts, truncate=truncate)
         return [_decode(self._string(*item), item[1]) for item in items]
 

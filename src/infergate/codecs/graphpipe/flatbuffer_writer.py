@@ -31,7 +31,7 @@ from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import total_size
 
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
-"""Maximum size of a flatbuffer in bytes, by its specification."""
+"""Maximum size of a flatbuffer in bytes, according to the specification."""
 _U32: Final = struct.Struct("<I")
 _STRING_PADDING: Final = (b"\0\0\0\0", b"\0\0\0", b"\0\0", b"\0")
 """The NUL and the padding to 4 bytes after a string, indexed by the string's length modulo 4."""
@@ -89,7 +89,7 @@ def write_response(tensors: Sequence[Tensor]) -> list[Buffer]:
 
 
 class _MessageWriter:
-    """Writes a message that begins with ``head``. ``field`` is the position of an offset field."""
+    """Writes a message that begins with ``head``. ``field`` arguments are positions of offsets."""
 
     def __init__(self, head: bytes) -> None:
         self._head = bytearray(head)
@@ -109,11 +109,12 @@ class _MessageWriter:
         return range(start, len(self._head), 4)
 
     def write_empty_vector(self, field: int) -> None:
-        """Point the offset at ``field`` to the empty vector that all such fields share."""
+        """Point the offset at ``field`` to the shared empty vector."""
         self._empty_fields.append(field)
 
     def write_string(self, field: int, data: bytes) -> None:
-        """Write a string with its length and padding, and point the offset at ``field`` to it."""
+        """Write a string with its length and padding, and point the offset at ``field`` to the
+        string."""
         self._write_offset(field)
         self._head += _U32.pack(len(data)) + data + _STRING_PADDING[len(data) & 3]
 
@@ -222,8 +223,7 @@ def _string_lengths(data: Buffer, count: int) -> npt.NDArray[np.int64]:
 
 
 def write_table(builder: Any, offsets: Mapping[TableField, int]) -> int:
-    """Write a table, whose fields are all offsets, with ``builder``, a ``flatbuffers.Builder``.
-    Return the table's offset."""
+    """Write a table of offsets with a ``flatbuffers.Builder``, and return the table's offset."""
     builder.StartObject(len(offsets))
     for field, offset in offsets.items():
         builder.PrependUOffsetTRelativeSlot(field.slot, offset, 0)
@@ -231,8 +231,7 @@ def write_table(builder: Any, offsets: Mapping[TableField, int]) -> int:
 
 
 def write_offsets(builder: Any, offsets: Sequence[int]) -> int:
-    """Write a vector of offsets with ``builder``, a ``flatbuffers.Builder``. Return the vector's
-    offset."""
+    """Write a vector of offsets with a ``flatbuffers.Builder``, and return the vector's offset."""
     builder.StartVector(4, len(offsets), 4)
     for offset in reversed(offsets):
         builder.PrependUOffsetTRelative(offset)

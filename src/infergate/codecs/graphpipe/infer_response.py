@@ -6,11 +6,11 @@ repetitions. A client that names no outputs receives the outputs in the metadata
 order, and then all other outputs.
 
 *Rule 2.* If a response has as many tensors as the request has outputs, the tensors are the
-requested outputs. If it has as many tensors as the model has outputs, the tensors are the model's
-outputs (graphpipe-go's Serve). If all three numbers are equal but the requested outputs are not the
-model's outputs, the tensors are the model's outputs, because the message does not distinguish the
-two cases. For any other number of tensors, if the client named no outputs, the outputs are called
-``output0``, ``output1``, …, as in graphpipe-go.
+requested outputs. If the response has as many tensors as the model has outputs, the tensors are the
+model's outputs (graphpipe-go's Serve). If all three numbers are equal but the requested outputs are
+not the model's outputs, the tensors are the model's outputs, because the message does not
+distinguish the two cases. For any other number of tensors, if the client named no outputs, the
+outputs are called ``output0``, ``output1``, …, as in graphpipe-go.
 
 *Rule 3.* As in the Python client, a response with both errors and outputs is an error. If a
 response has outputs, invalid errors are ignored, because graphpipe-py with newer versions of

@@ -1,5 +1,5 @@
-"""Converts between MetadataResponse and ModelMetadata, as a flatbuffer and as the JSON response to
-a GET.
+"""Converts between ModelMetadata and a MetadataResponse, which is a flatbuffer or the JSON response
+to a GET.
 
 ``version``, ``server`` and ``description`` describe the server. For a backend with another
 protocol, ``version`` contains the model's versions, ``description`` contains the model's platform,
@@ -40,11 +40,10 @@ MAX_TENSORS_ON_LOOP: Final = 1024
 """Maximum number of inputs and outputs that are parsed on the event loop. Parsing an input or
 output takes 10 µs."""
 MAX_BYTES_ON_LOOP: Final = 1 * MIB
-"""Maximum number of bytes of a MetadataResponse that are parsed on the event loop. Bytes that are
-read several times count several times."""
+"""Maximum size in bytes of a MetadataResponse that is parsed on the event loop."""
 MAX_JSON_ON_LOOP: Final = 64 * KIB
 MAX_JSON_BYTES: Final = 4 * MIB
-"""Maximum size of metadata as JSON, which is low because each value becomes a Python object."""
+"""Maximum bytes of metadata as JSON. The limit is low, because values become Python objects."""
 
 # ---- for clients
 

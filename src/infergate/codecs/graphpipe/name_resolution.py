@@ -1,8 +1,8 @@
 """Maps the input and output names in a message to the model's names.
 
 *Rule 1.* A tensor without a name, or with an empty name, is the model's input at the tensor's
-position. An empty output name stands for the model's output at that position (graphpipe-tf's client
-requests ``[""]``).
+position. An empty output name stands for the model's output at the name's position (graphpipe-tf's
+client requests ``[""]``).
 
 *Rule 2.* TensorFlow's ``name:0`` means ``name`` if the model has only ``name``, and vice versa. The
 gateway sends an unknown name to the server, which reports the error.

@@ -18,13 +18,14 @@ class ErrorStyle(enum.Enum):
     form."""
     RESPONSE = "response"
     """An InferResponse with errors and status 200. The specification describes this form, and raw
-    sockets can carry no other form. Of the known clients, only the Python client detects it."""
+    sockets can carry no other form. Of the known clients, only the Python client detects this
+    form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A listener's options. Every path refers to ``model``. If ``model`` is empty, paths name
-    models."""
+    """A listener's options. Every path refers to ``model``. If ``model`` is empty, each path names
+    a model."""
 
     model: str = ""
     errors: ErrorStyle = ErrorStyle.STATUS

@@ -64,7 +64,7 @@ _NON_FINITE_VALUES: Final[dict[str | None, float]] = {
     "-Infinity": -math.inf,
     None: math.nan,  # MLServer, KServe
 }
-"""The values of the strings, literals and null that represent floats that JSON cannot express."""
+"""The floats that JSON cannot express, by the string, literal or null that stands for each."""
 REQUEST_RULES: Final = DataRules(unicode_errors="strict", allows_packed_uint8=False)
 # rest-proxy packs UINT8. json_document.parse_backend_json explains ``surrogateescape``.
 RESPONSE_RULES: Final = DataRules(unicode_errors="surrogateescape", allows_packed_uint8=True)
@@ -125,8 +125,8 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
 
 
 def copy_numbers(datatype: Datatype, node: simdjson.Array) -> Array | None:
-    """Return the array's numbers as ``datatype``, or None if any element is not a number or does
-    not fit."""
+    """Return the array's numbers as ``datatype``, or None if an element is not a valid value of
+    ``datatype``."""
     if datatype in (Datatype.BOOL, Datatype.BYTES):
         return None
     of_type: OneOf["d", "u", "i"] = "d"
@@ -258,7 +258,7 @@ NON_FINITE_SPELLINGS: Final[Mapping[str, tuple[bytes, bytes, bytes]]] = {
     "null": (b"null", b"null", b"null"),
 }
 """The JSON of NaN, Infinity and -Infinity for each value of the option ``non_finite``. ``literal``
-is Triton's form. It is not valid JSON, but it is the only form that every known V2 client reads."""
+is Triton's form, which is not valid JSON but is the only form that every known V2 client reads."""
 
 
 def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
@@ -305,9 +305,10 @@ def write_array(values: Array, spelling: tuple[bytes, bytes, bytes]) -> Any:
 
 
 def write_strings(tensor: Tensor) -> list[str] | None:
-    """Return the elements of a BYTES tensor, or None if they must be written as base64. This is the
-    case if an element is not UTF-8, or if the parameters declare base64 and an element is not
-    base64. (Over gRPC, MLServer uses the same parameter for elements that already hold base64.)"""
+    """Return the elements of a BYTES tensor as text. Return None if the elements must be written as
+    base64, because an element is not UTF-8, or because the parameters declare base64 and an element
+    is not base64. (Over gRPC, MLServer uses the same parameter for elements that already hold
+    base64.)"""
     if (
         tensor.parameters
         and is_base64(tensor.parameters)

@@ -5,15 +5,15 @@ an array never become Python objects. If simdjson rejects a document, the standa
 the document, because some servers and clients send NaN and integers over 64 bits, and because the
 error messages of the standard library are better.
 
-*Rule 1.* Each document has its own parser, because simdjson does not reuse a parser while its
-values exist, and an exception's traceback may hold such a value.
+*Rule 1.* Each document has its own parser, because simdjson cannot reuse a parser while values of
+the previous document exist, and an exception's traceback may hold such a value.
 
 *Rule 2.* A duplicate name in an object is an error, because Triton uses the first member and Python
 servers use the last member.
 
-*Rule 3.* Before a document is parsed, its nesting is limited to :data:`MAX_DEPTH` levels, and the
-number of its arrays and objects to :data:`MAX_CONTAINERS`, because only arrays and objects cost
-much more than their bytes.
+*Rule 3.* A document with more than :data:`MAX_DEPTH` nested levels or more than
+:data:`MAX_CONTAINERS` arrays and objects is rejected before it is parsed, because only arrays and
+objects cost much more than their bytes.
 
 *Rule 4.* A member that is null is treated as absent.
 """
@@ -40,7 +40,7 @@ MAX_CONTAINERS_ON_LOOP: Final = 16384
 """Maximum number of arrays and objects that are read on the event loop. Reading an array or object
 may take 1 µs."""
 MAX_DEPTH: Final = 100
-"""Maximum nesting depth (Triton: 100)."""
+"""Maximum nesting depth, as in Triton."""
 MAX_CONTAINERS: Final = 1 << 18
 """Maximum number of arrays and objects. Even an array of 3 bytes may take 1 µs."""
 MAX_MEMBERS: Final = 1 << 16
@@ -60,7 +60,7 @@ _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
 STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
-"""Matches a string, or the rest of an unterminated string, so that a quote is tried only once."""
+"""Matches a string or, to avoid quadratic time, the rest of an unterminated string."""
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 """Matches the escape sequence of a surrogate."""
 _BLOCK_BRACKETS: Final = 64 * 1024
@@ -74,8 +74,8 @@ class ObjectMembers(list[tuple[str, Any]]):
 
 @mypyc_attr(native_class=False)
 class NonFiniteLiteral(str):
-    """NaN, Infinity or -Infinity as a bare word. The type distinguishes it from overlong numbers
-    and from strings."""
+    """NaN, Infinity or -Infinity as an unquoted word. The type distinguishes such a word from
+    overlong numbers and from strings."""
 
     __slots__ = ()
 
@@ -104,8 +104,8 @@ def _parse_slowly(text: bytes) -> Node:
 
 
 def check_surrogates(document: Node, text: str) -> None:
-    """Raise BAD_REQUEST if ``text``, the JSON of ``document``, has escaped surrogates, and any
-    string in ``document`` has an unpaired surrogate."""
+    """Raise BAD_REQUEST if a string in ``document`` has an unpaired surrogate. ``text`` is the JSON
+    of ``document``."""
     if _SURROGATE.search(text):
         try:
             json.dumps(document, ensure_ascii=False).encode()
@@ -158,7 +158,7 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
     level = 0
     for start in range(0, len(outside), _BLOCK_BRACKETS):
         block = np.frombuffer(outside, np.uint8, min(_BLOCK_BRACKETS, len(outside) - start), start)
-        # Opening brackets have bit 0x02, but closing brackets do not have it.
+        # Only opening brackets have bit 0x02.
         levels = ((block & 2).astype(np.int64) - 1).cumsum() + level
         if int(levels.max()) > MAX_DEPTH:
             raise bad_request(f"the JSON is nested over {MAX_DEPTH} levels deep")
@@ -185,7 +185,7 @@ def check_json_size(size: int, max_size: int) -> None:
 
 
 def read_members(node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-    """Return the members like :func:`read_nullable_members`, except members that are null."""
+    """Return the members as :func:`read_nullable_members` does, but without null members."""
     return drop_nulls(read_nullable_members(node, path, names))
 
 

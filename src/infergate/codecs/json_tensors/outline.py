@@ -69,7 +69,7 @@ def _count_commas(outline: bytes, begin: int, step: int) -> int:
     and so on."""
     count, part = 0, 64
     while True:
-        # The parts grow, so that the work is proportional to the number of commas.
+        # The parts grow, so that the time is proportional to the number of commas.
         found = outline[begin : begin + part * step : step]
         commas = len(found) - len(found.lstrip(b","))
         count += commas

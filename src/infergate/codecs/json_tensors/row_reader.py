@@ -1,13 +1,13 @@
 """Reads tensors from nested lists: ``instances``, one element per row of a batch, and ``inputs``,
 one member per tensor.
 
-The lists have no shapes, and usually no datatypes. The caller takes the datatypes of the inputs
-from the model's metadata. If a datatype is None, it is inferred from the values.
+The JSON states neither shapes nor datatypes. The caller takes the datatypes of the inputs from the
+model's metadata. A datatype that is None is inferred from the values.
 
-*Rule 1.* The first elements at all levels determine the shape. If one of them is an empty list, the
-last dimension is 0. All other lists must match the shape. If the document's outline shows that an
-array is rectangular, and all elements are numbers, simdjson copies the elements. All other arrays
-are visited element by element.
+*Rule 1.* The first elements at all levels determine the shape. If one of these elements is an empty
+list, the last dimension is 0. All other lists must match the shape. If the document's outline shows
+that an array is rectangular, and all elements are numbers, simdjson copies the elements. All other
+arrays are visited element by element.
 
 *Rule 2.* Values are not coerced (Rule 1 of ``json_data``). A BYTES element may also be ``{"b64":
 "…"}``.
@@ -96,8 +96,8 @@ _TYPES_OF_INFERRED: Final[tuple[tuple[Datatype, frozenset[type]], ...]] = (
 first that can hold all values."""
 
 InputTypes = Mapping[str, Datatype | None]
-"""The datatypes of a model's inputs by name. If a datatype is None, it is inferred from the values
-as BOOL, INT64, FP64 or BYTES."""
+"""The datatypes of a model's inputs by name. A datatype that is None is inferred from the values as
+BOOL, INT64, FP64 or BYTES."""
 
 
 def known_datatype(tensor: TensorMetadata) -> Datatype:
@@ -198,7 +198,7 @@ class _Column:
 class RowReader:
     """Reads the tensors of one message.
 
-    ``inputs`` are the inputs of the model, or None if they are unknown. If they are unknown, the
+    ``inputs`` are the inputs of the model, or None if they are unknown. If ``inputs`` is None, the
     JSON names the inputs, or the only input has the name :data:`UNNAMED`."""
 
     def __init__(self, inputs: InputTypes | None, limits: Limits, rules: DataRules = RULES) -> None:
@@ -356,7 +356,7 @@ class RowReader:
         return self._walk_lists(name, node)
 
     def _walk_lists(self, name: str, node: Node) -> _Values:
-        """Return the shape of ``node`` and its elements, visiting every list."""
+        """Visit every list in ``node``, and return the shape and the elements of ``node``."""
         sizes: list[int] = []
         first = node
         while is_array(first):
@@ -419,8 +419,8 @@ class RowReader:
         if self._containers > MAX_CONTAINERS:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"{owner}: over {MAX_CONTAINERS} rows or lists (the limit, except for lists of "
-                "numbers in columns and plain rows)",
+                f"{owner}: over {MAX_CONTAINERS} rows or lists (the limit; lists of numbers in "
+                "columns and plain rows do not count)",
             )
         check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)
 
@@ -464,8 +464,7 @@ def _path(index: int, shape: Shape) -> str:
 
 
 def _base64_text(node: Node) -> str | None:
-    """Return the string in the object ``node``, or None if ``node`` has any member except a string
-    named b64."""
+    """Return the string in an object ``{"b64": "…"}``, or None if ``node`` is any other object."""
     if len(node) != 1:
         return None
     name, text = next(iter(node)) if isinstance(node, ObjectMembers) else _only_member(node)
@@ -478,8 +477,8 @@ def _only_member(node: Node) -> tuple[str, Node]:
 
 
 def _decode_base64(node: Node) -> bytes | None:
-    """Return the bytes in ``node``, or None if it is not a base64 object. White space, missing
-    padding and dots as padding are accepted."""
+    """Return the bytes in ``node``, or None if ``node`` is not a base64 object. White space,
+    missing padding and dots as padding are accepted."""
     text = _base64_text(node)
     if text is None:
         return None
