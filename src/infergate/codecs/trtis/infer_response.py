@@ -1,8 +1,8 @@
-"""Converts between InferResponseHeader with raw data, and InferResponse.
+"""Converts legacy response headers with raw data to and from canonical responses.
 
 Classes are in the header, and values are in the raw data. Clients receive the outputs in the order
-of the request. Backends return the outputs in the order of the response header. Since v1.12, this
-may be any order."""
+of the request. Backends return the outputs in the order of the response header, which may be any
+order since v1.12."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The RequestStatus of every response: reports errors to clients, and reads errors from backends.
+"""Builds the RequestStatus of responses to clients, and reads the RequestStatus of backends.
 
 Clients receive the error texts of legacy servers. Each codec numbers its responses, as legacy
-servers do. The gateway's own process numbers the responses that helper processes build
+servers do. If a helper process builds a response, the gateway process sets the number
 (``SupportsResponseNumbering``).
 """
 
@@ -33,7 +33,7 @@ from infergate.core.messages import (
 
 SUCCESS: Final = "SUCCESS"
 _REQUEST_ID: Final = 4
-"""The number of RequestStatus.request_id, the last field."""
+"""The field number of RequestStatus.request_id, the last field."""
 
 CODE_BY_KIND: Final[dict[Kind, str]] = {
     Kind.BAD_REQUEST: "INVALID_ARG",
@@ -57,7 +57,7 @@ CODE_BY_KIND: Final[dict[Kind, str]] = {
     Kind.CANCELLED: "UNAVAILABLE",
     Kind.INTERNAL: "INTERNAL",
 }
-"""The code for each kind of error. A test checks that every kind has an entry."""
+"""The code for each kind of error."""
 
 KIND_BY_CODE: Final[dict[str, Kind]] = {
     "INVALID": Kind.BACKEND_GARBAGE,

@@ -1,10 +1,10 @@
 """A cache of headers that passed validation, so that a repeated header is not parsed again.
 
 Clients and servers repeat their headers. Only the ``id`` differs, so the key of an entry is a
-header without its id. The entry of a request header has the data for checking another
-body. The entry of a response header has the header for the client.
+header without its id. The entry of a request header has the tensor sizes for checking the body of
+the next request. The entry of a response header has the header for the client.
 
-The entry of a request contains the entries of its responses. It is valid only for the metadata and
+The entry of a request contains the entries of its responses, and is valid only for the metadata and
 the limits that were used for validation. The cache contains only requests that pass through.
 """
 
@@ -53,7 +53,7 @@ class ValidatedResponse:
     """A response header that passed validation.
 
     ``sizes`` are the sizes in bytes of the outputs that the server returned, and ``output_order``
-    has the indices of the requested outputs in this list. ``header`` is the header for the client,
+    has the indices of the requested outputs in ``sizes``. ``header`` is the header for the client,
     without the id. If ``is_unchanged`` is true, the client receives all outputs in the order of the
     server, and their data needs no check."""
 
@@ -64,7 +64,8 @@ class ValidatedResponse:
     is_unchanged: bool
 
     def select_outputs(self, raw: Sequence[Buffer]) -> list[Buffer]:
-        """Return the requested outputs of the ``raw`` data. Raises BACKEND_GARBAGE."""
+        """Return the data of the requested outputs from ``raw``, the data of all outputs. Raises
+        BACKEND_GARBAGE."""
         if self.bytes_tensors:
             try:
                 _check_bytes_data(self.bytes_tensors, raw)
@@ -142,10 +143,10 @@ class ValidatedHeaderCache:
 
 
 def _can_pass_through(header: Any) -> bool:
-    """Return whether ``header`` may be sent to a server unchanged. It must be translated if server
-    releases interpret it differently (repeated outputs, no outputs, 0 classes), if some releases do
-    not support one of its fields, or if it refers to shared memory, which may be registered only
-    with the gateway."""
+    """Return whether ``header`` may be sent to a server unchanged. A header needs translation if
+    server releases interpret it differently (repeated outputs, no outputs, 0 classes), if some
+    releases do not support one of its fields, or if it refers to shared memory, which may be
+    registered only with the gateway."""
     names = {output.name for output in header.output}
     return (
         len(names) == len(header.output) > 0
@@ -169,9 +170,9 @@ def validate_response(
     """Validate a server's ``header`` as the response to ``parsed``.
 
     Non-empty names in ``names`` (model and version) replace the server's names. Returns the
-    ``ValidatedResponse``, whose header is a message, the data of the server's outputs, and whether
-    the response may be cached, which is false for a response with classes. Raises BACKEND_GARBAGE
-    and TOO_LARGE."""
+    ``ValidatedResponse`` (with a message as the header), the data of the server's outputs, and
+    whether the response may be cached. A response with classes may not be cached. Raises
+    BACKEND_GARBAGE and TOO_LARGE."""
     model, version = names
     request = parsed.operation
     options: TrtisResponseOptions = parsed.response_options
