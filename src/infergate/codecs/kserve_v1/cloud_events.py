@@ -103,9 +103,9 @@ def read_structured_event(
 def _check_names(document: Any, text: bytes) -> None:
     """Raise BAD_REQUEST if the event ``document``, parsed from ``text``, has duplicate members."""
     if isinstance(document, simdjson.Object):
-        member_names(document, "the event")  # the data's parser checks its members
+        member_names(document, "the event")  # the parser of the data checks the data's members
         return
-    members = parse_with_stdlib(text)  # unlike orjson, the standard library keeps duplicates
+    members = parse_with_stdlib(text)  # orjson would drop duplicates
     member_names(members, "the event")
     data = dict(members).get("data")
     if isinstance(data, ObjectMembers):

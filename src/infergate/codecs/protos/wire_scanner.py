@@ -148,7 +148,8 @@ class _LoopFieldBudget(FieldBudget):
 
 def field_budget(max_fields: int, limits: Limits) -> FieldBudget:
     """Return a budget of ``max_fields`` fields. On the event loop, a budget of more than
-    ``MAX_NESTED_FIELDS_ON_LOOP`` is reduced to this limit, and raises NeedsOffloadError."""
+    ``MAX_NESTED_FIELDS_ON_LOOP`` is reduced to this limit, and raises NeedsOffloadError if it is
+    exceeded."""
     if limits.is_on_event_loop and max_fields > MAX_NESTED_FIELDS_ON_LOOP:
         return _LoopFieldBudget(MAX_NESTED_FIELDS_ON_LOOP)
     return FieldBudget(max_fields)

@@ -1,7 +1,7 @@
 """Builds requests to servers of TensorFlow Serving's gRPC API and parses their responses.
 
 The API has no health check. Instead, the gateway sends a GetModelStatus request without a model. A
-working server rejects this request with an error about the request.
+working server rejects such a request.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ class TfsGrpcCodec(BinaryEstimates):
         if len(models) != 1:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                "HandleReloadConfigRequest is supported for a model_config_list of one model, "
-                f"which is loaded; this list has {len(models)} models",
+                "HandleReloadConfigRequest can only load the model in a model_config_list of one "
+                f"model; this list has {len(models)} models",
             )
         if not models[0].name:
             raise bad_request("the model in model_config_list has no name")

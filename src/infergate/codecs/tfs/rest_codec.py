@@ -345,8 +345,8 @@ def _target_of(operation: Operation) -> Any:
 
 
 def _health_response(action: str, *, is_ok: bool) -> HttpResponse:
-    """Return the response to OPTIONS, or to a request without a model, which even a ready server
-    answers with an error."""
+    """Return the response to OPTIONS or to a request without a model. TensorFlow Serving rejects a
+    request without a model even if the server is ready."""
     if not is_ok:
         error = GatewayError(Kind.NO_BACKEND, "the server is not ready")
         return rest_messages.build_error(error, error.public)

@@ -329,8 +329,8 @@ class TensorProtoReader:
 
 
 def _elements(head: _Head, proto: memoryview, head_end: int) -> memoryview | None:
-    """Return the elements of ``proto``, or None unless exactly one field, of ``head.size`` bytes,
-    follows the head."""
+    """Return the elements of ``proto`` if the head is followed by a single field of ``head.size``
+    bytes. Return None for any other TensorProto."""
     if proto[head_end] not in head.tags:
         return None
     length = shift = 0

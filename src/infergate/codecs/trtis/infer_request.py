@@ -1,9 +1,9 @@
 """Converts legacy request headers with raw data to and from canonical inferences.
 
 The model's metadata supplies datatypes and shapes. A client that requests no outputs receives no
-outputs. A request to a backend names every output. The codec compares the names and datatypes of
-the tensors with the backend's metadata, because the header has no datatypes: a server would read
-FP32 data as INT32."""
+outputs. A request to a backend names every output. The header has no datatypes, so the codec
+compares the tensors with the backend's metadata. Without this comparison, a server would read FP32
+data as INT32."""
 
 from __future__ import annotations
 

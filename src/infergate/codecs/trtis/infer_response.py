@@ -82,7 +82,7 @@ def write_response(
 
 def header_cost(tensors: Sequence[Tensor], outputs: Sequence[CheckedOutput]) -> int:
     """Return the cost of writing the header of ``tensors``, as the number of bytes of JSON that
-    take the same time: some microseconds per dimension, and nearly a microsecond per byte of a
+    take the same time: a few microseconds per dimension, and nearly a microsecond per byte of a
     class."""
     cost = 0
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""Cuts typed contents out of a message, and limits the rest of the message for protobuf's parser.
+"""Cuts typed contents out of a head, and checks limits before protobuf parses the head.
 
 The protobuf runtime can allocate many times the size of a message, because an empty string takes
 two bytes in the message and a dimension takes one byte. The number of fields of the complete
