@@ -130,7 +130,7 @@ class FieldBudget:
         """Count one field. Raises MalformedMessageError if the budget is exceeded."""
         self._left -= 1
         if self._left < 0:
-            raise MalformedMessageError(f"its fields hold more than {self._max_fields} fields")
+            raise MalformedMessageError(f"it has more than {self._max_fields} nested fields")
 
 
 class _LoopFieldBudget(FieldBudget):

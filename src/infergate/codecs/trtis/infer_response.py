@@ -70,7 +70,7 @@ def write_response(
         if tensor.shape[:rank] != options.batch:
             raise backend_garbage(
                 f"output '{output.name}' has shape {list(tensor.shape)}, "
-                f"not batch size {options.batch_size}"
+                f"but the batch size is {options.batch_size}"
             )
         output_header.raw.dims.extend(tensor.shape[rank:])
         size = len(tensor.data) if tensor.shared_memory is None else tensor.shared_memory.size

@@ -448,8 +448,8 @@ def test_class_values_are_float32() -> None:
     ("datatype", "shape", "expected"),
     [
         (Datatype.INT32, (1, 4), "is INT32; the model's metadata says FP32"),
-        (Datatype.FP32, (4,), r"has shape \[4\], not batch size 1"),
-        (Datatype.FP32, (), r"has shape \[\], not batch size 1"),
+        (Datatype.FP32, (4,), r"has shape \[4\], but the batch size is 1"),
+        (Datatype.FP32, (), r"has shape \[\], but the batch size is 1"),
     ],
 )
 def test_invalid_values(datatype: Datatype, shape: tuple[int, ...], expected: str) -> None:
