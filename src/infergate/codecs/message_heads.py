@@ -58,7 +58,6 @@ class MessageHeadCache(Generic[T]):
         return False
 
     def get(self, head: bytes) -> T | None:
-        """Return the entry for `head`, or None."""
         entry = self.entries.get(head)
         return self.entries.revive(head) if entry is None else entry
 

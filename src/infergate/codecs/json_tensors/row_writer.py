@@ -1,8 +1,8 @@
 """Writes tensors as nested lists in JSON, in the row format or the column format.
 
 Numbers have the fewest digits that identify them. Floats always have a decimal point or an
-exponent. By default, NaN and infinity are unquoted words. A BYTES element that is not UTF-8,
-or whose tensor's name ends in ``_bytes``, is ``{"b64": "…"}``. Any other BYTES element is a string.
+exponent. By default, NaN and infinity are unquoted words. A BYTES element that is not UTF-8, or
+whose tensor's name ends in ``_bytes``, is ``{"b64": "…"}``. Any other BYTES element is a string.
 """
 
 from __future__ import annotations

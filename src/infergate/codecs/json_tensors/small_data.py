@@ -1,6 +1,6 @@
 """Converts small tensors between JSON and the canonical layout with ``struct``.
 
-For few elements, ``struct`` is faster than numpy, in which every call takes 1 to 3 µs
+This is faster than numpy, in which every call takes 1 to 3 µs
 (docs/decisions/0016-small-json-reader.md). The functions return None if their results might differ
 from the results of ``json_data``."""
 

@@ -113,9 +113,8 @@ def _check_names(document: Any, text: bytes) -> None:
 
 
 def parse_as_kserve(text: bytes, limits: Limits) -> Any:
-    """Parse JSON that simdjson rejected. The parser is KServe's (orjson), so the error texts are
-    KServe's, and integers over 64 bits become floats. Raises BAD_REQUEST, TOO_LARGE and
-    NeedsOffloadError."""
+    """Parse JSON with KServe's parser, which has KServe's error texts and converts integers over 64
+    bits to floats. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
     check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
     try:
         check_nesting(text, limits)

@@ -1,7 +1,6 @@
 """The codec of KServe's V1 protocol. It converts between HTTP messages and canonical operations.
 
-The references are the code of kserve 0.21 and messages captured from its server
-(docs/fidelity-kserve-v1.md).
+The references are kserve 0.21 and messages captured from its server (docs/fidelity-kserve-v1.md).
 """
 
 from __future__ import annotations

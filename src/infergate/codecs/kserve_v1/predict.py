@@ -129,8 +129,7 @@ def _parse(text: bytes, limits: Limits) -> JsonValue:
 
 
 def _parse_slowly(text: bytes, limits: Limits) -> Node:
-    """Parse ``text`` with KServe's parser for its errors, and with the standard library, which
-    keeps duplicate members."""
+    """Parse with KServe's parser for its errors, then with a parser that keeps duplicates."""
     parse_as_kserve(text, limits)
     return parse_with_stdlib(text)
 

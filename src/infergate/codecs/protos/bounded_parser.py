@@ -36,8 +36,7 @@ _FIXED_SIZES: Final = {
 _TEXT_TYPES: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 FieldLayout = dict[int, "FieldLayout | int"]
-"""The layout of each submessage field and the element size of each packed field, by field
-number."""
+"""The layout of each submessage field and the element size of each packed field, by number."""
 
 
 def max_fields_on_loop(limits: Limits, max_fields: int = MAX_NESTED_FIELDS_ON_LOOP) -> int | None:
@@ -52,9 +51,8 @@ def parse(
     max_bytes: int,
     max_on_loop: int | None = None,
 ) -> Any:
-    """Parse ``data`` as a ``message_class``. Raises MalformedMessageError for malformed data, more
-    than ``max_fields`` fields or more than ``max_bytes`` bytes, and NeedsOffloadError for more than
-    ``max_on_loop`` fields."""
+    """Parse ``data`` as a ``message_class``. Raises MalformedMessageError, and NeedsOffloadError
+    for more than ``max_on_loop`` fields."""
     if len(data) > max_bytes:
         raise MalformedMessageError(f"it has {len(data)} bytes; the limit is {max_bytes}")
     limit = max_fields if max_on_loop is None else min(max_fields, max_on_loop)

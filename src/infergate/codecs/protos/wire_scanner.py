@@ -148,8 +148,7 @@ class _LoopFieldBudget(FieldBudget):
 
 def field_budget(max_fields: int, limits: Limits) -> FieldBudget:
     """Return a budget of ``max_fields`` fields. On the event loop, a budget of more than
-    ``MAX_NESTED_FIELDS_ON_LOOP`` is reduced to this limit, and raises NeedsOffloadError if it is
-    exceeded."""
+    ``MAX_NESTED_FIELDS_ON_LOOP`` fields raises NeedsOffloadError at this limit."""
     if limits.is_on_event_loop and max_fields > MAX_NESTED_FIELDS_ON_LOOP:
         return _LoopFieldBudget(MAX_NESTED_FIELDS_ON_LOOP)
     return FieldBudget(max_fields)
@@ -195,8 +194,7 @@ def read_varint(data: Buffer, start: int, max_bytes: int) -> tuple[int, int]:
 def split_raw_fields(
     data: Buffer, raw_number: int, max_fields: int
 ) -> tuple[Buffer, list[memoryview]]:
-    """Return ``data`` without the bytes fields numbered ``raw_number``, and views of their
-    values."""
+    """Return ``data`` without the bytes fields ``raw_number``, and views of their values."""
     view = memoryview(data)
     kept_parts: list[Buffer] = []
     blobs: list[memoryview] = []
@@ -288,6 +286,6 @@ def field_prefix(number: int, length: int, wire_type: int = DELIMITED) -> bytes:
 
 
 def string_field(number: int, text: str) -> bytes:
-    """Return a complete string field."""
+    """Return ``text`` encoded as field ``number``."""
     value = text.encode()
     return field_prefix(number, len(value)) + value

@@ -300,8 +300,7 @@ def _client_model(requested: RequestedModel, model: str) -> str:
 
 
 def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version: str) -> bytes:
-    """Return a server's ``spec`` with the client's names. If ``model`` or ``version`` is empty, the
-    server's value remains."""
+    """Return a server's ``spec`` with the client's names. Empty arguments change nothing."""
     own_version = "" if spec.version is None else str(spec.version)
     return write_spec(
         _client_model(requested, model or spec.name or requested.model),

@@ -1,10 +1,9 @@
 """Forwards Classify, Regress and MultiInference. Only TensorFlow Serving can serve these calls,
 because the model's graph parses the examples in the request.
 
-In canonical form, such a call is an inference without tensors. The parameters of the inference hold
-the client's message. Codecs of other protocols reject the call. The response has one BYTES tensor,
-which holds the server's message. In gRPC messages, the codec reads and replaces only the
-ModelSpecs."""
+In canonical form, such a call is an inference without tensors. Its parameters hold the client's
+message. Codecs of other protocols reject the call. The response has one BYTES tensor, which holds
+the server's message. In gRPC messages, the codec reads and replaces only the ModelSpecs."""
 
 from __future__ import annotations
 

@@ -40,8 +40,7 @@ LABEL: Final = "version_label"
 GRPC_PROTOCOL: Final = "tfs-grpc"
 REST_PROTOCOL: Final = "tfs-rest"
 PROTOCOLS: Final = (GRPC_PROTOCOL, REST_PROTOCOL)
-"""The protocols of TensorFlow Serving's two APIs. Both APIs have the same models, versions and
-signatures."""
+"""The protocols of TensorFlow Serving, which have the same models, versions and signatures."""
 REQUEST_SPEC: Final = 1
 RESPONSE_SPEC: Final = 2
 """The field number of the ModelSpec in a request and in a response, except in the messages of

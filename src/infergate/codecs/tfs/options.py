@@ -34,8 +34,7 @@ class TfsOptions:
 
 
 def read_options(names: Sequence[str], options: Mapping[str, Any]) -> TfsOptions:
-    """Return the validated options. Raises ValueError for an invalid value, and for an option that
-    is not in ``names``."""
+    """Return the validated ``options``, which may have only ``names``. Raises ValueError."""
     check_option_names(options, names)
     return TfsOptions(
         read_choice(options, "contents", CONTENTS),

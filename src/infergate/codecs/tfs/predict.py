@@ -158,7 +158,6 @@ def response_parts(spec: bytes, outputs: Iterable[Tensor], contents: str) -> lis
 def _add_tensors(
     parts: list[Buffer], number: int, tensors: Iterable[Tensor], contents: str
 ) -> None:
-    """Add a map entry in field ``number`` for each of ``tensors``."""
     for tensor in tensors:
         proto = tensor_parts(tensor, contents)
         size = sum(map(len, proto))

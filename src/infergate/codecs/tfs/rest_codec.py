@@ -111,7 +111,6 @@ class TfsRestCodec(NestedListEstimates):
         return RequestSummary(operation, requested.model, requested.version)
 
     def _target(self, wire: HttpRequest) -> _Target:
-        """Return the target of ``wire``. Raises BAD_REQUEST."""
         known: _Target | None = wire.codec_state
         if known is None:
             match = match_path(wire)

@@ -146,7 +146,7 @@ def _read_code(name: Any) -> int:
 
 
 def backend_error(wire: HttpResponse, body: bytes) -> GatewayError:
-    """Return the error in a server's response."""
+    """Return the error that a server's response reports."""
     message = ""
     try:
         document = orjson.loads(body[:_MAX_ERROR_BYTES])

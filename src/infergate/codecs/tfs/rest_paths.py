@@ -45,8 +45,7 @@ class RestPathMatch:
 
 
 def match_path(wire: HttpRequest) -> RestPathMatch:
-    """Return the action and the model that the path names. Raises BAD_REQUEST with TensorFlow
-    Serving's error texts."""
+    """Match the path of ``wire``. Raises BAD_REQUEST with TensorFlow Serving's error texts."""
     target = f"{wire.path}?{wire.query}" if wire.query else wire.path
     if wire.method == "OPTIONS" and wire.headers.get("origin", "").startswith(
         ("http://", "https://")
@@ -77,7 +76,6 @@ def _version(digits: str | None) -> int | None:
 
 
 def _decode(segment: str) -> str:
-    """Return the name in a path segment. Raises BAD_REQUEST."""
     if "%" not in segment and segment.isascii():
         return segment
     try:

@@ -195,8 +195,8 @@ def _complete_shape(tensor: Tensor, declared: tuple[int, ...]) -> Tensor:
 
 
 def response_body(response: InferResponse, response_format: PredictFormat) -> list[Buffer]:
-    """Return the body of a response. Raises TOO_LARGE, and BAD_REQUEST if the outputs of a response
-    with rows have different batch sizes."""
+    """Return the body of a response. Raises TOO_LARGE. In row format, raises BAD_REQUEST if the
+    outputs have different batch sizes."""
     if response_format.has_rows:
         return [b'{"predictions": ', write_rows(response.outputs), b"}"]
     return [b'{"outputs": ', write_columns(response.outputs), b"}"]

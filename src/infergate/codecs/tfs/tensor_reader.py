@@ -91,8 +91,7 @@ _pack_length: Final = _LENGTH_PREFIX.pack
 
 
 class _Parts(NamedTuple):
-    """A scanned TensorProto: ``values`` by field number, and ``strings`` in the canonical
-    layout."""
+    """A TensorProto: ``values`` by field number, and ``strings`` in the canonical layout."""
 
     dtype: int
     dims: list[int]
@@ -445,7 +444,6 @@ def _last_start(strings: Buffer, count: int) -> int:
 
 
 def _first_strings(strings: Buffer, count: int) -> Buffer:
-    """Return the first ``count`` of ``strings``."""
     return strings[: _last_start(strings, count + 1)] if count else b""
 
 

@@ -127,8 +127,7 @@ def _infer_parts(operation: InferRequest, model: ModelMetadata) -> Sequence[Buff
 def parse_response(
     wire: RpcResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Return the response in ``wire``. Raises the backend's error, BACKEND_GARBAGE and
-    NeedsOffloadError."""
+    """Parse the response. Raises the backend's error, BACKEND_GARBAGE and NeedsOffloadError."""
     if wire.code:
         raise_status(wire)
     match operation:

@@ -2,8 +2,7 @@
 
 The codec reports errors in the field ``request_status`` of a response whose gRPC status is OK. Only
 an unknown method or an unreadable message results in another gRPC status. The references are the
-API's protobuf files, and messages captured from its servers and clients
-(docs/fidelity-trtis.md)."""
+API's protobuf files and the messages of its servers and clients (docs/fidelity-trtis.md)."""
 
 from __future__ import annotations
 

@@ -100,8 +100,7 @@ def check_batch(header: Any, model: ModelMetadata) -> None:
 def check_outputs(
     header: Any, model: ModelMetadata, level: CompatibilityLevel
 ) -> tuple[CheckedOutput, ...]:
-    """Validate the requested outputs, and return them in the order of the header. Raises
-    BAD_REQUEST and UNSUPPORTED."""
+    """Validate the requested outputs in header order. Raises BAD_REQUEST and UNSUPPORTED."""
     metadata_by_name = {metadata.name: metadata for metadata in model.outputs}
     by_name: dict[str, CheckedOutput] = {}
     outputs: list[CheckedOutput] = []
@@ -125,8 +124,7 @@ def check_outputs(
 
 
 def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[CheckedInput, ...]:
-    """Validate the inputs, and return them in the order of the header. Raises BAD_REQUEST and
-    UNSUPPORTED."""
+    """Validate the inputs in header order. Raises BAD_REQUEST and UNSUPPORTED."""
     if len(header.input) != len(model.inputs):
         raise bad_request(
             f"expected {len(model.inputs)} inputs but got {len(header.input)} inputs "

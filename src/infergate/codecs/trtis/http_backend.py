@@ -133,8 +133,7 @@ def _infer_request(operation: InferRequest, model: ModelMetadata) -> HttpRequest
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Return the response in ``wire``. Raises the backend's error, BACKEND_GARBAGE and
-    NeedsOffloadError."""
+    """Parse the response. Raises the backend's error, BACKEND_GARBAGE and NeedsOffloadError."""
     if isinstance(operation, InferRequest):
         header_text = infer_header_text(wire)
         assert model is not None
@@ -224,11 +223,10 @@ def _parse_text(message_class: Any, name: str, value: str) -> Any:
 def parse_infer_header(
     header_text: str, body: Sequence[Buffer], body_format: BodyFormat, limits: Limits
 ) -> tuple[Any, int]:
-    """Return the header, which the caller must not modify, and the size of the tensors in ``body``
-    in bytes.
+    """Return the header, and the size in bytes of the tensors in ``body``.
 
-    ``body_format`` is the format of the copy of NV-InferResponse in ``body``. Raises
-    BACKEND_GARBAGE and, on the event loop, NeedsOffloadError.
+    The caller must not modify the header. ``body_format`` is the format of the copy of
+    NV-InferResponse in ``body``. Raises BACKEND_GARBAGE and, on the event loop, NeedsOffloadError.
     """
     if body_format is BodyFormat.BINARY and len(header_text) > text_format.MAX_CACHED:
         parsed = _parse_binary_copy(header_text, memoryview(join_parts(body)), limits)

@@ -231,8 +231,7 @@ def _write_region_ref(memory: Any, region_ref: RegionRef) -> None:
 
 
 def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
-    """Return the batch size of the inputs, or 1 if the model has no batch dimension. Raises
-    BAD_REQUEST."""
+    """Return the batch size of the inputs, or 1 for an unbatched model. Raises BAD_REQUEST."""
     if not is_batched(model):
         return 1
     size: int | None = None

@@ -1,6 +1,5 @@
-"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool. A class has
-the name of its message in ``proto/legacy_inference_server.proto``, such as
-``InferRequestHeader``."""
+"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool, by the names
+of the messages in ``proto/legacy_inference_server.proto``."""
 
 from __future__ import annotations
 

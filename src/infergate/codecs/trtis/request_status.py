@@ -107,7 +107,6 @@ class RequestStatusFactory:
         self._success_line: Final = text_format.to_line(success)
 
     def success(self) -> Any:
-        """Return the status of a successful response."""
         return self._status(SUCCESS)
 
     def success_bytes(self) -> bytes:
@@ -126,7 +125,6 @@ class RequestStatusFactory:
         return self._status(code, text)
 
     def next_number(self) -> int:
-        """Return the next request number."""
         return next(self._numbers)
 
     def _status(self, code: str, text: str = "") -> Any:

@@ -31,9 +31,8 @@ _STEPS: Final = range(4096)
 
 
 class SplitInference(NamedTuple):
-    """A split message: its ``first`` field, its ``version``, its ``header`` without the id, the
-    ``id``, and the start and end of each ``raw`` entry in ``data``. An absent version or id is
-    0."""
+    """A split message: its ``first`` field, its ``version`` or 0, its ``header`` without the id,
+    the ``id`` or 0, and the start and end of each ``raw`` entry in ``data``."""
 
     data: Buffer
     first: Buffer
@@ -104,8 +103,7 @@ def split_inference(  # noqa: C901, PLR0912 - a call per field would double the 
 
 
 def _split_id(header: bytes) -> tuple[bytes, int] | None:
-    """Return ``header`` without its id, and the id. Return None if the header has an unusual
-    form."""
+    """Return ``header`` without its id, and the id. Return None for an unusual form."""
     position = id_start = id_end = id_ = 0
     end = len(header)
     while position < end:

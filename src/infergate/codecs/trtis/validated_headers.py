@@ -64,8 +64,7 @@ class ValidatedResponse:
     is_unchanged: bool
 
     def select_outputs(self, raw: Sequence[Buffer]) -> list[Buffer]:
-        """Return the data of the requested outputs from ``raw``, the data of all outputs. Raises
-        BACKEND_GARBAGE."""
+        """Select the requested outputs from the ``raw`` data. Raises BACKEND_GARBAGE."""
         if self.bytes_tensors:
             try:
                 _check_bytes_data(self.bytes_tensors, raw)
@@ -90,7 +89,6 @@ class ValidatedHeader:
     responses: BoundedCache[Any, ValidatedResponse]
 
     def is_valid_for(self, metadata: ModelMetadata, limits: Limits) -> bool:
-        """Return whether the entry is valid for ``metadata`` and ``limits``."""
         return limits is self.limits and (metadata is self.metadata or metadata == self.metadata)
 
     def check_bytes_data(self, raw: Sequence[Buffer]) -> None:
@@ -112,7 +110,6 @@ class ValidatedHeaderCache:
         self._entries: Final = BoundedCache[HeaderKey, ValidatedHeader](MAX_HEADERS)
 
     def find(self, key: HeaderKey | None) -> ValidatedHeader | None:
-        """Return the entry of ``key``, or None."""
         return None if key is None else self._entries.get(key)
 
     def add(
