@@ -77,7 +77,6 @@ class TensorLayout:
             None if tensor.datatype is Datatype.BYTES else len(tensor.data) for tensor in tensors
         ]
         self.has_bytes_tensors: Final = None in self._sizes
-        """Whether any tensor has the datatype BYTES."""
 
     def fits(self, raw: Sequence[RawEntry], data: Buffer) -> bool:
         """Return whether the `raw` entries of `data` are valid data for these tensors."""

@@ -3,11 +3,11 @@ requests. An event is in binary mode (``ce-`` headers) or in structured mode (on
 
 *Rule 1.* A request in binary mode has the four required headers and any content type. Its response
 is in binary mode. A request in structured mode has the content type
-``application/cloudevents+json``. Its response is in structured mode. A JSON object of another
-content type with all ``_KSERVE_ATTRIBUTES`` is also a structured event, but its response is plain.
+``application/cloudevents+json``. Its response is in structured mode. A JSON object that has another
+content type and all ``_KSERVE_ATTRIBUTES`` is also a structured event, but its response is plain.
 
 *Rule 2.* The event of a response has KServe's source and type. The event's id depends only on the
-request's source and id, so a repeated request has the same response. The event's time is the
+request's source and id, so the response to a repeated request is the same. The event's time is the
 request's time, because codecs have no clock."""
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def wrap_response(body: list[Buffer], model: str, event: Event | None) -> HttpRe
     attributes = {
         "specversion": "1.0",
         "id": event.id,
-        # Quoted, because the source is a URI and, in binary mode, a header.
+        # The source is a URI and, in binary mode, a header, so the name is quoted.
         "source": f"io.kserve.inference.{quote(model, safe=_PRINTABLE, errors='replace')}",
         "type": "io.kserve.inference.response",
         **({"time": event.time} if event.time else {}),

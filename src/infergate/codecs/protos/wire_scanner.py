@@ -42,7 +42,8 @@ SHORT_TAG_MASK: Final = CONTINUATION_BIT | 7
 """The bits of a tag's first byte that hold the wire type and the continuation bit."""
 
 MAX_NAME_BYTES: Final = 4 * KIB
-"""Maximum size of a model's name or version. The gateway reads both before the access check."""
+"""Maximum size in bytes of a model's name or version. The gateway reads both before the access
+check."""
 DECODE_ERROR: Final = "a nested field is truncated, or a string is not UTF-8"
 """The error for a message that the scanner accepts but the protobuf runtime rejects."""
 

@@ -59,8 +59,8 @@ class ValidatedHttpRequest(HttpRequest):
 
 
 def split_id(header_text: str) -> tuple[str, int]:
-    """Return ``header_text`` without its id, and the id, which C++ clients print at the end. If the
-    id is absent or ambiguous, return the unchanged text and 0."""
+    """Return ``header_text`` without its id, and the id, which protobuf for C++ prints at the end.
+    If the id is absent or ambiguous, return the unchanged text and 0."""
     head, separator, digits = header_text.rpartition(" id: ")
     if (
         separator

@@ -54,8 +54,8 @@ class ValidatedResponse:
 
     ``sizes`` are the sizes in bytes of the outputs that the server returned, and ``output_order``
     has the indices of the requested outputs in ``sizes``. ``header`` is the header for the client,
-    without the id. If ``is_unchanged`` is true, the client receives all outputs in the order of the
-    server, and their data needs no check."""
+    without the id. If ``is_unchanged`` is true, the client receives all outputs in the server's
+    order, and their data needs no check."""
 
     sizes: tuple[int, ...]
     output_order: tuple[int, ...]
@@ -96,7 +96,7 @@ class ValidatedHeader:
         _check_bytes_data(self.bytes_tensors, raw)
 
     def cache_response(self, key: tuple[Any, ...], response: ValidatedResponse) -> None:
-        """Cache ``response``. The first element of ``key`` is the response header."""
+        """Cache ``response`` unless its header, the first element of ``key``, is too long."""
         if len(key[0]) <= MAX_KEY_LENGTH:
             self.responses[key] = response
 
