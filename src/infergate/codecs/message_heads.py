@@ -1,9 +1,9 @@
 """A bounded cache of validated message heads, for the codecs whose messages have raw tensor data.
 
-The head of a message is the message without its id and tensor data. Clients send the same head
-over and over, so the cache maps the bytes of a head to the result of its validation, which is also
-valid for other messages with this head. The full check reads all messages whose heads are not
-cached, and only the full check reports errors (docs/decisions/0015-message-header-cache.md).
+The head of a message is the message without its id and tensor data. Clients repeat heads, so the
+cache keeps the result of validating a head for later messages with the same head. All other
+messages get the full check, and only the full check reports errors
+(docs/decisions/0015-message-header-cache.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BYTE_WEIGHT: Final = 24
 may become a dictionary entry."""
 
 RawEntry = tuple[int, int, int]
-"""The positions of a raw entry: the start of the field, the start of the value, and the end."""
+"""The positions of a raw entry: the start of the field, and the start and end of the value."""
 
 
 class MessageHeadCache(Generic[T]):
@@ -44,13 +44,13 @@ class MessageHeadCache(Generic[T]):
         head."""
         self._byte_weight: Final = byte_weight
         self.entries: Final = GenerationalCache[bytes, T](MAX_WEIGHT // _ENTRY_WEIGHT, MAX_WEIGHT)
-        """The newer entries by head. Callers look up a head here before they call ``get``, because
-        most heads are here, and this saves a call."""
+        """The newer entries, by head. Callers look up a head here before they call ``get``, because
+        most lookups then need no call."""
         self._seen: Final = BoundedCache[int, None](_MAX_SEEN)
 
     def has_recurred(self, head: bytes) -> bool:
-        """Return whether `head` occurred recently, and remember it. Callers store only heads that
-        recur, because some clients never repeat a head."""
+        """Return whether `head` occurred recently, and remember `head`. Callers store only heads
+        that recur, because some clients never repeat a head."""
         digest = hash(head)
         if digest in self._seen:
             return True
@@ -58,12 +58,11 @@ class MessageHeadCache(Generic[T]):
         return False
 
     def get(self, head: bytes) -> T | None:
-        """Return the entry for `head`, or None."""
         entry = self.entries.get(head)
         return self.entries.revive(head) if entry is None else entry
 
     def store(self, head: bytes, entry: T) -> None:
-        """Cache `entry` for `head`, which is no longer than `MAX_CACHED_HEAD`."""
+        """Cache `entry` for `head`, which has at most `MAX_CACHED_HEAD` bytes."""
         self.entries.add(head, entry, _ENTRY_WEIGHT + self._byte_weight * len(head))
 
 
@@ -78,7 +77,6 @@ class TensorLayout:
             None if tensor.datatype is Datatype.BYTES else len(tensor.data) for tensor in tensors
         ]
         self.has_bytes_tensors: Final = None in self._sizes
-        """Whether any tensor has the datatype BYTES, whose elements are checked one by one."""
 
     def fits(self, raw: Sequence[RawEntry], data: Buffer) -> bool:
         """Return whether the `raw` entries of `data` are valid data for these tensors."""
@@ -101,7 +99,7 @@ class TensorLayout:
         return True
 
     def read(self, raw: Sequence[RawEntry], data: Buffer) -> tuple[Tensor, ...]:
-        """Return the tensors with the `raw` entries of `data`. `fits` must be true for them."""
+        """Return the tensors with the `raw` entries of `data`. `fits` must have returned True."""
         view = memoryview(data)
         tensors: list[Tensor] = []
         for tensor, (_, value, end) in zip(self._described, raw, strict=True):

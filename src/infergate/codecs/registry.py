@@ -1,4 +1,4 @@
-"""The registry of installed codecs. Entry points provide the plug-in of each protocol."""
+"""Finds the plug-ins of all installed codecs by their entry points."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plugins() -> dict[str, CodecPlugin]:
 
 
 def broken_plugins() -> dict[str, str]:
-    """Return the names of the entry points that could not be loaded, with the reasons. A broken
+    """Return the reason for each entry point that could not be loaded, by its name. A broken
     package does not prevent the gateway from serving other protocols."""
     return _installed()[1]
 
@@ -45,8 +45,8 @@ def _installed() -> tuple[dict[str, CodecPlugin], dict[str, str]]:
 
 
 def by_claim(protocols: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:
-    """Return ``make(protocol)`` for each claim of ``protocols``. If several protocols have the same
-    claim, the first of them gets it."""
+    """Return ``make(protocol)`` by claim, for each claim of ``protocols``. If several protocols
+    have the same claim, the first protocol gets the claim."""
     made: dict[str, T] = {}
     for name in protocols:
         for claim in plugins()[name].claims:

@@ -67,7 +67,7 @@ def test_a_legacy_request_has_its_header_and_the_size_of_its_body() -> None:
     fields = codec.response_fields(response)
     assert fields == {
         "NV-InferResponse": {"model_name": "m"},
-        "body": "4 bytes: the data of the tensors, in this order",
+        "body": "4 bytes: the data of the tensors, in the header's order",
     }
     assert codec.response_fields(HttpResponse(200, {"NV-InferResponse": "{"}, [])) is None
     assert codec.response_fields(HttpResponse(200, {"NV-InferResponse": "a" * 20_000}, [])) is None

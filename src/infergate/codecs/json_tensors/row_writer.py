@@ -1,8 +1,8 @@
-"""Writes tensors as nested lists: rows, one element per row of a batch, or columns.
+"""Writes tensors as nested lists in JSON, in the row format or the column format.
 
 Numbers have the fewest digits that identify them. Floats always have a decimal point or an
-exponent. NaN and Infinity are bare words. A BYTES element is a string, or ``{"b64": "…"}`` if it is
-not UTF-8 or the name of its tensor ends in ``_bytes``.
+exponent. By default, NaN and infinity are unquoted words. A BYTES element that is not UTF-8, or
+whose tensor's name ends in ``_bytes``, is ``{"b64": "…"}``. Any other BYTES element is a string.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _SPELLING: Final = NON_FINITE_SPELLINGS["literal"]
 Spelling = tuple[bytes, bytes, bytes]
 """The JSON of NaN, infinity and negative infinity."""
 _MAX_EMPTY_LISTS: Final = 1 << 16
-"""Maximum number of lists in a tensor without elements. The shape of such a tensor could require
-any number of lists."""
+"""Maximum number of empty lists for a tensor without elements. The shape of such a tensor could
+require any number of empty lists."""
 MAX_LIST_COST: Final = 1 << 26
-"""Maximum product of the numbers of inner lists and dimensions of a tensor. For this product,
-orjson takes about a second, or 4 s if there are only two dimensions."""
+"""Maximum product of a tensor's number of inner lists and number of dimensions. To write a tensor
+at this limit, orjson takes about 1 s, or 4 s for two dimensions."""
 _CHEAP_DIMENSIONS: Final = 8
 _BINARY_SUFFIX: Final = "_bytes"
 _ROWS_AT_ONCE: Final = 4096
-"""Number of rows of several tensors that are converted to Python objects at the same time."""
+"""Maximum number of rows that are converted to Python objects at a time."""
 
 
 def write_columns(
@@ -47,8 +47,8 @@ def write_columns(
 ) -> bytes:
     """Return ``tensors`` as the JSON of ``inputs`` or ``outputs``. If ``is_named`` is True, the
     JSON is an object with a member per tensor. If it is False, the JSON is the elements of the only
-    tensor. If it is None, the JSON is an object unless there is exactly one tensor. ``spelling`` is
-    the JSON of NaN, infinity and negative infinity. Raises TOO_LARGE."""
+    tensor. If it is None, the JSON is an object unless there is exactly one tensor. Raises
+    TOO_LARGE."""
     if is_named is None:
         is_named = len(tensors) != 1
     if not is_named:
@@ -61,7 +61,7 @@ def write_rows(
 ) -> bytes:
     """Return ``tensors`` as the JSON of ``instances`` or ``predictions``. The JSON has an object
     per row or, if there is only one tensor and ``is_named`` is not True, the rows of that tensor.
-    Raises BAD_REQUEST if the first dimensions differ, and TOO_LARGE."""
+    Raises BAD_REQUEST like :func:`check_rows`, and TOO_LARGE."""
     count = check_rows(tensors)
     if len(tensors) == 1 and not is_named:
         return _dumps(_nested(tensors[0], spelling))
@@ -101,8 +101,8 @@ def nesting_cost(tensors: Sequence[Tensor]) -> int:
 
 
 def row_cost(tensors: Sequence[Tensor]) -> int:
-    """Return the :func:`nesting_cost` of ``tensors``, plus the size of their names in the rows of
-    several tensors."""
+    """Return the :func:`nesting_cost` of ``tensors``, plus the size of the names, which every row
+    repeats if there are several tensors."""
     cost = nesting_cost(tensors)
     if len(tensors) > 1 and have_rows(tensors):
         cost += tensors[0].shape[0] * sum(4 + len(tensor.name) for tensor in tensors)
@@ -110,7 +110,7 @@ def row_cost(tensors: Sequence[Tensor]) -> int:
 
 
 def have_rows(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all ``tensors`` have rows, and the same number of rows."""
+    """Return whether all ``tensors`` have dimensions, and the same first dimension."""
     counts = {tensor.shape[:1] for tensor in tensors}
     return len(counts) == 1 and () not in counts
 
@@ -135,11 +135,11 @@ def row_size_bounds(tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def _array(tensor: Tensor) -> Any:
-    """Return the elements as an array of the tensor's shape. Elements of BYTES are objects that
-    orjson can write. Raises TOO_LARGE."""
+    """Return the elements as an array of the tensor's shape. Elements of a BYTES tensor are objects
+    that orjson can write. Raises TOO_LARGE."""
     shape = tensor.shape
     if not len(tensor.data) and 0 in shape:
-        shape = (*takewhile(bool, shape), 0)  # lists cannot express the other dimensions
+        shape = (*takewhile(bool, shape), 0)  # lists cannot express dimensions after a 0
         if math.prod(shape[:-1]) > _MAX_EMPTY_LISTS:
             raise GatewayError(
                 Kind.TOO_LARGE,
@@ -149,7 +149,7 @@ def _array(tensor: Tensor) -> Any:
     if _inner_lists(shape) * len(shape) > MAX_LIST_COST:
         raise GatewayError(
             Kind.TOO_LARGE,
-            f"tensor '{tensor.name}': shape {abbreviated(list(shape))} makes too many nested lists",
+            f"tensor '{tensor.name}': shape {abbreviated(list(shape))} needs too many nested lists",
         )
     if tensor.datatype is not Datatype.BYTES:
         return number_array(tensor).reshape(shape)

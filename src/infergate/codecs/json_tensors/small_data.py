@@ -1,7 +1,8 @@
-"""Converts a few elements between JSON and the canonical layout with ``struct``.
+"""Converts small tensors between JSON and the canonical layout with ``struct``.
 
-This is faster than numpy, whose calls take 1 to 3 µs (docs/decisions/0016-small-json-reader.md). If
-the result might differ from the result of ``json_data``, it is None."""
+This is faster than numpy, in which every call takes 1 to 3 µs
+(docs/decisions/0016-small-json-reader.md). The functions return None if their results might differ
+from the results of ``json_data``."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from infergate.core.tensor import Tensor, pack_bytes
 MAX_WRITTEN_BYTES: Final = 256
 """Maximum size in bytes of a tensor that this module writes."""
 _MAX_DEPTH: Final = 8
-"""Maximum nesting depth of data."""
+"""Maximum nesting depth of data that this module reads."""
 _STRUCT_CODES: Final = {
     Datatype.INT8: "b",
     Datatype.UINT8: "B",
@@ -32,8 +33,8 @@ _STRUCT_CODES: Final = {
     Datatype.FP32: "f",
     Datatype.FP64: "d",
 }
-"""The ``struct`` format code of each datatype. Packing rounds FP32 like ``rounding``, and rejects
-overflow."""
+"""The ``struct`` format code of each datatype. Packing rounds FP32 values like the module
+``rounding``, and rejects overflow."""
 
 # ---- reading ------------------------------------------------------------------------------------
 
@@ -56,8 +57,8 @@ _PACKERS: Final[dict[str, tuple[Datatype, frozenset[type], str, _Packer]]] = {
         for datatype, code in _STRUCT_CODES.items()
     },
 }
-"""For each datatype name, the datatype, the accepted Python types (Rule 1 of ``json_data``), and
-the ``struct`` code or packing function."""
+"""Maps the name of a datatype to the datatype, the accepted Python types (Rule 1 of ``json_data``),
+and the ``struct`` code or packing function."""
 _LIST_TYPES: Final = frozenset({list})
 
 
@@ -91,8 +92,8 @@ def read_small_data(
 
 
 def write_small_data(tensor: Tensor) -> Any:
-    """Return the elements of ``tensor``, which is not BYTES, as a flat list that orjson can write.
-    Return None if ``json_data`` must write the elements."""
+    """Return the elements of ``tensor`` as a flat sequence that orjson can write, or None if
+    ``json_data`` must write the elements."""
     data = tensor.data
     code = _STRUCT_CODES.get(tensor.datatype)
     if code is None:

@@ -1,7 +1,7 @@
 """Builds requests to servers and parses their responses. Explanations are forwarded unchanged.
 
 V1 has no versions, so the codec drops the version of a request. V1 has no metadata, so the
-configuration must declare it under ``models``.
+configuration must declare the metadata under ``models``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOT_READY: Final = 503
 
 
 def explanation_request(model: str, body: bytes) -> InferRequest:
-    """Return the request for an explanation, which only servers of this protocol can serve."""
+    """Return a request that only servers of this protocol can serve."""
     parameters = OpaqueParameters({}, (PROTOCOL,), body, (Kind.UNSUPPORTED, _NO_EXPLAINER))
     return InferRequest(model, parameters=parameters)
 
@@ -60,7 +60,7 @@ def _explained_body(operation: InferRequest) -> bytes | None:
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Build a request. Raises UNSUPPORTED and BAD_REQUEST."""
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST and TOO_LARGE."""
     match operation:
         case InferRequest():
             body, verb = _explained_body(operation), EXPLAIN
@@ -82,9 +82,9 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Parse a response. Raises the server's error, BACKEND_GARBAGE and NeedsOffloadError."""
+    """Parse the response. Raises the server's error, BACKEND_GARBAGE and NeedsOffloadError."""
     if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
-        # Only KServe's own servers have the liveness path. Other working servers return an error.
+        # Only KServe's own servers have the liveness path. Other live servers respond with 4xx.
         if wire.status in {401, 403}:
             raise backend_error(wire)
         return messages.HealthStatus(ok=wire.status < 500)
@@ -129,7 +129,7 @@ def _read_list(wire: HttpResponse, limits: Limits) -> messages.ModelIndex:
 
 
 def _read(wire: HttpResponse, name: str, limits: Limits) -> Any:
-    """Return the member ``name`` of a response. Raises BACKEND_GARBAGE and NeedsOffloadError."""
+    """Return the member ``name``, or None. Raises BACKEND_GARBAGE and NeedsOffloadError."""
     body = bytes(join_parts(wire.body))
     check_loop_cost(limits, len(body), MAX_SLOW_BYTES_ON_LOOP)
     try:

@@ -1,14 +1,13 @@
-"""CloudEvents around requests and responses, in binary mode (``ce-`` headers) and structured mode
-(one JSON object). Infergate removes events from requests and adds events to responses, so servers
-receive plain requests.
+"""Extracts requests from CloudEvents, and wraps responses in CloudEvents. Servers receive plain
+requests. An event is in binary mode (``ce-`` headers) or in structured mode (one JSON object).
 
 *Rule 1.* A request in binary mode has the four required headers and any content type. Its response
 is in binary mode. A request in structured mode has the content type
-``application/cloudevents+json``. Its response is in structured mode. Any other JSON with all of
-KServe's attributes is also a structured event, but its response has no event.
+``application/cloudevents+json``. Its response is in structured mode. A JSON object that has another
+content type and all ``_KSERVE_ATTRIBUTES`` is also a structured event, but its response is plain.
 
 *Rule 2.* The event of a response has KServe's source and type. The event's id depends only on the
-request's source and id, so a repeated request has the same response. The event's time is the
+request's source and id, so the response to a repeated request is the same. The event's time is the
 request's time, because codecs have no clock."""
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _PRINTABLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "").replac
 
 @record
 class Event:
-    """The attributes of a request's event that affect the response."""
+    """The mode of a request's event, and the ``id`` and ``time`` of the response's event."""
 
     is_structured: bool
     id: str
@@ -58,7 +57,7 @@ class Event:
 
 @dataclass
 class EventRequest(HttpRequest):
-    """A request whose ``event`` was removed."""
+    """A request that was extracted from ``event``."""
 
     event: Event | None = None
 
@@ -69,7 +68,7 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 
 def read_binary_event(headers: Mapping[str, str]) -> Event | None:
-    """Return the event in ``headers``, or None. Raises BAD_REQUEST for an unknown version."""
+    """Return the event in ``headers``, or None. Raises BAD_REQUEST for an invalid attribute."""
     attributes = {name: headers.get(f"ce-{name}") for name in _ATTRIBUTES}
     if None in attributes.values():
         return None
@@ -79,9 +78,9 @@ def read_binary_event(headers: Mapping[str, str]) -> Event | None:
 def read_structured_event(
     text: bytes, headers: Mapping[str, str], limits: Limits
 ) -> tuple[bytes, Event | None] | None:
-    """Return the data of the structured event ``text`` and the event, which is None if the response
-    has no event. Return None if ``text`` is not an event. Raises BAD_REQUEST, TOO_LARGE and
-    NeedsOffloadError."""
+    """Return the data and the :class:`Event` of the structured event ``text``. The :class:`Event`
+    is None if the response must be plain. Return None if ``text`` is not an event. Raises
+    BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
     is_declared = media_type(headers) == EVENT_TYPE
     if not (is_declared or b'"specversion"' in text):
         return None
@@ -89,7 +88,7 @@ def read_structured_event(
         document: Any = simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
         if not is_declared:
-            return None  # the codec reports the error
+            return None  # the parser of the body reports the error
         document = parse_as_kserve(text, limits)
     if not isinstance(document, simdjson.Object | dict):
         return None
@@ -102,11 +101,11 @@ def read_structured_event(
 
 
 def _check_names(document: Any, text: bytes) -> None:
-    """Raise BAD_REQUEST if the event ``document``, parsed from ``text``, has duplicate names."""
+    """Raise BAD_REQUEST if the event ``document``, parsed from ``text``, has duplicate members."""
     if isinstance(document, simdjson.Object):
-        member_names(document, "the event")  # the parser of the data checks the names in it
+        member_names(document, "the event")  # the parser of the data checks the data's members
         return
-    members = parse_with_stdlib(text)  # unlike orjson, the standard library keeps repeated names
+    members = parse_with_stdlib(text)  # orjson would drop duplicates
     member_names(members, "the event")
     data = dict(members).get("data")
     if isinstance(data, ObjectMembers):
@@ -114,8 +113,8 @@ def _check_names(document: Any, text: bytes) -> None:
 
 
 def parse_as_kserve(text: bytes, limits: Limits) -> Any:
-    """Parse JSON that simdjson rejects. The parser is KServe's, so the error texts are the same and
-    integers over 64 bits become floats. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
+    """Parse JSON with KServe's parser, which has KServe's error texts and converts integers over 64
+    bits to floats. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
     check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
     try:
         check_nesting(text, limits)
@@ -142,7 +141,7 @@ def _event(attributes: Mapping[str, Any], time: Any, *, is_structured: bool) -> 
 
 
 def _event_data(document: Any) -> bytes:
-    """Return the JSON text in the data of a structured event."""
+    """Return the data of a structured event as JSON text. Raises BAD_REQUEST."""
     data = document.get("data")
     encoded = document.get("data_base64")
     if data is None and type(encoded) is str:
@@ -158,13 +157,13 @@ def _event_data(document: Any) -> bytes:
 
 
 def wrap_response(body: list[Buffer], model: str, event: Event | None) -> HttpResponse:
-    """Return the response ``body``, which is JSON, in an event that responds to ``event``."""
+    """Return a response with the JSON ``body``, in an event if ``event`` is not None."""
     if event is None:
         return HttpResponse(200, JSON_HEADERS, body)
     attributes = {
         "specversion": "1.0",
         "id": event.id,
-        # The source is a URI and, in binary mode, a header.
+        # The source is a URI and, in binary mode, a header, so the name is quoted.
         "source": f"io.kserve.inference.{quote(model, safe=_PRINTABLE, errors='replace')}",
         "type": "io.kserve.inference.response",
         **({"time": event.time} if event.time else {}),

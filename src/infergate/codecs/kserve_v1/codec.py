@@ -1,6 +1,6 @@
-"""The codec of KServe's V1 protocol, which converts between HTTP messages and canonical operations.
+"""The codec of KServe's V1 protocol. It converts between HTTP messages and canonical operations.
 
-The sources are kserve 0.21 and messages captured from its server (docs/fidelity-kserve-v1.md).
+The references are kserve 0.21 and messages captured from its server (docs/fidelity-kserve-v1.md).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 @record
 class V1ResponseOptions:
-    """The ``verb`` and the ``event`` of an inference, and the name of its ``model``."""
+    """The verb, model and event that the response to a request needs."""
 
     verb: str = PREDICT
     model: str = ""
@@ -154,7 +154,7 @@ class KServeV1Codec(NestedListEstimates):
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` for another model, or None if ``version`` is not empty."""
+        """Return ``wire`` with the path of ``model``, or None if ``version`` is not empty."""
         del profile
         if version:
             return None
@@ -165,12 +165,12 @@ class KServeV1Codec(NestedListEstimates):
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Return the body in the event that the client expects. V1 responses do not contain the
-        model's name."""
+        """Return the response, in an event if the request was in an event. The body is unchanged,
+        because it does not contain the model's name."""
         del version, limits
         if wire.status != 200:
             raise backend_error(wire)
-        if not isinstance(request, EventRequest):  # the event was not removed
+        if not isinstance(request, EventRequest):  # the request was not validated
             return HttpResponse(200, _event_headers(wire.headers), wire.body)
         model = model or _match_of(request).summary.model
         return wrap_response(list(wire.body), model, request.event)
@@ -185,7 +185,7 @@ def _match_of(wire: HttpRequest) -> V1PathMatch:
 
 
 def _event_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the content type and the attributes of an event among ``headers``."""
+    """Return the content type and the ``ce-`` headers in ``headers``."""
     return {
         name: value
         for name, value in headers.items()

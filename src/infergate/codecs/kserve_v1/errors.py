@@ -1,4 +1,4 @@
-"""Error responses to clients, with KServe's error texts, and the errors of servers."""
+"""Builds error responses with KServe's texts, and reads the error responses of servers."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Bodies of predictions. A request has rows under ``instances`` or ``inputs``, and the response has
-rows under ``predictions``.
+"""Reads and writes the bodies of predict requests and responses. A request has rows under
+``instances`` or ``inputs``, and the response has rows under ``predictions``.
 
 *Rule 1.* A body has no datatypes, and has names of tensors only if the rows are objects. The
-model's metadata supplies the missing names and datatypes. A request that passes through to a server
-of this protocol does not need the metadata.
+model's metadata supplies the missing names and datatypes. Pass-through does not need the metadata.
 
-*Rule 2.* JSON is as strict as KServe's: NaN, Infinity, a byte order mark and text after the object
-are errors, with KServe's error texts. Integers over 64 bits become floats.
+*Rule 2.* JSON is parsed as strictly as in KServe: NaN, Infinity, a byte order mark and text after
+the object are errors, with KServe's error texts. Integers over 64 bits become floats.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ INSTANCES: Final = "instances"
 INPUTS: Final = "inputs"
 PREDICTIONS: Final = "predictions"
 _KEYS: Final = (INPUTS, INSTANCES)
-"""The keys of the rows. If a body has both keys, KServe reads the first."""
+"""The keys of the rows. If a body has both keys, KServe reads ``inputs``."""
 _JSON_TYPES: Final = frozenset(
     {"", "application/json", EVENT_TYPE, "application/ld+json", "application/octet-stream"}
 )
@@ -63,7 +62,7 @@ _RESPONSE_RULES: Final = replace(RULES, allows_non_finite_text=True)
 """KServe writes null for NaN and infinity."""
 
 
-# ---- requests of clients ------------------------------------------------------------------------
+# ---- for clients --------------------------------------------------------------------------------
 
 
 def read_payload(wire: HttpRequest, limits: Limits) -> tuple[bytes, Event | None]:
@@ -93,8 +92,8 @@ def check_body(text: bytes, limits: Limits) -> None:
 
 
 def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Return the tensors in the rows of ``text``. Raises TOO_LARGE, NeedsOffloadError, and
-    BAD_REQUEST, which names the row, the key or the tensor."""
+    """Return the tensors in the rows of ``text``. Raises BAD_REQUEST, TOO_LARGE and
+    NeedsOffloadError."""
     document = _parse(text, limits)
     _check_object(document.node)
     members = read_members(document, "the body", _KEYS)
@@ -106,7 +105,7 @@ def read_inputs(text: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[T
 
 
 def _select_rows(members: dict[str, Node]) -> str:
-    """Return the key of the rows among ``members``."""
+    """Return the key of the rows in ``members``. Raises BAD_REQUEST."""
     for key in _KEYS:
         if key in members:
             if not is_array(members[key]):
@@ -130,13 +129,13 @@ def _parse(text: bytes, limits: Limits) -> JsonValue:
 
 
 def _parse_slowly(text: bytes, limits: Limits) -> Node:
-    """Parse a text that simdjson or KServe rejects. The standard library keeps repeated names."""
+    """Parse with KServe's parser for its errors, then with a parser that keeps duplicates."""
     parse_as_kserve(text, limits)
     return parse_with_stdlib(text)
 
 
 def _parse_fast(text: bytes) -> Any:
-    """Parse with simdjson. Return None if simdjson or KServe rejects the text."""
+    """Parse with simdjson. Return None for a byte order mark and for text that simdjson rejects."""
     if text.startswith(BOM_UTF8):
         return None
     try:
@@ -155,7 +154,7 @@ def _empty_tensors(tensors: Sequence[TensorMetadata]) -> tuple[Tensor, ...]:
 
 def write_predictions(response: InferResponse) -> bytes:
     """Return the body of a response: rows, or an object if the outputs have different numbers of
-    rows. Raises UNSUPPORTED."""
+    rows. Raises TOO_LARGE."""
     outputs = response.outputs
     if have_rows(outputs):
         written = write_rows(outputs, spelling=_NULL)
@@ -168,8 +167,8 @@ def write_predictions(response: InferResponse) -> bytes:
 
 
 def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
-    """Return the body of a request. Raises BAD_REQUEST if the inputs do not match ``model``, and
-    UNSUPPORTED for NaN and infinity, and for inputs with different numbers of rows."""
+    """Return the body of a request. Raises BAD_REQUEST if the inputs do not match ``model``,
+    UNSUPPORTED for NaN, infinity or different numbers of rows, and TOO_LARGE."""
     _check_inputs(request, model)
     if not have_rows(request.inputs):
         shapes = ", ".join(f"'{each.name}' {list(each.shape)}" for each in request.inputs[:8])
@@ -203,12 +202,12 @@ def _check_inputs(request: InferRequest, model: ModelMetadata) -> None:
         expected = declared[tensor.name]
         if tensor.datatype is not DATATYPES_BY_NAME.get(expected.datatype):
             raise bad_request(
-                f"input '{tensor.name}' has the datatype {expected.datatype}; "
+                f"input '{tensor.name}' must have the datatype {expected.datatype}; "
                 f"the request has {tensor.datatype.value}"
             )
         if expected.shape and len(tensor.shape) != len(expected.shape):
             raise bad_request(
-                f"input '{tensor.name}' has {len(expected.shape)} dimensions; "
+                f"input '{tensor.name}' must have {len(expected.shape)} dimensions; "
                 f"the request has {len(tensor.shape)}"
             )
 
@@ -216,8 +215,8 @@ def _check_inputs(request: InferRequest, model: ModelMetadata) -> None:
 def read_predictions(
     wire: HttpResponse, request: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """Return the outputs in a server's response. Raises NeedsOffloadError, and BACKEND_GARBAGE,
-    which names the row, the key or the tensor."""
+    """Return the outputs in a server's response. Raises BACKEND_GARBAGE, TOO_LARGE and
+    NeedsOffloadError."""
     try:
         outputs = _read_outputs(bytes(join_parts(wire.body)), model, limits)
         by_name = {tensor.name: tensor for tensor in outputs}

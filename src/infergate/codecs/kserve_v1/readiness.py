@@ -1,4 +1,4 @@
-"""Liveness, readiness and the list of models, for clients.
+"""Writes responses about liveness, readiness and the list of models.
 
 ``GET /v1/models/m`` is also a path of TensorFlow Serving. The response has the members of both
 protocols, so that clients of both protocols accept it.
@@ -21,7 +21,7 @@ _DEFAULT_VERSION: Final = "1"
 """The version in the response for a model without numeric versions."""
 _MAX_VERSION: Final = 2**63 - 1
 _STATES: Final = {READY: "AVAILABLE", "UNAVAILABLE": "END"}
-"""TensorFlow Serving's name of each state."""
+"""TensorFlow Serving's name for each state."""
 
 
 def write_liveness(*, ok: bool) -> HttpResponse:

@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 
 class ProtoSchema:
-    """A descriptor set in its own pool: message classes, and files for server reflection."""
+    """A descriptor set in a private pool: message classes, and files for server reflection."""
 
     def __init__(self, descriptor_set: bytes) -> None:
         self._pool = DescriptorPool()
@@ -26,13 +26,13 @@ class ProtoSchema:
             self._pool.AddSerializedFile(self._files[file.name])
 
     def message_class(self, full_name: str) -> Any:
-        """Return a message class. Raises KeyError if it is not in the schema."""
+        """Return a message class. Raises KeyError if the message is not in the schema."""
         descriptor = self._pool.FindMessageTypeByName(full_name)
         return message_factory.GetMessageClass(descriptor)
 
     def attribute(self, module: str, full_name: str) -> Any:
-        """Return a message class for the ``__getattr__`` of ``module``, which keeps it. Raises
-        AttributeError."""
+        """Return a message class for the ``__getattr__`` of ``module``, and set the class as an
+        attribute of ``module``. Raises AttributeError."""
         try:
             found = self.message_class(full_name)
         except KeyError:
@@ -42,7 +42,7 @@ class ProtoSchema:
 
     def method_classes(self, method: str) -> tuple[Any, Any]:
         """Return the request and response classes of ``method`` (``/package.Service/Method``).
-        Raises KeyError if it is not in the schema."""
+        Raises KeyError if the method is not in the schema."""
         descriptor = self._pool.FindMethodByName(method[1:].replace("/", "."))
         message_class = message_factory.GetMessageClass
         return message_class(descriptor.input_type), message_class(descriptor.output_type)

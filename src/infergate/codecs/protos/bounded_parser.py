@@ -1,4 +1,4 @@
-"""Counts a message's fields at every depth, and then parses it with the protobuf runtime.
+"""Counts a message's fields at every depth, and then parses the message with protobuf's runtime.
 
 The runtime allocates up to a hundred times the size of a message: an empty string or submessage of
 two bytes becomes an object, and a dimension of one byte becomes an integer.
@@ -32,16 +32,15 @@ _FIXED_SIZES: Final = {
     FieldDescriptor.TYPE_FIXED32: 4,
     FieldDescriptor.TYPE_SFIXED32: 4,
 }
-"""The element size of a packed list by type, in bytes. Types that are not listed are varints."""
+"""The element size of a packed list in bytes, by element type. All other types are varints."""
 _TEXT_TYPES: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 FieldLayout = dict[int, "FieldLayout | int"]
-"""The layout of each submessage field and the element size of each list field, by number."""
+"""The layout of each submessage field and the element size of each packed field, by number."""
 
 
 def max_fields_on_loop(limits: Limits, max_fields: int = MAX_NESTED_FIELDS_ON_LOOP) -> int | None:
-    """Return ``max_fields`` on the event loop, and None elsewhere, where there is no further
-    limit."""
+    """Return ``max_fields`` on the event loop, and None (no limit) elsewhere."""
     return max_fields if limits.is_on_event_loop else None
 
 
@@ -53,7 +52,7 @@ def parse(
     max_on_loop: int | None = None,
 ) -> Any:
     """Parse ``data`` as a ``message_class``. Raises MalformedMessageError, and NeedsOffloadError
-    for more fields than ``max_on_loop`` unless it is None."""
+    for more than ``max_on_loop`` fields."""
     if len(data) > max_bytes:
         raise MalformedMessageError(f"it has {len(data)} bytes; the limit is {max_bytes}")
     limit = max_fields if max_on_loop is None else min(max_fields, max_on_loop)
@@ -78,9 +77,9 @@ def check_fields(
     elements_per_field: int = 1,
 ) -> int:
     """Count the fields of ``data``, a ``message_class``, at all depths, and return the number of
-    messages inside it. In a packed list, ``elements_per_field`` elements count as a field. With
-    ``max_messages``, the count ends at the first message beyond it, which the caller must reject.
-    Raises MalformedMessageError, also for more than ``max_fields`` fields."""
+    nested messages. In a packed list, ``elements_per_field`` elements count as a field. The count
+    ends at ``max_messages + 1`` messages, which the caller must reject. Raises
+    MalformedMessageError for malformed data and for more than ``max_fields`` fields."""
     messages = _count_messages(message_class, data, max_fields, max_messages, elements_per_field)
     if messages < 0:
         raise _too_many_fields(max_fields)
@@ -98,7 +97,7 @@ def _count_messages(
     max_messages: int | None = None,
     elements_per_field: int = 1,
 ) -> int:
-    """Return -1 for more than ``max_fields`` fields, otherwise the same as ``check_fields``."""
+    """Return the result of ``check_fields``, or -1 for more than ``max_fields`` fields."""
     messages = 0
     fields_left = max_fields
     position, end, shape = 0, len(data), _field_layout(message_class.DESCRIPTOR)

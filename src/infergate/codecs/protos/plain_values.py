@@ -1,8 +1,8 @@
-"""Converts protobuf messages to and from plain Python values, which servers write as JSON.
+"""Converts protobuf messages to and from plain Python values, which can be written as JSON.
 
 The values have the format of Triton's REST API: protobuf's JSON format, with the original field
-names and with integers as numbers. Fields without presence are always written; message fields are
-written only if they are set."""
+names and with integers as numbers. Fields with presence are written only if they are set. All other
+fields are always written."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from google.protobuf.json_format import ParseDict, ParseError
 from infergate.codecs.protos.wire_scanner import FieldBudget
 
 MAX_VALUES: Final = 131072
-"""Maximum number of values in a message. An empty message of 2 bytes has a value per field."""
+"""Maximum number of values in a message. An empty submessage of 2 bytes has a value per field."""
 
 
 def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:
-    """Return the fields of ``message`` by name. Raises MalformedMessageError if there are more
-    values than ``budget``, which is ``MAX_VALUES`` by default."""
+    """Return the fields of ``message`` by name. Raises MalformedMessageError for more values than
+    ``budget``, which is ``MAX_VALUES`` by default."""
     budget = budget or FieldBudget(MAX_VALUES)
     plain: dict[str, Any] = {}
     for name, field, map_value, has_presence in _fields(message.DESCRIPTOR):
@@ -38,8 +38,8 @@ def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:
 
 @functools.cache
 def _fields(descriptor: Any) -> tuple[tuple[str, Any, Any, bool], ...]:
-    """Return the name, the field, the value field of a map or None, and the presence of each
-    field."""
+    """Return the name and the descriptor of each field, the descriptor of a map's values or None,
+    and whether the field has presence."""
     fields = []
     for field in descriptor.fields:
         message_type = field.message_type

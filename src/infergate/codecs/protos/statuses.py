@@ -19,7 +19,7 @@ KIND_BY_CODE: Final[dict[int, Kind]] = {
     6: Kind.ALREADY_EXISTS,  # ALREADY_EXISTS
     7: Kind.FORBIDDEN,  # PERMISSION_DENIED
     8: Kind.OVERLOADED,  # RESOURCE_EXHAUSTED
-    9: Kind.BAD_REQUEST,  # FAILED_PRECONDITION: MLServer's 422
+    9: Kind.BAD_REQUEST,  # FAILED_PRECONDITION (HTTP 422 in MLServer)
     10: Kind.BACKEND_ERROR,  # ABORTED
     11: Kind.BAD_REQUEST,  # OUT_OF_RANGE
     12: Kind.UNSUPPORTED,  # UNIMPLEMENTED
@@ -54,8 +54,7 @@ CODE_BY_KIND: Final[dict[Kind, int]] = {
     Kind.CANCELLED: 1,  # CANCELLED
     Kind.INTERNAL: 13,  # INTERNAL
 }
-"""The status code that a client receives for each kind of error. A test checks that every kind has
-an entry."""
+"""The status code that a client receives for each kind of error."""
 
 _TOO_LARGE = re.compile("message (larger than max|exceeds)", re.IGNORECASE)
 """The texts with which grpc-core, Go, Java and .NET reject an oversized message. The status of
@@ -70,7 +69,7 @@ def status_code(error: GatewayError) -> int:
 
 
 def raise_status(wire: RpcResponse) -> NoReturn:
-    """Raise the error that a backend's status reports, with the backend's own message."""
+    """Raise the error that a backend's status reports, with the backend's message."""
     kind = KIND_BY_CODE.get(wire.code, Kind.BACKEND_ERROR)
     if kind is Kind.OVERLOADED and _TOO_LARGE.search(wire.details):
         kind = Kind.TOO_LARGE

@@ -1,13 +1,12 @@
-"""A protobuf wire scanner, which finds a message's top-level fields without parsing their
-contents.
+"""Finds the top-level fields of a protobuf message without parsing their contents.
 
 An inference is a small head (names, shapes, parameters) and many megabytes of tensors in one
 repeated bytes field. Parsing the whole message would copy every tensor at least once. The scanner
 returns the tensors as memoryviews, and the protobuf runtime parses the rest of the message.
 
 *Rule 1.* For any bytes, the scanner succeeds or raises :class:`MalformedMessageError`.
-*Rule 2.* The scanner rejects the errors that protobuf's own parsers reject (tags over 5 bytes,
-field number 0, lengths over 2^31-1, varints over 10 bytes), and groups, which proto3 does not have.
+*Rule 2.* The scanner rejects the bytes that protobuf's own parsers reject (tags over 5 bytes, field
+number 0, lengths over 2^31-1, varints over 10 bytes), and groups, which proto3 does not have.
 *Rule 3.* Every loop counts its fields against a limit, because a field may have only two bytes.
 
 Reference: https://protobuf.dev/programming-guides/encoding/
@@ -43,8 +42,9 @@ SHORT_TAG_MASK: Final = CONTINUATION_BIT | 7
 """The bits of a tag's first byte that hold the wire type and the continuation bit."""
 
 MAX_NAME_BYTES: Final = 4 * KIB
-"""Maximum size of a model's name or version. The gateway reads both before the access check."""
-DECODE_ERROR: Final = "a field inside another is cut short, or a string is not UTF-8"
+"""Maximum size in bytes of a model's name or version. The gateway reads both before the access
+check."""
+DECODE_ERROR: Final = "a nested field is truncated, or a string is not UTF-8"
 """The error for a message that the scanner accepts but the protobuf runtime rejects."""
 
 
@@ -60,7 +60,7 @@ class MalformedMessageError(Exception):
 
 
 class WireField(NamedTuple):
-    """A top-level field: number, wire type, and positions of its tag, its value and its end."""
+    """A field with its number, its wire type, and the positions of its tag, value and end."""
 
     number: int
     wire_type: int
@@ -131,12 +131,12 @@ class FieldBudget:
         """Count one field. Raises MalformedMessageError if the budget is exceeded."""
         self._left -= 1
         if self._left < 0:
-            raise MalformedMessageError(f"its fields hold more than {self._max_fields} fields")
+            raise MalformedMessageError(f"it has more than {self._max_fields} nested fields")
 
 
 class _LoopFieldBudget(FieldBudget):
-    """A budget for work on the event loop. If it is exceeded, a helper process reads the
-    message."""
+    """A budget for messages that are read on the event loop. If the budget is exceeded, a helper
+    process reads the message."""
 
     __slots__ = ()
 
@@ -148,15 +148,15 @@ class _LoopFieldBudget(FieldBudget):
 
 
 def field_budget(max_fields: int, limits: Limits) -> FieldBudget:
-    """Return a budget of ``max_fields`` fields. On the event loop, the budget may be smaller and
-    then raises NeedsOffloadError."""
+    """Return a budget of ``max_fields`` fields. On the event loop, a budget of more than
+    ``MAX_NESTED_FIELDS_ON_LOOP`` fields raises NeedsOffloadError at this limit."""
     if limits.is_on_event_loop and max_fields > MAX_NESTED_FIELDS_ON_LOOP:
         return _LoopFieldBudget(MAX_NESTED_FIELDS_ON_LOOP)
     return FieldBudget(max_fields)
 
 
 def budgeted_fields(data: Buffer, budget: FieldBudget) -> Iterator[WireField]:
-    """Yield the fields of ``data``, a nested message, and count each against ``budget``."""
+    """Yield the fields of ``data``, a nested message, and count each field against ``budget``."""
     for field in scan_fields(data, len(data)):
         budget.spend()
         yield field
@@ -174,8 +174,8 @@ def _value_end(data: Buffer, position: int, number: int, wire_type: int) -> int:
 
 
 def read_varint(data: Buffer, start: int, max_bytes: int) -> tuple[int, int]:
-    """Return the value and the end of the varint at ``start``. Raises MalformedMessageError if it
-    is malformed or has more than ``max_bytes``."""
+    """Return the value and the end of the varint at ``start``. Raises MalformedMessageError if the
+    varint is incomplete or has more than ``max_bytes`` bytes."""
     value = shift = 0
     position = start
     try:
@@ -195,7 +195,7 @@ def read_varint(data: Buffer, start: int, max_bytes: int) -> tuple[int, int]:
 def split_raw_fields(
     data: Buffer, raw_number: int, max_fields: int
 ) -> tuple[Buffer, list[memoryview]]:
-    """Return ``data`` without its bytes fields ``raw_number``, and views of the fields' values."""
+    """Return ``data`` without the bytes fields ``raw_number``, and views of their values."""
     view = memoryview(data)
     kept_parts: list[Buffer] = []
     blobs: list[memoryview] = []
@@ -230,12 +230,12 @@ def remove_fields(data: Buffer, numbers: frozenset[int], max_fields: int) -> lis
 def read_strings(
     data: Buffer, numbers: frozenset[int], max_fields: int, max_bytes: int
 ) -> dict[int, str]:
-    """Return the string fields in ``numbers``. The last occurrence of a repeated field counts.
+    """Return the strings in the fields ``numbers``. If a field occurs twice, the last value counts.
     Raises MalformedMessageError for malformed data, for more than ``max_fields`` fields, and for a
     string of more than ``max_bytes`` bytes.
 
-    The function runs before the access check, so it creates no :class:`WireField` for a short
-    field.
+    The function runs before the access check and must be fast, so it creates no :class:`WireField`
+    for a short field.
     """
     texts: dict[int, str] = {}
     position, end, fields_left = 0, len(data), max_fields
@@ -270,7 +270,7 @@ def read_strings(
 
 
 def varint_field(number: int, value: int) -> bytes:
-    """Return a varint field. ``number`` is below 16, and ``value`` is not negative."""
+    """Return a varint field. ``number`` must be below 16, and ``value`` must not be negative."""
     return field_prefix(number, value, VARINT)
 
 
@@ -287,6 +287,6 @@ def field_prefix(number: int, length: int, wire_type: int = DELIMITED) -> bytes:
 
 
 def string_field(number: int, text: str) -> bytes:
-    """Return a complete string field."""
+    """Return ``text`` encoded as field ``number``."""
     value = text.encode()
     return field_prefix(number, len(value)) + value

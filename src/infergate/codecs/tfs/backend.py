@@ -1,7 +1,7 @@
 """Builds requests to servers of TensorFlow Serving's gRPC API and parses their responses.
 
-The API has no health check. Instead, the gateway sends a GetModelStatus request without a model,
-which a working server rejects with an error about the request.
+The API has no health check. Instead, the gateway sends a GetModelStatus request without a model. A
+working server rejects such a request.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 _INVALID_ARGUMENT: Final = 3
 _UNAVAILABLE: Final = 14
 _ALIVE: Final = frozenset({0, 3, 5, 9, 12})
-"""The status codes that a working server returns for a GetModelStatus request without a model: the
-codes of errors about the request, and UNIMPLEMENTED if the server implements only Predict."""
+"""The status codes that a working server returns for a GetModelStatus request without a model: OK,
+the codes of errors about the request, and UNIMPLEMENTED if the server implements only Predict."""
 _NO_OPTIONS: Final = TfsOptions(version_zero="literal")
 
 
@@ -108,7 +108,7 @@ def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> R
 
 def status_without_model(*, is_ready: bool) -> RpcResponse:
     """Return the response to a GetModelStatus request without a model: TensorFlow Serving's error
-    if the server is ready, or UNAVAILABLE."""
+    if the server is ready, and UNAVAILABLE if the server is not ready."""
     if is_ready:
         return RpcResponse(code=_INVALID_ARGUMENT, details="Missing ModelSpec")
     return RpcResponse(code=_UNAVAILABLE, details="the server is not ready")

@@ -1,8 +1,8 @@
-"""The codec of TensorFlow Serving's gRPC API, which converts between gRPC messages and canonical
+"""The codec of TensorFlow Serving's gRPC API. It converts between gRPC messages and canonical
 operations.
 
-The sources are tensorflow/serving, tensorflow/tensorflow, and messages captured from their clients
-(docs/fidelity-tfs.md).
+The references are tensorflow/serving, tensorflow/tensorflow, and messages captured from their
+clients (docs/fidelity-tfs.md).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TfsGrpcCodec(BinaryEstimates):
     # ---- for clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Return the operation and the names. Only the ModelSpec is read."""
+        """Return the operation, model and version. Only the ModelSpec is read."""
         if wire.method == pb.RELOAD:
             return RequestSummary(messages.ModelLoadRequest, self._read_reload(wire).model)
         if _is_health_check(wire):
@@ -146,15 +146,15 @@ class TfsGrpcCodec(BinaryEstimates):
             raise _unreadable(wire, error) from None
 
     def _read_reload(self, wire: RpcRequest) -> messages.ModelLoadRequest:
-        """Return the operation for a list of one model. Raises UNSUPPORTED for any other list,
-        which would replace the models of other clients."""
+        """Return the request to load the model of a one-model list. Raises UNSUPPORTED for a longer
+        or empty list, which would replace the models of other clients."""
         config = _parse_other(wire, pb.ReloadConfigRequest).config
         models = config.model_config_list.config
         if len(models) != 1:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                "HandleReloadConfigRequest is supported for a model_config_list of one model, "
-                f"which is loaded; this one has {len(models)} models",
+                "HandleReloadConfigRequest can only load the model in a model_config_list of one "
+                f"model; this list has {len(models)} models",
             )
         if not models[0].name:
             raise bad_request("the model in model_config_list has no name")
@@ -203,14 +203,14 @@ class TfsGrpcCodec(BinaryEstimates):
         return errors.build_error(error, wire.method, requested)
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the cost of writing strings and of converting integers."""
+        """Return the cost of writing strings and of converting numbers."""
         del parsed
         if not isinstance(response, InferResponse):
             return 0
         return writing_cost(response.outputs, self._options.contents)
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the minimum and maximum memory for strings and converted integers."""
+        """Return the minimum and maximum memory in bytes for strings and converted numbers."""
         del parsed
         return 0, written_bytes(response.outputs, self._options.contents)
 
@@ -294,13 +294,13 @@ def _is_health_check(wire: RpcRequest) -> bool:
 
 
 def _client_model(requested: RequestedModel, model: str) -> str:
-    """Return the model's name for a response: the client's own name if the options mapped the
-    signature to a model, or ``model``."""
+    """Return the model name for a response: the name that the client requested if the options
+    mapped the signature to a model, and ``model`` in all other cases."""
     return requested.spec.name if requested.is_mapped else model
 
 
 def _client_spec(spec: ModelSpec, requested: RequestedModel, model: str, version: str) -> bytes:
-    """Return a server's ``spec`` with the client's names. An empty name keeps the server's name."""
+    """Return a server's ``spec`` with the client's names. Empty arguments change nothing."""
     own_version = "" if spec.version is None else str(spec.version)
     return write_spec(
         _client_model(requested, model or spec.name or requested.model),

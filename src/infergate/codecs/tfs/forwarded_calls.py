@@ -1,9 +1,9 @@
-"""Classify, Regress and MultiInference. Only TensorFlow Serving can serve these calls, because the
-model's graph parses the examples in the request.
+"""Forwards Classify, Regress and MultiInference. Only TensorFlow Serving can serve these calls,
+because the model's graph parses the examples in the request.
 
-In canonical form, such a call is an inference without tensors, whose parameters hold the client's
-message. Codecs of other protocols reject the call. The response is one BYTES tensor that holds the
-server's message. In gRPC messages, the codec reads and replaces only the ModelSpecs."""
+In canonical form, such a call is an inference without tensors. Its parameters hold the client's
+message. Codecs of other protocols reject the call. The response has one BYTES tensor, which holds
+the server's message. In gRPC messages, the codec reads and replaces only the ModelSpecs."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from infergate.core.tensor import Buffer, OpaqueParameters, Tensor, pack_bytes, 
 
 FORWARDED: Final = frozenset({CLASSIFY, REGRESS, MULTI_INFERENCE})
 _TASKS: Final = 1
-"""The number of the fields MultiInferenceRequest.tasks and MultiInferenceResponse.results."""
+"""The field number of MultiInferenceRequest.tasks and MultiInferenceResponse.results."""
 _TASK_SPEC: Final = 1
-"""The number of the fields InferenceTask.model_spec and InferenceResult.model_spec."""
+"""The field number of InferenceTask.model_spec and InferenceResult.model_spec."""
 _OUTPUT: Final = "response"
 _MAX_TASKS: Final = 1024
 
@@ -50,7 +50,7 @@ RewriteSpec = Callable[[ModelSpec], bytes]
 
 
 def requested_by(message: Buffer, method: str, options: TfsOptions) -> RequestedModel:
-    """Return the model that ``message``, a request of any ``method``, names. Raises
+    """Return the model that ``message``, a request to ``method``, names. Raises
     MalformedMessageError and BAD_REQUEST."""
     if method == MULTI_INFERENCE:
         return apply_options(single_spec(map(parse_spec, _task_specs(message))), options)
@@ -82,7 +82,7 @@ def read_call(
 def as_inference(
     requested: RequestedModel, protocol: str, method: str, message: bytes, label: str = ""
 ) -> InferRequest:
-    """Return a call as an inference, which only servers of ``protocol`` can serve."""
+    """Return a call as an inference that only servers of ``protocol`` can serve."""
     name, api = method.rpartition("/")[2], "gRPC" if protocol == GRPC_PROTOCOL else "REST"
     parameters = OpaqueParameters(
         {LABEL: label} if label else {},
@@ -94,8 +94,8 @@ def as_inference(
 
 
 def call_of(request: InferRequest, protocol: str) -> tuple[str, bytes] | None:
-    """Return the method and the message of a call for servers of ``protocol``, or None for other
-    inferences."""
+    """Return the method and the message of a forwarded call for servers of ``protocol``, or None if
+    ``request`` is not such a call."""
     parameters = request.parameters
     if (
         not isinstance(parameters, OpaqueParameters)
@@ -110,9 +110,9 @@ def call_of(request: InferRequest, protocol: str) -> tuple[str, bytes] | None:
 def rewrite_request(
     message: Buffer, method: str, model: str, version: str, options: TfsOptions
 ) -> list[Buffer]:
-    """Return ``message`` with ``model`` and ``version`` in each ModelSpec. An empty argument keeps
-    the client's value, to which ``options`` are applied. Labels and signatures remain unless the
-    options map them."""
+    """Return ``message`` with ``model`` and ``version`` in each ModelSpec. An empty ``model`` or
+    ``version`` is taken from the client's ModelSpec after ``options`` have been applied. Labels and
+    signatures remain unless the options map them."""
 
     def rewrite(spec: ModelSpec) -> bytes:
         requested = apply_options(spec, options)
@@ -169,13 +169,13 @@ def _rewrite_tasks(message: Buffer, rewrite: RewriteSpec) -> list[Buffer]:
 
 
 def read_response(message: Buffer, request: InferRequest, version: str) -> InferResponse:
-    """Return a server's response to a forwarded call."""
+    """Return an inference response that holds ``message``, a server's response."""
     tensor = Tensor(_OUTPUT, Datatype.BYTES, (1,), pack_bytes((bytes(message),)))
     return InferResponse(request.model, version, outputs=(tensor,))
 
 
 def response_message(response: InferResponse) -> bytes:
-    """Return the server's message in the response to a forwarded call."""
+    """Return the server's message in the response to a forwarded call. Raises BACKEND_GARBAGE."""
     for tensor in response.outputs:
         for message in unpack_bytes(tensor.data):
             return message

@@ -1,4 +1,4 @@
-"""Converts between a model's signatures and version states and canonical metadata and indexes.
+"""Converts signatures to and from canonical metadata, and version states to and from indexes.
 
 A TensorFlow signature has inputs, outputs and a method. The canonical metadata describes the
 default signature, and keeps the other signatures for clients of TensorFlow Serving."""
@@ -58,7 +58,7 @@ def check_fields(fields: Sequence[str]) -> None:
 def signatures_for_client(
     response: ModelMetadata, requested: RequestedModel
 ) -> dict[str, ModelSignature]:
-    """Return the signatures of a model by the names that clients use."""
+    """Return the signatures of a model, by the names that the client uses."""
     default = (requested.spec.signature if requested.is_mapped else "") or DEFAULT_SIGNATURE
     signatures = {signature.name: signature for signature in response.signatures}
     signatures[default] = ModelSignature(default, PREDICT_METHOD, response.inputs, response.outputs)
@@ -80,7 +80,7 @@ def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
 
 
 def client_version(response: ModelMetadata, requested: RequestedModel) -> int:
-    """Return the requested version or, without a requested version, the latest version."""
+    """Return the requested version, or the latest version if the client requested no version."""
     versions = (requested.version,) if requested.version else response.versions
     version = latest_version(versions)
     return _DEFAULT_VERSION if version is None else version
@@ -108,13 +108,13 @@ def _write_signature(message: Any, signature: ModelSignature) -> None:
 
 
 def type_number(datatype: str) -> int:
-    """Return the number of TensorFlow's type for ``datatype`` in a model's metadata."""
+    """Return TensorFlow's number for ``datatype``, the name of a datatype in metadata."""
     known = DATATYPES_BY_NAME.get(datatype)
     return pb.DTYPES.get(datatype, DT_INVALID) if known is None else TYPES[known].number
 
 
 def version_states(response: ModelIndex) -> list[tuple[int, int, int, str]]:
-    """Return the number, the state, the error code and the error of each version, newest first."""
+    """Return the number, state, error code and error message of each version, newest first."""
     by_number = {
         number: entry
         for entry in response.models
@@ -196,8 +196,8 @@ def _read_tensor(alias: str, info: Any) -> TensorMetadata:
 
 
 def read_status(data: bytes, model: str, limits: Limits) -> ModelIndex:
-    """Return the versions in a GetModelStatusResponse about ``model``. Raises MalformedMessageError
-    and NeedsOffloadError."""
+    """Return the version states in a GetModelStatusResponse about ``model``. Raises
+    MalformedMessageError and NeedsOffloadError."""
     max_on_loop = max_fields_on_loop(limits, MAX_METADATA_FIELDS_ON_LOOP)
     message = parse(pb.GetModelStatusResponse, data, MAX_FIELDS, MAX_BYTES, max_on_loop)
     return ModelIndex(

@@ -1,12 +1,12 @@
-"""ModelSpec: the model, version and signature that a request names.
+"""ModelSpec: the model, version or label, and signature that a request names.
 
 A message may contain several ModelSpecs, which protobuf merges. The codec reads the ModelSpecs
 before the access check, without the rest of the message.
 
-*Rule 1.* Labels and signatures that the options map are replaced by versions and models before the
-access check. Other labels and signatures become parameters for TensorFlow Serving servers. Backends
-of other protocols have no labels and signatures, so a request for such a backend is rejected with
-TensorFlow Serving's error text.
+*Rule 1.* Before the access check, the codec replaces labels with versions, and signatures with
+models, if the options map them. All other labels and signatures become parameters for TensorFlow
+Serving servers. Backends of other protocols have neither labels nor signatures, so a request with
+such parameters is rejected for these backends, with TensorFlow Serving's error text.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ LABEL: Final = "version_label"
 GRPC_PROTOCOL: Final = "tfs-grpc"
 REST_PROTOCOL: Final = "tfs-rest"
 PROTOCOLS: Final = (GRPC_PROTOCOL, REST_PROTOCOL)
-"""TensorFlow Serving's two APIs, which have the same models, versions and signatures."""
+"""The protocols of TensorFlow Serving, which have the same models, versions and signatures."""
 REQUEST_SPEC: Final = 1
 RESPONSE_SPEC: Final = 2
-"""The number of the ModelSpec field in a request and in a response. The messages of MultiInference
-are exceptions."""
+"""The field number of the ModelSpec in a request and in a response, except in the messages of
+MultiInference."""
 
 MAX_TOP_LEVEL_FIELDS: Final = 24 * 1024
 """Maximum number of fields of a message that are read before the access check."""
@@ -58,7 +58,7 @@ _MAX_VERSION: Final = 2**63 - 1
 
 @record
 class ModelSpec:
-    """A ModelSpec. ``version`` is None if it is absent or replaced by a ``label``."""
+    """A ModelSpec. ``version`` is None if the message has a ``label`` or no version."""
 
     name: str
     version: int | None = None
@@ -132,7 +132,7 @@ def _parse(data: bytes) -> ModelSpec:
         match field.number:
             case 1:
                 name = _read_name(value)
-            case 2:  # version and label are a oneof: the last value applies
+            case 2:  # version and label form a oneof: the last value applies
                 version, label = _parse_version(value, version or 0), ""
             case 3:
                 signature = _read_name(value)
@@ -146,7 +146,7 @@ _parse_cached: Final = functools.lru_cache(_MAX_CACHED_SPECS)(_parse)
 
 
 def _parse_version(value: bytes, default: int) -> int:
-    """Return the value of an Int64Value, or ``default`` if the field is absent."""
+    """Return the value in an Int64Value, or ``default`` if the Int64Value is empty."""
     number = default
     for field in scan_fields(value, _MAX_SPEC_FIELDS):
         if field.number == 1 and field.wire_type == VARINT:
@@ -184,7 +184,7 @@ def apply_options(spec: ModelSpec, options: TfsOptions) -> RequestedModel:
 
 
 def write_spec(model: str, version: str = "", label: str = "", signature: str = "") -> bytes:
-    """Return a ModelSpec. An empty ``version`` leaves the choice to ``label`` or the server. Raises
+    """Return a ModelSpec. If ``version`` is empty, ``label`` or the server selects it. Raises
     BAD_REQUEST for a version that is not a number."""
     parts = [string_field(_NAME, model)]
     if version:
@@ -224,8 +224,8 @@ def _named(parameters: Parameters, name: str) -> str:
 
 
 def single_spec(specs: Iterable[ModelSpec]) -> ModelSpec:
-    """Return the ModelSpec that all tasks of a request share, without signature. Raises BAD_REQUEST
-    unless all tasks name the same model and version."""
+    """Return the ModelSpec that all tasks of a request share, without the signature. Raises
+    BAD_REQUEST if there are no tasks, or if the models, versions or labels differ."""
     different = {ModelSpec(spec.name, spec.version, spec.label) for spec in specs}
     if not different:
         raise bad_request("Inference request requires at least one task")

@@ -1,4 +1,4 @@
-"""The options of TensorFlow Serving's frontends."""
+"""The options of TensorFlow Serving's codecs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRPC_OPTIONS: Final = ("contents", *REST_OPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class TfsOptions:
-    """The options of TensorFlow Serving's codec.
+    """The options of a codec.
 
     - ``contents``: the form of tensors in responses. With ``raw``, the elements are in
       tensor_content; with ``typed``, they are in the field of their type. ``auto`` selects
@@ -34,7 +34,7 @@ class TfsOptions:
 
 
 def read_options(names: Sequence[str], options: Mapping[str, Any]) -> TfsOptions:
-    """Check and return the options, which may have only ``names``. Raises ValueError."""
+    """Return the validated ``options``, which may have only ``names``. Raises ValueError."""
     check_option_names(options, names)
     return TfsOptions(
         read_choice(options, "contents", CONTENTS),

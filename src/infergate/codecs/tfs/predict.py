@@ -1,4 +1,4 @@
-"""Converts between the messages PredictRequest and PredictResponse and canonical inferences."""
+"""Converts PredictRequests and PredictResponses to and from canonical inferences."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from infergate.core.tensor import Buffer, Tensor
 
 INPUTS: Final = 2
 OUTPUT_FILTER: Final = 3
-"""The numbers of the fields of PredictRequest."""
+"""The field numbers of PredictRequest.inputs and output_filter."""
 OUTPUTS: Final = 1
-"""The number of the field of PredictResponse."""
+"""The field number of PredictResponse.outputs."""
 _KEY, _VALUE = 1, 2
 _KEY_TAG: Final = _KEY << 3 | DELIMITED
 _VALUE_TAG: Final = _VALUE << 3 | DELIMITED
@@ -45,15 +45,15 @@ _read_name: Final = partial(decode_name, "the name of a tensor", MAX_TENSOR_NAME
 
 
 def max_fields(limits: Limits) -> int:
-    """Return the maximum number of top-level fields: an input and a requested output for each
-    tensor, and a few other fields."""
+    """Return the maximum number of top-level fields of a message: an input and a requested output
+    for each tensor, and a few other fields."""
     return min(2 * limits.tensors + 64, MAX_TOP_LEVEL_FIELDS)
 
 
 def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tuple[Tensor, ...]:
     """Return the tensors of the map in field ``number`` of ``message``, in message order. ``kind``
-    is input or output. Raises MalformedMessageError, NeedsOffloadError, and errors that name a
-    tensor."""
+    is input or output. Raises MalformedMessageError, NeedsOffloadError, BAD_REQUEST and
+    TOO_LARGE."""
     budget = field_budget(MAX_TOP_LEVEL_FIELDS, limits)
     reader = TensorProtoReader(limits, budget)
     tensors: dict[str, Tensor] = {}
@@ -72,16 +72,16 @@ def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tup
 
 
 def _parsing_error(name: str, error: GatewayError) -> GatewayError:
-    """Return ``error``, which concerns an input, with the prefix that TensorFlow Serving uses."""
+    """Return ``error``, the error of an input, with TensorFlow Serving's prefix."""
     reason = error.public.removeprefix(f"tensor '{name}': ")
     return error.reworded(f"tensor parsing error: {name}: {reason}")
 
 
 def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]:
-    """Return the key and the TensorProto of a map entry. A repeated TensorProto is merged."""
+    """Return the key and the TensorProto of a map entry. Several TensorProtos are merged."""
     size = len(entry)
     if size > 2 and entry[0] == _KEY_TAG and (length := entry[1]) < _SHORT_LENGTH:
-        # Protobuf writes the key, then the value.
+        # Protobuf writes the key before the value.
         key_end = 2 + length
         if key_end < size and entry[key_end] == _VALUE_TAG:
             _, _, _, start, end = read_field(entry, key_end)
@@ -101,9 +101,9 @@ def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]
 
 
 def _values(message: Buffer, number: int, kind: str, limits: Limits) -> Iterator[memoryview]:
-    """Yield the values of the repeated field ``number``. Each value belongs to one tensor of
-    ``kind``. Raises MalformedMessageError, and BAD_REQUEST for more than ``limits.tensors``
-    values."""
+    """Yield the values of the repeated field ``number``. Each value belongs to one input or output,
+    depending on ``kind``. Raises MalformedMessageError, and BAD_REQUEST for more than
+    ``limits.tensors`` values."""
     view = memoryview(message)
     count = 0
     for field in scan_fields(message, max_fields(limits)):
@@ -119,7 +119,7 @@ def _values(message: Buffer, number: int, kind: str, limits: Limits) -> Iterator
 
 def read_output_filter(message: Buffer, limits: Limits) -> tuple[RequestedOutput, ...]:
     """Return the requested outputs of a PredictRequest. Raises MalformedMessageError, and
-    BAD_REQUEST for a repeated output."""
+    BAD_REQUEST for a duplicate or invalid name."""
     names: dict[str, None] = {}
     for value in _values(message, OUTPUT_FILTER, "output", limits):
         name = _read_name(value)
@@ -140,7 +140,7 @@ def _check_name(name: str, kind: str, index: int) -> None:
 def request_parts(
     spec: bytes, inputs: Iterable[Tensor], outputs: Sequence[RequestedOutput]
 ) -> list[Buffer]:
-    """Return a PredictRequest with numbers in tensor_content, which every server reads."""
+    """Return a PredictRequest with numbers in tensor_content, which every server can read."""
     parts: list[Buffer] = [spec_field(REQUEST_SPEC, spec)]
     _add_tensors(parts, INPUTS, inputs, "raw")
     filters = b"".join([string_field(OUTPUT_FILTER, output.name) for output in outputs])
@@ -158,7 +158,6 @@ def response_parts(spec: bytes, outputs: Iterable[Tensor], contents: str) -> lis
 def _add_tensors(
     parts: list[Buffer], number: int, tensors: Iterable[Tensor], contents: str
 ) -> None:
-    """Add a map entry in field ``number`` for each of ``tensors``."""
     for tensor in tensors:
         proto = tensor_parts(tensor, contents)
         size = sum(map(len, proto))

@@ -1,7 +1,7 @@
-"""The codec of TensorFlow Serving's REST API, which converts between HTTP messages and canonical
+"""The codec of TensorFlow Serving's REST API. It converts between HTTP messages and canonical
 operations.
 
-The sources are tensorflow/serving, and messages captured from its code and clients
+The references are tensorflow/serving, and messages captured from its code and clients
 (docs/fidelity-tfs.md).
 """
 
@@ -102,8 +102,8 @@ class TfsRestCodec(NestedListEstimates):
     # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Return the operation and the names in the path. The body is searched for a signature if
-        the options map signatures of the model."""
+        """Return the operation, model and version that the path names. The body is searched for a
+        signature if the options map signatures of the model."""
         target = self._target(wire)
         operation, requested = _OPERATIONS[target.action], target.requested
         if requested is None:
@@ -111,7 +111,6 @@ class TfsRestCodec(NestedListEstimates):
         return RequestSummary(operation, requested.model, requested.version)
 
     def _target(self, wire: HttpRequest) -> _Target:
-        """Return the target of ``wire``. Raises BAD_REQUEST."""
         known: _Target | None = wire.codec_state
         if known is None:
             match = match_path(wire)
@@ -196,8 +195,8 @@ class TfsRestCodec(NestedListEstimates):
             inflate_small(wire)
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """Return the size of the examples of Classify and Regress after inflation. The size for
-        Predict is 0, because its body is read later, when the model's metadata is known."""
+        """Return the size of the body in bytes after inflation. The result is 0 for Predict,
+        because its body is read later, when the model's metadata is known."""
         target: _Target | None = wire.codec_state
         if wire.method != "POST" or (target is not None and target.action == PREDICT):
             return 0
@@ -288,8 +287,8 @@ class TfsRestCodec(NestedListEstimates):
     def rewrite_request(
         self, wire: HttpRequest, model: str, version: str, profile: Profile
     ) -> HttpRequest | None:
-        """Return ``wire`` for another model, or None if its body has a signature that the options
-        map."""
+        """Return ``wire`` with the path of ``model``, or None if ``wire`` names no model or its
+        body has a signature that the options map."""
         del profile
         target = self._target(wire)
         requested = target.requested
@@ -307,7 +306,7 @@ class TfsRestCodec(NestedListEstimates):
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Return the server's response, which contains no names."""
+        """Return the server's response. Its body contains neither a model name nor a version."""
         del request, model, version, limits
         if wire.status != 200:
             raise _server_error(wire)
@@ -345,8 +344,8 @@ def _target_of(operation: Operation) -> Any:
 
 
 def _health_response(action: str, *, is_ok: bool) -> HttpResponse:
-    """Return the response to a request without a model, or to OPTIONS. Even a ready server returns
-    an error for a request without a model."""
+    """Return the response to OPTIONS or to a request without a model. TensorFlow Serving rejects a
+    request without a model even if the server is ready."""
     if not is_ok:
         error = GatewayError(Kind.NO_BACKEND, "the server is not ready")
         return rest_messages.build_error(error, error.public)
@@ -363,7 +362,7 @@ def _read_forwarded(
     *,
     maps_signatures: bool,
 ) -> InferRequest:
-    """Return Classify or Regress as an inference. Raises BAD_REQUEST."""
+    """Return a Classify or Regress request as an inference. Raises BAD_REQUEST."""
     body = rest_predict.decoded_json(wire.headers, wire.body, limits)
     members = parse_document(body, (_EXAMPLES, SIGNATURE), limits)
     signature = rest_predict.read_signature(members)
@@ -385,7 +384,7 @@ def _read_forwarded(
 
 
 def _success_body(wire: HttpResponse, limits: Limits) -> bytes:
-    """Return the body of a response. Raises the server's error, or BACKEND_GARBAGE."""
+    """Return the body of a response. Raises the server's error, BACKEND_GARBAGE and TOO_LARGE."""
     if wire.status != 200:
         raise _server_error(wire)
     try:
@@ -399,7 +398,7 @@ def _server_error(wire: HttpResponse) -> GatewayError:
 
 
 def _read_description(body: bytes, operation: Operation, limits: Limits) -> Response:
-    """Return metadata or a status. Raises BACKEND_GARBAGE."""
+    """Return the metadata or status in ``body``. Raises BACKEND_GARBAGE."""
     try:
         document = rest_messages.read_document(body, limits)
         if isinstance(operation, messages.ModelMetadataRequest):

@@ -1,4 +1,4 @@
-"""Converts between JSON and canonical metadata, status and errors.
+"""Converts metadata, model states and errors between JSON and the canonical form.
 
 TensorFlow Serving writes ``model_spec`` and ``tensor_shape``. OpenVINO's model server writes
 ``modelSpec`` and ``tensorShape``. This module reads both forms, and writes the form of TensorFlow
@@ -67,7 +67,7 @@ _CODE_NAMES: Final = (
 
 
 def build_error(error: GatewayError, text: str) -> HttpResponse:
-    """Return ``error`` with ``text``, in the layout of TensorFlow Serving."""
+    """Return the response for ``error``, with ``text`` in TensorFlow Serving's layout."""
     body = b'{\n    "error": %b\n}' % orjson.dumps(client_message(text))
     return HttpResponse(
         STATUS_BY_KIND[error.kind], {**JSON_HEADERS, **error_headers(error)}, [body]
@@ -80,8 +80,8 @@ def _document(members: Mapping[str, Any]) -> HttpResponse:
 
 
 def write_status(response: ModelIndex, requested: RequestedModel) -> HttpResponse:
-    """Return the states of the versions, newest first, with ``name`` and ``ready`` for clients of
-    KServe's V1 protocol, which has the same path."""
+    """Return the response with the states of the versions, newest first, and with ``name`` and
+    ``ready`` for clients of KServe's V1 protocol, which has the same path."""
     versions = [
         {
             "version": str(number),
@@ -98,7 +98,7 @@ def write_status(response: ModelIndex, requested: RequestedModel) -> HttpRespons
 
 
 def write_metadata(response: ModelMetadata, requested: RequestedModel) -> HttpResponse:
-    """Return the signatures of the model."""
+    """Return the response with the signatures of the model."""
     signatures = {
         name: {
             "inputs": _tensor_infos(signature.inputs),
@@ -146,7 +146,7 @@ def _read_code(name: Any) -> int:
 
 
 def backend_error(wire: HttpResponse, body: bytes) -> GatewayError:
-    """Return the error in a server's response."""
+    """Return the error that a server's response reports."""
     message = ""
     try:
         document = orjson.loads(body[:_MAX_ERROR_BYTES])
@@ -165,15 +165,15 @@ def backend_error(wire: HttpResponse, body: bytes) -> GatewayError:
 
 
 def read_document(body: bytes, limits: Limits) -> dict[str, Any]:
-    """Return a server's response to a request other than an inference. Raises BAD_REQUEST,
-    TOO_LARGE, and NeedsOffloadError on the event loop."""
+    """Return the JSON object in ``body``, a server's response to a request other than an inference.
+    Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
     if len(body) > MAX_BYTES:
         raise GatewayError(Kind.TOO_LARGE, f"it exceeds the limit of {MAX_BYTES} bytes")
     return read_plain_object(parse_backend_json(body, limits), "the body")
 
 
 def read_status(document: Mapping[str, Any], model: str) -> ModelIndex:
-    """Return the versions of ``model``. Raises LookupError, TypeError and ValueError."""
+    """Return the version states of ``model``. Raises LookupError, TypeError and ValueError."""
     entries = []
     for item in _list(document["model_version_status"]):
         entry = _object(item)

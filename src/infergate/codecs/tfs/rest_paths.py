@@ -1,7 +1,7 @@
 """The paths of TensorFlow Serving's REST API (model_servers/http_rest_api_util.cc).
 
-*Rule 1.* The API matches the path and the query together, regardless of case, but accepts methods
-and ``metadata`` only in lower case.
+*Rule 1.* The API matches the path and the query together. Case is ignored, except in ``predict``,
+``classify``, ``regress`` and ``metadata``.
 
 *Rule 2.* Names are decoded after matching. An invalid percent-escape stays unchanged.
 """
@@ -38,14 +38,14 @@ _MAX_SHOWN: Final = 200
 
 @record
 class RestPathMatch:
-    """The action that a request names, and the model in its path."""
+    """The action and the model that a path names."""
 
     action: str
     spec: ModelSpec
 
 
 def match_path(wire: HttpRequest) -> RestPathMatch:
-    """Return the action and the model. Raises BAD_REQUEST with TensorFlow Serving's error texts."""
+    """Match the path of ``wire``. Raises BAD_REQUEST with TensorFlow Serving's error texts."""
     target = f"{wire.path}?{wire.query}" if wire.query else wire.path
     if wire.method == "OPTIONS" and wire.headers.get("origin", "").startswith(
         ("http://", "https://")
@@ -76,7 +76,6 @@ def _version(digits: str | None) -> int | None:
 
 
 def _decode(segment: str) -> str:
-    """Return the name in a path segment. Raises BAD_REQUEST."""
     if "%" not in segment and segment.isascii():
         return segment
     try:
@@ -90,7 +89,9 @@ def model_path(model: str, version: str, label: str, suffix: str) -> str:
     if not model:
         raise GatewayError(Kind.UNSUPPORTED, "TensorFlow Serving has no list of models")
     if model in {".", ".."} or label in {".", ".."}:
-        raise GatewayError(Kind.UNSUPPORTED, f"a path cannot have the name '{model}' or '{label}'")
+        raise GatewayError(
+            Kind.UNSUPPORTED, f"a path cannot contain the name '{model}' or '{label}'"
+        )
     parts = ["/v1/models/", _encode(model)]
     if version:
         if numeric_version(version) is None:

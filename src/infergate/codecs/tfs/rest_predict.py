@@ -1,8 +1,8 @@
-"""Converts between the JSON of Predict and canonical inferences.
+"""Converts the JSON of Predict requests and responses to and from canonical inferences.
 
-A request has ``instances``, with one element per row of the batch, or ``inputs``, with one member
-per tensor. The response to ``instances`` has ``predictions``, and the response to ``inputs`` has
-``outputs``. Datatypes, and most names, are only in the model's metadata."""
+A request has ``instances`` (row format) or ``inputs`` (column format). The response to
+``instances`` has ``predictions``, and the response to ``inputs`` has ``outputs``. The JSON has no
+datatypes and often no names, so the model's metadata supplies them."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def read_request(  # noqa: PLR0913, PLR0917 - the message, its model, and the me
     limits: Limits,
     metadata: ModelMetadata,
 ) -> ParsedRequest:
-    """Parse a request for the model with ``metadata``. Raises client errors, and NeedsOffloadError.
+    """Parse a request for the model with ``metadata``. Raises client errors and NeedsOffloadError.
 
-    If the options of the model map signatures (``maps_signatures``), the body must name the
-    signature of ``requested``, which has been authorized.
+    If the options map signatures of the model (``maps_signatures``), the body must name the
+    signature of ``requested``, because the access check used that signature.
     """
     text = decoded_json(headers, body, limits)
     members = parse_document(text, _WANTED, limits)
@@ -134,8 +134,8 @@ def read_signature(members: Mapping[str, JsonValue]) -> str:
 
 
 def check_signature(signature: str, requested: RequestedModel) -> None:
-    """Raise BAD_REQUEST if ``find_signature`` did not find ``signature``, because the access check
-    then did not see the model to which the options map the signature."""
+    """Raise BAD_REQUEST if ``find_signature`` did not find ``signature``. In that case, the access
+    check did not see the model to which the options map the signature."""
     if signature != requested.spec.signature:
         raise bad_request(
             f"'{SIGNATURE}' must be in the first or last {_SEARCHED_BYTES // KIB} KiB of the "
@@ -195,7 +195,8 @@ def _complete_shape(tensor: Tensor, declared: tuple[int, ...]) -> Tensor:
 
 
 def response_body(response: InferResponse, response_format: PredictFormat) -> list[Buffer]:
-    """Return the body of a response. Raises BAD_REQUEST if rows have no common batch size."""
+    """Return the body of a response. Raises TOO_LARGE. In row format, raises BAD_REQUEST if the
+    outputs have different batch sizes."""
     if response_format.has_rows:
         return [b'{"predictions": ', write_rows(response.outputs), b"}"]
     return [b'{"outputs": ', write_columns(response.outputs), b"}"]
@@ -218,8 +219,8 @@ def check_outputs(request: InferRequest, metadata: ModelMetadata, signature: str
 
 
 def request_body(request: InferRequest, signature: str) -> list[Buffer]:
-    """Return the body of a request in columns, which unlike rows may have different batch sizes.
-    Raises UNSUPPORTED for a shape that JSON cannot express."""
+    """Return the body of a request in column format, which also supports inputs of different batch
+    sizes. Raises TOO_LARGE, and UNSUPPORTED for a shape that JSON cannot express."""
     for tensor in request.inputs:
         if 0 in tensor.shape[:-1]:
             raise GatewayError(
@@ -234,7 +235,7 @@ def request_body(request: InferRequest, signature: str) -> list[Buffer]:
 def read_response(
     body: bytes, request: InferRequest, metadata: ModelMetadata, signature: str, limits: Limits
 ) -> InferResponse:
-    """Parse a server's response. Raises BACKEND_GARBAGE, and NeedsOffloadError."""
+    """Parse a server's response. Raises BACKEND_GARBAGE, TOO_LARGE and NeedsOffloadError."""
     check_loop_cost(limits, len(body), limits.json_inline)
     check_outputs(request, metadata, signature)
     try:
@@ -251,7 +252,7 @@ def read_response(
     except GatewayError as error:
         raise as_backend_error(error) from None
     outputs = _with_declared_dimensions(tensors, declared)
-    if request.outputs:  # the API has no selection of outputs
+    if request.outputs:  # the API cannot select outputs
         by_name = {tensor.name: tensor for tensor in outputs}
         outputs = tuple(by_name[item.name] for item in request.outputs)
     return InferResponse(request.model, request.version, outputs=outputs)

@@ -9,9 +9,9 @@ or empty. A message of 20 bytes may therefore announce 2^40 elements.
 datatype (TensorFlow wraps them), and a tensor whose values are all in the field of another type
 (TensorFlow reads zeros).
 
-Tensors are not read by the protobuf runtime, which would copy the elements and take up to a hundred
-times the size of a message. Clients and servers repeat the same datatypes and shapes, so the parsed
-beginnings of TensorProtos are cached.
+This module does not use the protobuf runtime, which would copy the elements and allocate up to a
+hundred times the size of a message. Clients and servers repeat the same datatypes and shapes, so
+the parsed beginnings of TensorProtos are cached.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _pack_length: Final = _LENGTH_PREFIX.pack
 
 
 class _Parts(NamedTuple):
-    """A TensorProto: the values in each field, and its strings in the canonical layout."""
+    """A TensorProto: ``values`` by field number, and ``strings`` in the canonical layout."""
 
     dtype: int
     dims: list[int]
@@ -102,8 +102,8 @@ class _Parts(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """The beginning of a TensorProto: dtype and shape. The elements take ``size`` bytes, and are
-    used in place if they are in a field with one of ``tags``."""
+    """The beginning of a TensorProto: its dtype and shape. The elements take ``size`` bytes, and
+    are used in place if they are in a field with one of ``tags``."""
 
     datatype: Datatype
     shape: tuple[int, ...]
@@ -121,15 +121,15 @@ class TensorProtoReader:
         self._limits: Final = limits
         self._budget: Final = budget
         self._values_left = MAX_BYTES_ELEMENTS
-        """The number of strings and unpacked values that may still be read. Each of them takes a
-        field."""
+        """The number of strings and unpacked values that may still be read. Each string or value
+        takes a field."""
         self._bytes_elements = 0
         self._size = 0
         """The size of the elements that were not used in place, in bytes."""
 
     def read(self, name: str, proto: memoryview) -> Tensor:
         """Return the tensor ``name`` in ``proto``, a TensorProto. Raises MalformedMessageError,
-        NeedsOffloadError, and BAD_REQUEST or TOO_LARGE, which names the tensor."""
+        NeedsOffloadError, BAD_REQUEST and TOO_LARGE."""
         # The dtype takes two bytes, and the shape has a tag and a length of one byte each.
         head_end = 4 + proto[3] if len(proto) > 4 and proto[0] == _DTYPE_TAG else 0
         is_cacheable = head_end < min(_MAX_CACHED_HEAD, len(proto)) and proto[2:3] == _SHAPE_TAG
@@ -232,8 +232,8 @@ class TensorProtoReader:
             raise _too_many_values(name)
 
     def _count_single_read(self) -> None:
-        """Count an unpacked value, or the first string of a run. Like any nested field, it takes
-        over 1 µs to read. A further string of a run takes a fifth of that time."""
+        """Count an unpacked value, or the first string of a run. Reading it takes over 1 µs, as for
+        any nested field. Reading each further string of a run takes a fifth of that time."""
         if self._limits.is_on_event_loop:
             self._budget.spend()
 
@@ -255,7 +255,7 @@ class TensorProtoReader:
             if start <= end and (length := data[position + 1]) < _SHORT_LENGTH:
                 position = start + length
                 if position > end:
-                    raise MalformedMessageError("an element of string_val runs past its end")
+                    raise MalformedMessageError("a string_val runs past the end of its tensor")
             else:
                 _, _, _, start, position = read_field(data, position)
             parts.append(_pack_length(position - start) + data[start:position])
@@ -328,8 +328,8 @@ class TensorProtoReader:
 
 
 def _elements(head: _Head, proto: memoryview, head_end: int) -> memoryview | None:
-    """Return the elements of ``proto`` if only a field with ``head.size`` bytes follows the head,
-    or None."""
+    """Return the elements of ``proto`` if the head is followed by a single field of ``head.size``
+    bytes. Return None for any other TensorProto."""
     if proto[head_end] not in head.tags:
         return None
     length = shift = 0
@@ -444,7 +444,6 @@ def _last_start(strings: Buffer, count: int) -> int:
 
 
 def _first_strings(strings: Buffer, count: int) -> Buffer:
-    """Return the first ``count`` strings and ignore the rest."""
     return strings[: _last_start(strings, count + 1)] if count else b""
 
 

@@ -1,10 +1,10 @@
 """Converts canonical tensors to TensorProtos.
 
-The elements are written to tensor_content (raw), or to the field of their type (typed), as
-TensorFlow Serving does by default. Strings are always typed, because TensorFlow's Python library
-does not read them in tensor_content. Clients that use TensorFlow or numpy read both forms, but
-clients in other languages often read only the fields. Floats and bools have the same bytes in both
-forms, so typed contents cost nothing extra. Integers and 16-bit floats are converted one by one."""
+The elements are written to tensor_content (raw) or, as TensorFlow Serving does by default, to the
+field of their type (typed). Strings are always typed, because TensorFlow's Python library does not
+read them in tensor_content. Clients that use TensorFlow or numpy read both forms, but clients in
+other languages often read only the fields. FP32, FP64 and BOOL elements have the same bytes in both
+forms. Integers and 16-bit floats are converted one by one, which is slow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SIZE_TAG: Final = 1 << 3 | VARINT
 _UNCHANGED: Final = frozenset({Datatype.FP32, Datatype.FP64, Datatype.BOOL})
 """The datatypes whose packed values are the bytes of tensor_content."""
 MAX_TYPED_ELEMENTS: Final = 1 << 16
-"""Maximum number of elements of other datatypes that ``auto`` writes typed. Writing an element
+"""Maximum number of elements of all other datatypes that ``auto`` writes typed. Writing an element
 takes 0.1 µs."""
 _COST_OF_STRING: Final = 8
 _COST_OF_INTEGER: Final = 4
@@ -46,7 +46,7 @@ _unpack_length: Final = struct.Struct("<I").unpack_from
 
 def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
     """Return ``tensor`` as a TensorProto. ``contents`` is auto, raw or typed. Numbers in
-    tensor_content, and packed floats, are not copied."""
+    tensor_content and packed floats are not copied."""
     datatype = tensor.datatype
     entry = TYPES[datatype]
     head = bytes((_DTYPE_TAG, entry.number)) + _shape_field(tensor.shape)

@@ -37,12 +37,12 @@ class TrtisCodec(BinaryEstimates):
         return type(self), (self._options,)  # the header cache is not pickled
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
-        """Return the cost of writing classes and shapes."""
+        """Return the cost of writing the classes and shapes of the outputs."""
         if not isinstance(response, InferResponse):
             return 0
         return header_cost(response.outputs, parsed.response_options.outputs)
 
     def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        """Return the cost of writing shapes."""
+        """Return the cost of writing the shapes of the inputs."""
         del profile
         return header_cost(operation.inputs, ())

@@ -1,7 +1,7 @@
 """Builds requests to gRPC servers and parses their responses.
 
-The field ``request_status`` of the response, not the gRPC status, determines whether a request
-succeeded.
+Servers report most errors in the field ``request_status`` of the response, and not in the gRPC
+status.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 
 MAX_FIELDS: Final = 4096
-"""Maximum number of fields of a response without an inference or a server status. Such a response
-has about ten fields."""
+"""Maximum number of fields of a response that is neither an inference nor a server status. Such a
+response has about ten fields."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
@@ -127,7 +127,7 @@ def _infer_parts(operation: InferRequest, model: ModelMetadata) -> Sequence[Buff
 def parse_response(
     wire: RpcResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Return the response in ``wire``. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse the response. Raises the backend's error, BACKEND_GARBAGE and NeedsOffloadError."""
     if wire.code:
         raise_status(wire)
     match operation:
@@ -156,7 +156,7 @@ def parse_response(
 
 
 def _parse_successful(message_class: Any, wire: RpcResponse) -> Any:
-    """Parse ``wire`` as a ``message_class``. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse ``wire`` as a ``message_class``. Raises the backend's error and BACKEND_GARBAGE."""
     try:
         message = parse(message_class, join_parts(wire.message), MAX_FIELDS, MAX_BYTES)
     except MalformedMessageError as error:

@@ -1,8 +1,8 @@
-"""The legacy gRPC codec, which converts between gRPC messages and canonical operations.
+"""The legacy gRPC codec. It converts between gRPC messages and canonical operations.
 
-The field ``request_status`` of a response reports errors, and the gRPC status is OK. Only an
-unknown method and an unreadable message are reported as a gRPC status. The sources are the API's
-protobuf files, and messages captured from its servers and clients (docs/fidelity-trtis.md)."""
+The codec reports errors in the field ``request_status`` of a response whose gRPC status is OK. Only
+an unknown method or an unreadable message results in another gRPC status. The references are the
+API's protobuf files and the messages of its servers and clients (docs/fidelity-trtis.md)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _MAX_OTHER_BYTES: Final = 64 * KIB
 """Maximum size in bytes of a request that is not an inference. Such requests contain only names."""
 _MAX_CACHED_NAME: Final = 256
 _requested: Final = BoundedCache[tuple[bytes, int], tuple[InferRequest, RequestSummary]](1024)
-"""The models that recent requests named, by the bytes of the name and the version. Clients choose
-the names, so the number and the length of the cached names are limited."""
+"""The models that recent requests named, by the encoded name and the version. Clients choose the
+names, so the number and the length of the cached names are limited."""
 _new_tuple: Final = tuple.__new__
 """Creates a named tuple at a third of the cost of calling the class."""
 _INTERNAL: Final = 13
@@ -52,7 +52,7 @@ class _UnreadableMessageError(GatewayError):
 
 
 class TrtisGrpcCodec(TrtisCodec):
-    """Translates messages of the legacy gRPC API for listeners and backends."""
+    """The codec of the legacy gRPC API."""
 
     name: str = "trtis-grpc"
     streaming_methods: frozenset[str] = frozenset({STREAM_INFER})
@@ -97,7 +97,7 @@ class TrtisGrpcCodec(TrtisCodec):
         if not isinstance(response, method.response_types):
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"the legacy gRPC API has no such response here: {type(response).__name__}",
+                f"the response of this method cannot express {type(response).__name__}",
             )
         message = method.response_class()
         method.write(message, response, self._options.server_id)
@@ -127,7 +127,7 @@ class TrtisGrpcCodec(TrtisCodec):
         return RpcResponse((message,), metadata=retry_after_headers(error))
 
     def _infer_error(self, error: GatewayError, wire: RpcRequest) -> Any:
-        """Return an InferResponse for ``error``, with the id in ``wire`` if it can be read."""
+        """Return an InferResponse for ``error``, with the id in ``wire`` if the id can be read."""
         try:
             model, version = grpc_infer.read_names(wire.message)
             number = grpc_infer.read_id(wire.message)
@@ -140,8 +140,8 @@ class TrtisGrpcCodec(TrtisCodec):
         return head
 
     def number_response(self, wire: RpcResponse) -> RpcResponse:
-        """Append a status with the next request number to ``wire``. Protobuf merges the two
-        statuses of the message."""
+        """Append a second ``request_status``, with the next request number, to ``wire``. Protobuf
+        merges the two statuses."""
         status = pb.InferResponse()
         status.request_status.request_id = self._status_factory.next_number()
         return RpcResponse(
@@ -192,8 +192,7 @@ class TrtisGrpcCodec(TrtisCodec):
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
-        """Return the request for the backend, or None if server releases interpret it
-        differently."""
+        """Return the request for the backend, or None if the request needs translation."""
         del profile
         try:
             return grpc_pass_through.rewrite_request(wire, model, version)

@@ -1,7 +1,7 @@
 """Reads and writes the gRPC messages InferRequest and InferResponse without copying raw data.
 
-The tensors of a received message are memoryviews of that message. A message to send is a
-list of parts, and each tensor is a part."""
+The tensors of a received message are memoryviews of that message. A message to send is a list of
+parts in which each tensor is a part."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _OTHER_FIELDS: Final = 16
 
 
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
-    """Return ``model_name`` and ``model_version`` (fields 1 and 2). The last occurrence of a
-    repeated field counts. Raises MalformedMessageError and BAD_REQUEST."""
+    """Return ``model_name`` and ``model_version`` (fields 1 and 2). If a field occurs twice, the
+    last value counts. Raises MalformedMessageError and BAD_REQUEST."""
     data = join_parts(message)
     model, version = "", 0
     for number, wire_type, _, value, end in scan_fields(data, MAX_REQUEST_FIELDS):
@@ -159,5 +159,5 @@ def split_outputs(raw: Sequence[Buffer], sizes: Sequence[int | None]) -> Sequenc
     """Assign an entry to each output. An output with classes has an empty entry. Raises
     BACKEND_GARBAGE."""
     if len(raw) != len(sizes):
-        raise backend_garbage(f"{len(raw)} raw_output for {len(sizes)} outputs")
+        raise backend_garbage(f"it has {len(raw)} raw_output entries for {len(sizes)} outputs")
     return raw

@@ -1,4 +1,4 @@
-"""The methods of the gRPC service that are not inferences, for clients.
+"""The gRPC methods other than inference, for clients.
 
 Every response contains ``request_status``, which the caller sets.
 """
@@ -27,8 +27,8 @@ LOAD: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TrtisMethod:
-    """A method. ``read`` returns the operation of a request message, and ``write(message, response,
-    server_id)`` fills a response message."""
+    """A gRPC method other than inference. ``read`` returns the operation of a request message, and
+    ``write(message, response, server_id)`` fills a response message."""
 
     request_class: Any
     response_class: Any

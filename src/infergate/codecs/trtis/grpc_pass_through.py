@@ -63,8 +63,8 @@ class ValidatedRpcRequest(RpcRequest):
 
 
 class RequestState(NamedTuple):
-    """The state of a request: its ``message``, the ``target`` and ``summary`` that the message
-    names, and the split message, or None if the message has an unusual form."""
+    """A request's ``message``, the ``target`` that the message names, its ``summary``, and the
+    ``split`` message. ``split`` is None for a message in an unusual form."""
 
     message: Sequence[Buffer]
     target: InferRequest
@@ -150,8 +150,8 @@ def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
-    """Return ``wire`` for another model and version, or None if the gateway must translate it.
-    Raises MalformedMessageError and BAD_REQUEST."""
+    """Return ``wire`` with ``model`` and ``version``, or None if ``wire`` needs translation. Raises
+    MalformedMessageError and BAD_REQUEST."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         if not wire.header.can_pass_through:
             return None
@@ -180,8 +180,8 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the 
 ) -> RpcResponse:
     """Return the response to ``request``, with the gateway's own status.
 
-    ``model`` and ``version``, if not empty, replace the backend's names. Raises the backend's
-    error, or BACKEND_GARBAGE.
+    ``model`` and ``version`` replace the backend's values unless they are empty. Raises the
+    backend's error and BACKEND_GARBAGE.
     """
     if wire.code:
         raise_status(wire)
@@ -254,7 +254,7 @@ def _relay(
         split = split_inference(join_parts(wire.message), RESPONSE)
         if split is not None and grpc_infer.may_have_entries(len(split.raw), limits):
             check_status(pb.RequestStatus.FromString(split.first), wire.metadata)
-            pb.InferResponseHeader.FromString(split.header)  # an invalid header is not relayed
+            pb.InferResponseHeader.FromString(split.header)  # rejects an invalid header
             return _response(split.header, split.id, split.entries(), statuses)
     head, raw = grpc_infer.read_response(wire.message, limits)
     check_status(head.request_status, wire.metadata)

@@ -1,8 +1,8 @@
 """Validates an inference header as legacy servers do, in the same order and with their messages.
 
-A header names tensors and may omit shapes; the model's metadata supplies the datatypes. The codec
-also rejects requests that break servers (dimensions below 0, duplicate inputs, contents that
-contradict the shape), with similar messages.
+A header has no datatypes and may omit shapes, so the model's metadata supplies both. The codec also
+rejects requests that break servers (dimensions below 0, duplicate inputs, contents that contradict
+the shape), with similar messages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CheckedOutput:
 
 
 def is_batched(model: ModelMetadata) -> bool:
-    """Return whether the metadata shows that the first dimension of every shape is the batch."""
+    """Return whether the first dimension of every shape in the metadata is the batch dimension."""
     return (model.max_batch_size or 0) > 0
 
 
@@ -100,7 +100,7 @@ def check_batch(header: Any, model: ModelMetadata) -> None:
 def check_outputs(
     header: Any, model: ModelMetadata, level: CompatibilityLevel
 ) -> tuple[CheckedOutput, ...]:
-    """Validate the requested outputs, and return them in the order of the header."""
+    """Validate the requested outputs in header order. Raises BAD_REQUEST and UNSUPPORTED."""
     metadata_by_name = {metadata.name: metadata for metadata in model.outputs}
     by_name: dict[str, CheckedOutput] = {}
     outputs: list[CheckedOutput] = []
@@ -124,7 +124,7 @@ def check_outputs(
 
 
 def check_inputs(header: Any, model: ModelMetadata, limits: Limits) -> tuple[CheckedInput, ...]:
-    """Validate the inputs, and return them in the order of the header."""
+    """Validate the inputs in header order. Raises BAD_REQUEST and UNSUPPORTED."""
     if len(header.input) != len(model.inputs):
         raise bad_request(
             f"expected {len(model.inputs)} inputs but got {len(header.input)} inputs "
@@ -185,7 +185,7 @@ def _input_dims(tensor: Any, expected: Sequence[int], model: ModelMetadata) -> S
 
 
 def check_classes(outputs: Iterable[CheckedOutput]) -> None:
-    """Raise BAD_REQUEST if ``outputs`` has classes of a datatype that servers cannot classify."""
+    """Raise BAD_REQUEST if a client requests classes of a datatype that servers cannot classify."""
     for output in outputs:
         if output.classes and output.datatype not in CLASSIFIABLE:
             raise bad_request(

@@ -49,7 +49,7 @@ from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 MAX_REQUEST_HEADER: Final = 8190
-"""Maximum size of NV-InferRequest that servers accept, in bytes (8192 is too long)."""
+"""Maximum size of NV-InferRequest that servers accept, in bytes."""
 MAX_TEXT: Final = 128 * 1024
 """Maximum number of characters of a text header. Parsing takes 1 ms per KiB."""
 _BYTE_SIZES: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|batch_byte_size: (\d{1,20}+)')
@@ -57,8 +57,8 @@ _MAX_SHOWN: Final = 200
 _STATUS_KEY: Final = STATUS_HEADER.lower()
 _RESPONSE_KEY: Final = RESPONSE_HEADER.lower()
 _SUCCESS: Final = re.compile(r'code: SUCCESS(?: server_id: "[^"\\]*+")?+(?: request_id: \d++)?+')
-"""Matches an NV-Status that reports success. Each response has another request number, so the text
-is never in the cache of parsed texts, and parsing would be slow."""
+"""Matches an NV-Status that reports success. The expression replaces slow parsing: the text is
+never in the cache of parsed texts, because every response has a different request number."""
 _KIND_BY_STATUS: Final = {
     401: Kind.UNAUTHENTICATED,
     403: Kind.FORBIDDEN,
@@ -67,8 +67,8 @@ _KIND_BY_STATUS: Final = {
     503: Kind.NO_BACKEND,
     504: Kind.TIMEOUT,
 }
-"""The kind of error for the status of a response without NV-Status. Such a response comes from a
-proxy, or from a server without a handler for the request."""
+"""The kind of error for the HTTP status of a response without NV-Status. Such a response comes from
+a proxy, or from a server without a handler for the request."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
@@ -133,7 +133,7 @@ def _infer_request(operation: InferRequest, model: ModelMetadata) -> HttpRequest
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Return the response in ``wire``. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse the response. Raises the backend's error, BACKEND_GARBAGE and NeedsOffloadError."""
     if isinstance(operation, InferRequest):
         header_text = infer_header_text(wire)
         assert model is not None
@@ -156,7 +156,7 @@ def parse_response(
 
 
 def infer_header_text(wire: HttpResponse) -> str:
-    """Return the value of NV-InferResponse. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Return the value of NV-InferResponse. Raises the backend's error and BACKEND_GARBAGE."""
     headers = wire.headers
     if _STATUS_KEY not in headers or _RESPONSE_KEY not in headers:
         headers = {name.lower(): value for name, value in headers.items()}
@@ -183,7 +183,7 @@ def _check_success(wire: HttpResponse, headers: Mapping[str, str]) -> None:
     check_status(_parse_nv_status(wire, headers), headers)
     if wire.status != 200:
         raise backend_garbage(
-            f"the backend responded with HTTP {wire.status} with NV-Status SUCCESS"
+            f"the backend responded with HTTP {wire.status} and NV-Status SUCCESS"
         )
 
 
@@ -223,10 +223,10 @@ def _parse_text(message_class: Any, name: str, value: str) -> Any:
 def parse_infer_header(
     header_text: str, body: Sequence[Buffer], body_format: BodyFormat, limits: Limits
 ) -> tuple[Any, int]:
-    """Return the header, which the caller must not modify, and the size of the tensors in ``body``.
+    """Return the header, and the size in bytes of the tensors in ``body``.
 
-    ``body_format`` is the format of the copy of NV-InferResponse in ``body``. Raises
-    BACKEND_GARBAGE and, on the event loop, NeedsOffloadError.
+    The caller must not modify the header. ``body_format`` is the format of the copy of
+    NV-InferResponse in ``body``. Raises BACKEND_GARBAGE and, on the event loop, NeedsOffloadError.
     """
     if body_format is BodyFormat.BINARY and len(header_text) > text_format.MAX_CACHED:
         parsed = _parse_binary_copy(header_text, memoryview(join_parts(body)), limits)
@@ -255,7 +255,7 @@ def _parse_binary_copy(
 
 
 def _parse_trailer(data: memoryview, header: Any, body_format: BodyFormat, limits: Limits) -> Any:
-    """Return the copy of ``header`` after the tensors, or ``header`` if there is no valid copy."""
+    """Return the copy of ``header`` in ``data``, or ``header`` if ``data`` has no valid copy."""
     if not len(data):
         return header
     try:

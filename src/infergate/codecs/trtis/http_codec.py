@@ -1,6 +1,6 @@
-"""The legacy HTTP codec, which converts between HTTP messages and canonical operations.
+"""The legacy HTTP codec. It converts between HTTP messages and canonical operations.
 
-The sources are the API's protobuf files, and messages captured from its servers and clients
+The references are the API's protobuf files, and messages captured from its servers and clients
 (docs/fidelity-trtis.md)."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 
 class TrtisHttpCodec(TrtisCodec):
-    """Translates messages of the legacy HTTP API for listeners and backends."""
+    """The codec of the legacy HTTP API."""
 
     name: str = "trtis-http"
     streaming_methods: frozenset[str] = frozenset()
@@ -48,8 +48,8 @@ class TrtisHttpCodec(TrtisCodec):
     # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Return the operation, the model and the version, which are all in the path. The header is
-        not parsed. ``build_error`` reports an invalid header rather than any other error."""
+        """Return the operation, model and version that the path names. The header is not parsed. If
+        the header is invalid, ``build_error`` reports this instead of any other error."""
         match = match_path(wire.method, wire.path)
         wire.codec_state = match.operation
         return match.summary
@@ -102,13 +102,13 @@ class TrtisHttpCodec(TrtisCodec):
             case _:
                 raise GatewayError(
                     Kind.UNSUPPORTED,
-                    f"the legacy HTTP API has no such response: {type(response).__name__}",
+                    f"the legacy HTTP API cannot express {type(response).__name__}",
                 )
         return http_frontend.message_response(message, parsed.response_options, status())
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
-        """Build the response for ``error``. If legacy servers have no handler for the request, the
-        response has only the HTTP status 400 or 405; otherwise it has NV-Status."""
+        """Build the response for ``error``. The response has no NV-Status if legacy servers have no
+        handler for the request or cannot parse its header."""
         error_response = self._error_response(error, wire)
         return replace(error_response, headers={**error_response.headers, **error_headers(error)})
 
@@ -179,6 +179,6 @@ class TrtisHttpCodec(TrtisCodec):
 
 
 def _operation_of(wire: HttpRequest) -> Operation:
-    """Return the operation that ``summarize`` stored in ``wire``, or parse the path."""
+    """Return the operation that ``summarize`` stored in ``wire``, or match the path."""
     operation: Operation | None = wire.codec_state
     return match_path(wire.method, wire.path).operation if operation is None else operation

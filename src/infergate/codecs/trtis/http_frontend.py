@@ -1,9 +1,9 @@
 """Parses requests of HTTP clients and builds the responses.
 
-If a legacy server has a handler for the request, the response has the header NV-Status. The
-response to an inference also has NV-InferResponse, which contains only the id if the inference
-failed. The response to any other request has neither header. The HTTP status is always 200, 400 or
-405. Headers have the spelling and the order of legacy servers.
+A response has the header NV-Status if legacy servers have a handler for the request and can parse
+its header. The response to such an inference also has NV-InferResponse, which contains only the id
+if the inference failed. The HTTP status is always 200, 400 or 405. Headers have the spelling and
+the order of legacy servers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ BINARY_QUERY: Final = "format=binary"
 MISSING_HEADER: Final = "The request header should contain 'NV-InferRequest'"
 _STRING: Final = re.compile(r"""(["'])(?:[^\\"']++|\\.|(?!\1)["'])*+\1""")
 _ID_FIELD: Final = 5
-"""The number of the field InferResponseHeader.id."""
+"""The field number of InferResponseHeader.id."""
 _ID: Final = re.compile(r"(?<!\w)id\s*:\s*([0-9]{1,20})(?!\w)")
 MAX_RESPONSE_HEADER: Final = 100 * 1024
-"""Maximum size of a header line in libcurl, which the legacy clients use."""
+"""Maximum size in bytes of a header line in libcurl, which the legacy clients use."""
 _LINE_OVERHEAD: Final = 64
-"""Maximum size of the header's name, the id and the line end. The id is appended later."""
+"""Maximum size in bytes of the header's name, the id and the line end. The id is appended later."""
 _TYPE: Final = "Content-Type"
 _BINARY_TYPE: Final = "application/octet-stream"
 _TEXT_TYPE: Final = "text/plain"
@@ -107,7 +107,7 @@ def split_inputs(
 
 
 def _status_line(status: Any) -> str:
-    """Print ``status`` as NV-Status. The cached text excludes the request number at its end."""
+    """Print ``status`` as NV-Status. The request number, which comes last, is not cached."""
     number = status.request_id
     status.ClearField("request_id")
     return f"{text_format.to_line(status)}{_REQUEST_ID}{number}"
@@ -156,8 +156,8 @@ def rendered_response(  # noqa: PLR0913, PLR0917 - a parameter per part of a res
     data: Sequence[Buffer],
     status_line: str,
 ) -> HttpResponse:
-    """Return a response with the results of ``render_header``. The id is appended to both
-    results."""
+    """Return a response with ``header`` and ``trailer`` from ``render_header``. ``id_`` is appended
+    to both."""
     if id_:
         header = f"{header} id: {id_}"
         trailer += (
@@ -180,7 +180,7 @@ def relayed_response(
 def infer_error(
     wire: HttpRequest, error: GatewayError, create_status: Callable[[], Any]
 ) -> HttpResponse:
-    """Return the response for ``error``. If the request's header cannot be parsed, the response has
+    """Return the response for ``error``. If NV-InferRequest is missing or invalid, the response has
     no NV-Status."""
     if REQUEST_HEADER not in wire.headers:
         return HttpResponse(400, {_TYPE: _TEXT_TYPE}, [MISSING_HEADER.encode()])
@@ -244,5 +244,5 @@ def status_response(status: Any, *, ok: bool) -> HttpResponse:
 
 
 def bare_response(status: int) -> HttpResponse:
-    """Return the response to a request for which legacy servers have no handler."""
+    """Return a response without NV-Status."""
     return HttpResponse(status, {_TYPE: _TEXT_TYPE}, reason="Not Allowed" if status == 405 else "")

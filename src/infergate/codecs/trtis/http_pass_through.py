@@ -1,7 +1,7 @@
 """Pass-through between legacy HTTP clients and servers, with the tensors unchanged.
 
-*Rule 1.* A request is valid if the parser accepts it, or if ``validated_headers`` has its header.
-Validation needs the model's metadata.
+*Rule 1.* A request is valid if the parser accepts it, or if ``validated_headers`` contains the
+request's header. Validation needs the model's metadata.
 
 *Rule 2.* The client receives the same response as from a translation: the outputs in the requested
 order, the client's id, and the gateway's NV-Status.
@@ -59,8 +59,8 @@ class ValidatedHttpRequest(HttpRequest):
 
 
 def split_id(header_text: str) -> tuple[str, int]:
-    """Return ``header_text`` without its id, and the id, which C++ prints at the end. If the id is
-    absent or ambiguous, return the unchanged text and 0."""
+    """Return ``header_text`` without its id, and the id, which protobuf for C++ prints at the end.
+    If the id is absent or ambiguous, return the unchanged text and 0."""
     head, separator, digits = header_text.rpartition(" id: ")
     if (
         separator
@@ -136,8 +136,8 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 
 
 def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
-    """Return ``wire`` for another model and version, or None if the gateway must translate it.
-    Raises UNSUPPORTED for a name that a path cannot contain."""
+    """Return ``wire`` with the path of ``model`` and ``version``, or None if ``wire`` needs
+    translation. Raises UNSUPPORTED for a name that a path cannot contain."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(http_frontend.MISSING_HEADER)
@@ -163,7 +163,7 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
 
 @functools.lru_cache(maxsize=256)
 def _infer_path(model: str, version: str) -> str:
-    """Return the path of an inference, which has a few kilobytes at most. Raises GatewayError."""
+    """Return an inference's path, which has at most a few kilobytes. Raises GatewayError."""
     return model_path("/api/infer", model, version_number(model, version))
 
 
@@ -177,8 +177,8 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the 
 ) -> HttpResponse:
     """Return the response to ``request``, with the gateway's own status.
 
-    ``model`` and ``version``, if not empty, replace the backend's names. Raises the backend's
-    error, or BACKEND_GARBAGE.
+    ``model`` and ``version`` replace the backend's values unless they are empty. Raises the
+    backend's error and BACKEND_GARBAGE.
     """
     header_text = http_backend.infer_header_text(wire)
     if not isinstance(request, ValidatedHttpRequest) or request.header is None:

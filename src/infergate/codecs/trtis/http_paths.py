@@ -25,7 +25,7 @@ _MEMORY_PATH: Final = "/api/sharedmemorycontrol"
 
 @record
 class TrtisPathMatch:
-    """The operation that a path names, its summary, and the method that the path requires."""
+    """The operation that a path names, its summary, and the HTTP method that the path requires."""
 
     method: str
     operation: Operation
@@ -99,7 +99,7 @@ def match_path(method: str, path: str) -> TrtisPathMatch:
 
 
 def query_value(query: str, name: str) -> str:
-    """Return the first value of ``name`` in ``query`` without decoding it, or an empty string."""
+    """Return the first value of ``name`` in ``query``, not decoded, or an empty string."""
     for pair in query.split("&"):
         key, _, value = pair.partition("=")
         if key == name:
@@ -123,7 +123,8 @@ def model_path(prefix: str, model: str, version: int = -1) -> str:
 def memory_path(
     operation: messages.SharedMemoryRegisterRequest | messages.SharedMemoryUnregisterRequest,
 ) -> str:
-    """Return the path of ``operation``. Raises UNSUPPORTED if no path can contain a name or key."""
+    """Return the path of ``operation``. Raises UNSUPPORTED for a name or key that a path cannot
+    contain."""
     match operation:
         case messages.SharedMemoryUnregisterRequest(""):
             return f"{_MEMORY_PATH}/unregisterall"

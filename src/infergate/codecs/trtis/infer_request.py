@@ -1,9 +1,9 @@
-"""Converts between InferRequestHeader with raw data, and InferRequest.
+"""Converts legacy request headers with raw data to and from canonical inferences.
 
 The model's metadata supplies datatypes and shapes. A client that requests no outputs receives no
-outputs. A request to a backend names every output. The codec compares the names and datatypes of
-the tensors with the backend's metadata, because the header has no datatypes, and a server would
-read FP32 data as INT32."""
+outputs. A request to a backend names every output. The header has no datatypes, so the codec
+compares the tensors with the backend's metadata. Without this comparison, a server would read FP32
+data as INT32."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def read_request(  # noqa: PLR0913, PLR0917 - a parameter per part of a request
     limits: Limits,
     body_format: BodyFormat = BodyFormat.BINARY,
 ) -> PartialInferRequest[ParsedRequest]:
-    """Return the inference in ``header``, whose validation needs the model's metadata. This
-    function and the ``complete`` of its result raise BAD_REQUEST."""
+    """Return the inference in ``header`` as a partial request, whose validation needs the model's
+    metadata. This function and the ``complete`` of its result raise BAD_REQUEST."""
     check_counts(header, limits)
     complete = partial(
         _complete, PicklableMessage(header), target, split_inputs, level, limits, body_format
@@ -158,7 +158,8 @@ def version_number(model: str, version: str) -> int:
 def requested_outputs(
     operation: InferRequest, model: ModelMetadata
 ) -> list[tuple[RequestedOutput, Datatype]]:
-    """Return the outputs that ``operation`` requests, with their datatypes. Raises BAD_REQUEST."""
+    """Return the outputs that ``operation`` requests (by default all), with their datatypes. Raises
+    BAD_REQUEST and UNSUPPORTED."""
     metadata_by_name = {metadata.name: metadata for metadata in model.outputs}
     outputs = operation.outputs or tuple(RequestedOutput(name) for name in metadata_by_name)
     for output in outputs:
@@ -173,8 +174,8 @@ def write_request(operation: InferRequest, model: ModelMetadata, *, schedules: b
     """Return the header of ``operation``. If ``schedules`` is false, omit the priority and the
     timeout.
 
-    Raises NO_BACKEND for a model that is not ready, and BAD_REQUEST for values that the header
-    cannot hold or that contradict ``model``.
+    Raises NO_BACKEND for a model that is not ready, BAD_REQUEST for values that the header cannot
+    hold or that contradict ``model``, and UNSUPPORTED for datatypes that the API does not have.
     """
     if model.unavailable:
         raise GatewayError(
@@ -230,7 +231,7 @@ def _write_region_ref(memory: Any, region_ref: RegionRef) -> None:
 
 
 def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
-    """Return the number of batch entries of the inputs. Raises BAD_REQUEST."""
+    """Return the batch size of the inputs, or 1 for an unbatched model. Raises BAD_REQUEST."""
     if not is_batched(model):
         return 1
     size: int | None = None

@@ -1,8 +1,8 @@
-"""Converts between InferResponseHeader with raw data, and InferResponse.
+"""Converts legacy response headers with raw data to and from canonical responses.
 
 Classes are in the header, and values are in the raw data. Clients receive the outputs in the order
-of the request. Backends return the outputs in the order of the response header. Since v1.12, this
-may be any order."""
+of the request. Backends return the outputs in the order of the response header, which may be any
+order since v1.12."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write_response(
         if tensor.shape[:rank] != options.batch:
             raise backend_garbage(
                 f"output '{output.name}' has shape {list(tensor.shape)}, "
-                f"not batch size {options.batch_size}"
+                f"but the batch size is {options.batch_size}"
             )
         output_header.raw.dims.extend(tensor.shape[rank:])
         size = len(tensor.data) if tensor.shared_memory is None else tensor.shared_memory.size
@@ -82,7 +82,7 @@ def write_response(
 
 def header_cost(tensors: Sequence[Tensor], outputs: Sequence[CheckedOutput]) -> int:
     """Return the cost of writing the header of ``tensors``, as the number of bytes of JSON that
-    take the same time: some microseconds per dimension, and nearly a microsecond per byte of a
+    take the same time: a few microseconds per dimension, and nearly a microsecond per byte of a
     class."""
     cost = 0
     for tensor in tensors:

@@ -22,7 +22,7 @@ def describe_request(wire: HttpRequest) -> dict[str, Any] | None:
 
 
 def describe_response(wire: HttpResponse) -> dict[str, Any] | None:
-    """Return the fields of the response to an inference, like ``describe_request``."""
+    """Return the fields of a response, or None if NV-InferResponse is missing, invalid or long."""
     return _describe(InferResponseHeader, RESPONSE_HEADER, wire.headers, wire.body)
 
 
@@ -39,5 +39,5 @@ def _describe(
         return None
     return {
         name: MessageToDict(header, preserving_proto_field_name=True),
-        "body": f"{total_size(body)} bytes: the data of the tensors, in this order",
+        "body": f"{total_size(body)} bytes: the data of the tensors, in the header's order",
     }

@@ -1,5 +1,5 @@
-"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool, by their names
-in ``proto/legacy_inference_server.proto``: ``messages.InferRequestHeader``."""
+"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool, by the names
+of the messages in ``proto/legacy_inference_server.proto``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODES: Final[dict[str, int]] = {name: value.number for name, value in _CODE.valu
 
 
 class BodyFormat(enum.Enum):
-    """The format in which an HTTP client wants a message."""
+    """The format in which an HTTP client requests a message."""
 
     TEXT = "text"
     BINARY = "binary"
@@ -30,7 +30,7 @@ class BodyFormat(enum.Enum):
 
 
 class PicklableMessage:
-    """A wrapper that makes ``message`` picklable, so that it can be sent to a helper process."""
+    """A wrapper that makes ``message`` picklable for a helper process."""
 
     __slots__ = ("message",)
 

@@ -57,7 +57,7 @@ class TrtisOptions:
 
 
 def read_options(options: Mapping[str, Any]) -> TrtisOptions:
-    """Check and return the options. Raises ValueError."""
+    """Return the validated options. Raises ValueError."""
     check_option_names(options, ("level", "server_id", "data_type"))
     level = read_choice(options, "level", LEVELS)
     server_id = options.get("server_id", "inference:0")

@@ -1,7 +1,7 @@
-"""The RequestStatus of every response: reports errors to clients, and reads errors from backends.
+"""Builds the RequestStatus of responses to clients, and reads the RequestStatus of backends.
 
 Clients receive the error texts of legacy servers. Each codec numbers its responses, as legacy
-servers do. The gateway's own process numbers the responses that helper processes build
+servers do. If a helper process builds a response, the gateway process sets the number
 (``SupportsResponseNumbering``).
 """
 
@@ -33,7 +33,7 @@ from infergate.core.messages import (
 
 SUCCESS: Final = "SUCCESS"
 _REQUEST_ID: Final = 4
-"""The number of RequestStatus.request_id, the last field."""
+"""The field number of RequestStatus.request_id, the last field."""
 
 CODE_BY_KIND: Final[dict[Kind, str]] = {
     Kind.BAD_REQUEST: "INVALID_ARG",
@@ -57,7 +57,7 @@ CODE_BY_KIND: Final[dict[Kind, str]] = {
     Kind.CANCELLED: "UNAVAILABLE",
     Kind.INTERNAL: "INTERNAL",
 }
-"""The code for each kind of error. A test checks that every kind has an entry."""
+"""The code for each kind of error."""
 
 KIND_BY_CODE: Final[dict[str, Kind]] = {
     "INVALID": Kind.BACKEND_GARBAGE,
@@ -107,7 +107,6 @@ class RequestStatusFactory:
         self._success_line: Final = text_format.to_line(success)
 
     def success(self) -> Any:
-        """Return the status of a successful response."""
         return self._status(SUCCESS)
 
     def success_bytes(self) -> bytes:
@@ -126,7 +125,6 @@ class RequestStatusFactory:
         return self._status(code, text)
 
     def next_number(self) -> int:
-        """Return the next request number."""
         return next(self._numbers)
 
     def _status(self, code: str, text: str = "") -> Any:

@@ -199,8 +199,8 @@ def _read_tensors(
 
 
 def response_from_status(message: Any, operation: Operation) -> Response:
-    """Return the response to ``operation`` from the status in ``message``. Raises NOT_FOUND for a
-    version that the model does not have, and BACKEND_GARBAGE."""
+    """Return the response to ``operation`` from the status in ``message``. Raises BACKEND_GARBAGE,
+    and NOT_FOUND for a version that the model does not have."""
     status = read_status(message)
     match operation:
         case messages.ServerMetadataRequest():
@@ -248,8 +248,8 @@ def not_ready_if_unknown(error: GatewayError, operation: Operation) -> messages.
 
 
 def _supports_scheduling(version: str) -> bool:
-    """Return whether a server of ``version`` supports priorities and timeouts. ``version`` may be
-    empty. Other servers reject a header with a priority or a timeout."""
+    """Return whether a server of ``version``, which may be empty, supports priorities and timeouts.
+    Servers without this support reject a header with a priority or a timeout."""
     numbers = _RELEASE.match(version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _FIRST_SCHEDULING_RELEASE
 

@@ -1,8 +1,8 @@
-"""Splits the usual form of a gRPC InferRequest or InferResponse in one pass.
+"""Splits a gRPC InferRequest or InferResponse of the usual form in one pass.
 
-The parts are the first field (the model's name or the status), the header without its ``id`` (the
-key of a validated header) and the positions of the raw data. A message in an unusual form is not
-split but parsed, which takes longer. Only the parser reports errors.
+The parts are the first field (the model's name or the status), the version, the header without its
+``id`` (the key of a validated header), the ``id``, and the positions of the raw data. A message in
+an unusual form is not split but parsed, which takes longer. Only the parser reports errors.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _STEPS: Final = range(4096)
 
 
 class SplitInference(NamedTuple):
-    """A split message: its ``first`` field, its ``version``, its ``header`` without the id, the
-    ``id``, and the start and end of each ``raw`` entry in ``data``. An absent number is 0."""
+    """A split message: its ``first`` field, its ``version`` or 0, its ``header`` without the id,
+    the ``id`` or 0, and the start and end of each ``raw`` entry in ``data``."""
 
     data: Buffer
     first: Buffer
@@ -103,7 +103,7 @@ def split_inference(  # noqa: C901, PLR0912 - a call per field would double the 
 
 
 def _split_id(header: bytes) -> tuple[bytes, int] | None:
-    """Return ``header`` without its id, and the id, or None if the header has an unusual form."""
+    """Return ``header`` without its id, and the id. Return None for an unusual form."""
     position = id_start = id_end = id_ = 0
     end = len(header)
     while position < end:

@@ -26,14 +26,14 @@ MAX_ON_LOOP: Final = 8192
 CACHE_SIZE: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _RECENT_SIZE: Final = 8
-"""Maximum number of longer texts in the cache. Longer texts are cached because the header of a
-single request is parsed several times."""
+"""Maximum number of cached texts of more than ``MAX_CACHED`` characters. Long texts are cached
+because the header of a single request is parsed several times."""
 _VALID_ESCAPES: Final = re.compile(
     r"(?:[^\\]++|\\(?:[abfnrtv\\'\"]|[0-3][0-7]{0,2}|[4-7][0-7]?(?![0-7])"
     r"|x[0-9A-Fa-f]|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}))*+"
 )
-"""Matches text whose escape sequences all belong to C++. Protobuf for Python also accepts Python's
-escape sequences, with a warning."""
+"""Matches text whose escape sequences are all valid in C++. Protobuf for Python also accepts
+Python's escape sequences, with a warning."""
 
 
 def parse(message_class: Any, text: str) -> Any:

@@ -1,10 +1,10 @@
 """A cache of headers that passed validation, so that a repeated header is not parsed again.
 
 Clients and servers repeat their headers. Only the ``id`` differs, so the key of an entry is a
-header without its id. The entry of a request header has the data for checking another
-body. The entry of a response header has the header for the client.
+header without its id. The entry of a request header has the tensor sizes for checking the body of
+the next request. The entry of a response header has the header for the client.
 
-The entry of a request contains the entries of its responses. It is valid only for the metadata and
+The entry of a request contains the entries of its responses, and is valid only for the metadata and
 the limits that were used for validation. The cache contains only requests that pass through.
 """
 
@@ -53,9 +53,9 @@ class ValidatedResponse:
     """A response header that passed validation.
 
     ``sizes`` are the sizes in bytes of the outputs that the server returned, and ``output_order``
-    has the indices of the requested outputs in this list. ``header`` is the header for the client,
-    without the id. If ``is_unchanged`` is true, the client receives all outputs in the order of the
-    server, and their data needs no check."""
+    has the indices of the requested outputs in ``sizes``. ``header`` is the header for the client,
+    without the id. If ``is_unchanged`` is true, the client receives all outputs in the server's
+    order, and their data needs no check."""
 
     sizes: tuple[int, ...]
     output_order: tuple[int, ...]
@@ -64,7 +64,7 @@ class ValidatedResponse:
     is_unchanged: bool
 
     def select_outputs(self, raw: Sequence[Buffer]) -> list[Buffer]:
-        """Return the requested outputs of the ``raw`` data. Raises BACKEND_GARBAGE."""
+        """Select the requested outputs from the ``raw`` data. Raises BACKEND_GARBAGE."""
         if self.bytes_tensors:
             try:
                 _check_bytes_data(self.bytes_tensors, raw)
@@ -89,7 +89,6 @@ class ValidatedHeader:
     responses: BoundedCache[Any, ValidatedResponse]
 
     def is_valid_for(self, metadata: ModelMetadata, limits: Limits) -> bool:
-        """Return whether the entry is valid for ``metadata`` and ``limits``."""
         return limits is self.limits and (metadata is self.metadata or metadata == self.metadata)
 
     def check_bytes_data(self, raw: Sequence[Buffer]) -> None:
@@ -97,7 +96,7 @@ class ValidatedHeader:
         _check_bytes_data(self.bytes_tensors, raw)
 
     def cache_response(self, key: tuple[Any, ...], response: ValidatedResponse) -> None:
-        """Cache ``response``. The first element of ``key`` is the response header."""
+        """Cache ``response`` unless its header, the first element of ``key``, is too long."""
         if len(key[0]) <= MAX_KEY_LENGTH:
             self.responses[key] = response
 
@@ -111,7 +110,6 @@ class ValidatedHeaderCache:
         self._entries: Final = BoundedCache[HeaderKey, ValidatedHeader](MAX_HEADERS)
 
     def find(self, key: HeaderKey | None) -> ValidatedHeader | None:
-        """Return the entry of ``key``, or None."""
         return None if key is None else self._entries.get(key)
 
     def add(
@@ -142,10 +140,10 @@ class ValidatedHeaderCache:
 
 
 def _can_pass_through(header: Any) -> bool:
-    """Return whether ``header`` may be sent to a server unchanged. It must be translated if server
-    releases interpret it differently (repeated outputs, no outputs, 0 classes), if some releases do
-    not support one of its fields, or if it refers to shared memory, which may be registered only
-    with the gateway."""
+    """Return whether ``header`` may be sent to a server unchanged. A header needs translation if
+    server releases interpret it differently (repeated outputs, no outputs, 0 classes), if some
+    releases do not support one of its fields, or if it refers to shared memory, which may be
+    registered only with the gateway."""
     names = {output.name for output in header.output}
     return (
         len(names) == len(header.output) > 0
@@ -169,9 +167,9 @@ def validate_response(
     """Validate a server's ``header`` as the response to ``parsed``.
 
     Non-empty names in ``names`` (model and version) replace the server's names. Returns the
-    ``ValidatedResponse``, whose header is a message, the data of the server's outputs, and whether
-    the response may be cached, which is false for a response with classes. Raises BACKEND_GARBAGE
-    and TOO_LARGE."""
+    ``ValidatedResponse`` (with a message as the header), the data of the server's outputs, and
+    whether the response may be cached. A response with classes may not be cached. Raises
+    BACKEND_GARBAGE and TOO_LARGE."""
     model, version = names
     request = parsed.operation
     options: TrtisResponseOptions = parsed.response_options

@@ -2,8 +2,8 @@
 
 The entry point is `PLUGIN`; the codec is `V2Grpc` in `codec`. Read `codec` and `methods`, then
 `infer_request` and `infer_response` (full check and translation), `tensors` and `typed_contents`
-(tensor data), `head_limits` (protection from expensive messages), then `split_message` and
-`validated_heads` (the fast path for recurring heads).
+(tensor data), and `head_limits` (protection from expensive messages). Last, read `split_message`
+and `validated_heads` (the fast path for recurring heads).
 """
 
 from __future__ import annotations

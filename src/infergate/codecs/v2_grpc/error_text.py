@@ -1,8 +1,8 @@
 """Derives the kind of an error in a stream from Triton's text, because stream errors have no code.
 
 Only errors that Triton reports before it runs a model are recognized. Any other text counts as a
-failure of the server. The texts are from Triton 2.51. The codes are from ModelInfer, to which the
-same requests were sent."""
+failure of the server. The texts are from Triton 2.51. The kinds are those of ModelInfer's errors
+for the same requests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _BAD_REQUEST: Final = (
 
 
 def kind_of(text: str, request_id: str) -> Kind:
-    """Return the kind of the error `text`, the response to the request with the id `request_id`."""
+    """Return the kind of the error with `text`, for the request with the id `request_id`."""
     text = text.removeprefix(f"[request id: {request_id or _NO_ID}] ")
     if text.startswith(_NOT_FOUND):
         return Kind.NOT_FOUND

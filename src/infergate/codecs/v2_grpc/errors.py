@@ -10,8 +10,8 @@ from infergate.core.errors import GatewayError, retry_after_headers
 from infergate.core.wire import RpcResponse
 
 _MAX_DETAILS_BYTES: Final = 2000
-"""Maximum size of a status message. Percent-encoding can triple its size, and clients reject
-metadata of over 8 KiB."""
+"""Maximum size of a status message in bytes. Percent-encoding can triple the size, and clients
+reject metadata of over 8 KiB."""
 
 
 def build_error(error: GatewayError) -> RpcResponse:

@@ -1,10 +1,9 @@
-"""Cuts typed contents out of a message, and limits the rest of the message before protobuf parses
-it.
+"""Cuts typed contents out of a head, and checks limits before protobuf parses the head.
 
-The protobuf runtime can allocate up to twenty times the size of a message, because an empty string
-takes two bytes in the message and a dimension takes one byte. The number of fields of the complete
-message is limited. `MAX_HEAD_BYTES` limits other costs, such as a parameter that is repeated many
-times."""
+The protobuf runtime can allocate many times the size of a message, because an empty string takes
+two bytes in the message and a dimension takes one byte. The number of fields of the complete
+message is therefore limited. `MAX_HEAD_BYTES` limits other costs, such as a parameter that is
+repeated many times."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def max_fields(limits: Limits) -> int:
 
 def cut_contents(head: Buffer, limits: Limits) -> tuple[Buffer, list[TypedContents]]:
     """Return `head` without typed contents, and views of the typed contents of each tensor. Raises
-    MalformedMessageError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`."""
+    MalformedMessageError, NeedsOffloadError, and TOO_LARGE for a head over `MAX_HEAD_BYTES`."""
     budget = field_budget(MAX_FIELDS, limits)
     view = memoryview(head)
     kept_parts: list[Buffer] = []

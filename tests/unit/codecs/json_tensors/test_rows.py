@@ -488,7 +488,7 @@ def test_the_lists_of_a_tensor_are_limited(datatype: Datatype) -> None:
     size = 4 if datatype is BYTES else 1
     many = Tensor("x", datatype, (29_000, *[1] * 63), bytes(29_000 * size))
     for write in (write_columns, write_rows):
-        with raises_kind(Kind.TOO_LARGE, "'x': shape .* makes too many nested lists"):
+        with raises_kind(Kind.TOO_LARGE, "'x': shape .* needs too many nested lists"):
             write([many])
 
 

@@ -413,11 +413,11 @@ def test_a_request_to_a_server_has_rows() -> None:
         ),
         (
             (Tensor("x", Datatype.INT32, (1, 2), bytes(8)),),
-            "input 'x' has the datatype FP32; the request has INT32",
+            "input 'x' must have the datatype FP32; the request has INT32",
         ),
         (
             (Tensor("x", Datatype.FP32, (1, 2, 1), bytes(8)),),
-            "input 'x' has 2 dimensions; the request has 3",
+            "input 'x' must have 2 dimensions; the request has 3",
         ),
     ],
 )

@@ -426,7 +426,7 @@ def test_a_list_of_one_model_loads_the_model() -> None:
 
 def test_other_lists_are_refused() -> None:
     for names in ((), ("m", "n")):
-        with raises_kind(Kind.UNSUPPORTED, f"this one has {len(names)} models"):
+        with raises_kind(Kind.UNSUPPORTED, f"this list has {len(names)} models"):
             CODEC.summarize(reload_request(*names))
     with raises_kind(Kind.BAD_REQUEST, "has no name"):
         CODEC.summarize(reload_request(""))

@@ -371,7 +371,7 @@ def test_responses_that_the_api_does_not_have() -> None:
 
 
 def test_names_in_paths() -> None:
-    with raises_kind(Kind.UNSUPPORTED, "a path cannot have"):
+    with raises_kind(Kind.UNSUPPORTED, "a path cannot contain"):
         CODEC.build_request(ModelReadyRequest(".."), GENERIC)
     with raises_kind(Kind.BAD_REQUEST, "version 'v2' of model 'm' is not a number"):
         CODEC.build_request(ModelReadyRequest("m", "v2"), GENERIC)

@@ -380,7 +380,7 @@ def test_another_batch() -> None:
 
 def test_raw_output_entries_are_in_output_order() -> None:
     _, call = response_pair([RAW], bytes(8), bytes(8))
-    with pytest.raises(GatewayError, match="2 raw_output for 1 outputs"):
+    with pytest.raises(GatewayError, match="2 raw_output entries for 1 outputs"):
         GRPC.create({}).parse_response(call, REQUEST, DEFAULT_LIMITS, NOBATCH)
 
 
@@ -539,7 +539,7 @@ def test_invalid_headers(headers: dict[str, str], expected: str) -> None:
 
 
 def test_success_with_another_http_status() -> None:
-    assert "HTTP 400 with NV-Status SUCCESS" in http_error(400, {"nv-status": STATUS}).public
+    assert "HTTP 400 and NV-Status SUCCESS" in http_error(400, {"nv-status": STATUS}).public
 
 
 def test_an_error_with_http_200() -> None:

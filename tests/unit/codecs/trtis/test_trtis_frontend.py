@@ -448,8 +448,8 @@ def test_class_values_are_float32() -> None:
     ("datatype", "shape", "expected"),
     [
         (Datatype.INT32, (1, 4), "is INT32; the model's metadata says FP32"),
-        (Datatype.FP32, (4,), r"has shape \[4\], not batch size 1"),
-        (Datatype.FP32, (), r"has shape \[\], not batch size 1"),
+        (Datatype.FP32, (4,), r"has shape \[4\], but the batch size is 1"),
+        (Datatype.FP32, (), r"has shape \[\], but the batch size is 1"),
     ],
 )
 def test_invalid_values(datatype: Datatype, shape: tuple[int, ...], expected: str) -> None:
@@ -479,13 +479,13 @@ def test_only_versions_that_are_int64_are_written(version: str, field: str) -> N
 
 
 def test_values_that_the_api_cannot_represent() -> None:
-    with pytest.raises(GatewayError, match="has no such response: ServerMetadata"):
+    with pytest.raises(GatewayError, match="API cannot express ServerMetadata"):
         HTTP.create({}).build_response(
             ServerMetadata("a", "b"), ParsedRequest(ServerReadyRequest())
         )
     codec = GRPC.create({})
     parsed = codec.parse_request(codec.build_request(ServerReadyRequest(), GENERIC), DEFAULT_LIMITS)
-    with pytest.raises(GatewayError, match="has no such response here: ServerMetadata"):
+    with pytest.raises(GatewayError, match="cannot express ServerMetadata"):
         codec.build_response(ServerMetadata("a", "b"), parsed)
 
 
