@@ -1,4 +1,4 @@
-"""The settings of the comparison of a mirror: rules, noise baseline, and storage of mismatches."""
+"""The settings of a mirror's comparison: rules, noise baseline, and storage of mismatches."""
 
 from __future__ import annotations
 
