@@ -66,7 +66,7 @@ class KubernetesConfig(Section):
     zone: Text = Field(
         default="",
         description="infergate's own zone. If the endpoints have topology hints, infergate uses "
-        'only endpoints for this zone, like kube-proxy. Example: `"${ZONE}"`. By default, hints '
+        'only endpoints for this zone, as kube-proxy does. Example: `"${ZONE}"`. By default, hints '
         "are ignored.",
     )
     api: WebUrl | None = Field(
@@ -96,7 +96,7 @@ class KubernetesConfig(Section):
         return self
 
     def check_backend(self, urls: Sequence[Url], dns_refresh: float, shared_memory: str) -> None:
-        """Raise ValueError if the options of a backend do not fit this section."""
+        """Raise ValueError if the options of a backend are incompatible with this section."""
         host = urls[0].host if len(urls) == 1 else ""
         if not host or host == "localhost" or is_ip_address(host):
             raise ValueError(
