@@ -227,8 +227,8 @@ class ModelSummary:
 
     def classify(self, comparison: Comparison, judge: Judge = judge) -> Verdict:
         """Return the verdict on ``comparison``, which must have been added. A difference is within
-        noise if ``judge`` decides so and, for an output, if a noise comparison of the output has at
-        least the same distance."""
+        noise if ``judge`` returns WITHIN_NOISE and, for an output, if a noise comparison of the
+        output has at least the same distance."""
         verdicts = []
         if comparison.cause:
             verdicts.append(judge(self.differences, self.noise).verdict)

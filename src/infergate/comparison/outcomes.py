@@ -39,9 +39,8 @@ class Comparison:
 
     ``expected_kind`` and ``actual_kind`` are ``Outcome.kind``: ``ok``, or the kind of the error.
     ``cause`` is OUTCOME if these kinds differ, RESPONSES if the numbers of responses differ, or
-    else an empty string. Durations are in seconds. ``outputs`` has at most
-    MAX_OUTPUTS + 1 entries, sorted by name; further outputs are merged into an entry named
-    OTHER."""
+    else an empty string. Durations are in seconds. ``outputs`` has at most MAX_OUTPUTS + 1 entries,
+    sorted by name; further outputs are merged into an entry named OTHER."""
 
     expected_kind: str
     actual_kind: str
@@ -141,8 +140,8 @@ def _describe(tensor: Tensor | None) -> str:
 
 
 def without_values(comparison: Comparison, hides: Callable[[str], object]) -> Comparison:
-    """Return ``comparison`` without the element values of outputs for whose names ``hides`` returns
-    a true value, and without the element values in the entry OTHER."""
+    """Return ``comparison`` without the element values of the outputs that ``hides`` selects by
+    name, and of the entry OTHER."""
 
     def hide(difference: ElementDifference | None) -> ElementDifference | None:
         return difference and replace(difference, expected=HIDDEN, actual=HIDDEN)

@@ -38,7 +38,7 @@ class RowStats:
 
 def compare_rows(rule: OutputRule, expected: Tensor, actual: Tensor) -> RowStats:
     """Compare the rows of two numeric tensors of the same datatype and shape by ``rule.cosine`` and
-    ``rule.top_k``. Chunks have at least one complete row."""
+    ``rule.top_k``. The rows are read in chunks of at least one row."""
     stats = RowStats()
     length = expected.shape[-1] if expected.shape else 1
     count = math.prod(expected.shape)

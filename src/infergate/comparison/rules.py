@@ -46,7 +46,7 @@ often compute in FP32."""
 
 @record
 class OutputRule:
-    """The rule for an output; None means that the criterion is not configured.
+    """The rule for an output; None means that a criterion is not configured.
 
     All configured criteria must hold. Single elements are not checked if the rule has ``cosine`` or
     ``top_k``, but neither a tolerance nor ``quantile``.
@@ -60,7 +60,7 @@ class OutputRule:
     """The minimum cosine similarity of each row along the last dimension, from -1 to 1."""
     top_k: int | None = None
     """The number of largest elements of each row along the last dimension that must be the same, in
-    any order. 1 compares the predicted classes. Equal elements may replace each other."""
+    any order. The value 1 compares the predicted classes. Equal elements may replace each other."""
     ignore: bool = False
     """Whether differences are known. Known differences are counted separately, and are not
     mismatches."""

@@ -2,9 +2,10 @@
 
 Summaries of several processes can be merged; the result does not depend on the order. Clients may
 choose the names of models (on routes with patterns), and servers choose the names of outputs. A
-summary is therefore limited to MAX_MODELS models per route and MAX_OUTPUTS outputs per model; all
-others are aggregated under OTHER. Comparisons whose responses do not prove that the model exists
-are also aggregated under OTHER, because invented names must not displace names of models."""
+summary is therefore limited to MAX_MODELS models per route and MAX_OUTPUTS outputs per model; other
+models and outputs are aggregated under OTHER. Comparisons whose responses do not prove that the
+model exists are also aggregated under OTHER, because invented names must not displace names of
+models."""
 
 from __future__ import annotations
 
@@ -61,8 +62,8 @@ class Summary:
     def classify(
         self, route: str, model: str, comparison: Comparison, judge: Judge = judge
     ) -> Verdict:
-        """Return the verdict on ``comparison``, which has been added, given all comparisons so
-        far. ``judge`` weighs the differences."""
+        """Return the verdict on ``comparison``, which must have been added. ``judge`` weighs the
+        differences of all comparisons."""
         return self._model(route, _entry_name(model, comparison)).classify(comparison, judge)
 
     def merge(self, other: Summary) -> None:
@@ -72,7 +73,7 @@ class Summary:
                 self._model(route, name).merge(summary)
 
     def by_model(self) -> Iterator[Summary]:
-        """Yield a summary for each model. All summaries share their contents with this summary."""
+        """Yield a summary for each model. The summaries share their contents with this summary."""
         for route, models in list(self.routes.items()):
             for name, summary in list(models.items()):
                 yield Summary({route: {name: summary}})

@@ -49,7 +49,7 @@ class Timeline:
         while self.doublings < other.doublings:
             self._double()
         for index, (compared, equal) in other.intervals.items():
-            # Adding may double the intervals of this timeline.
+            # Adding may double the length of the intervals.
             self._add(index >> (self.doublings - other.doublings), compared, equal)
 
     def _add(self, index: int, compared: int, equal: int) -> None:

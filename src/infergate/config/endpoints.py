@@ -41,7 +41,7 @@ def parse_endpoint(value: Any) -> Url:
     name = value.get("name", "")
     if not isinstance(name, str) or not _NAME.fullmatch(name or "x"):
         raise ValueError(
-            f"name must be letters, digits, '.', '_' and '-', got {describe_value(name)}"
+            f"name must be up to 64 letters, digits, '.', '_' or '-', got {describe_value(name)}"
         )
     return replace(parse_url(value["url"]), weight=weight, name=name)
 
@@ -155,7 +155,7 @@ class HealthConfig(Section):
     )
     interval: PositiveDuration = Field(
         default=5.0,
-        description="Interval between two checks of an endpoint, with random jitter of a tenth.",
+        description="Interval between two checks of an endpoint, with a random jitter of 10 %.",
     )
     timeout: PositiveDuration = Field(default=2.0, description="Timeout of a check.")
     rise: Positive = Field(

@@ -154,7 +154,7 @@ def _input_data(
             in_message.append(index)
         elif typed[index].has_elements():
             raise bad_request(
-                f"tensor '{message.name}': it has both contents and a shared memory region"
+                f"tensor '{message.name}' has both contents and a shared memory region"
             )
         else:
             input_data[index] = region

@@ -1,4 +1,4 @@
-"""Converts between health, metadata and index messages and canonical responses.
+"""Converts between canonical responses and messages with metadata, statistics or a model index.
 
 Field 6 of ModelMetadataResponse maps keys to text (``properties``, Open Inference Protocol) or to
 an InferParameter (``parameters``, MLServer and Seldon). Printable text is a property. Any other

@@ -91,7 +91,7 @@ def _repository_method(name: str, operation: Any, *, holds_files: bool = False) 
 
 
 def _memory_methods(prefix: str, *, cuda: bool) -> tuple[Method, ...]:
-    """Return the methods of the shared memory extension for system memory or GPU memory."""
+    """Return the methods of the extension for shared system memory or shared CUDA memory."""
     status_response = getattr(pb, f"{prefix}SharedMemoryStatusResponse")
     return (
         _method(

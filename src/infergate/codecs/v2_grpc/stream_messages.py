@@ -104,7 +104,7 @@ def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
 
 
 def read_response(message: Buffer, limits: Limits, request: InferRequest) -> InferResponse | None:
-    """Parse a backend's `message` of either form. Return None for Triton's empty final response.
+    """Parse a backend's `message` in either form. Return None for Triton's empty final response.
     Raises the backend's error, or BACKEND_GARBAGE."""
     try:
         inner = _unwrap(message, limits, request)

@@ -75,7 +75,7 @@ def _read_typed(
     expected = math.prod(shape)
     if not typed.has_elements():
         if expected:
-            raise bad_request(f"tensor '{name}': it has neither raw nor typed contents")
+            raise bad_request(f"tensor '{name}' has neither raw nor typed contents")
         return b""
     return read_contents(name, datatype, expected, typed)
 

@@ -2,7 +2,7 @@
 model's name and version.
 
 A cached head gives the same result as the full check. The full check reads each message that does
-not match its cached head. Heads with typed elements or regions in shared memory are not cached."""
+not match a cached head. Heads with typed elements or regions in shared memory are not cached."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RequestHead:
     summary: RequestSummary
     names: HeadNames
     wants_classes: bool
-    """Whether the request asks for the classes of any output."""
+    """Whether the client requests classes for any output."""
     validated: ValidatedHead | None = None
 
 

@@ -70,7 +70,7 @@ class V2RestCodec:
     """The V2 REST codec.
 
     ``non_finite`` (``literal``, ``string``, ``null``) is the form of NaN and infinity in responses
-    to clients. Responses of at least ``compress_min`` bytes are compressed.
+    to clients. Responses of at least ``compress_min`` bytes may be compressed.
     """
 
     name: str = "v2-rest"
@@ -260,7 +260,7 @@ class V2RestCodec:
 
 
 def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-    """Return the JSON's length in the headers, limited to ``max_bytes``, which is the default."""
+    """Return the JSON length in the headers, or ``max_bytes`` if it is larger or missing."""
     header = wire.headers.get(JSON_LENGTH_HEADER, "")
     return (
         min(int(header), max_bytes)

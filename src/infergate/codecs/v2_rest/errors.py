@@ -57,8 +57,8 @@ Starlette writes both lines if an error occurs after a stream has started (MLSer
 ``infer_stream``)."""
 _MAX_DETAIL_CHARACTERS: Final = 20_000
 _MAX_HTML_CHARACTERS: Final = 4096
-"""Maximum number of characters that are searched for a title. The search takes quadratic time if
-titles are not closed."""
+"""Maximum number of characters of HTML that are searched for a title. The search takes quadratic
+time if titles are not closed."""
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 

@@ -66,7 +66,7 @@ def read_generate_request(
     wire: HttpRequest, model: str, version: str, limits: Limits, *, wants_stream: bool
 ) -> PartialInferRequest[ParsedRequest]:
     """Read a request, which the model's metadata completes. This function raises errors about the
-    body, and the result's ``complete`` raises errors about the JSON."""
+    body's encoding and size, and the result's ``complete`` raises errors about the JSON."""
     body = bytes(decode_body(wire.headers, wire.body, limits))
     if not body:
         raise bad_request("the body is empty")
@@ -203,7 +203,7 @@ def _json_value(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
         if strings is None:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"output '{tensor.name}': BYTES that are not UTF-8 cannot be expressed by generate",
+                f"output '{tensor.name}': BYTES that are not UTF-8 cannot be expressed in JSON",
             )
         return strings[0] if len(strings) == 1 else strings
     numbers = write_numbers(tensor, spelling)

@@ -182,7 +182,7 @@ def ok_response(
 
 def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
     """Return the decoded body of a response with status 200. Raises the backend's error for any
-    other status, and NeedsOffloadError on the event loop."""
+    other status, and NeedsOffloadError if a helper process must inflate the body."""
     if not is_unencoded(wire.headers):
         check_loop_cost(limits, MAX_RATIO * total_size(wire.body), limits.json_inline)
     try:

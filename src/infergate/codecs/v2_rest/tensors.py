@@ -191,7 +191,7 @@ class TensorReader:
 
 
 def _read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
-    """Read and validate one tensor. Raises BAD_REQUEST, which names the field or the tensor."""
+    """Read and validate one tensor. Raises BAD_REQUEST with the name of the field or tensor."""
     members = reader.read_members(node, path, _TENSOR_FIELDS)
     name, datatype, shape = _read_description(members, path, reader)
     parameters: Parameters = read_parameters(members, path, reader)
