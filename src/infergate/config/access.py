@@ -218,7 +218,7 @@ class JwtConfig(Section):
         if (self.jwks_file is None) == (self.jwks_url is None):
             raise ValueError("exactly one of jwks_file and jwks_url is required")
         if self.jwks_url is not None and self.jwks_url.scheme not in ("http", "https"):
-            raise ValueError("jwks_url begins with https:// or http://")
+            raise ValueError("jwks_url must begin with https:// or http://")
         return self
 
 

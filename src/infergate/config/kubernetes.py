@@ -89,7 +89,7 @@ class KubernetesConfig(Section):
     @model_validator(mode="after")
     def _check_api(self) -> Self:
         if self.api is not None and self.api.scheme not in {"http", "https"}:
-            raise ValueError("api begins with https:// or http://")
+            raise ValueError("api must begin with https:// or http://")
         if (self.token_file or self.ca) and (self.api is None or self.api.scheme != "https"):
             raise ValueError("token_file and ca need api with an https:// URL")
         check_files(None, None, self.ca)

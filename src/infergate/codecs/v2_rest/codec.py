@@ -260,7 +260,7 @@ class V2RestCodec:
 
 
 def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-    """Return the JSON length in the headers, or ``max_bytes`` if it is larger or missing."""
+    """Return the JSON length in the headers, at most ``max_bytes``, or ``max_bytes`` by default."""
     header = wire.headers.get(JSON_LENGTH_HEADER, "")
     return (
         min(int(header), max_bytes)

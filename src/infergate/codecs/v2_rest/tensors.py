@@ -174,7 +174,7 @@ class TensorReader:
     binary_data: BinaryDataReader
     limits: Limits
     regions: Mapping[str, RegionRef | None] | None = None
-    """The region requested for each output of a response, by name. None for a request."""
+    """The regions requested for the outputs of a response, by output name. None for a request."""
     features: set[WireFeature] = field(default_factory=set)
     bytes_elements: int = 0
     parameter_values: int = 0
