@@ -1,8 +1,8 @@
 """Formats wire messages as readable text for the console and for ``infergate explain``.
 
 *Rule.* Messages are truncated before they are formatted, because a backend's message may be as long
-as ``limits.body``, and formatting it would delay other requests. JSON of over 1 MiB is truncated
-before it is decoded, and a gRPC message of too many fields is not decoded."""
+as ``limits.body``, and formatting it would delay other requests. JSON of over 1 MiB and gRPC
+messages with too many fields are not decoded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ truncated and shown undecoded."""
 _MAX_FIELDS: Final = 16384
 """Maximum number of fields of a gRPC message that is decoded. A field takes up to 100 bytes."""
 _ELEMENTS_PER_FIELD: Final = 256
-"""Elements of packed lists that count as a field. An element takes up to 8 bytes."""
+"""Number of elements of packed lists that count as one field. An element takes up to 8 bytes."""
 _MAX_DEPTH: Final = 24
 """Maximum number of levels shown of nested JSON."""
 _MAX_VALUE_LENGTH: Final = 256
@@ -133,8 +133,8 @@ def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
 
 
 def _shorten(message: Message) -> Iterator[str]:
-    """Truncate the long values of ``message``, because formatting a long tensor takes seconds, and
-    yield a line for each of these values."""
+    """Truncate the long values of ``message``, and yield a line for each of these values.
+    Formatting a long tensor takes seconds."""
     for field, value in message.ListFields():
         if isinstance(value, Message):
             yield from _shorten(value)
@@ -191,8 +191,8 @@ def _decode_json(data: bytes) -> str:
 
 
 def format_json(value: Any, indent: str = "") -> str:
-    """Format a JSON value. A list without lists and objects takes one line. Long lists and deeply
-    nested values are truncated."""
+    """Format a JSON value. A list without nested lists and objects takes one line. Long lists and
+    deeply nested values are truncated."""
     inner = f"{indent}  "
     if isinstance(value, dict | list) and value and len(indent) >= 2 * _MAX_DEPTH:
         return "…"

@@ -2,5 +2,5 @@
 
 ``outcomes.compare`` compares the responses or errors of two servers by the rules of ``rules``, and
 returns a small ``Comparison``. ``summary.Summary`` aggregates comparisons by route, model and
-output, and ``report_text`` and ``report_html`` render it. Read ``rules``, ``tensors``, ``outcomes``
-and ``summary`` in this order."""
+output. ``report_text`` and ``report_html`` render a summary. Read ``rules``, ``tensors``,
+``outcomes`` and ``summary`` in this order."""

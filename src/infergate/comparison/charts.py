@@ -27,7 +27,7 @@ class ChartAxis:
     scale: Callable[[float], float] = float
 
     def position(self, value: float) -> float:
-        """Return 0 at the first tick and 1 at the last tick."""
+        """Return the position of ``value``: 0 at the first tick, 1 at the last tick."""
         first, last = self.scale(self.ticks[0][0]), self.scale(self.ticks[-1][0])
         return (self.scale(value) - first) / (last - first)
 
@@ -64,8 +64,8 @@ def line_chart(
 
 
 def bar_chart(title: str, x_title: str, labels: Sequence[str], bars: Sequence[ChartSeries]) -> str:
-    """Return a chart with a group of bars for each of ``labels``, on a logarithmic axis. The points
-    of ``bars`` are the positions of labels and positive heights."""
+    """Return a chart with a group of bars for each of ``labels``, on a logarithmic axis. Each
+    point of ``bars`` is the index of a label and a positive height."""
     heights = [height for each in bars for _, height in each.points]
     low, high = 0.6 * min(heights), 1.2 * max(heights)  # so that the lowest bar is visible
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
@@ -132,5 +132,5 @@ def _text(kind: str, x: float, y: float, text: str) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a power of ten for a tick."""
+    """Return a power of ten as the text of a tick."""
     return f"{value:g}" if 1e-4 < value < 1e5 else f"1e{round(math.log10(value))}"

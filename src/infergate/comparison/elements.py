@@ -57,8 +57,8 @@ def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def as_text(value: Any) -> str:
-    """Return an element as text of at most 64 characters, which identifies a number of its datatype
-    exactly."""
+    """Return an element as text of at most 64 characters. The text of a number is exact for its
+    datatype."""
     if isinstance(value, bytes):
         text = repr(value[:_MAX_TEXT])
         return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"

@@ -1,4 +1,4 @@
-"""Types of the fields of a summary, with the limits that apply when it is read from JSON."""
+"""Types of a summary's fields, with limits that apply when the summary is read from JSON."""
 
 from __future__ import annotations
 

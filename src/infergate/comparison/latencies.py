@@ -37,8 +37,8 @@ class Latencies:
         self.bins.update(other.bins)
 
     def quantile(self, share: float) -> float:
-        """Return the geometric mean of the bounds of the bin that contains the quantile, in
-        seconds, or 0 if there are no durations."""
+        """Return the quantile ``share`` in seconds (the geometric mean of the bounds of its bin),
+        or 0 if there are no durations."""
         count = 0
         for index in sorted(self.bins):
             count += self.bins[index]

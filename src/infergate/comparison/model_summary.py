@@ -41,10 +41,10 @@ T = TypeVar("T", bound=_Mergeable)
 
 
 def bounded_entry(entries: dict[str, T], name: str, limit: int, create: Callable[[], T]) -> T:
-    """Return the entry of ``name``, or the entry of OTHER if ``entries`` has ``limit`` names.
+    """Return the entry of ``name``, or the entry of OTHER if ``entries`` is full.
 
-    The first names in alphabetical order keep their entries, so that the result does not depend on
-    the order of calls. If a name is displaced, its entry is merged into the entry of OTHER."""
+    The first ``limit`` names in alphabetical order have entries, so the result does not depend on
+    the order of calls. The entry of a displaced name is merged into the entry of OTHER."""
     if name in entries:
         return entries[name]
     names = entries.keys() - {OTHER}
@@ -76,9 +76,9 @@ class WorstCase:
 
 @dataclass(slots=True)
 class OutputSummary:
-    """The comparisons of an output. ``known`` counts the differences of an ignored output, which
-    are not in ``differences``. ``required_atol`` is the smallest ``atol`` with which all
-    comparisons pass, except ``unresolvable`` comparisons, which fail with any ``atol``. ``rules``
+    """The comparisons of an output. ``known`` counts the differences of an ignored output;
+    ``differences`` excludes them. ``required_atol`` is the smallest ``atol`` with which all
+    comparisons pass, except ``unresolvable`` comparisons, which fail with every ``atol``. ``rules``
     and ``datatypes`` are the rules and datatypes that applied, limited to the first four in
     alphabetical order."""
 
@@ -155,7 +155,7 @@ class OutputSummary:
 class ModelSummary:
     """The comparisons of a model.
 
-    ``unresolvable`` counts comparisons that differ with any ``atol``; with ``required_atol``, all
+    ``unresolvable`` counts comparisons that differ with every ``atol``; with ``required_atol``, all
     other comparisons pass. ``known`` counts comparisons that are equal except for known
     differences. ``outcomes`` counts pairs of ``Outcome.kind``, joined by a slash. The latencies
     cover only comparisons in which both servers succeeded."""
@@ -226,9 +226,9 @@ class ModelSummary:
         self.timeline.merge(other.timeline)
 
     def classify(self, comparison: Comparison, judge: Judge = judge) -> Verdict:
-        """Return the verdict on ``comparison``, which has been added. A comparison is within noise
-        if each of its differences is within noise, and noise comparisons have distances that are at
-        least as large. ``judge`` weighs the differences."""
+        """Return the verdict on ``comparison``, which must have been added. A difference is within
+        noise if ``judge`` returns WITHIN_NOISE and, for an output, if a noise comparison of the
+        output has at least the same distance."""
         verdicts = []
         if comparison.cause:
             verdicts.append(judge(self.differences, self.noise).verdict)

@@ -38,10 +38,9 @@ class Comparison:
     """The result of comparing two outcomes. It is small even for large responses.
 
     ``expected_kind`` and ``actual_kind`` are ``Outcome.kind``: ``ok``, or the kind of the error.
-    ``cause`` is OUTCOME if these kinds differ, RESPONSES if one stream has more responses than the
-    other, and otherwise an empty string. Durations are in seconds. ``outputs`` has at most
-    MAX_OUTPUTS + 1 entries, sorted by name; further outputs are merged into an entry named
-    OTHER."""
+    ``cause`` is OUTCOME if these kinds differ, RESPONSES if the numbers of responses differ, or
+    else an empty string. Durations are in seconds. ``outputs`` has at most MAX_OUTPUTS + 1 entries,
+    sorted by name; further outputs are merged into an entry named OTHER."""
 
     expected_kind: str
     actual_kind: str
@@ -62,7 +61,7 @@ class Comparison:
     @property
     def required_atol(self) -> float:
         """The smallest ``atol`` with which the outputs that differ would pass. It is infinite if
-        they fail with any ``atol``, and 0 if the outcomes are equal."""
+        no ``atol`` suffices, and 0 if the outcomes are equal."""
         if self.cause:
             return math.inf
         different = [each for each in self.outputs if each.cause and not each.is_known]
@@ -141,9 +140,8 @@ def _describe(tensor: Tensor | None) -> str:
 
 
 def without_values(comparison: Comparison, hides: Callable[[str], object]) -> Comparison:
-    """Return ``comparison`` without the element values of each output that is hidden, that is, if
-    ``hides`` returns a true value for the output's name. Outputs that are merged into OTHER also
-    lose their values."""
+    """Return ``comparison`` without the element values of the outputs that ``hides`` selects by
+    name, and of the entry OTHER."""
 
     def hide(difference: ElementDifference | None) -> ElementDifference | None:
         return difference and replace(difference, expected=HIDDEN, actual=HIDDEN)

@@ -123,8 +123,8 @@ def report_json(summary: Summary) -> dict[str, Any]:
 
 
 def percent(count: int, total: int) -> str:
-    """Return a share in percent, rounded down to two digits. It has more digits if two digits
-    would show 0 % or 100 %."""
+    """Return a share in percent, rounded down to two decimal places. The text has more decimal
+    places if two would show 0 %."""
     if count in (0, total):
         return f"{100 * count // total if total else 0} %"
     digits = 2
@@ -158,7 +158,7 @@ def printable(text: str) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration with three digits."""
+    """Return a duration with three significant digits."""
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
@@ -172,7 +172,7 @@ def atol_text(output: OutputSummary) -> str:
 
 
 def size_text(size: float) -> str:
-    """Return an error or a tolerance with two digits."""
+    """Return an error or a tolerance with two significant digits."""
     return f"{size:.2g}"
 
 
@@ -292,7 +292,7 @@ def _notes(models: list[ModelReport]) -> Iterator[str]:
     ]
     if doubtful:
         yield (
-            f"Too few noise comparisons to exclude that differences are noise: "
+            f"Too few noise comparisons to rule out that differences are noise: "
             f"{_join_names(doubtful)}."
         )
 

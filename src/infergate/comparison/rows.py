@@ -1,4 +1,4 @@
-"""Comparison of rows along the last dimension: cosine similarity and the largest elements."""
+"""Comparison of rows along the last dimension: cosine similarity and largest elements."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class RowStats:
         return rule.cosine is None or self.min_cosine is None or self.min_cosine >= rule.cosine
 
     def distance(self, rule: OutputRule) -> float:
-        """Return the share of rows whose largest elements differ, or one minus the smallest
-        similarity if that is larger."""
+        """Return the share of rows whose largest elements differ or, if larger, one minus the
+        smallest similarity."""
         distance = 0.0
         if rule.top_k is not None and self.rows:
             distance = self.differing / self.rows
@@ -38,7 +38,7 @@ class RowStats:
 
 def compare_rows(rule: OutputRule, expected: Tensor, actual: Tensor) -> RowStats:
     """Compare the rows of two numeric tensors of the same datatype and shape by ``rule.cosine`` and
-    ``rule.top_k``. At least one complete row is held at a time."""
+    ``rule.top_k``. The rows are read in chunks of at least one row."""
     stats = RowStats()
     length = expected.shape[-1] if expected.shape else 1
     count = math.prod(expected.shape)
@@ -83,8 +83,8 @@ def _kth_largest(rows: Array, k: int) -> Array:
 
 def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
     """Return the cosine similarity of each row. It is 1 for two equal rows, 0 if only one of the
-    rows is all zeros, and -1 if NaN or infinity occurs in only one of the rows at an index. NaNs
-    and infinities that are equal in both rows are ignored."""
+    rows is all zeros, and -1 if a NaN or infinity differs from the element at the same index of the
+    other row. NaNs and infinities that are equal in both rows are ignored."""
     with np.errstate(all="ignore"):
         first, second = expected.astype(np.float64), actual.astype(np.float64)
         finite = np.isfinite(first) & np.isfinite(second)
@@ -106,7 +106,7 @@ def _cosines(expected: Array, actual: Array) -> npt.NDArray[np.float64]:
 
 
 def _scale_rows(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return each row divided by its largest element, so that no square overflows or vanishes."""
+    """Divide each row by its largest magnitude, so that no square overflows or underflows."""
     with np.errstate(invalid="ignore"):  # 0 / 0
         scaled: npt.NDArray[np.float64] = rows / np.abs(rows).max(axis=1, keepdims=True)
     scaled[np.isnan(scaled)] = 0.0

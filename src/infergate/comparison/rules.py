@@ -1,6 +1,6 @@
-"""Comparison rules: which differences between an expected and an actual output are accepted.
+"""Comparison rules define the accepted differences between an expected and an actual output.
 
-Floating-point elements are compared as ``numpy.isclose`` does: an element fails only if
+Floating-point elements are compared as in ``numpy.isclose``: an element fails only if
 ``|actual - expected| > atol + rtol * |expected|``, computed in FP64. Elements of all other
 datatypes must be equal."""
 
@@ -17,7 +17,7 @@ _NUMBERS: Final = FLOATS | INTEGERS
 
 
 class ComparisonRuleError(ValueError):
-    """A rule that is invalid, or that does not apply to the datatype of its output."""
+    """A rule is invalid, or does not apply to the datatype of its output."""
 
 
 @record
@@ -46,7 +46,7 @@ often compute in FP32."""
 
 @record
 class OutputRule:
-    """The rule for an output; None means that the criterion is not configured.
+    """The rule for an output; None means that a criterion is not configured.
 
     All configured criteria must hold. Single elements are not checked if the rule has ``cosine`` or
     ``top_k``, but neither a tolerance nor ``quantile``.
@@ -55,12 +55,12 @@ class OutputRule:
     atol: float | None = None
     rtol: float | None = None
     quantile: float | None = None
-    """The share of elements that must pass, above 0 and at most 1; by default all."""
+    """The share of elements that must pass, above 0 and at most 1. By default, all must pass."""
     cosine: float | None = None
     """The minimum cosine similarity of each row along the last dimension, from -1 to 1."""
     top_k: int | None = None
     """The number of largest elements of each row along the last dimension that must be the same, in
-    any order: 1 compares the predicted class. Equal elements may replace each other."""
+    any order. The value 1 compares the predicted classes. Equal elements may replace each other."""
     ignore: bool = False
     """Whether differences are known. Known differences are counted separately, and are not
     mismatches."""
@@ -137,7 +137,7 @@ class OutputCheck:
 class ComparisonRules:
     """The rules of a route. ``tolerances`` replaces entries of DEFAULT_TOLERANCES, and ``outputs``
     has rules by the client's output name. If the rule of an output has only ``atol`` or only
-    ``rtol``, it replaces only this part of the tolerance."""
+    ``rtol``, the rule replaces only that part of the tolerance."""
 
     tolerances: Mapping[Datatype, Tolerance] = EMPTY_MAPPING
     outputs: Mapping[str, OutputRule] = EMPTY_MAPPING

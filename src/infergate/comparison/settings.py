@@ -1,4 +1,4 @@
-"""The settings of the comparison of a mirror: rules, noise baseline, and storage of mismatches."""
+"""The settings of a mirror's comparison: rules, noise baseline, and storage of mismatches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Baseline:
 @dataclass(frozen=True, slots=True)
 class MismatchStorage:
     """A folder that holds the inferences whose responses differ. It has at most ``max_count`` files
-    with a total of ``max_bytes``, and each file is kept for ``max_age`` seconds. Only the request
-    headers in ``headers`` are stored. Tensors in ``removed`` are not stored, and the data of
-    tensors in ``zeroed`` is replaced with zeros. All three fields contain names or globs."""
+    with a total size of ``max_bytes``, and each file is kept for ``max_age`` seconds. Only the
+    request headers in ``headers`` are stored. Tensors in ``removed`` are not stored, and the data
+    of tensors in ``zeroed`` is replaced with zeros. All three fields contain names or globs."""
 
     path: Path
     max_count: int

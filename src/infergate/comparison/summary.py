@@ -1,11 +1,11 @@
 """The summary of many comparisons, by route, model and output.
 
-Summaries of several processes can be merged; the result does not depend on the order. A summary is
-bounded: clients may choose the names of models on routes with patterns, and servers choose the
-names of outputs, so each route has entries for at most MAX_MODELS models, and each model for at
-most MAX_OUTPUTS outputs. All other entries are aggregated under OTHER. Comparisons whose responses
-do not prove that the model exists are aggregated under OTHER too, because names that clients invent
-must not displace names of models."""
+Summaries of several processes can be merged; the result does not depend on the order. Clients may
+choose the names of models (on routes with patterns), and servers choose the names of outputs. A
+summary is therefore limited to MAX_MODELS models per route and MAX_OUTPUTS outputs per model; other
+models and outputs are aggregated under OTHER. Comparisons whose responses do not prove that the
+model exists are also aggregated under OTHER, because invented names must not displace names of
+models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORMAT: Final = 1
 
 
 class SummaryFormatError(ValueError):
-    """JSON that is not a summary of this version; the message names the position."""
+    """The JSON is not a summary of this version. The message names the position."""
 
 
 @dataclass(slots=True)
@@ -62,8 +62,8 @@ class Summary:
     def classify(
         self, route: str, model: str, comparison: Comparison, judge: Judge = judge
     ) -> Verdict:
-        """Return the verdict on ``comparison``, which has been added, given all comparisons so
-        far. ``judge`` weighs the differences."""
+        """Return the verdict on ``comparison``, which must have been added. ``judge`` weighs the
+        differences of all comparisons."""
         return self._model(route, _entry_name(model, comparison)).classify(comparison, judge)
 
     def merge(self, other: Summary) -> None:
@@ -73,7 +73,7 @@ class Summary:
                 self._model(route, name).merge(summary)
 
     def by_model(self) -> Iterator[Summary]:
-        """Yield a summary for each model. They share its contents with this summary."""
+        """Yield a summary for each model. The summaries share their contents with this summary."""
         for route, models in list(self.routes.items()):
             for name, summary in list(models.items()):
                 yield Summary({route: {name: summary}})
@@ -90,7 +90,7 @@ class Summary:
 
     @classmethod
     def from_json(cls, value: Any) -> Summary:
-        """Return the summary from ``as_json()``. Raises SummaryFormatError."""
+        """Read a summary that ``as_json()`` wrote. Raises SummaryFormatError."""
         if not isinstance(value, dict) or value.get("format") != _FORMAT:
             raise SummaryFormatError(
                 f"the document is not a summary of format {_FORMAT}, which this version reads"

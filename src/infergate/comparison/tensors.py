@@ -37,9 +37,9 @@ Index = Annotated[tuple[Count, ...], Field(max_length=DEFAULT_LIMITS.rank)]
 
 @record
 class ElementDifference:
-    """An element with both values as text. ``error`` is the absolute error, ``required_atol`` the
-    smallest ``atol`` with which the element passes; both may be infinite. ``response`` is the
-    position of the response in a stream."""
+    """An element with both values as text. ``error`` is the absolute error, and
+    ``required_atol`` is the smallest ``atol`` with which the element passes. Both may be infinite.
+    ``response`` is the position of the response in a stream."""
 
     index: Index
     expected: Text
@@ -55,12 +55,13 @@ class OutputComparison:
 
     ``cause`` is one of CAUSES, or an empty string if the output is equal within its rule. ``rule``
     is ``OutputCheck.describe()``. ``is_known`` is true for outputs that the rules ignore.
-    ``required_atol`` is the smallest ``atol`` with which the output passes, or infinity if it fails
-    with any ``atol``. ``distance`` is the size of the difference, which is weighed against the
-    noise. It is ``required_atol`` if the elements are checked with a tolerance. Otherwise, it is
-    the share of elements or rows that differ, or one minus the cosine similarity. ``cosine`` is the
-    smallest similarity of all ``rows``, or None if the rule has no ``cosine``. ``differing_rows``
-    is the number of rows whose largest elements differ."""
+    ``required_atol`` is the smallest ``atol`` with which the output passes, or infinity if no
+    ``atol`` suffices. ``distance`` is the size of the difference, which is weighed against the
+    noise. If the elements are checked with a tolerance, the distance is the smallest ``atol`` with
+    which they pass. Otherwise, it is the largest of the share of failing elements, the share of
+    differing rows, and one minus ``cosine``. ``cosine`` is the smallest similarity of all ``rows``,
+    or None if the rule has no ``cosine``. ``differing_rows`` is the number of rows whose largest
+    elements differ."""
 
     name: str
     cause: str = ""
@@ -249,8 +250,8 @@ def _compare_numbers(
 
 
 def _exact_errors(expected: Array, actual: Array) -> tuple[Floats, Floats]:
-    """Return the absolute error and the smallest ``atol`` of each element, which is infinite for
-    elements that differ."""
+    """Return the absolute error and the smallest ``atol`` of each element. The smallest ``atol`` is
+    infinite for elements that differ."""
     differs = expected != actual
     # The difference of 64-bit integers may exceed INT64, but not UINT64: subtract modulo 2**64.
     larger, smaller = np.maximum(expected, actual), np.minimum(expected, actual)
@@ -273,7 +274,7 @@ def _float_errors(
         accepted[~np.isfinite(errors) | ~np.isfinite(accepted)] = 0.0
     failing = np.flatnonzero(errors > tolerance.atol + accepted)
     required = errors - accepted
-    # Without this, the rounded sum atol + accepted may be less than the error.
+    # Round up: the rounded sum of required and accepted may be less than the error.
     too_small = required + accepted < errors
     required[too_small] += np.spacing(errors[too_small])
     return errors, np.maximum(required, 0.0), failing

@@ -18,8 +18,8 @@ Intervals = Annotated[dict[Count, tuple[Count, Count]], Field(max_length=MAX_INT
 
 @dataclass(slots=True)
 class Timeline:
-    """Counts comparisons by intervals of ``2**doublings`` seconds. The intervals are doubled when
-    the first and the last comparison are more than MAX_INTERVALS intervals apart.
+    """Counts comparisons in intervals of ``2**doublings`` seconds. The length is doubled when the
+    comparisons span more than MAX_INTERVALS intervals.
 
     The result does not depend on the order of calls."""
 
@@ -49,7 +49,7 @@ class Timeline:
         while self.doublings < other.doublings:
             self._double()
         for index, (compared, equal) in other.intervals.items():
-            # Adding may double the intervals of this timeline.
+            # Adding may double the length of the intervals.
             self._add(index >> (self.doublings - other.doublings), compared, equal)
 
     def _add(self, index: int, compared: int, equal: int) -> None:

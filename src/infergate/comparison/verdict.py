@@ -11,10 +11,10 @@ differ. An output is *different* if
 - chance does not explain ``d``: the lower end of the interval of ``d`` is above the upper end of
   the interval of ``n`` (Wilson score intervals, 3 standard deviations).
 
-The same rule is applied, for every ``e``, to the shares of comparisons with a distance of at least
-``2**e``. A server is therefore also different if it differs as often as the noise, but by larger
-distances. Otherwise, the differences are *within noise*. If no noise comparison differs, every
-difference is *different*, because no noise was observed that could explain it."""
+The same rule is applied, for every exponent ``e``, to the shares of comparisons with a distance of
+at least ``2**e``. A server is therefore also different if it differs as often as the noise, but by
+larger distances. Otherwise, the differences are *within noise*. If no noise comparison differs,
+every difference is *different*, because no noise was observed that could explain it."""
 
 from __future__ import annotations
 

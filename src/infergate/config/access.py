@@ -53,7 +53,7 @@ _ISSUER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredRate:
-    """A rate of ``amount`` requests or bytes per ``seconds``. ``text`` is the rate as written in
+    """A rate of ``amount`` requests or bytes in ``seconds``. ``text`` is the rate as written in
     routes.yaml."""
 
     amount: int
@@ -92,7 +92,7 @@ def _parse_redis(value: Any) -> str:
     try:
         url = urlsplit(text)
         scheme, _ = url.scheme, url.port
-    except ValueError:  # the text of the error may contain a part of the password
+    except ValueError:  # the text of the error may contain part of the password
         scheme = ""
     if scheme not in _REDIS_SCHEMES:
         raise ValueError("expected a URL like redis://host:6379/0, rediss://… or unix:///path")
@@ -125,7 +125,7 @@ RequestRate = Annotated[
 ]
 ByteRate = Annotated[
     InstanceOf[ConfiguredRate],
-    YamlValue(_parse_byte_rate, "size in a time", str, examples=["10MiB/s"]),
+    YamlValue(_parse_byte_rate, "byte rate", str, examples=["10MiB/s"]),
 ]
 KeyName = Annotated[str, YamlValue(parse_name, "name")]
 KeyHash = Annotated[bytes, YamlValue(parse_hash, "SHA-256 in hexadecimal", bytes.hex)]
@@ -184,7 +184,7 @@ class JwtConfig(Section):
     )
     jwks_file: ReadableFile | None = Field(
         default=None,
-        description="File with the issuer's public keys, a JWK set, relative to this file. It is "
+        description="File with the issuer's public keys (a JWK set), relative to this file. It is "
         "reloaded when it changes. Either `jwks_file` or `jwks_url` is required.",
     )
     jwks_url: WebUrl | None = Field(
@@ -218,7 +218,7 @@ class JwtConfig(Section):
         if (self.jwks_file is None) == (self.jwks_url is None):
             raise ValueError("exactly one of jwks_file and jwks_url is required")
         if self.jwks_url is not None and self.jwks_url.scheme not in ("http", "https"):
-            raise ValueError("jwks_url begins with https:// or http://")
+            raise ValueError("jwks_url must begin with https:// or http://")
         return self
 
 
@@ -330,7 +330,7 @@ class ShareConfig(Section):
     highest_priority: Priority = Field(
         default=HIGHEST_PRIORITY,
         description="The highest priority of the client's requests, from `1` (the highest) to `9`. "
-        "It replaces a higher priority. Example: `5`.",
+        "Requests with a higher priority get this priority. Example: `5`.",
     )
 
 

@@ -18,20 +18,20 @@ class RouteCacheConfig(Section):
     Example: `cache: {ttl: 5m}`."""
 
     ttl: PositiveDuration = Field(
-        description="How long a response may be used. Example: `5m`. Loading or unloading a model "
-        "through infergate, another model version in a response, and a changed configuration of "
-        "the route or its backend make cached responses obsolete earlier."
+        description="How long a response may be used. Example: `5m`. Cached responses become "
+        "obsolete earlier when a model is loaded or unloaded through infergate, when a response "
+        "has another model version, and when the configuration of the route or its backend changes."
     )
     per_identity: bool = Field(
         default=False,
-        description="Share no responses between clients with different identities (`access`). By "
-        "default, all clients that may use the route share its cached responses.",
+        description="Do not share responses between clients with different identities (`access`). "
+        "By default, all clients that may use the route share its cached responses.",
     )
     min_uses: Literal[1, 2] = Field(
         default=1,
         description="With `2`, a response is cached only when its inference occurs for the second "
-        "time. Inferences that occur only once then cost hardly any CPU and no memory. Identical "
-        "concurrent inferences that are new may be sent twice.",
+        "time. Inferences that occur only once then cost hardly any CPU and no memory. New "
+        "inferences that are identical and concurrent may be sent twice.",
     )
     ignore_parameters: tuple[Name, ...] = Field(
         default=("priority", "timeout"),
@@ -64,7 +64,7 @@ class CacheConfig(Section):
         "holds a response; to cache nothing, remove `cache` from the routes. Example: `1GiB`.",
     )
     max_entry_bytes: PositiveSize = Field(
-        default=16 * MIB, description="Responses larger than this are not cached."
+        default=16 * MIB, description="Larger responses are not cached."
     )
     redis: CacheRedisConfig | None = Field(
         default=None,

@@ -145,7 +145,7 @@ def _url_form(scheme: str) -> str:
 
 
 def _route(route: RouteConfig, outline: Outline) -> Iterator[Finding]:
-    """Yield the errors in ``route``, with their paths below it."""
+    """Yield the errors in ``route``, with paths relative to the route."""
     for path, name in named_backends(route):
         if outline.backends is not None and name not in outline.backends:
             yield path, f"there is no backend '{name}'{suggestion(name, outline.backends)}"

@@ -31,7 +31,8 @@ Fraction = Annotated[
 
 
 class ToleranceConfig(Section):
-    """The tolerance of a datatype. Two elements differ if their difference exceeds both limits.
+    """The tolerance of a datatype. Two elements differ if their difference exceeds the sum of both
+    tolerances.
 
     Example: `{atol: 1e-5, rtol: 1e-4}`."""
 
@@ -58,8 +59,8 @@ class OutputRuleConfig(ToleranceConfig):
     )
     top_k: Positive | None = Field(
         default=None,
-        description="The positions of this number of largest elements of each row (the last "
-        "dimension) must be equal, in any order. `1` compares the predicted classes.",
+        description="Number of largest elements of each row (the last dimension) whose positions "
+        "must be equal, in any order. `1` compares the predicted classes.",
     )
     cosine: Fraction | None = Field(
         default=None,
@@ -74,7 +75,7 @@ class OutputRuleConfig(ToleranceConfig):
 
 class BaselineConfig(Section):
     """The noise baseline: a second response of the old server to the same request. A difference of
-    the mirror counts only if it exceeds the differences between two old servers."""
+    the mirror counts only if it exceeds the differences between responses of the old server."""
 
     backend: Text = Field(
         default="",

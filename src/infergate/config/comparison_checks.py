@@ -1,5 +1,4 @@
-"""Checks comparisons: their rules against the route and the declared models, and the folders in
-which mismatches are stored."""
+"""Checks the rules and baselines of comparisons, and the folders for mismatches."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ _FLOAT_NAMES = tuple(datatype.value for datatype in Datatype if datatype in FLOA
 
 
 def comparison_findings(outline: Outline) -> Iterator[Finding]:
-    """Yield an error for each comparison rule that cannot apply to any response, and for each
-    folder of mismatches with conflicting uses."""
+    """Yield an error for each rule that cannot apply to any response, each baseline with a backend
+    that the route already uses, and each folder with conflicting uses."""
     yield from _folders(outline)
     for index, route in outline.routes.items():
         mirror = route.mirror
@@ -54,7 +53,7 @@ def _folders(outline: Outline) -> Iterator[Finding]:
 
 
 def _absolute(path: Path) -> str:
-    """Return ``path`` without "..". The file system is not read, because it may not respond."""
+    """Return the absolute ``path``, without reading the file system, which may not respond."""
     return os.path.abspath(path)  # noqa: PTH100 - Path.resolve reads the file system
 
 
@@ -69,8 +68,8 @@ def _datatype_problem(name: str) -> str | None:
 def _declared_outputs(
     route: RouteConfig, models: Mapping[str, DeclaredModelConfig | None]
 ) -> Mapping[str, Datatype]:
-    """Return the datatypes of the declared outputs of the route's model by name. They are empty if
-    the route's pattern is not the name of a model with declared outputs."""
+    """Return the datatypes of the declared outputs by name. The result is empty if the route's
+    pattern is not the name of a declared model."""
     model = models.get(route.model)
     return {} if model is None else {tensor.name: tensor.datatype for tensor in model.outputs}
 

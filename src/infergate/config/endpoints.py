@@ -41,7 +41,7 @@ def parse_endpoint(value: Any) -> Url:
     name = value.get("name", "")
     if not isinstance(name, str) or not _NAME.fullmatch(name or "x"):
         raise ValueError(
-            f"name must be letters, digits, '.', '_' and '-', got {describe_value(name)}"
+            f"name must be up to 64 letters, digits, '.', '_' or '-', got {describe_value(name)}"
         )
     return replace(parse_url(value["url"]), weight=weight, name=name)
 
@@ -99,9 +99,9 @@ class BalanceConfig(Section):
     )
     slow_start: Duration = Field(
         default=10.0,
-        description="Slow start: the time over which a new or recovered endpoint's share of "
-        "requests rises from a tenth to its full weight. `consistent-hash` ignores it. With `0`, "
-        "the endpoint gets its full weight immediately.",
+        description="Slow start: the time over which the weight of a new or recovered endpoint "
+        "rises from a tenth to its full value. `consistent-hash` ignores it. With `0`, the "
+        "endpoint gets its full weight immediately.",
     )
     panic_threshold: WholePercent = Field(
         default=0,
@@ -122,7 +122,8 @@ class OutlierConfig(Section):
         "connection, exceeded the `timeout` of the route or backend, or returned HTTP 502, 503 or "
         "504 or gRPC UNAVAILABLE to an inference of a model that the backend has served before. A "
         "broken connection may be the fault of the request, so such failures eject an endpoint "
-        "only if an immediate health check also fails, which does not depend on `health.checks`.",
+        "only if an immediate health check also fails. This check does not depend on "
+        "`health.checks`.",
     )
     base_ejection_time: PositiveDuration = Field(
         default=30.0,
@@ -154,7 +155,7 @@ class HealthConfig(Section):
     )
     interval: PositiveDuration = Field(
         default=5.0,
-        description="Interval between two checks of an endpoint, with random jitter of a tenth.",
+        description="Interval between two checks of an endpoint, with a random jitter of 10 %.",
     )
     timeout: PositiveDuration = Field(default=2.0, description="Timeout of a check.")
     rise: Positive = Field(

@@ -1,4 +1,4 @@
-"""The section of routes.yaml on the APIs of cloud platforms and of OpenAI (envelopes)."""
+"""The section of routes.yaml on the APIs of cloud platforms, of MLflow and of OpenAI."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class SageMakerConfig(Section):
         default="infer",
         description="The format of `/invocations`: `infer` for V2 REST inferences, or `generate` "
         "and `generate_stream` for requests of Triton's generate extension. In Triton, the "
-        "environment variable SAGEMAKER_TRITON_INFERENCE_TYPE selects it.",
+        "environment variable SAGEMAKER_TRITON_INFERENCE_TYPE selects the format.",
     )
     ping: Literal["ready", "live"] = Field(
         default="ready",
         description="The state that `/ping` reports: `ready` for the gateway's readiness, as "
         "defined by `readiness`, or `live` for its liveness. In Triton, the environment variable "
-        "SAGEMAKER_TRITON_PING_MODE selects it.",
+        "SAGEMAKER_TRITON_PING_MODE selects the state.",
     )
 
 
 class VertexConfig(Section):
     """Vertex AI's container API. The platform sets the environment variables below and
-    AIP_HTTP_PORT, the port.
+    AIP_HTTP_PORT (the port).
 
     Example: `{model: resnet, health_route: "${AIP_HEALTH_ROUTE}", predict_route:
     "${AIP_PREDICT_ROUTE}"}`."""
@@ -93,7 +93,7 @@ class EmbeddingModelConfig(Section):
     tokens: Text = Field(
         default="",
         description="The name of an output with the number of tokens of each text. Responses "
-        "report their sum as `usage`. By default, `usage` is 0.",
+        "report the sum as `usage`. By default, `usage` is 0.",
     )
 
 
@@ -127,7 +127,7 @@ class EnvelopesConfig(Section):
     )
 
     def models(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the models that clients can reach, with their paths in this section."""
+        """Yield the path in this section and the name of each model that clients can reach."""
         for name in ("sagemaker", "vertex", "mlflow"):
             section = getattr(self, name)
             if section is not None and section.model:

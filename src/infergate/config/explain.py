@@ -32,7 +32,7 @@ _LIMITS = {
 def explain(errors: list[ErrorDetails]) -> Iterator[Finding]:
     """Yield the path and the message of each error.
 
-    A misspelt required key is reported only as an unknown key, and not as a missing key."""
+    A misspelt required key is reported only as an unknown key, not as a missing key."""
     misspelt = {
         (*path[:-1], nearest(str(path[-1]), keys_at(path[:-1])))
         for path in (error["loc"] for error in errors if error["type"] == "extra_forbidden")
@@ -62,7 +62,7 @@ def _message(error: ErrorDetails) -> str:
             return f"{describe_value(value)} is not allowed here{suggestion(str(value), choices)}"
         case "too_short" | "string_too_short":
             return "must not be empty"
-        case "value_error":  # a validator in the schema has raised the error
+        case "value_error":  # a validator in the schema raised the error
             return str(error["ctx"]["error"])
         case _:
             return error["msg"]

@@ -66,7 +66,7 @@ class KubernetesConfig(Section):
     zone: Text = Field(
         default="",
         description="infergate's own zone. If the endpoints have topology hints, infergate uses "
-        'only endpoints for this zone, like kube-proxy. Example: `"${ZONE}"`. By default, hints '
+        'only endpoints for this zone, as kube-proxy does. Example: `"${ZONE}"`. By default, hints '
         "are ignored.",
     )
     api: WebUrl | None = Field(
@@ -89,14 +89,14 @@ class KubernetesConfig(Section):
     @model_validator(mode="after")
     def _check_api(self) -> Self:
         if self.api is not None and self.api.scheme not in {"http", "https"}:
-            raise ValueError("api begins with https:// or http://")
+            raise ValueError("api must begin with https:// or http://")
         if (self.token_file or self.ca) and (self.api is None or self.api.scheme != "https"):
             raise ValueError("token_file and ca need api with an https:// URL")
         check_files(None, None, self.ca)
         return self
 
     def check_backend(self, urls: Sequence[Url], dns_refresh: float, shared_memory: str) -> None:
-        """Raise ValueError if the options of a backend do not fit this section."""
+        """Raise ValueError if the options of a backend are incompatible with this section."""
         host = urls[0].host if len(urls) == 1 else ""
         if not host or host == "localhost" or is_ip_address(host):
             raise ValueError(

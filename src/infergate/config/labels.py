@@ -9,7 +9,7 @@ from typing import Any, Final
 from infergate.config.values import describe_value, parse_text
 
 _NEW_LINE: Final = re.compile(r"\r\n?")
-"""Line endings other than the newline that a text file may have."""
+"""Matches the line endings CRLF and CR."""
 
 
 def parse_labels(value: Any, read: Callable[[str], bytes]) -> tuple[str, ...]:

@@ -35,8 +35,8 @@ class V2RestConfig(Section):
 
     non_finite: NonFinite = Field(
         default="literal",
-        description="How NaN and infinities are written in JSON. `literal` writes the bare words "
-        'NaN, Infinity and -Infinity (like Triton and Python), `string` writes "NaN", and `null` '
+        description="How NaN and infinities are written in JSON. `literal` writes NaN, Infinity "
+        'and -Infinity without quotes (like Triton and Python), `string` writes "NaN", and `null` '
         "writes null.",
     )
     compress_min: Size = Field(
@@ -88,8 +88,8 @@ class TfsGrpcConfig(Section):
         default="auto",
         description="Where output tensors are written. `raw` writes them to tensor_content, and "
         "`typed` to the field of their type, such as float_val, as TensorFlow Serving does by "
-        "default. `auto` is like `typed`, except for integers and 16-bit floats of more than "
-        "65536 elements. Strings are always in string_val.",
+        "default. `auto` is like `raw` for integers and 16-bit floats of more than 65536 elements, "
+        "and like `typed` for all other tensors. Strings are always in string_val.",
     )
 
 
@@ -98,9 +98,9 @@ class GraphPipeConfig(Section):
 
     errors: Literal["status", "response"] = Field(
         default="status",
-        description="`status` sends an HTTP error status with the message as text, which all "
-        "clients except the Java client detect. `response` sends status 200 and an InferResponse "
-        "with errors, which only the Python client detects.",
+        description="`status` sends an HTTP error status with the message as text. All clients "
+        "except the Java client detect this status. `response` sends status 200 and an "
+        "InferResponse with errors, which only the Python client detects.",
     )
 
 
@@ -260,8 +260,8 @@ class AdditionalListener(SocketListenerConfig):
 
     protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = Field(
         description="The protocols that clients may speak, all over HTTP or all over gRPC. If "
-        "several protocols have the same path, the first of them serves it. The first protocol in "
-        "the list also answers requests for unknown paths. Example: `[kserve-v1, v2-rest]`."
+        "several protocols have the same path, the first in the list serves it. The first protocol "
+        "in the list also answers requests for unknown paths. Example: `[kserve-v1, v2-rest]`."
     )
     envelopes: EnvelopesConfig = Field(
         default=EnvelopesConfig(),

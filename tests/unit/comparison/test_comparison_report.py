@@ -165,7 +165,7 @@ def test_doubt_about_the_noise_is_noted() -> None:
     for number in range(100):
         noise = compare_values(1, 1) if number < 10 else None
         summary.add("r", "m", compare_values(1, 1 if number else 2), noise)
-    assert "exclude that differences are noise: x of m (up to 47.36 %)" in render_text(summary)
+    assert "rule out that differences are noise: x of m (up to 47.36 %)" in render_text(summary)
 
 
 def test_the_worst_models_and_outputs_come_first() -> None:

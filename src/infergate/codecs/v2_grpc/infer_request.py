@@ -1,9 +1,8 @@
-"""Converts between ModelInferRequest and InferRequest, and applies the same checks to requests that
-pass through.
+"""Converts between ModelInferRequest and InferRequest, and validates requests that pass through.
 
-Contents are either raw or typed. If there are raw contents, an empty `contents` message is dropped,
-because MLServer's converter writes it and Triton rejects it. Data that does not fit its shape never
-reaches a server, because old versions of Triton crash on it.
+Contents are either raw or typed. If there are raw contents, empty `contents` messages are dropped,
+because MLServer's converter writes such messages and Triton rejects them. Data that does not fit
+the tensor's shape is rejected, because old versions of Triton crash on such data.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ _CLASSIFICATION: Final = CLASSIFICATION.encode()
 _SEQUENCE: Final = SEQUENCE.encode()
 _PRIORITY: Final = PRIORITY_PARAMETER.encode()
 _MAX_PRIORITY_FIELDS: Final = 4096
-"""Maximum number of fields of a message whose priority is read. Reading the fields takes up to 4
-ms."""
+"""Maximum number of fields of a message whose priority is read. Scanning them takes up to 4 ms."""
 _MAX_SEARCHED: Final = 16 * KIB
 """Maximum size in bytes of a message that is searched for a parameter's name before the fields are
 scanned. For short messages, the search is faster than the scan."""
@@ -156,7 +154,7 @@ def _input_data(
             in_message.append(index)
         elif typed[index].has_elements():
             raise bad_request(
-                f"tensor '{message.name}': it has both contents and a shared memory region"
+                f"tensor '{message.name}' has both contents and a shared memory region"
             )
         else:
             input_data[index] = region
@@ -207,7 +205,8 @@ def _check_raw(
 def pass_through_parts(
     message: Sequence[Buffer], validated: ValidatedRequest
 ) -> tuple[Sequence[Buffer], bool]:
-    """Return `message` without empty typed contents, and whether it uses shared memory."""
+    """Return `message`, without typed contents if it has raw contents, and whether it uses shared
+    memory."""
     request = validated.request
     uses_shared_memory = any(tensor.shared_memory for tensor in request.inputs) or any(
         tensor.shared_memory for tensor in request.outputs
@@ -227,8 +226,8 @@ def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
 
 
 def read_priority(message: Buffer) -> int:
-    """Return the priority in the parameters of the valid `message`, or 0. For a message with
-    unusually many fields or parameters, return 0, because reading them would take too long."""
+    """Return the priority in the parameters of `message`, which is valid. Return 0 if there is no
+    priority, or if there are too many fields or parameters to read quickly."""
     try:
         parameters = _read_parameters(message, _PRIORITY, _MAX_PRIORITY_FIELDS, _MAX_SEARCHED)
     except MalformedMessageError:
@@ -283,7 +282,7 @@ def _is_classified(output: memoryview, budget: FieldBudget) -> bool:
 
 
 def write_request(request: InferRequest) -> Sequence[Buffer]:
-    """Build `request` with raw contents. Raises ValueError for values that protobuf cannot hold."""
+    """Build a message with raw contents. Raises ValueError for values that protobuf cannot hold."""
     head = build_head(request, request.inputs, request.outputs)
     if head is not None:
         return raw_parts(head, RAW_FIELD, request.inputs)

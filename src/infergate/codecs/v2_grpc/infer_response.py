@@ -1,8 +1,8 @@
 """Converts between ModelInferResponse and InferResponse.
 
 By default, clients receive raw contents, as Triton sends them, because tritonclient's ``as_numpy``
-reads typed contents only for BYTES. Backends may mix both forms. KServe sends typed contents,
-MLServer uses the form of the request, and Triton sends one raw entry per output.
+reads typed contents only for BYTES. Backends may mix raw and typed contents. KServe sends typed
+contents, MLServer uses the form of the request, and Triton sends one raw entry per output.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _message_head(response: InferResponse) -> Any:
 
 
 def write_raw(response: InferResponse) -> Sequence[Buffer]:
-    """Build `response` with raw contents. Raises ValueError if protobuf cannot hold a value."""
+    """Build a message with raw contents. Raises ValueError for values that protobuf cannot hold."""
     head = build_head(response, response.outputs)
     if head is None:
         head = _message_head(response).SerializeToString(deterministic=True)
@@ -121,7 +121,7 @@ def write_raw(response: InferResponse) -> Sequence[Buffer]:
 
 
 def write_typed_where_possible(response: InferResponse) -> Sequence[Buffer]:
-    """Build `response` with typed contents, or with raw contents if any output is FP16 or BF16."""
+    """Build a message with typed contents, or with raw contents if any output is FP16 or BF16."""
     if not can_be_typed(response.outputs):
         return write_raw(response)
     head = _message_head(response)

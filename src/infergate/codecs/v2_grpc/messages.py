@@ -1,4 +1,4 @@
-"""The message classes of package ``inference``, from the gateway's private descriptor pool.
+"""The message classes of the package ``inference``, from the gateway's private descriptor pool.
 
 Each message of ``proto/open_inference.proto`` is an attribute, for example
 ``messages.ModelInferRequest``.

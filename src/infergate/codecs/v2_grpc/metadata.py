@@ -1,10 +1,10 @@
-"""Converts between health, metadata and index messages and canonical responses.
+"""Converts between canonical responses and messages with metadata, statistics or a model index.
 
 Field 6 of ModelMetadataResponse maps keys to text (``properties``, Open Inference Protocol) or to
-an InferParameter (``parameters``, MLServer and Seldon). A value that is printable text is a
-property. Any other value is a parameter if it is exactly one InferParameter (each of MLServer's
-three kinds starts with a control character). All remaining values must be text with control
-characters, and are properties."""
+an InferParameter (``parameters``, MLServer and Seldon). Printable text is a property. Any other
+value is a parameter if it is exactly one InferParameter. (MLServer's parameters are never printable
+text, because their encoding starts with a control character.) All remaining values must be text,
+and are properties."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def read_model_config(message: Any) -> ModelConfig:
 
 
 def write_model_config(response: ModelConfig) -> Any:
-    """Build a ModelConfigResponse. If `response` has the server's own message, use this message
-    with the tensor names in the settings. Raises ValueError for settings that do not fit the
+    """Build a ModelConfigResponse. If `response` has the server's own message, return that message
+    with the tensor names from the settings. Raises ValueError for settings that do not fit the
     message."""
     config = from_plain(ModelConfigMessage, response.settings)
     if response.message:

@@ -1,4 +1,4 @@
-"""The methods of the service, except the inference methods."""
+"""The methods of GRPCInferenceService, except the inference methods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infergate.core.messages import Acknowledgement, HealthStatus, InferRequest,
 SERVICE: Final = "inference.GRPCInferenceService"
 HEALTH: Final = "/grpc.health.v1.Health/Check"
 """The method of the gRPC health service, for servers without ServerReady. An empty request checks
-the complete server."""
+the server as a whole."""
 _SERVING: Final = 1
 
 
@@ -34,14 +34,14 @@ class Method:
     read_response: Callable[[Any], Response]
     write_response: Callable[[Any], Any]
     special_response: Callable[[Any], Any] = lambda _: None
-    """Returns a special response (for KServe) to a request, or None to use `write_response`."""
+    """Returns KServe's response to a request, or None if `write_response` applies."""
     holds_files: bool = False
-    """Whether a request may hold files, so that it may be as large as an inference."""
+    """Whether requests may contain files, and may therefore be as large as inferences."""
 
 
 def _method(name: str, operation: Any, response_type: type[Response], **fields: Any) -> Method:
-    """Return the method `name`, whose messages have the same name. By default, a request has the
-    name and version of a model, or only a name, or no fields, and a response has no fields."""
+    """Return the method `name`. The default functions are for requests with a model's name and
+    version, with only a name, or without fields, and for responses without fields."""
     request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
     defaults: dict[str, Any] = {
         "path": f"/{SERVICE}/{name}",
@@ -91,7 +91,7 @@ def _repository_method(name: str, operation: Any, *, holds_files: bool = False) 
 
 
 def _memory_methods(prefix: str, *, cuda: bool) -> tuple[Method, ...]:
-    """Return the methods of the shared memory extension for system memory or GPU memory."""
+    """Return the methods of the extension for shared system memory or shared CUDA memory."""
     status_response = getattr(pb, f"{prefix}SharedMemoryStatusResponse")
     return (
         _method(
@@ -134,7 +134,8 @@ METHODS: Final = (
         "ServerReady",
         messages.ServerReadyRequest,
         HealthStatus,
-        response=pb.HealthCheckResponse,  # ``ready`` and ``status`` have the same encoding (HEALTH)
+        # The response to HEALTH. Its ``status`` has the same encoding as ``ready``.
+        response=pb.HealthCheckResponse,
         read_response=lambda message: HealthStatus(message.status == _SERVING),
         write_response=lambda response: pb.ServerReadyResponse(ready=response.ok),
     ),

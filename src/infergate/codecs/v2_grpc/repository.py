@@ -1,8 +1,8 @@
-"""Converts between messages that load and unload models and canonical operations.
+"""Converts between canonical operations and the messages that load and unload models.
 
 KServe's messages hold only the model's name, which is field 1. In the messages of other servers,
 field 1 is the repository's name. No client sends a repository without a model, so a request that
-has only field 1 comes from a KServe client, and the gateway sends KServe's response."""
+has only field 1 comes from a KServe client and gets KServe's response."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def kserve_response(message: Any) -> Any:
 
 
 def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile) -> Any:
-    """Build a request for a server of `profile`. Raises BAD_REQUEST for a parameter of an
+    """Build a request for a server with `profile`. Raises BAD_REQUEST for a parameter of an
     unsupported type, and UNSUPPORTED for values that the server does not support."""
     if profile.loads_by_name:
         operation = require_name_only(operation)

@@ -1,4 +1,4 @@
-"""Converts between messages with trace or log settings and canonical settings."""
+"""Converts between canonical settings and the messages with trace or log settings."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def write_log_settings(message: Any, settings: Parameters) -> Any:
                 message.settings[name].string_param = value
             case _:
                 raise bad_request(
-                    f"log setting '{name}' is not a boolean, a 32-bit integer or a string"
+                    f"log setting '{name}' is not a boolean, unsigned 32-bit integer or string"
                 )
     return message

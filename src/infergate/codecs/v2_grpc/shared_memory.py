@@ -1,5 +1,5 @@
-"""Converts between the messages of the shared memory extensions, for system memory and GPU memory,
-and canonical operations."""
+"""Converts between canonical operations and the messages of the extensions for shared system memory
+and shared CUDA memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_register(message: Any) -> Operation:
     """Read a register request of either extension. Raises BAD_REQUEST."""
     device = getattr(message, "device_id", None)
     if device is not None and device < 0:
-        raise bad_request(f"device_id is {device}, not 0 or more")
+        raise bad_request(f"device_id is {device}; it must be at least 0")
     return SharedMemoryRegisterRequest(
         message.name,
         getattr(message, "key", ""),

@@ -1,9 +1,9 @@
 """Splits a message into its head, its id and its raw tensor data.
 
 The head of a ModelInferRequest or ModelInferResponse is the message without the id and the raw
-tensor data. Clients send the same head over and over, so a message is split in one pass, and the
-parsed head is looked up in a `MessageHeadCache`. Messages in an unusual encoding are not split; the
-full check reads them. Only the full check reports errors.
+tensor data. Many messages have the same head, so the parsed head is looked up in a
+`MessageHeadCache`. Messages in an unusual encoding are not split; the full check reads them. Only
+the full check reports errors.
 
 Many messages of a client differ only in the text of the id and in the raw data. `MessageLayouts`
 keeps the positions of the id and the raw data, keyed by the length of the message. A later message
@@ -21,8 +21,8 @@ from infergate.core.tensor import Buffer
 
 _STEPS: Final = range(MAX_CACHED_HEAD + 2)
 """The steps of splitting a message, one per field. A head of `MAX_CACHED_HEAD` bytes has at most
-`MAX_CACHED_HEAD` / 2 fields, and describes at most as many raw entries. Two more steps read the id
-and detect the end."""
+`MAX_CACHED_HEAD` / 2 fields, and each field describes at most one raw entry. Two more steps read
+the id and detect the end."""
 _HEAD_TAGS: Final = frozenset((number << 3 | 2) for number in (1, 2, 4, 5, 6, 7))
 _ID_TAG: Final = 3 << 3 | 2
 _MAX_LAYOUTS: Final = 32
@@ -57,8 +57,7 @@ def split_message(  # noqa: C901, PLR0912 - a call per field would double the co
 ) -> SplitMessage | None:
     """Split `data` at its id and raw entries. Return None if the full check must read it.
 
-    This function runs before the access check, so it does not read more fields than a head of
-    `MAX_CACHED_HEAD` bytes and its raw entries have.
+    This function runs before the access check, so the number of fields that it reads is limited.
     """
     raw_tag = raw_field << 3 | 2
     id_field: Buffer = b""
@@ -111,7 +110,7 @@ def split_message(  # noqa: C901, PLR0912 - a call per field would double the co
 
 class _Layout(NamedTuple):
     """The layout of the message `split`. `shared` are the parts that another message with this
-    layout must contain, with their positions. `id_text_start` and `id_end` are the positions of the
+    layout must contain, with their positions. `id_text_start` and `id_end` are the bounds of the
     id's text, or 0 if there is no id."""
 
     split: SplitMessage
@@ -121,7 +120,7 @@ class _Layout(NamedTuple):
 
 
 class MessageLayouts:
-    """A cache of message layouts. It keeps the latest layout for each length of a message."""
+    """A cache of message layouts. It keeps the latest layout for each message length."""
 
     __slots__ = ("_layouts",)
 

@@ -2,10 +2,10 @@
 
 Triton wraps each response in a ModelStreamInferResponse with ``error_message`` (1) or
 ``infer_response`` (2). MLServer and Seldon send the ModelInferResponse itself, which always has an
-id (3) or outputs (5), so the field numbers distinguish the forms.
+id (3) or outputs (5), so the field numbers distinguish the two forms.
 
-Triton marks the last response to a request with a parameter. A decoupled model may detect the end
-only after its last response. In this case, Triton sends an empty final response if another
+Triton marks the last response to a request with a response parameter. A decoupled model may detect
+the end only after its last response. In this case, Triton sends an empty final response if a
 parameter of the request asks for it."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from infergate.core.wire import RpcRequest, RpcResponse, join_parts, total_size
 _FINAL_RESPONSE: Final = "triton_final_response"
 _WANTS_EMPTY_FINAL: Final = "triton_enable_empty_final_response"
 _WANTS_STATUS: Final = "triton_grpc_error"
-"""The metadata key with which a client requests errors as a status."""
+"""The metadata key with which a client requests errors as a gRPC status."""
 _MAX_TEXT: Final = MIB
 """Maximum size in bytes of an error message, and of the model name and id that an error message
 repeats."""
@@ -50,7 +50,7 @@ def without_stream_parameter(request: InferRequest) -> ParsedRequest:
     """Return `request` without Triton's stream parameter, which concerns only the server of the
     stream. The `response_options` state whether the client wants an empty final response.
 
-    Clients also set the parameter outside streams, although Triton then rejects it over REST."""
+    Clients also set the parameter outside streams, but Triton's REST API rejects it."""
     if _WANTS_EMPTY_FINAL not in request.parameters:
         return ParsedRequest(request, response_options=False)
     parameters = dict(request.parameters)
@@ -77,7 +77,7 @@ def build_end(parsed_request: ParsedRequest) -> RpcResponse | None:
 
 
 def wants_status(wire: RpcRequest) -> bool:
-    """Return whether the client wants errors as a status."""
+    """Return whether the client wants errors as a gRPC status."""
     return wire.metadata.get(_WANTS_STATUS) == "true"
 
 
@@ -104,7 +104,7 @@ def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
 
 
 def read_response(message: Buffer, limits: Limits, request: InferRequest) -> InferResponse | None:
-    """Parse a backend's `message` of either form. Return None for Triton's empty final response.
+    """Parse a backend's `message` in either form. Return None for Triton's empty final response.
     Raises the backend's error, or BACKEND_GARBAGE."""
     try:
         inner = _unwrap(message, limits, request)

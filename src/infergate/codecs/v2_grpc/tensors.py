@@ -1,8 +1,7 @@
-"""Converts between the tensors of ModelInferRequest or ModelInferResponse and canonical tensors.
+"""Converts between canonical tensors and the tensors of ModelInferRequest and ModelInferResponse.
 
 Both messages encode tensors in the same way. `read_tensors` validates each tensor (Rule 1 of
-`core.tensor`) and raises client errors. If the message is from a backend, the caller converts these
-errors.
+`core.tensor`) and raises client errors. For messages from backends, the caller converts the errors.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def _read_typed(
     expected = math.prod(shape)
     if not typed.has_elements():
         if expected:
-            raise bad_request(f"tensor '{name}': it has neither raw nor typed contents")
+            raise bad_request(f"tensor '{name}' has neither raw nor typed contents")
         return b""
     return read_contents(name, datatype, expected, typed)
 
@@ -112,8 +111,8 @@ def can_be_typed(tensors: Iterable[Tensor]) -> bool:
 
 
 def typed_cost(tensors: Iterable[Tensor]) -> int:
-    """Return the cost of writing typed contents, as the number of bytes of JSON that take the same
-    time to write. An integer or string takes a few tenths of a microsecond."""
+    """Return the cost of writing typed contents, as the number of bytes of JSON that take as long
+    to write. An integer or string takes a few tenths of a microsecond."""
     cost = 0
     for tensor in tensors:
         cost += len(tensor.data) // (_FLOAT_DISCOUNT if tensor.datatype in _COPIED_DATATYPES else 1)

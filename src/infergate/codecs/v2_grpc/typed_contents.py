@@ -37,8 +37,8 @@ from infergate.core.wire import join_parts
 
 
 class _ContentsField(NamedTuple):
-    """The field that holds the elements of a datatype, its number, the elements' wire type, and the
-    dtype of the values on the wire."""
+    """The field that holds the elements of a datatype, its number, the elements' wire type and, for
+    varints, the dtype of the decoded values."""
 
     field: str
     number: int
@@ -101,7 +101,7 @@ def _is_set(field: WireField) -> bool:
 
 def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedContents) -> Buffer:
     """Return the elements of `typed` in the canonical layout. For BYTES, return at most `expected`
-    + 1 elements, so that the caller detects an excess. Raises MalformedMessageError and
+    + 1 elements, so that the caller detects excess elements. Raises MalformedMessageError and
     BAD_REQUEST."""
     spec = TYPED_FIELDS.get(datatype)
     if spec is None:
@@ -182,7 +182,7 @@ def _read_bytes(name: str, spec: _ContentsField, expected: int, typed: TypedCont
                     length, start = read_varint(data, position + 1, MAX_LENGTH_BYTES)
                     position = start + length
                 if position > end:
-                    raise MalformedMessageError(f"an element of {spec.field} runs past its end")
+                    raise MalformedMessageError(f"an element of {spec.field} is cut short")
             parts.append(_pack(position - start) + data[start:position])
     elements += b"".join(parts)
     return elements

@@ -1,8 +1,8 @@
-"""Caches the heads of requests and responses. A cached head was validated, or only its names were
-read.
+"""Caches the heads of requests and responses, with the results of the full check or with only the
+model's name and version.
 
 A cached head gives the same result as the full check. The full check reads each message that does
-not match its cached head. Heads with typed elements or regions in shared memory are not cached."""
+not match a cached head. Heads with typed elements or regions in shared memory are not cached."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HeadNames:
         self._latest_head = b""
 
     def renamed(self, model: str, version: str) -> bytes:
-        """Return the head with other names."""
+        """Return the head with `model` and `version` as its names."""
         if self._latest_names != (model, version) or not self._latest_head:
             names = (
                 string_field(MODEL, model),
@@ -81,13 +81,12 @@ class ValidatedHead:
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A cached request head. `validated` is None if the route does not validate its requests, so
-    that only the names of the head were read."""
+    """A cached request head. `validated` is None if the route does not validate its requests."""
 
     summary: RequestSummary
     names: HeadNames
     wants_classes: bool
-    """Whether the request asks for the classes of any output."""
+    """Whether the client requests classes for any output."""
     validated: ValidatedHead | None = None
 
 
@@ -103,7 +102,7 @@ class SplitRequest(NamedTuple):
     has_recurred: bool
 
     def validated_head(self, limits: Limits) -> ValidatedHead | None:
-        """Return the validated head, or None if the message may not pass the full check."""
+        """Return the validated head, or None if the message needs the full check."""
         head = None if self.head is None else self.head.validated
         if head is None or head.limits is not limits:
             return None
@@ -162,7 +161,7 @@ class RequestHeads:
     def store(
         self, split: SplitRequest | None, validated: ValidatedRequest, limits: Limits
     ) -> None:
-        """Cache the head of `split`, which passed the full check as `validated`."""
+        """Cache the head of `split`. `validated` is the result of the full check."""
         request = validated.request
         if (
             split is None

@@ -27,7 +27,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 
 def build_request(operation: Operation, profile: Profile) -> HttpRequest:
-    """Build a request. Raises UNSUPPORTED if V2 REST or the server does not have the operation."""
+    """Build a request. Raises UNSUPPORTED if V2 REST or the server lacks the operation."""
     build = _BUILDERS.get(type(operation))
     if build is None:
         raise GatewayError(
@@ -87,8 +87,8 @@ _BUILDERS: Final[Mapping[type[Operation], Callable[[Any, Profile], HttpRequest]]
 }
 
 MAX_BYTES: Final = 8 * MIB
-"""Maximum size in bytes of a response to an operation other than an inference. A model takes 1 to 4
-KiB."""
+"""Maximum size in bytes of a response to an operation other than an inference. A description of a
+model takes 1 to 4 KiB."""
 MAX_VALUES: Final = 1 << 19
 """Maximum number of values in a response to an operation other than an inference."""
 
@@ -113,8 +113,8 @@ def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> 
 
 
 def _check_size(body: bytes, limits: Limits) -> None:
-    """Raise TOO_LARGE, and NeedsOffloadError on the event loop. The limits exist because each value
-    becomes an object."""
+    """Raise TOO_LARGE, or NeedsOffloadError if a helper process must parse ``body``. The number of
+    values is limited because each value becomes an object."""
     check_json_size(len(body), limits.json)
     if len(body) > MAX_BYTES or body.count(b",") > MAX_VALUES:
         raise GatewayError(

@@ -1,4 +1,4 @@
-"""The V2 REST codec converts between HTTP messages and canonical operations and responses.
+"""Converts canonical operations and responses to and from the HTTP messages of V2 REST.
 
 The sources are the specification of the V2 protocol, its binary tensor data extension, and
 docs/fidelity-v2.md."""
@@ -70,7 +70,7 @@ class V2RestCodec:
     """The V2 REST codec.
 
     ``non_finite`` (``literal``, ``string``, ``null``) is the form of NaN and infinity in responses
-    to clients. ``compress_min`` is the minimum size of a compressed response in bytes.
+    to clients. Responses of at least ``compress_min`` bytes may be compressed.
     """
 
     name: str = "v2-rest"
@@ -260,7 +260,7 @@ class V2RestCodec:
 
 
 def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-    """Return the length of the JSON from the headers, but at most ``max_bytes``."""
+    """Return the JSON length in the headers, at most ``max_bytes``, or ``max_bytes`` by default."""
     header = wire.headers.get(JSON_LENGTH_HEADER, "")
     return (
         min(int(header), max_bytes)

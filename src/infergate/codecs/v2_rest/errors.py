@@ -29,7 +29,7 @@ JSON_TYPE: Final = "application/json"
 
 STATUS_BY_KIND: Final[Mapping[Kind, int]] = {
     **http_status.STATUS_BY_KIND,
-    Kind.ALREADY_EXISTS: 400,  # as Triton does
+    Kind.ALREADY_EXISTS: 400,  # Triton sends 400
 }
 
 
@@ -52,13 +52,13 @@ _STREAM_STARTED_ERROR: Final = (
     "RuntimeError: Caught handled exception, but response already started."
 )
 _CAUSE_SEPARATOR: Final = "The above exception was the direct cause of the following exception:"
-"""The line after the actual error in a traceback that ends with ``_STREAM_STARTED_ERROR``.
+"""The line after the original error in a traceback that ends with ``_STREAM_STARTED_ERROR``.
 Starlette writes both lines if an error occurs after a stream has started (MLServer's
 ``infer_stream``)."""
 _MAX_DETAIL_CHARACTERS: Final = 20_000
 _MAX_HTML_CHARACTERS: Final = 4096
-"""Maximum number of characters that are searched for a title. The search takes quadratic time if
-titles are not closed."""
+"""Maximum number of characters of HTML that are searched for a title. The search takes quadratic
+time if titles are not closed."""
 _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
@@ -79,15 +79,15 @@ def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> Gatew
 
 
 def reported_error(message: Any, detail: str) -> GatewayError:
-    """Return the error for the ``error`` member of a backend's response. It is a BACKEND_ERROR,
-    because the status of the response does not indicate the kind of the error."""
+    """Return a BACKEND_ERROR with ``message``, the ``error`` member of a backend's response. The
+    HTTP status of such a response does not indicate the kind of the error."""
     known = type(message) is str and message
     public = message if known else "the backend returned an error without a message"
     return backend_failure(Kind.BACKEND_ERROR, public[:MAX_MESSAGE_CHARACTERS], detail)
 
 
 def _error_line(text: str) -> str:
-    """Return the line with the error message from a body in any of the formats that servers use."""
+    """Return the line with the error message in a body of any format that servers use."""
     text = text.removeprefix("data:").lstrip()  # an event of a stream (SSE)
     if text.startswith("{"):
         try:
@@ -112,7 +112,7 @@ def _error_line(text: str) -> str:
 def error_message(document: dict[str, Any]) -> str:
     """Return the message of an error object. The message is in the member ``error`` (V2),
     ``detail`` (FastAPI: MLServer, KServe) or ``message`` (rest-proxy). If the member is an object
-    (proxies, OpenAI's format), the message is in the ``message`` of that object."""
+    (proxies, OpenAI's format), the message is the ``message`` of that object."""
     for key in ("error", "detail", "message"):
         value = document.get(key)
         if isinstance(value, str) and value:

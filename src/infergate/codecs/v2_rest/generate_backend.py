@@ -1,8 +1,8 @@
-"""Writes requests to Triton's ``generate_stream``, for decoupled models, and reads the responses.
+"""Writes requests for decoupled models to Triton's ``generate_stream``, and reads the responses.
 
 The messages have neither shapes nor datatypes. For responses, the model's metadata supplies shapes
-and datatypes. The gateway rejects requests that Triton would interpret differently, and requests
-for outputs of unknown shape. ``generate_frontend`` lists the sources."""
+and datatypes. The gateway rejects requests that Triton would misinterpret, and requests to models
+that have outputs with several variable dimensions. ``generate_frontend`` lists the sources."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def read_generate_response(
         members = read_all_members(parse_backend_json(body, limits), "the response")
         if "error" in members and "model_name" not in members:
             # Triton sends an error with status 400 or, after the first response, with status 200.
-            detail = f"in a stream of events under HTTP {wire.status}"
+            detail = f"in a stream of events with HTTP status {wire.status}"
             raise reported_error(members["error"], detail)
         names = [read_string(members.pop(name, ""), name) for name in _RESPONSE_FIELDS]
         outputs = _read_outputs(members, operation, model)

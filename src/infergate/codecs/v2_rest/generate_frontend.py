@@ -1,8 +1,8 @@
-"""Triton's generate extension for clients: an inference and its response as flat JSON objects.
+"""Serves Triton's generate extension, in which requests and responses are flat JSON objects.
 
 *Rule 1.* A member with the name of a model input holds that tensor, as a scalar or a list. The
-member ``parameters`` is an object with more members. The member ``id`` is the request's id. Any
-other member is a parameter.
+member ``parameters`` is an object that may hold further inputs and parameters. The member ``id`` is
+the request's id. Any other member is a parameter.
 *Rule 2.* A tensor has the shape in the model's metadata. The last variable dimension is set to
 match the number of elements; all other variable dimensions are 1.
 *Rule 3.* The members of a response are in alphabetical order. A tensor of one element is written as
@@ -66,7 +66,7 @@ def read_generate_request(
     wire: HttpRequest, model: str, version: str, limits: Limits, *, wants_stream: bool
 ) -> PartialInferRequest[ParsedRequest]:
     """Read a request, which the model's metadata completes. This function raises errors about the
-    body, and the result's ``complete`` raises errors about the JSON."""
+    body's encoding and size, and the result's ``complete`` raises errors about the JSON."""
     body = bytes(decode_body(wire.headers, wire.body, limits))
     if not body:
         raise bad_request("the body is empty")
@@ -203,7 +203,7 @@ def _json_value(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
         if strings is None:
             raise GatewayError(
                 Kind.UNSUPPORTED,
-                f"output '{tensor.name}': BYTES that are not UTF-8 cannot be expressed by generate",
+                f"output '{tensor.name}': BYTES that are not UTF-8 cannot be expressed in JSON",
             )
         return strings[0] if len(strings) == 1 else strings
     numbers = write_numbers(tensor, spelling)

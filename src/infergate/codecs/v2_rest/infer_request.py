@@ -78,8 +78,8 @@ _NO_FEATURES: Final[frozenset[WireFeature]] = frozenset()
 
 @record
 class ResponseFormat:
-    """The requested format of a response. It has the formats of individual outputs, the format of
-    all other outputs, and the client's Accept-Encoding header."""
+    """The requested format of a response: which outputs are binary data, and the encodings that the
+    client accepts."""
 
     binary_by_output: Mapping[str, bool]
     binary_by_default: bool
@@ -257,7 +257,7 @@ def _pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None,
 
 
 def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
-    """Write the request with binary data, or as JSON if a server of ``profile`` accepts no binary
+    """Write the request with binary data, or as JSON if a server with ``profile`` accepts no binary
     data."""
     head: dict[str, Any] = {}
     if operation.id:
@@ -292,7 +292,7 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
 
 
 def infer_path(model: str, version: str, profile: Profile) -> str:
-    """Return the path of inferences of ``model`` on a server of ``profile``."""
+    """Return the path of inferences of ``model`` on a server with ``profile``."""
     return model_path(model, version if profile.accepts_versions else "", "/infer")
 
 
@@ -326,4 +326,4 @@ def _write_json_tensor(tensor: Tensor, profile: Profile) -> dict[str, Any]:
 
 _NUMPY_SPELLINGS: Final = (b"null", b'"Infinity"', b'"-Infinity"')
 """The spellings of NaN, infinity and negative infinity for MLServer, which parses them with numpy
-and rejects bare words."""
+and rejects unquoted words."""

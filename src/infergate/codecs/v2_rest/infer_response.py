@@ -1,4 +1,4 @@
-"""Writes and reads inference responses. A response is JSON, which binary data may follow.
+"""Writes and reads inference responses. A response is JSON, optionally followed by binary data.
 
 If any element of a BYTES tensor in JSON is not UTF-8, all elements are written as base64, and the
 tensor has the parameter ``content_type: base64`` (as in rest-proxy and MLServer). If a backend's
@@ -118,7 +118,7 @@ def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
-    """Return an output in shared memory without parameters, as Triton writes it. If an output has
+    """Describe an output in shared memory without parameters, as Triton does. If an output has
     parameters, perf_analyzer expects ``binary_data_size`` among them."""
     return {"name": tensor.name, "datatype": tensor.datatype.v2_name, "shape": tensor.shape}
 
@@ -182,7 +182,7 @@ def ok_response(
 
 def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
     """Return the decoded body of a response with status 200. Raises the backend's error for any
-    other status, and NeedsOffloadError on the event loop."""
+    other status, and NeedsOffloadError if a helper process must inflate the body."""
     if not is_unencoded(wire.headers):
         check_loop_cost(limits, MAX_RATIO * total_size(wire.body), limits.json_inline)
     try:

@@ -1,8 +1,8 @@
 """Caches the JSON of binary requests and responses.
 
-The head of a binary message is its JSON without the ``id``. Because the head contains the size of
-each tensor, only the total size and the elements of BYTES tensors remain to be checked for a
-message with a cached head. Heads with data in the JSON or with tensors in shared memory are not
+The head of a binary message is its JSON without the ``id``. The head contains the size of each
+tensor. For a message with a cached head, only the total size of the binary data and the elements of
+BYTES tensors must be checked. Heads with data in the JSON or with tensors in shared memory are not
 cached.
 """
 

@@ -128,7 +128,7 @@ def _json_response(status: int, document: Any) -> HttpResponse:
 
 
 # ---- requests, and responses of backends --------------------------------------------------------
-# All functions raise BAD_REQUEST with the field's name. Callers change the kind for responses.
+# All functions raise BAD_REQUEST with the field's name. For responses, callers change the kind.
 
 
 def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexRequest:
@@ -210,7 +210,7 @@ def _read_entry(node: Node, path: str) -> messages.ModelIndexEntry:
     name, version, state, reason = (
         _read_text(fields, key) for key in ("name", "version", "state", "reason")
     )
-    state = state.removeprefix("State.")  # MLServer 1.7
+    state = state.removeprefix("State.")  # MLServer 1.7 adds the prefix
     return messages.ModelIndexEntry(name, version, state, reason)
 
 

@@ -1,7 +1,7 @@
 """Reads and writes trace and log settings (the trace and logging extensions).
 
-On the wire, a trace setting is a string or a list of strings. A null resets a model's setting to
-the global setting. The canonical form is always a list, which is empty for null."""
+On the wire, a trace setting is a string or a list of strings. ``null`` resets a model's setting
+to the global setting. The canonical form is always a list, which is empty for ``null``."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 *Rule 1.* This reader never rejects input. It leaves invalid and rare input to the full reader. For
 all other input, both readers return the same result.
 
-*Rule 2.* If an object has two members with the same name, orjson keeps only the last. Every member
-has a colon, so no member is lost if the number of colons in the text is the number of members plus
-the number of colons inside strings.
+*Rule 2.* If an object has two members with the same name, orjson drops the first member. Every
+member has a colon, so no member is lost if the number of colons in the text is the number of
+members plus the number of colons inside strings.
 
 *Rule 3.* orjson parses integers over 64 bits as floats. In parameters, integers and floats have
 different meanings, so a float that may have been such an integer is left to the full reader.
@@ -31,16 +31,16 @@ MAX_BYTES: Final = 4 * KIB
 """Maximum size in bytes of a body that this reader accepts."""
 _INT64_END: Final = 2**63
 _MAX_SHORT_NAME: Final = 64
-"""Maximum length of a tensor name that needs no other check if it is printable."""
+"""Maximum length of a printable tensor name that needs no further check."""
 _SPECIAL_PARAMETERS: Final = frozenset({REGION_PARAMETER, CLASSES, BINARY_DATA_SIZE})
 """Parameters that change the meaning of other parts of a message."""
 _SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class RequestFields(NamedTuple):
-    """The fields of a request's JSON. ``binary_by_output`` states for individual outputs whether
-    they are requested as binary data. ``binary_by_default`` states this for all other outputs. It
-    is None if the request does not set it."""
+    """The fields of a request's JSON. ``binary_by_output`` states which outputs are requested as
+    binary data or as JSON. ``binary_by_default`` applies to all other outputs, and is None if the
+    request does not set a default."""
 
     id: str
     parameters: Parameters
@@ -55,7 +55,7 @@ _new_tuple: Final = tuple.__new__
 
 
 class _NotSimpleError(Exception):
-    """The full reader must read the body."""
+    """Raised if the full reader must read the body."""
 
 
 def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
@@ -70,8 +70,6 @@ def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
 
 
 def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
-    """Read the fields of ``document``. The functions that read the objects in ``document`` check
-    the members of these objects."""
     if type(document) is not dict:
         raise _NotSimpleError
     inputs: dict[str, Tensor] = {}
@@ -185,7 +183,7 @@ def _read_outputs(
     items: list[Any], outputs: dict[str, RequestedOutput], binary_by_output: dict[str, bool]
 ) -> int:
     """Add the requested outputs in ``items`` to ``outputs`` and ``binary_by_output``, and return
-    the number of their members."""
+    the number of members in ``items``."""
     members = 0
     for item in items:
         if type(item) is not dict:

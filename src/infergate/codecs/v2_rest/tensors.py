@@ -3,8 +3,8 @@ binary data.
 
 The parameters ``binary_data_size``, ``binary_data`` and ``binary_data_output``, and for BYTES
 ``content_type: base64``, describe the format of a message and are not passed to other protocols.
-Canonical parameters from KServe's responses over gRPC may contain the first three parameters.
-``write_parameters`` drops them."""
+Canonical parameters from KServe's responses over gRPC may contain the first three parameters, which
+``write_parameters`` drops."""
 
 from __future__ import annotations
 
@@ -174,15 +174,15 @@ class TensorReader:
     binary_data: BinaryDataReader
     limits: Limits
     regions: Mapping[str, RegionRef | None] | None = None
-    """The requested regions of outputs by name for a response, and None for a request."""
+    """The regions requested for the outputs of a response, by output name. None for a request."""
     features: set[WireFeature] = field(default_factory=set)
     bytes_elements: int = 0
     parameter_values: int = 0
     text_characters: int = 0
 
     def read_members(self, node: Node, path: str, names: Iterable[str]) -> dict[str, Node]:
-        """Return the members in ``names`` that are not null, and record whether any of them is
-        null."""
+        """Return the members in ``names`` that are not null. If any member in ``names`` is null,
+        record the feature NULL."""
         nullable = read_nullable_members(node, path, names)
         members = drop_nulls(nullable)
         if len(members) < len(nullable):
@@ -191,7 +191,7 @@ class TensorReader:
 
 
 def _read_tensor(node: Node, path: str, reader: TensorReader) -> Tensor:
-    """Read and validate one tensor. Raises BAD_REQUEST, which names the field or the tensor."""
+    """Read and validate one tensor. Raises BAD_REQUEST with the name of the field or tensor."""
     members = reader.read_members(node, path, _TENSOR_FIELDS)
     name, datatype, shape = _read_description(members, path, reader)
     parameters: Parameters = read_parameters(members, path, reader)
@@ -255,8 +255,8 @@ def _read_description(
 
 
 def _absent_data(name: str, shape: tuple[int, ...], reader: TensorReader) -> Buffer:
-    """Return the data of a tensor without data and size. Only a response may have such a tensor,
-    which has no elements."""
+    """Return the empty data of a tensor that has neither data nor a size. Only a response may have
+    such a tensor, and only without elements."""
     if reader.regions is None:
         raise bad_request(f"tensor '{abbreviated(name)}' has neither data nor {BINARY_DATA_SIZE}")
     if math.prod(shape):
@@ -356,8 +356,8 @@ def _required_member(members: Mapping[str, Node], key: str, path: str) -> Node:
 def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
     """Return the JSON object of ``tensor`` without its data, in Triton's order of members.
 
-    The object has the tensor's own parameters and ``wire_parameters`` or, if the tensor is in
-    shared memory, the parameters of its region instead of ``wire_parameters``."""
+    The object has the tensor's parameters and ``wire_parameters``. For a tensor in shared memory,
+    the parameters of the region replace ``wire_parameters``."""
     members: dict[str, Any] = {
         "name": tensor.name,
         "datatype": tensor.datatype.v2_name,
@@ -373,7 +373,7 @@ def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
 
 
 def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:
-    """Return ``values`` in a form that orjson can write. Raises UNSUPPORTED."""
+    """Return ``values`` for orjson, without binary data parameters. Raises UNSUPPORTED."""
     return {
         key: _json_value(value, f"{owner}: parameter '{key}'")
         for key, value in values.items()

@@ -22,7 +22,7 @@ class WireFeature(enum.Enum):
     BINARY_ONLY = "JSON data of a datatype that servers with the binary extension reject in JSON"
     """Triton accepts FP16 and BF16 only as binary data."""
     NON_FINITE = "words or null for NaN and infinity"
-    """Triton accepts bare words. MLServer accepts null for NaN, and strings for infinity."""
+    """Triton accepts unquoted words. MLServer accepts null for NaN, and strings for infinity."""
     SCALAR_DATA = "data that is not an array"
     """Triton returns 500."""
     BASE64 = "BYTES in base64, marked by the parameter ``content_type``"
@@ -38,7 +38,7 @@ class WireFeature(enum.Enum):
 
 
 def is_supported(features: frozenset[WireFeature], profile: Profile) -> bool:
-    """Return whether a server of ``profile`` interprets ``features`` as this codec does."""
+    """Return whether a server with ``profile`` interprets ``features`` as this codec does."""
     if not features:
         return True
     if not _NEVER_SUPPORTED.isdisjoint(features) or (
