@@ -64,15 +64,15 @@ class BackendConfig(Section):
         "`python`, which have no URL. Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. "
         "Protocols over HTTP use `http://`, `https://` (port 80 or 443 by default, with an "
         "optional path prefix, which precedes `/v2` or `/v1`) or `http+unix:/path`. `v2-grpc`, "
-        "`trtis-grpc` and `tfs-grpc` use `grpc://` or `grpcs://` with a port. `graphpipe` may also "
-        "use `tcp://host:port` or `unix:/path` for size-prefixed messages. `https` and `grpcs` "
-        "trust the system's certificates, or the certificates in SSL_CERT_FILE and SSL_CERT_DIR "
-        "(`tls`). An endpoint may have a load balancing weight (1 to 1000) and a name: `{url: "
-        "http://a:8000/t0ken, weight: 3, name: large}`. Logs, metrics and the console show the "
-        "name or, by default, the URL with its path hidden. A host name is resolved to all its "
-        "addresses, and each address is a separate endpoint with the configured weight "
-        "(`dns_refresh`). `balance` selects the endpoint of a request; all requests of a sequence "
-        "go to the same endpoint (docs/decisions/0013).",
+        "`trtis-grpc` and `tfs-grpc` use `grpc://` or `grpcs://` with a port. `graphpipe` may "
+        "also use `tcp://host:port` or `unix:/path` for size-prefixed messages. Unless `tls.ca` "
+        "is set, `https` and `grpcs` trust the system's certificates, or the certificates in "
+        "SSL_CERT_FILE and SSL_CERT_DIR. An endpoint may have a load balancing weight (1 to 1000) "
+        "and a name: `{url: http://a:8000/t0ken, weight: 3, name: large}`. Logs, metrics and the "
+        "console show the name or, by default, the URL with its path hidden. A host name is "
+        "resolved to all its addresses, and each address is a separate endpoint with the "
+        "configured weight (`dns_refresh`). `balance` selects the endpoint of a request; all "
+        "requests of a sequence go to the same endpoint (docs/decisions/0013).",
     )
     model: Text = Field(
         default="",
@@ -82,8 +82,8 @@ class BackendConfig(Section):
     )
     options: PluginOptions = Field(
         default={},
-        description="Options of the Python model, or of the codec of a protocol from a plug-in, "
-        "which the plug-in defines and validates.",
+        description="Options of the Python model or of an installed codec. The plug-in defines "
+        "and validates them.",
     )
     balance: BalanceConfig = Field(
         default=BalanceConfig(),
@@ -99,11 +99,11 @@ class BackendConfig(Section):
     )
     dns_refresh: Duration = Field(
         default=5.0,
-        description="Interval at which host names of endpoints are resolved. New addresses receive "
-        "requests, and removed addresses finish their requests in progress. IPv6 addresses are "
-        "used only for a name that has no IPv4 address. A name that no longer resolves keeps its "
-        "last addresses. With `0`, the name is resolved for each new connection and is a single "
-        "endpoint, like `localhost`.",
+        description="Interval at which host names of endpoints are resolved. New addresses "
+        "receive requests, and removed addresses finish their requests in progress. IPv6 "
+        "addresses are used only for a name that has no IPv4 address. A name that no longer "
+        "resolves keeps its last addresses. With `0`, each name is a single endpoint, like "
+        "`localhost`, and is resolved for each new connection.",
     )
     kubernetes: KubernetesConfig | None = Field(
         default=None,
@@ -140,8 +140,9 @@ class BackendConfig(Section):
     )
     forward_headers: tuple[HeaderGlob, ...] = Field(
         default=("traceparent", "tracestate", "baggage", "x-request-id"),
-        description="Client request headers (gRPC: metadata) to pass on to the backend, by name or "
-        "glob. Setting it replaces the default list. Example: `[traceparent, x-tenant-*]`.",
+        description="Client request headers (gRPC: metadata) to pass on to the backend, by name "
+        "or glob. The configured list replaces the default list. Example: `[traceparent, "
+        "x-tenant-*]`.",
     )
     return_headers: tuple[HeaderGlob, ...] = Field(
         default=("endpoint-load-metrics",),
@@ -215,8 +216,7 @@ class BackendConfig(Section):
 
 
 class ControlConfig(Section):
-    """Operations that change the state of infergate or of backends. All of them are off by
-    default."""
+    """Operations that change the state of infergate or of backends. All are disabled by default."""
 
     repository: bool = Field(
         default=False,
@@ -296,7 +296,7 @@ class LimitsConfig(Section):
     )
     regions: Positive = _limit(
         "regions",
-        "Maximum number of registered shared memory regions. Each region holds a file open.",
+        "Maximum number of registered shared memory regions. Each region keeps a file open.",
     )
     connections: Positive = _limit(
         "connections",

@@ -20,7 +20,7 @@ def warning_findings(config: Config) -> Iterator[Finding]:
 
 
 def _without_effect(config: Config) -> Iterator[Finding]:
-    """Yield a warning for each backend and each target of a route that gets no requests."""
+    """Yield a warning for each backend, split target, mirror and baseline that gets no requests."""
     used = {name for route in config.routes for _, name in named_backends(route)}
     for name in config.backends:
         if name not in used:

@@ -1,7 +1,7 @@
 """The time that a request waits for a connection to a backend.
 
-A connection pool does not know which request is waiting, so it adds the time to the context
-variables of the request's task. A request that gets a connection immediately costs nothing."""
+A connection pool does not know which request is waiting, so it adds the time to a context variable
+of the request's task."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ IN_PROCESS: Final = "in-process"
 
 class CanonicalFrontend:
     """Performs the operations of callers in this process. ``assign_id`` is called at the start of
-    every request, and ``record`` at its end. Every method raises GatewayError."""
+    every request, and ``record`` at its end. ``perform`` and ``stream`` raise GatewayError."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Serves clients that speak one protocol. The backends may speak any protocol.
 
-An inference uses one of two pipelines, chosen once for each route: ``PassThrough`` if client and
-backend speak the same protocol and the route renames no tensor, and otherwise ``Translation``.
+``make_pipeline`` chooses one of two pipelines for each route: ``PassThrough`` if tensors need not
+be decoded, or else ``Translation``.
 
 - Every request gets a response in the client's protocol, even if an error occurs.
 - Both pipelines reject the same requests and return the same responses.
@@ -146,7 +146,7 @@ class Frontend(Generic[Req, Resp]):
         self, wire: Req, context: RequestContext, deferred: DeferredMessage | None = None
     ) -> Resp:
         """Return the response to ``wire``, which may be an error response, and record the outcome.
-        ``deferred`` is the message of ``wire`` if the message is not inflated yet."""
+        ``deferred`` is the message of ``wire`` if it is not inflated yet."""
         record = context.record
         record.protocol = self.codec.name
         context.unsupported_datatypes = self.unsupported_datatypes
