@@ -21,7 +21,7 @@ class SamplingConfig(Section):
     )
     thereafter: NonNegative = Field(
         default=100,
-        description="Sampling rate after the first requests of a second: with `1000`, every "
+        description="Sampling rate after the `first` requests of a second: with `1000`, every "
         "1000th further request is logged. With `0`, no further requests are logged. The field "
         "`left_out` of a log line is the number of requests skipped before this line.",
     )

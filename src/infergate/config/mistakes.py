@@ -1,4 +1,4 @@
-"""Errors in a configuration, with their location and suggestions for misspelt names."""
+"""Errors in a configuration, with their locations and suggestions for misspelt names."""
 
 from __future__ import annotations
 

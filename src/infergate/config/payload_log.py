@@ -100,24 +100,24 @@ class PayloadLogConfig(Section):
     )
     source: Name = Field(
         default="infergate",
-        description="The events' attribute `source`, a URI reference. Example: "
+        description="The CloudEvents attribute `source`, a URI reference. Example: "
         "`http://infergate.models.svc`.",
     )
     service: Text = Field(
         default="",
-        description="The events' extension `inferenceservicename`. By default, it is the model "
-        "name in the client's request.",
+        description="The CloudEvents extension `inferenceservicename`. By default, it is the "
+        "model name in the client's request.",
     )
     namespace: Text = Field(
-        default="", description="The events' extension `namespace`. It is omitted if empty."
+        default="", description="The CloudEvents extension `namespace`, which is omitted if empty."
     )
     component: Text = Field(
-        default="predictor", description="The events' extension `component`, as in KServe."
+        default="predictor", description="The CloudEvents extension `component`, as in KServe."
     )
     headers: tuple[RecordedHeader, ...] = Field(
         default=(),
-        description="Request headers to include in the events' extension `metadata`, by name or "
-        "glob. Headers that may hold credentials are never included. Example: `[x-tenant]`.",
+        description="Request headers to include in the CloudEvents extension `metadata`, by name "
+        "or glob. Headers that may hold credentials are never included. Example: `[x-tenant]`.",
     )
     redact: RedactConfig = Field(
         default=RedactConfig(), description="Tensors to remove or zero before events are sent."

@@ -24,7 +24,7 @@ PluginOptions = Annotated[
 
 
 class HookConfig(Section):
-    """A request hook: code of a plug-in that runs before and after inferences (docs/plugins.md).
+    """A request hook: plug-in code that runs before and after inferences (docs/plugins.md).
 
     Example: `{hook: "my_package:MyHook", options: {limit: 5}}`."""
 

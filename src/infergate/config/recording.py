@@ -45,7 +45,7 @@ class RedactConfig(Section):
 
 
 class RecordConfig(Section):
-    """Recording of a route's inferences. It requires the section `recording`.
+    """Recording of a route's inferences. This requires the top-level `recording`.
 
     Example: `record: {percent: 5}`."""
 

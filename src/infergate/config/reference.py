@@ -1,4 +1,4 @@
-"""Generates the reference page and the JSON schema of routes.yaml from the schema's descriptions.
+"""Generates the reference page and the JSON schema of routes.yaml from the typed schema.
 
 ``python -m infergate.config.reference [FOLDER]`` writes both to ``FOLDER``, by default ``docs``."""
 

@@ -76,8 +76,8 @@ class RouteConfig(Section):
     priority: Priority = Field(
         default=DEFAULT_PRIORITY,
         description="Priority of the route's inferences in the queues of backends with "
-        "`limits.max_requests`, from `1`, the highest, to `9` (docs/overload.md). A request may "
-        "set another priority in a header or in V2's parameter `priority`.",
+        "`limits.max_requests`, from `1` (highest) to `9` (docs/overload.md). A request may set "
+        "another priority in a header or in V2's parameter `priority`.",
     )
     idempotent: bool = Field(
         default=False,
@@ -102,9 +102,9 @@ class RouteConfig(Section):
     )
     headers: dict[HeaderName, Text] = Field(
         default={},
-        description="Match only requests with all of these headers (gRPC: metadata), given as "
-        "names and values or globs of values. Example: `{x-tenant: team-*}`. The model index lists "
-        "only models of routes without `headers`.",
+        description="Match only requests with all these headers (gRPC: metadata). Each value may "
+        "be a glob. Example: `{x-tenant: team-*}`. The model index lists only models of routes "
+        "without `headers`.",
     )
     split: tuple[TargetConfig, ...] = Field(
         default=(),
@@ -160,17 +160,17 @@ class RouteConfig(Section):
         default={},
         description="Substitutes for datatypes that a protocol of the route does not support. "
         "Example: `{BF16: FP32, BOOL: UINT8}`. Only BOOL (missing in GraphPipe) and BF16 (missing "
-        "in GraphPipe and the legacy API) can be cast, to a datatype that holds all their values. "
-        "Clients of a protocol without the datatype see, receive and send the substitute. Values "
-        "from clients are cast back: a nonzero number becomes true, and a float is rounded. "
-        "Without a cast, a tensor of such a datatype is an error.",
+        "in GraphPipe and the legacy API) can be cast, and only to a datatype that can hold all "
+        "their values. Clients of a protocol without the datatype see, receive and send the "
+        "substitute. Values from clients are cast back: a nonzero number becomes true, and a "
+        "float is rounded. Without a cast, a tensor of such a datatype is an error.",
     )
     labels: dict[str, Labels] = Field(
         default={},
         description="Class labels of outputs, in order, as a list or as the path (relative to "
         "routes.yaml) of a text file with one label per line. Example: `{probs: "
-        "labels/imagenet.txt}`. The labels are used if a client requests classification and the "
-        "backend does not support it, so that infergate selects the classes.",
+        "labels/imagenet.txt}`. The labels are used when infergate classifies an output because "
+        "the backend does not support classification.",
     )
 
 

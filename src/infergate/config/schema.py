@@ -1,8 +1,8 @@
 """The typed schema of routes.yaml.
 
 Each key is a field with a description and a default, from which the reference page and the JSON
-schema are generated. Rules that span several entries, such as a route that names an unknown
-backend, belong to ``check``."""
+schema are generated. Errors that involve several entries, such as a route to an unknown backend,
+are found by ``check``."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class BackendConfig(Section):
                     f"shared_memory 'forward' is for {known}; '{self.protocol}' does not support it"
                 )
             if len(self.endpoints) > 1:
-                raise ValueError("shared_memory 'forward' is for one endpoint, on this host")
+                raise ValueError("shared_memory 'forward' requires one endpoint, on this host")
         return self
 
 
@@ -249,8 +249,9 @@ class LimitsConfig(Section):
 
     body: PositiveSize = _limit(
         "body",
-        "Maximum size of a request or response body or message, before and after decompression. "
-        "Larger requests are rejected with HTTP 413 or gRPC RESOURCE_EXHAUSTED. Example: `256MiB`.",
+        "Maximum size of a request or response (HTTP body or gRPC message), before and after "
+        "decompression. Larger requests are rejected with HTTP 413 or gRPC RESOURCE_EXHAUSTED. "
+        "Example: `256MiB`.",
     )
     json_: PositiveSize = Field(
         default=DEFAULT_LIMITS.json,
@@ -301,7 +302,7 @@ class LimitsConfig(Section):
     connections: Positive = _limit(
         "connections",
         "Maximum number of client connections per process, over all listeners except the admin "
-        "listener. It is capped at three quarters of the process's open file limit.",
+        "listener. The limit is capped at three quarters of the process's open file limit.",
     )
     in_flight: Positive = _limit(
         "in_flight",
@@ -385,16 +386,16 @@ class Config(Section):
     helpers: Annotated[int, Field(ge=0, le=64)] = Field(
         default=3,
         description="Number of helper processes that parse and write long JSON and decompress "
-        "large HTTP bodies, so that this work does not delay other requests. Clients share them "
-        "fairly. Each process is started on first use. With `0`, the serving process does this "
-        "work.",
+        "large HTTP bodies, so that this work does not delay other requests. Clients share the "
+        "helpers fairly. Each process is started on first use. With `0`, the serving process does "
+        "this work.",
     )
     engine: Literal["own", "compat"] = Field(
         default="own",
         description="The HTTP and gRPC implementation for clients and backends. `own` is "
-        "infergate's HTTP/1.1 and HTTP/2, which uses a fraction of the CPU and runs on uvloop if "
-        "it is installed. `compat` uses grpcio and aiohttp's HTTP parser, for clients or servers "
-        "that are incompatible with `own`.",
+        "infergate's own implementation, which uses much less CPU time and runs on uvloop if "
+        "uvloop is installed. `compat` uses grpcio and aiohttp's HTTP parser, for clients or "
+        "servers that are incompatible with `own`.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="Graceful shutdown.")
     reload: ReloadConfig = Field(

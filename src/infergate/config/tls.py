@@ -20,7 +20,7 @@ _VERSIONS = {1.2: "1.2", 1.3: "1.3"}
 
 
 def _accept_float(value: Any) -> Any:
-    """Accept an unquoted 1.3, although YAML reads it as a number."""
+    """Accept unquoted versions, although YAML reads them as numbers."""
     return _VERSIONS.get(value, value) if isinstance(value, float) else value
 
 
@@ -37,7 +37,7 @@ def check_files(certificate: Path | None, key: Path | None, authorities: Path | 
 
 
 class ListenerTls(Section):
-    """TLS of a listener. Changed files apply to new connections.
+    """TLS of a listener. Changed files take effect for new connections.
 
     Example: `tls: {certificate: tls/tls.crt, key: tls/tls.key}`."""
 

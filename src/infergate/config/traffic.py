@@ -77,7 +77,7 @@ class BackendLimits(Section):
     priority_header: HeaderName = Field(
         default=PRIORITY_HEADER,
         description="The header (gRPC: metadata) with the priority of an inference in the queue, "
-        "from `1`, the highest, to `9`. It takes precedence over V2's parameter `priority` and the "
+        "from `1` (highest) to `9`. It takes precedence over V2's parameter `priority` and the "
         "`priority` of the route. Other values are ignored.",
     )
     retry_percent: WholePercent = Field(
@@ -94,11 +94,11 @@ class BackendLimits(Section):
     forwarded_headers: PositiveSize = Field(
         default=FORWARDED_HEADER_BYTES,
         description="Maximum total size of the client headers selected by `forward_headers`: the "
-        "bytes of names and values, plus 32 bytes for each header. Larger requests are rejected "
-        "with HTTP 413 or gRPC RESOURCE_EXHAUSTED. `tracestate` is first cut to 512 bytes and 32 "
-        "members, and `baggage` to 64 members and the remaining size. An invalid `traceparent` is "
-        "dropped together with `tracestate`. The limit exists because servers close a connection "
-        "if headers are too long (aiohttp and Triton: over 8190 bytes).",
+        "bytes of names and values, plus 32 bytes for each header. Requests over this limit are "
+        "rejected with HTTP 413 or gRPC RESOURCE_EXHAUSTED. `tracestate` is first cut to 512 "
+        "bytes and 32 members, and `baggage` to 64 members and the remaining size. An invalid "
+        "`traceparent` is dropped together with `tracestate`. The limit exists because servers "
+        "close a connection if headers are too long (aiohttp and Triton: over 8190 bytes).",
     )
 
 

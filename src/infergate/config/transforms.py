@@ -166,8 +166,8 @@ class SplitConfig(_TensorSection):
 
 
 class Base64Config(_TensorSection):
-    """Decodes or encodes each element of a BYTES tensor as Base64. Example: `base64_decode:
-    {tensor: audio}`."""
+    """Decodes each element of a BYTES tensor from Base64, or encodes it as Base64. Example:
+    `base64_decode: {tensor: audio}`."""
 
 
 class TextConfig(_TensorSection):
@@ -178,7 +178,9 @@ class TextConfig(_TensorSection):
         default=Datatype.UINT8,
         description="Datatype of the numbers: UINT8, UINT16, INT32 or INT64.",
     )
-    length: Positive = Field(description="The number of values for each text.")
+    length: Positive = Field(
+        description="The number of bytes per text, which is the size of the added dimension."
+    )
     pad: int = Field(
         default=0,
         description="The value used for padding. Decoding removes the padding.",
@@ -227,7 +229,7 @@ class DecodeImageConfig(_TensorSection):
     )
     scale: Numbers = Field(
         default=(1.0,),
-        description="Factor of each pixel, for float datatypes: `(pixel * scale - mean) / std`. "
+        description="Factor for each pixel, for float datatypes: `(pixel * scale - mean) / std`. "
         "Example: `1/255`.",
     )
     mean: Numbers = Field(
@@ -304,7 +306,7 @@ class TopKConfig(_TensorSection):
 
 
 class StepSection(Section):
-    """A step, in the section that is named after the kind of step."""
+    """A step. The key that is set determines the kind of step."""
 
     cast: CastConfig | None = Field(default=None, description="Convert the datatype.")
     scale: ScaleConfig | None = Field(default=None, description="Multiply and add.")

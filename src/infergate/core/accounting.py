@@ -19,7 +19,7 @@ size, or 18 times with a NaN."""
 
 
 def body_parts(wire: Any) -> Sequence[Buffer]:
-    """Return the body or message of ``wire``, an instance of a class of ``core.wire``."""
+    """Return the buffers of the body (HTTP) or of the message (gRPC) of ``wire``."""
     body: Sequence[Buffer] = (
         wire.body if isinstance(wire, (HttpRequest, HttpResponse)) else wire.message
     )
@@ -51,7 +51,7 @@ def charge_new_buffers(
     buffers: Iterable[Buffer], source: Iterable[Buffer], memory: MemoryAccount
 ) -> int:
     """Charge the buffers that share no memory with ``source``, and return their size in bytes. A
-    small total is not charged and counts as 0. Raises OVERLOADED."""
+    total of at most ``MIN_ACCOUNTED_BYTES`` is not charged and counts as 0. Raises OVERLOADED."""
     owners = {id(_owner(part)) for part in source}
     new_bytes = sum(len(buffer) for buffer in buffers if id(_owner(buffer)) not in owners)
     if new_bytes <= MIN_ACCOUNTED_BYTES:

@@ -46,10 +46,11 @@ def class_count(output: RequestedOutput) -> int | None:
 def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[str] = ()) -> Tensor:
     """Return the ``count`` highest values of ``tensor`` as a BYTES tensor of the same name.
 
-    The first ``batch_rank`` dimensions are kept and all others are ranked together: the shape is
-    ``shape[:batch_rank] + (k,)``, where ``k`` is the smaller of ``count`` and the number of ranked
-    values. Floats are written by ``format_floats``, and integers are written in decimal. Raises
-    BAD_REQUEST for BOOL and BYTES, and for responses of more than MAX_CLASSES classes."""
+    The first ``batch_rank`` dimensions are kept, and the values of the other dimensions are ranked
+    together: the shape is ``shape[:batch_rank] + (k,)``, where ``k`` is the smaller of ``count``
+    and the number of ranked values. Floats are written by ``format_floats``, and integers are
+    written in decimal. Raises BAD_REQUEST for BOOL and BYTES, and for responses of more than
+    MAX_CLASSES classes."""
     if tensor.datatype not in FLOATS | INTEGERS:
         raise bad_request(
             f"output '{tensor.name}': class result not available due to unsupported type "

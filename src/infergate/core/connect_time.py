@@ -17,7 +17,7 @@ def add_connect_seconds(seconds: float) -> None:
 
 
 def take_connect_seconds() -> float:
-    """Return the seconds that the current task has waited since the last call."""
+    """Return the seconds that the current task has waited for connections since the last call."""
     seconds = _seconds.get()
     if seconds:
         _seconds.set(0.0)

@@ -48,8 +48,8 @@ class RouteCounters:
     fallbacks: int = 0
     """Inferences sent to the fallback backend."""
     mirrored: Counter[str] = field(default_factory=Counter)
-    """Mirrored copies by outcome: ``ok``, ``failed``, or ``dropped`` because too many were in
-    progress."""
+    """Mirrored copies by outcome: ``ok``, ``failed``, or ``dropped`` because a limit was
+    reached."""
     comparisons: Counter[str] = field(default_factory=Counter)
     """Compared copies by result: ``equal``, ``within_noise``, ``different``, ``error`` if the
     comparison failed, or ``dropped`` because a limit was reached."""
@@ -99,4 +99,4 @@ class RecordingCounters:
     bytes: int = 0
     """Bytes of compressed records that were written."""
     failures: int = 0
-    """Number of times that recording stopped because of a problem."""
+    """Number of times that a failure stopped recording."""

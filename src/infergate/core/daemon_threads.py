@@ -31,7 +31,7 @@ async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
             setter, value = future.set_result, context.run(function, *arguments)
         except Exception as error:  # noqa: BLE001 - the caller receives it
             setter, value = future.set_exception, error  # type: ignore[assignment]
-        arguments = ()  # the caller can then free them before this thread ends
+        arguments = ()  # so that the caller can free them before this thread ends
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(finish, setter, value)
 

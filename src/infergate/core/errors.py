@@ -1,7 +1,7 @@
 """The error type for every failure of a request.
 
-Each codec maps a :class:`GatewayError` to its protocol with one table by :class:`Kind`; no other
-code maps errors."""
+Each codec maps a :class:`GatewayError` to its protocol with one table keyed by :class:`Kind`; no
+other code maps errors."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def size(self) -> int:
-        """The size of all tensors in bytes."""
+        """The size of all outputs in bytes."""
         return sum(data_bytes(each.outputs) for each in self.responses)
 
 

@@ -11,10 +11,10 @@ overtake large jobs of another client.
 the virtual clock by its cost divided by the total weight of the waiting clients, and jobs of new
 clients start at the clock. Jobs of higher priorities may delay a job without limit.
 *Rule 3.* A full queue sheds jobs of the lowest priority first. Of this priority, it sheds the
-latest job of the client with the highest load, on the connection of this client with the highest
-load. The load is the number or cost of waiting jobs, divided by the client's weight. If the new job
-would give its own client the highest load, it displaces only a job of another connection of that
-client, or is rejected.
+latest job of the most loaded connection of the most loaded client. The load is the number or cost
+of waiting jobs; the load of a client is divided by the client's weight. If a new job would make its
+own client the most loaded, the new job displaces only a job of another connection of this client,
+or is rejected.
 *Rule 4.* Every operation takes O(log n) time, except ``take`` with ``max_cost``."""
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ class NeedsOffloadError(Exception):
 
 DEFAULT_LIMITS: Final = Limits()
 FORWARDED_HEADER_BYTES: Final = 7168
-"""The total size of the client headers sent to a backend, counted as in RFC 9113, 6.5.2. Triton and
-aiohttp close the connection if headers exceed 8190 bytes, gRPC servers may reject metadata of 8 KiB
-or more, and the gateway adds its own headers."""
+"""The default maximum size of the client headers sent to a backend, counted as in RFC 9113, 6.5.2.
+Triton and aiohttp close the connection if headers exceed 8190 bytes, gRPC servers may reject
+metadata of 8 KiB or more, and the gateway adds its own headers."""
 MAX_ELEMENTS_ON_LOOP: Final = 1 << 15
 """The maximum number of BYTES elements of a message that are read on the event loop; reading an
 element takes 0.1 to 0.7 µs."""

@@ -40,9 +40,9 @@ class MemoryAccount(Protocol):
 
     def detach_optional(self, size: int) -> DetachedMemoryAccount:
         """Charge ``size`` more bytes to a separate account for optional work, which no client waits
-        for: recording, logging, mirroring. If the budget, or the part of it for optional work, is
-        exhausted, raises OVERLOADED and charges nothing. The same limits apply when the account, or
-        an account detached from it, grows."""
+        for: recording, logging, mirroring. Raises OVERLOADED, and charges nothing, if the budget or
+        its part for optional work is exhausted. The same limits apply when the account, or an
+        account detached from it, grows."""
         ...
 
 

@@ -270,7 +270,8 @@ class TensorMetadata:
 
 @record
 class ModelSignature:
-    """Another signature of a TensorFlow model; clients call it as ``method``."""
+    """Another signature of a TensorFlow model. ``method`` is its method name, as in TensorFlow
+    Serving."""
 
     name: str
     method: str
@@ -319,7 +320,7 @@ class ModelMetadata:
 class ModelConfig:
     """The response to :class:`ModelConfigRequest`. ``settings`` has the names and nesting of
     Triton's ``model_config.proto`` as JSON. ``message`` is the server's original protobuf message,
-    or empty. It may contain fields that ``settings`` does not."""
+    or empty. It may contain fields that ``settings`` omits."""
 
     name: str
     settings: Parameters
@@ -397,7 +398,8 @@ class ServerStatus:
 
 @record
 class SharedMemoryRegion:
-    """A registered region. It has the fields of :class:`SharedMemoryRegisterRequest`."""
+    """A registered region, with the fields of :class:`SharedMemoryRegisterRequest` except
+    ``handle``."""
 
     name: str
     key: str = ""

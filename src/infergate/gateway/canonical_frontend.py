@@ -33,7 +33,7 @@ from infergate.gateway.internal_error import internal_error
 from infergate.gateway.streaming import RequestObserver
 
 IN_PROCESS: Final = "in-process"
-"""The name of the client's protocol and of the client in metrics and logs."""
+"""The name of the protocol, the listener and the client in metrics and logs."""
 
 
 class CanonicalFrontend:

@@ -42,7 +42,7 @@ from infergate.gateway.translation import Translation
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Pipeline = Translation[Req, Resp] | PassThrough[Req, Resp]
-"""Runs the inferences of one route. The access log contains the pipeline's name."""
+"""The pipeline of a route's inferences. The access log contains its name."""
 _MAX_TRANSLATED_MODELS: Final = 1024
 """Maximum number of cached names of models that need translation, per backend."""
 

@@ -1,4 +1,4 @@
-"""Keeps the request and the responses of an inference in progress for observers."""
+"""Collects the request and the responses of an inference for observers."""
 
 from __future__ import annotations
 
