@@ -66,8 +66,8 @@ def _owner(buffer: Buffer) -> Any:
 
 class WriteReservation:
     """Memory reserved for text before it is written: the constructor charges an upper bound, and
-    ``settle`` reduces the charge to the actual size. As a context manager, it releases the complete
-    charge if writing fails."""
+    ``settle`` reduces the charge to the actual size. As a context manager, the reservation releases
+    the complete charge if writing fails."""
 
     __slots__ = ("_max_bytes", "_memory")
 

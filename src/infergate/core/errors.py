@@ -71,7 +71,7 @@ class GatewayError(Exception):
     ``retry_after`` is in seconds, and is set for OVERLOADED and RATE_LIMITED. ``limit`` is the name
     of the exceeded limit (docs/limits.md), or empty; metrics use it as a label."""
 
-    def __init__(  # noqa: PLR0913 - most are keyword-only
+    def __init__(  # noqa: PLR0913 - most arguments are keyword-only
         self,
         kind: Kind,
         public: str,

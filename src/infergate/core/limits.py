@@ -22,7 +22,7 @@ class Limits:
     """Maximum size of the JSON part of a body, and of each event of a backend's stream."""
     json_inline: int = 256 * KIB
     """Maximum size of JSON that is read and written on the event loop. Longer JSON goes to a helper
-    process, because it holds the interpreter lock for 2 to 90 ms per MiB."""
+    process, because JSON libraries hold the interpreter lock for 2 to 90 ms per MiB."""
     headers: int = 16 * KIB
     """Maximum size of all header lines, or of the metadata, of one request (Caddy, h11: 16 KiB).
     The limit is higher if a listener's protocol needs it (``CodecPlugin.min_header_bytes``)."""

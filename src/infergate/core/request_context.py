@@ -57,7 +57,7 @@ class RequestContext:
     (SPIFFE), then DNS names, e-mail addresses and IP addresses. It is empty if the client presented
     no certificate."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - mypyc does not compile a dataclass's own
+    def __init__(  # noqa: PLR0913, PLR0917 - mypyc does not compile a dataclass's __init__
         self,
         peer: str,
         deadline: float | None = None,

@@ -154,8 +154,8 @@ class _WaitingJob(NamedTuple):
 
 class MirrorComparer:
     """The queue of comparisons of all routes. ``offload`` runs the comparisons, and
-    ``close_offload`` closes it. An unchanged route continues its summary from ``predecessor``, the
-    comparer of the previous configuration."""
+    ``close_offload`` closes ``offload``. An unchanged route continues its summary from
+    ``predecessor``, the comparer of the previous configuration."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - dependency injection
         self,

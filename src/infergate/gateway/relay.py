@@ -213,7 +213,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
             self._relay.finish(response, self.context)
             if callbacks is not None:
                 callbacks.on_response(response)
-        except Exception:  # noqa: BLE001 - the transport must not see a bug
+        except Exception:  # noqa: BLE001 - the error must not reach the transport
             internal_error("ending a relayed request")
 
     # ---- in a task
