@@ -133,7 +133,7 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     def relay(
         self, wire: HttpRequest, context: RequestContext, callbacks: RelayCallbacks[HttpResponse]
     ) -> Cancellable | None:
-        """Start to serve ``wire`` without a task. Return None if ``respond`` must serve ``wire``."""
+        """Start to serve ``wire`` without a task, or return None if ``respond`` is needed."""
         claim = self._claim_of(wire)
         relays = self._relays
         relay = relays[claim] if claim in relays else self._make_relay(claim)
@@ -220,7 +220,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     def relay(
         self, wire: RpcRequest, context: RequestContext, callbacks: RelayCallbacks[RpcResponse]
     ) -> Cancellable | None:
-        """Start to serve ``wire`` without a task. Return None if ``respond`` must serve ``wire``."""
+        """Start to serve ``wire`` without a task, or return None if ``respond`` is needed."""
         service = wire.method[1:].partition("/")[0]
         if service not in self._frontends or wire.method in self._services:
             return None
