@@ -106,8 +106,7 @@ def from_data(data: Mapping[str, Any], name: str) -> YamlSource:
 
 
 def _copy(value: Any, path: KeyPath, lines: dict[KeyPath, int]) -> Any:
-    """Return a copy of ``value`` in which sequences are tuples, and set the line of each value to
-    0."""
+    """Copy ``value`` with sequences as tuples, and set the line of each value to 0."""
     lines[path] = 0
     if isinstance(value, Mapping):
         return {str(key): _copy(item, (*path, str(key)), lines) for key, item in value.items()}

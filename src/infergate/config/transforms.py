@@ -53,7 +53,6 @@ def _parse_numbers(value: Any) -> tuple[float, ...]:
 
 
 def _parse_elements(value: Any) -> tuple[Any, ...]:
-    """Return the elements of a value or of nested lists of values."""
     if isinstance(value, list | tuple):
         return tuple(element for item in value for element in _parse_elements(item))
     if isinstance(value, bool | int | float | str):

@@ -81,8 +81,7 @@ class WriteReservation:
         return self
 
     def settle(self, wire: Any) -> int:
-        """Return the size of the written ``wire``, and release the unused part of the
-        reservation."""
+        """Return the size of the written ``wire``, and release the unused reservation."""
         written = total_size(body_parts(wire))
         self._memory.shrink(max(0, self._max_bytes - written))
         return written

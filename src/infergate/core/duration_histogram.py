@@ -7,8 +7,7 @@ from typing import Final
 
 
 class DurationHistogram:
-    """Counts durations in buckets with the ascending upper ``bounds``, in seconds. It is not
-    thread-safe."""
+    """Counts durations in buckets with ascending upper ``bounds`` in seconds. Not thread-safe."""
 
     __slots__ = ("_bounds", "counts", "sum")
 

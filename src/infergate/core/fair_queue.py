@@ -101,13 +101,11 @@ class _Flow:
         self.cost = 0
 
     def next_cost(self, max_cost: float = math.inf) -> int:
-        """Return the cost of the next job that costs at most ``max_cost``, or 0 without such a
-        job."""
+        """Return the cost of the next job within ``max_cost``, or 0 without such a job."""
         raise NotImplementedError
 
     def latest(self) -> int:
-        """Return the unique number of the latest job, or 0 for a flow that consists of other
-        flows."""
+        """Return the latest job's unique number, or 0 if the flow consists of other flows."""
         return 0
 
     def load(self, *, costly: bool, added: int = 0) -> _Load:
@@ -183,8 +181,7 @@ class _SharedFlow(_Flow, Generic[F]):
         return self.flows[self._loads[costly].first()]
 
     def first(self, max_cost: float = math.inf) -> str | None:
-        """Return the name of the flow with the next job that costs at most ``max_cost``, or
-        None."""
+        """Return the name of the flow with the next job within ``max_cost``, or None."""
         if max_cost == math.inf:
             return self._order.first()
         best, best_end = None, math.inf

@@ -270,8 +270,7 @@ class TensorMetadata:
 
 @record
 class ModelSignature:
-    """Another signature of a TensorFlow model. ``method`` is its method name, as in TensorFlow
-    Serving."""
+    """Another signature of a TensorFlow model. ``method`` is its TensorFlow method name."""
 
     name: str
     method: str
@@ -398,8 +397,7 @@ class ServerStatus:
 
 @record
 class SharedMemoryRegion:
-    """A registered region, with the fields of :class:`SharedMemoryRegisterRequest` except
-    ``handle``."""
+    """A registered region, as in :class:`SharedMemoryRegisterRequest` but without ``handle``."""
 
     name: str
     key: str = ""

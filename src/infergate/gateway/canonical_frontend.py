@@ -118,7 +118,6 @@ class CanonicalFrontend:
             self._record(context)
 
     async def _check(self, operation: Operation, context: RequestContext) -> None:
-        """Check and authorize ``operation``. Raises GatewayError."""
         self._gateway.name_rule.check_operation(operation)
         if self._authorizer is not None:
             model, version = context.record.model, getattr(operation, "version", "")

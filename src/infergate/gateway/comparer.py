@@ -256,7 +256,6 @@ class MirrorComparer:
         return self._unfinished < MAX_WAITING and self._bytes + size <= MAX_BYTES
 
     async def _run(self) -> None:
-        """Compare all jobs in the queue."""
         try:
             while self._queue:
                 await asyncio.sleep(_BATCH_SECONDS)

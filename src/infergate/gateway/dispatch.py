@@ -177,7 +177,6 @@ class _RecordedBody:
         self._context: Final = context
 
     async def next(self) -> Sequence[Buffer] | None:
-        """Return the next part of the body, or None at its end."""
         body = await self._rest.next()
         if body is not None:
             self._context.record.bytes_out += total_size(body)

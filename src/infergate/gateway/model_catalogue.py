@@ -305,7 +305,6 @@ class ModelCatalogue:
     async def _statistics_or_empty(
         self, query: ModelStatisticsRequest, context: RequestContext
     ) -> tuple[Parameters, ...]:
-        """Return the statistics, or an empty tuple if they are unavailable."""
         try:
             return (await self._statistics(query, _query_context(context))).models
         except GatewayError:
