@@ -21,9 +21,9 @@ class SamplingConfig(Section):
     )
     thereafter: NonNegative = Field(
         default=100,
-        description="Sampling rate after the first requests of a second: with `1000`, every "
-        "1000th further request is logged. The field `left_out` of a log line is the number of "
-        "requests skipped before this line. With `0`, no further requests are logged.",
+        description="Sampling rate after the `first` requests of a second: with `1000`, every "
+        "1000th further request is logged. With `0`, no further requests are logged. The field "
+        "`left_out` of a log line is the number of requests skipped before this line.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Errors in a configuration, with their location and suggestions for misspelt names."""
+"""Errors in a configuration, with their locations and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ConfigError(Exception):
 
     @classmethod
     def of_file(cls, file: Path | str, message: str, line: int = 0) -> Self:
-        """Return an error with a single mistake, which has no path."""
+        """Return an error with a single mistake, without a path."""
         return cls([Mistake(str(file), line, "", message)])
 
 
@@ -70,7 +70,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 
 def duplicates(items: Iterable[tuple[K, V]]) -> Iterator[tuple[K, K, V]]:
-    """Yield each item whose value an earlier item has: its key, the earlier key, and the value."""
+    """Yield (key, earlier key, value) for each item with the same value as an earlier item."""
     first: dict[V, K] = {}
     for key, value in items:
         if value in first:

@@ -21,7 +21,7 @@ _OPTION: Final = "; 'allow_slash_in_model_names: true' allows it"
 
 
 def name_findings(outline: Outline) -> Iterator[Finding]:
-    """Yield an error for each name that no request can contain or no backend accepts."""
+    """Yield an error for each name that no request can contain or that no backend accepts."""
     rule = NameRule(allow_slash=outline.allows_slash)
     for path, model in outline.listener_models.items():
         yield from _model(path, model, rule)

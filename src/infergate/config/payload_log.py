@@ -25,7 +25,7 @@ from infergate.core.limits import MIB
 
 def _check_scheme(url: Url) -> Url:
     if url.scheme not in {"http", "https"}:
-        raise ValueError("the URL of a sink begins with https:// or http://")
+        raise ValueError("the URL of a sink must begin with https:// or http://")
     return url
 
 
@@ -35,23 +35,23 @@ class HttpSinkConfig(Section):
     Example: `http: {url: http://trustyai.models.svc}`."""
 
     url: Annotated[WebUrl, AfterValidator(_check_scheme)] = Field(
-        description="URL of the server, http or https. Example: "
+        description="HTTP or HTTPS URL of the server. Example: "
         "`http://broker-ingress.knative-eventing.svc/models/default`."
     )
     encoding: Literal["binary", "structured", "batch"] = Field(
         default="binary",
-        description="The content mode of CloudEvents: `binary` sends the attributes as headers and "
-        "is the mode of KServe; `structured` sends an event as one JSON document; `batch` sends "
+        description="The content mode of CloudEvents: `binary`, the mode of KServe, sends the "
+        "attributes as headers; `structured` sends an event as one JSON document; `batch` sends "
         "the events of up to 100 inferences as one JSON array.",
     )
     timeout: PositiveDuration = Field(
-        default=5.0, description="Timeout of each attempt, including the connection."
+        default=5.0, description="Timeout of each attempt, including the time to connect."
     )
     retries: Annotated[int, Field(ge=0, le=10)] = Field(
         default=2,
-        description="Maximum number of retries after a failed connection, a timeout, or the "
-        "status 429 or 5xx. Retries follow after 0.1 s, 0.4 s, 1.6 s and then every 2 s. An event "
-        "may therefore arrive twice. Any other status except 2xx counts as `rejected`.",
+        description="Maximum number of retries after a failed connection, a timeout, or a status "
+        "of 429 or 5xx. The delay before a retry is 0.1 s, then 0.4 s, 1.6 s, and 2 s. An event "
+        "that is retried may arrive twice. Any other status outside 2xx counts as `rejected`.",
     )
     tls: BackendTls | None = Field(
         default=None,
@@ -61,22 +61,23 @@ class HttpSinkConfig(Section):
 
 
 class FileSinkConfig(Section):
-    """A folder for files with one event per line (JSON Lines). The files have the permissions 600.
+    """A folder for files with one event per line (JSON Lines). The files have mode 0600.
 
     Example: `file: {path: /var/log/infergate/payloads}`."""
 
     path: FilePath = Field(
-        description="The folder. It is created if it is missing. Relative paths start at this "
-        "file's folder. Each worker writes its own files, `events-TIME-PID-NUMBER.jsonl`."
+        description="The folder, relative to routes.yaml. It is created if it does not exist. "
+        "Each worker writes its own files, `events-TIME-PID-NUMBER.jsonl`."
     )
     file_bytes: PositiveSize = Field(
         default=64 * MIB,
-        description="Maximum size of a file. A full file is followed by a new file.",
+        description="Maximum size of a file. When a file is full, a new file is started.",
     )
     total_bytes: PositiveSize = Field(
         default=1024 * MIB,
-        description="Maximum size of all files. The oldest files are deleted. With several "
-        "workers, the total may exceed this size by `file_bytes` per worker.",
+        description="Maximum total size of the files. Beyond this size, the oldest files are "
+        "deleted. With several workers, the total may exceed this size by `file_bytes` per "
+        "worker.",
     )
 
     @model_validator(mode="after")
@@ -99,24 +100,24 @@ class PayloadLogConfig(Section):
     )
     source: Name = Field(
         default="infergate",
-        description="The events' attribute `source`, a URI reference. Example: "
+        description="The CloudEvents attribute `source`, a URI reference. Example: "
         "`http://infergate.models.svc`.",
     )
     service: Text = Field(
         default="",
-        description="The events' extension `inferenceservicename`. By default, it is the client's "
-        "name of the model.",
+        description="The CloudEvents extension `inferenceservicename`. By default, it is the "
+        "model name in the client's request.",
     )
     namespace: Text = Field(
-        default="", description="The events' extension `namespace`. It is omitted if empty."
+        default="", description="The CloudEvents extension `namespace`, which is omitted if empty."
     )
     component: Text = Field(
-        default="predictor", description="The events' extension `component`, as in KServe."
+        default="predictor", description="The CloudEvents extension `component`, as in KServe."
     )
     headers: tuple[RecordedHeader, ...] = Field(
         default=(),
-        description="Request headers to include in the events' extension `metadata`, by name or "
-        "glob. Headers that may hold credentials are never included. Example: `[x-tenant]`.",
+        description="Request headers to include in the CloudEvents extension `metadata`, by name "
+        "or glob. Headers that may hold credentials are never included. Example: `[x-tenant]`.",
     )
     redact: RedactConfig = Field(
         default=RedactConfig(), description="Tensors to remove or zero before events are sent."
@@ -128,12 +129,12 @@ class PayloadLogConfig(Section):
     )
     queue_bytes: PositiveSize = Field(
         default=64 * MIB,
-        description="Maximum size of the inferences that wait for the sink. They also count toward "
-        "`limits.in_flight_bytes`.",
+        description="Maximum total size of the inferences that wait for the sink. These "
+        "inferences also count toward `limits.in_flight_bytes`.",
     )
     inference_bytes: PositiveSize = Field(
         default=8 * MIB,
-        description="Maximum size of the tensors of an inference, inputs and outputs. Larger "
+        description="Maximum total size of the inputs and outputs of an inference. Larger "
         "inferences are not logged and count as `too_large`.",
     )
 
@@ -145,14 +146,14 @@ class PayloadLogConfig(Section):
 
 
 class RoutePayloadLogConfig(Section):
-    """The inferences of a route that the payload log sends.
+    """Selects the inferences of a route for the payload log.
 
     Example: `payload_log: {percent: 10}`."""
 
     percent: Percent = Field(
         default=100.0,
-        description="Percentage of the route's inferences to log. The inferences of a sequence are "
-        "either all logged or not logged at all.",
+        description="Percentage of the route's inferences to log. The inferences of a sequence "
+        "are either all logged or all skipped.",
     )
     mode: Literal["all", "request", "response"] = Field(
         default="all", description="Which events to send, as in KServe."

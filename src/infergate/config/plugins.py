@@ -20,11 +20,11 @@ from infergate.plugins.transform import TensorTransform
 PluginOptions = Annotated[
     dict[str, Any], WithJsonSchema({"type": ["object"], "format": "options of the plug-in"})
 ]
-"""The options of a plug-in, which its own ``options_type`` validates."""
+"""The options of a plug-in. Its ``options_type`` validates them."""
 
 
 class HookConfig(Section):
-    """A request hook: code of a plug-in that runs before and after inferences (docs/plugins.md).
+    """A request hook: plug-in code that runs before and after inferences (docs/plugins.md).
 
     Example: `{hook: "my_package:MyHook", options: {limit: 5}}`."""
 
@@ -37,13 +37,13 @@ class HookConfig(Section):
     )
     timeout: PositiveDuration = Field(
         default=1.0,
-        description="Timeout of each call: before an inference, and after each of its responses.",
+        description="Timeout of each call of the hook, before an inference or after a response.",
     )
     on_error: Literal["reject", "ignore"] = Field(
         default="reject",
         description="The reaction if the hook fails, times out or returns an invalid result. "
         "`reject` fails the inference with an error that names the hook. `ignore` continues as if "
-        "the hook had changed nothing. Errors that the hook raises on purpose always reject.",
+        "the hook had changed nothing. A GatewayError from the hook always rejects the inference.",
     )
 
 
@@ -72,8 +72,8 @@ _INTERFACES: Final[Mapping[str, Any]] = {
 def class_findings(
     path: KeyPath, key: str, reference: str, options: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """Yield the errors in the class and the options of a plug-in at ``path``. ``reference`` is the
-    value of ``key``, which names the class. Imports the class."""
+    """Import the class of the plug-in at ``path``, and yield the errors in the class and its
+    options. ``reference`` is the value of ``key``, which names the class."""
     try:
         plugin_class = load_class(reference, *_INTERFACES[key])
     except PluginError as error:
@@ -83,7 +83,7 @@ def class_findings(
 
 
 def codec_findings(path: KeyPath, protocol: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the errors in the ``options`` at ``path`` of the codec of ``protocol``."""
+    """Yield the errors in ``options``, the options at ``path`` for the codec of ``protocol``."""
     known = protocols.codec_plugins()
     plugin = known.get(protocol)
     if plugin is None:

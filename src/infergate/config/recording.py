@@ -22,9 +22,9 @@ RecordedHeader = Annotated[HeaderGlob, AfterValidator(_without_credentials)]
 
 
 class RedactConfig(Section):
-    """Tensors that are removed or zeroed before anything is written, as names that clients use or
-    globs of names. If any name is given, bodies that only servers of one protocol understand, such
-    as explanation requests, are also removed (docs/recording.md).
+    """Tensors to remove or zero before an inference is written or sent, by the names that clients
+    use or by globs. If any tensor is listed, bodies that the gateway cannot decode, such as those
+    of explanation requests, are also removed (docs/recording.md).
 
     Example: `redact: {remove: [comment], zero: [patient_*]}`."""
 
@@ -33,7 +33,7 @@ class RedactConfig(Section):
     )
     zero: tuple[Name, ...] = Field(
         default=(),
-        description="Inputs and outputs whose data is replaced by zeros of the same size. The "
+        description="Inputs and outputs whose data is replaced with zeros of the same size. The "
         "elements of BYTES tensors become empty. Example: `[patient_*]`.",
     )
 
@@ -45,14 +45,14 @@ class RedactConfig(Section):
 
 
 class RecordConfig(Section):
-    """Recording of a route's inferences. It requires the section `recording`.
+    """Recording of a route's inferences. This requires the top-level `recording`.
 
     Example: `record: {percent: 5}`."""
 
     percent: PositivePercent = Field(
         default=100.0,
         description="Percentage of the inferences to record. The inferences of a sequence are "
-        "either all recorded or not recorded at all. Example: `5`.",
+        "either all recorded or all skipped. Example: `5`.",
     )
 
 
@@ -60,13 +60,13 @@ class RecordingConfig(Section):
     """The files in which inferences of routes with `record` are stored (docs/recording.md)."""
 
     path: FilePath = Field(
-        description="The folder of the files, relative to this file. It is created if it does not "
-        "exist. Each gateway needs its own folder. Example: `/var/lib/infergate/recordings`."
+        description="The folder of the files, relative to routes.yaml. It is created if it does "
+        "not exist. Each gateway needs its own folder. Example: `/var/lib/infergate/recordings`."
     )
     active: bool = Field(
         default=True,
-        description="Start recording with the gateway. With `false`, recording starts on "
-        "`infergate record start`.",
+        description="Start recording when the gateway starts. With `false`, `infergate record "
+        "start` starts recording.",
     )
     post: bool = Field(
         default=False,
@@ -81,8 +81,8 @@ class RecordingConfig(Section):
     )
     total_bytes: PositiveSize = Field(
         default=10 * 1024 * MIB,
-        description="Maximum size of all files together. With several workers, each may use an "
-        "equal part. Example: `100GiB`.",
+        description="Maximum total size of the files. With several workers, each worker may use "
+        "an equal share. Example: `100GiB`.",
     )
     when_full: Literal["stop", "remove_oldest"] = Field(
         default="stop",

@@ -1,8 +1,8 @@
-"""Prints a configuration, or the difference between two configurations, without secrets.
+"""Formats a configuration, or the difference between two configurations, without secrets.
 
-The output hides the hashes of keys, passwords in URLs, paths of endpoints, the values that routes
-require in headers with credentials, and options of plug-ins whose names suggest credentials. It
-does not hide other values that come from environment variables."""
+The output hides the hashes of keys, passwords in URLs, paths of endpoints, the values of credential
+headers in routes, and plug-in options whose names suggest credentials. Other values from
+environment variables are not hidden."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ _dumper: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def redacted_yaml(config: Config, *, defaults: bool = False) -> str:
-    """Return ``config`` as YAML without secrets. ``defaults`` includes keys that are not set in the
-    file."""
+    """Return ``config`` as YAML without secrets. With ``defaults``, include keys that the file does
+    not set."""
     return _to_yaml(_redact(_dump(config, defaults=defaults)))
 
 
 def redacted_diff(loaded: Config, file: Config, names: tuple[str, str] = ("loaded", "file")) -> str:
     """Return a unified diff from ``loaded`` to ``file``, without secrets, or an empty string if
-    both are equal. The diff's header has ``names``. Hidden values that differ are marked."""
+    both are equal. The header of the diff contains ``names``. Hidden values that differ are
+    marked."""
     before, after = _dump(loaded), _dump(file)
     old = dict(_secrets(before, ()))
     changed = {path for path, text in _secrets(after, ()) if old.get(path, text) != text}

@@ -40,7 +40,8 @@ class TargetConfig(Section):
     )
     rewrite: RewriteConfig | None = Field(
         default=None,
-        description="Names at this backend. By default, the route's `rewrite` applies.",
+        description="Names of the model and its tensors at this backend. By default, the route's "
+        "`rewrite` applies.",
     )
 
 
@@ -59,7 +60,8 @@ class RouteConfig(Section):
     backend: Name = Field(description="The name of the backend, a key of `backends`.")
     rewrite: RewriteConfig = Field(
         default=RewriteConfig(),
-        description="Names of the model and its tensors at the backend, where they differ.",
+        description="Names of the model and its tensors at the backend, if they differ from the "
+        "clients' names.",
     )
     timeout: PositiveDuration | None = Field(
         default=None,
@@ -74,8 +76,8 @@ class RouteConfig(Section):
     priority: Priority = Field(
         default=DEFAULT_PRIORITY,
         description="Priority of the route's inferences in the queues of backends with "
-        "`limits.max_requests`, from `1`, the highest, to `9` (docs/overload.md). A request may "
-        "set another priority in a header or in V2's parameter `priority`.",
+        "`limits.max_requests`, from `1` (highest) to `9` (docs/overload.md). A request may set "
+        "another priority in a header or in V2's parameter `priority`.",
     )
     idempotent: bool = Field(
         default=False,
@@ -100,15 +102,15 @@ class RouteConfig(Section):
     )
     headers: dict[HeaderName, Text] = Field(
         default={},
-        description="Match only requests with all of these headers (gRPC: metadata), given as "
-        "names and values or globs of values. Example: `{x-tenant: team-*}`. The model index lists "
-        "only models of routes without `headers`.",
+        description="Match only requests with all these headers (gRPC: metadata). Each value may "
+        "be a glob. Example: `{x-tenant: team-*}`. The model index lists only models of routes "
+        "without `headers`.",
     )
     split: tuple[TargetConfig, ...] = Field(
         default=(),
         description="Traffic splitting (canary, A/B): further backends that each receive a "
-        "percentage of the inferences. The rest goes to `backend`, which also serves metadata "
-        "requests. Example: `[{backend: canary, percent: 5}]`.",
+        "percentage of the inferences. `backend` receives the remaining inferences and all "
+        "metadata requests. Example: `[{backend: canary, percent: 5}]`.",
     )
     split_by: HeaderName | None = Field(
         default=None,
@@ -139,7 +141,7 @@ class RouteConfig(Section):
     )
     payload_log: RoutePayloadLogConfig | None = Field(
         default=None,
-        description="The inferences that the payload log sends. Requires the top-level "
+        description="Send inferences to the payload log. This requires the top-level "
         "`payload_log`. Inferences with shared memory are not logged. By default, nothing is "
         "logged.",
     )
@@ -152,23 +154,23 @@ class RouteConfig(Section):
         default=True,
         alias="validate",
         description="Validate messages that are passed through to a backend of the same protocol. "
-        "With `false`, their JSON is not parsed. Use it only for trusted clients.",
+        "`false` skips parsing the JSON of these messages, and is only for trusted clients.",
     )
     cast: dict[str, TensorType] = Field(
         default={},
         description="Substitutes for datatypes that a protocol of the route does not support. "
         "Example: `{BF16: FP32, BOOL: UINT8}`. Only BOOL (missing in GraphPipe) and BF16 (missing "
-        "in GraphPipe and the legacy API) can be cast, to a datatype that holds all their values. "
-        "Clients of such a protocol see, receive and send the substitute. Values from clients are "
-        "cast back: a nonzero number becomes true, and a float is rounded. Without a cast, such a "
-        "tensor is an error.",
+        "in GraphPipe and the legacy API) can be cast, and only to a datatype that can hold all "
+        "their values. Clients of a protocol without the datatype see, receive and send the "
+        "substitute. Values from clients are cast back: a nonzero number becomes true, and a "
+        "float is rounded. Without a cast, a tensor of such a datatype is an error.",
     )
     labels: dict[str, Labels] = Field(
         default={},
-        description="Class labels of outputs, in order, as a list or as the path (relative to this "
-        "file) of a text file with one label per line. Example: `{probs: labels/imagenet.txt}`. "
-        "The labels are used if a client requests classification and infergate selects the "
-        "classes, because the backend cannot.",
+        description="Class labels of outputs, in order, as a list or as the path (relative to "
+        "routes.yaml) of a text file with one label per line. Example: `{probs: "
+        "labels/imagenet.txt}`. The labels are used when infergate classifies an output because "
+        "the backend does not support classification.",
     )
 
 

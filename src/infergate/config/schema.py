@@ -1,8 +1,8 @@
 """The typed schema of routes.yaml.
 
 Each key is a field with a description and a default, from which the reference page and the JSON
-schema are generated. Rules that span several entries, such as a route that names an unknown
-backend, belong to ``check``."""
+schema are generated. Errors that involve several entries, such as a route to an unknown backend,
+are found by ``check``."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ class BackendConfig(Section):
         "`python`, which have no URL. Example: `[http://10.0.0.7:8000, http://10.0.0.8:8000]`. "
         "Protocols over HTTP use `http://`, `https://` (port 80 or 443 by default, with an "
         "optional path prefix, which precedes `/v2` or `/v1`) or `http+unix:/path`. `v2-grpc`, "
-        "`trtis-grpc` and `tfs-grpc` use `grpc://` or `grpcs://` with a port. `graphpipe` may also "
-        "use `tcp://host:port` or `unix:/path` for size-prefixed messages. `https` and `grpcs` "
-        "trust the system's certificates, or the certificates in SSL_CERT_FILE and SSL_CERT_DIR "
-        "(`tls`). An endpoint may have a load balancing weight (1 to 1000) and a name: `{url: "
-        "http://a:8000/t0ken, weight: 3, name: large}`. Logs, metrics and the console show the "
-        "name or, by default, the URL with its path hidden. A host name is resolved to all its "
-        "addresses, and each address is a separate endpoint with the configured weight "
-        "(`dns_refresh`). `balance` selects the endpoint of a request; all requests of a sequence "
-        "go to the same endpoint (docs/decisions/0013).",
+        "`trtis-grpc` and `tfs-grpc` use `grpc://` or `grpcs://` with a port. `graphpipe` may "
+        "also use `tcp://host:port` or `unix:/path` for size-prefixed messages. Unless `tls.ca` "
+        "is set, `https` and `grpcs` trust the system's certificates, or the certificates in "
+        "SSL_CERT_FILE and SSL_CERT_DIR. An endpoint may have a load balancing weight (1 to 1000) "
+        "and a name: `{url: http://a:8000/t0ken, weight: 3, name: large}`. Logs, metrics and the "
+        "console show the name or, by default, the URL with its path hidden. A host name is "
+        "resolved to all its addresses, and each address is a separate endpoint with the "
+        "configured weight (`dns_refresh`). `balance` selects the endpoint of a request; all "
+        "requests of a sequence go to the same endpoint (docs/decisions/0013).",
     )
     model: Text = Field(
         default="",
@@ -82,8 +82,8 @@ class BackendConfig(Section):
     )
     options: PluginOptions = Field(
         default={},
-        description="Options of the Python model, or of the codec of a protocol from a plug-in, "
-        "which the plug-in defines and validates.",
+        description="Options of the Python model or of an installed codec. The plug-in defines "
+        "and validates them.",
     )
     balance: BalanceConfig = Field(
         default=BalanceConfig(),
@@ -99,11 +99,11 @@ class BackendConfig(Section):
     )
     dns_refresh: Duration = Field(
         default=5.0,
-        description="Interval at which host names of endpoints are resolved. New addresses receive "
-        "requests, and removed addresses finish their requests in progress. IPv6 addresses are "
-        "used only for a name that has no IPv4 address. A name that no longer resolves keeps its "
-        "last addresses. With `0`, the name is resolved for each new connection and is a single "
-        "endpoint, like `localhost`.",
+        description="Interval at which host names of endpoints are resolved. New addresses "
+        "receive requests, and removed addresses finish their requests in progress. IPv6 "
+        "addresses are used only for a name that has no IPv4 address. A name that no longer "
+        "resolves keeps its last addresses. With `0`, each name is a single endpoint, like "
+        "`localhost`, and is resolved for each new connection.",
     )
     kubernetes: KubernetesConfig | None = Field(
         default=None,
@@ -140,8 +140,9 @@ class BackendConfig(Section):
     )
     forward_headers: tuple[HeaderGlob, ...] = Field(
         default=("traceparent", "tracestate", "baggage", "x-request-id"),
-        description="Client request headers (gRPC: metadata) to pass on to the backend, by name or "
-        "glob. Setting it replaces the default list. Example: `[traceparent, x-tenant-*]`.",
+        description="Client request headers (gRPC: metadata) to pass on to the backend, by name "
+        "or glob. The configured list replaces the default list. Example: `[traceparent, "
+        "x-tenant-*]`.",
     )
     return_headers: tuple[HeaderGlob, ...] = Field(
         default=("endpoint-load-metrics",),
@@ -207,7 +208,7 @@ class BackendConfig(Section):
                     f"shared_memory 'forward' is for {known}; '{self.protocol}' does not support it"
                 )
             if len(self.endpoints) > 1:
-                raise ValueError("shared_memory 'forward' is for one endpoint, on this host")
+                raise ValueError("shared_memory 'forward' requires one endpoint, on this host")
         return self
 
 
@@ -215,8 +216,7 @@ class BackendConfig(Section):
 
 
 class ControlConfig(Section):
-    """Operations that change the state of infergate or of backends. All of them are off by
-    default."""
+    """Operations that change the state of infergate or of backends. All are disabled by default."""
 
     repository: bool = Field(
         default=False,
@@ -249,8 +249,9 @@ class LimitsConfig(Section):
 
     body: PositiveSize = _limit(
         "body",
-        "Maximum size of a request or response body or message, before and after decompression. "
-        "Larger requests are rejected with HTTP 413 or gRPC RESOURCE_EXHAUSTED. Example: `256MiB`.",
+        "Maximum size of a request or response (HTTP body or gRPC message), before and after "
+        "decompression. Larger requests are rejected with HTTP 413 or gRPC RESOURCE_EXHAUSTED. "
+        "Example: `256MiB`.",
     )
     json_: PositiveSize = Field(
         default=DEFAULT_LIMITS.json,
@@ -296,12 +297,12 @@ class LimitsConfig(Section):
     )
     regions: Positive = _limit(
         "regions",
-        "Maximum number of registered shared memory regions. Each region holds a file open.",
+        "Maximum number of registered shared memory regions. Each region keeps a file open.",
     )
     connections: Positive = _limit(
         "connections",
         "Maximum number of client connections per process, over all listeners except the admin "
-        "listener. It is capped at three quarters of the process's open file limit.",
+        "listener. The limit is capped at three quarters of the process's open file limit.",
     )
     in_flight: Positive = _limit(
         "in_flight",
@@ -385,16 +386,16 @@ class Config(Section):
     helpers: Annotated[int, Field(ge=0, le=64)] = Field(
         default=3,
         description="Number of helper processes that parse and write long JSON and decompress "
-        "large HTTP bodies, so that this work does not delay other requests. Clients share them "
-        "fairly. Each process is started on first use. With `0`, the serving process does this "
-        "work.",
+        "large HTTP bodies, so that this work does not delay other requests. Clients share the "
+        "helpers fairly. Each process is started on first use. With `0`, the serving process does "
+        "this work.",
     )
     engine: Literal["own", "compat"] = Field(
         default="own",
         description="The HTTP and gRPC implementation for clients and backends. `own` is "
-        "infergate's HTTP/1.1 and HTTP/2, which uses a fraction of the CPU and runs on uvloop if "
-        "it is installed. `compat` uses grpcio and aiohttp's HTTP parser, for clients or servers "
-        "that are incompatible with `own`.",
+        "infergate's own implementation, which uses much less CPU time and runs on uvloop if "
+        "uvloop is installed. `compat` uses grpcio and aiohttp's HTTP parser, for clients or "
+        "servers that are incompatible with `own`.",
     )
     drain: DrainConfig = Field(default=DrainConfig(), description="Graceful shutdown.")
     reload: ReloadConfig = Field(

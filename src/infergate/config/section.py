@@ -15,7 +15,7 @@ class Section(BaseModel):
 
 
 def all_sections(base: type[Section] = Section) -> Iterator[type[Section]]:
-    """Yield all classes of mappings, without the base classes that they share."""
+    """Yield all direct and indirect subclasses of ``base`` that have no subclasses."""
     for section in base.__subclasses__():
         if section.__subclasses__():
             yield from all_sections(section)

@@ -1,6 +1,6 @@
 """Parses YAML into plain data, and records the line of every value.
 
-PyYAML composes nodes, which have line numbers; this module converts them to data and keeps a table
+PyYAML composes nodes with line numbers; this module converts the nodes to data, and keeps a table
 of lines by path. Sequences become tuples.
 
 *Rule 1.* Scalars follow YAML 1.2's core schema: ``yes``, ``010``, ``1:30`` and dates are text. Keys
@@ -46,7 +46,7 @@ is not set."""
 class YamlSource:
     """The data of a YAML file, and the errors found while parsing it.
 
-    ``lines`` has the line, counted from 1, of the key or list item at every path."""
+    ``lines`` has the line, counted from 1, of the key or list item at each path."""
 
     file: str
     data: Any = None
@@ -55,8 +55,8 @@ class YamlSource:
     erroneous: set[KeyPath] = field(default_factory=set)
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of ``path`` or, if it is not in the file, of the innermost enclosing
-        entry."""
+        """Return the line of ``path`` or, if ``path`` is not in the file, of the innermost
+        enclosing entry."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
@@ -106,7 +106,7 @@ def from_data(data: Mapping[str, Any], name: str) -> YamlSource:
 
 
 def _copy(value: Any, path: KeyPath, lines: dict[KeyPath, int]) -> Any:
-    """Return a copy of ``value`` in which sequences are tuples, and set the line of each value."""
+    """Copy ``value`` with sequences as tuples, and set the line of each value to 0."""
     lines[path] = 0
     if isinstance(value, Mapping):
         return {str(key): _copy(item, (*path, str(key)), lines) for key, item in value.items()}

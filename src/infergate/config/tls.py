@@ -1,4 +1,4 @@
-"""The sections of routes.yaml on TLS: for listeners, and for connections to backends."""
+"""The sections of routes.yaml on TLS for listeners and for connections to backends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VERSIONS = {1.2: "1.2", 1.3: "1.3"}
 
 
 def _accept_float(value: Any) -> Any:
-    """Accept an unquoted 1.3, although YAML reads it as a number."""
+    """Accept unquoted versions, although YAML reads them as numbers."""
     return _VERSIONS.get(value, value) if isinstance(value, float) else value
 
 
@@ -37,15 +37,15 @@ def check_files(certificate: Path | None, key: Path | None, authorities: Path | 
 
 
 class ListenerTls(Section):
-    """TLS of a listener. New connections use changed files.
+    """TLS of a listener. Changed files take effect for new connections.
 
     Example: `tls: {certificate: tls/tls.crt, key: tls/tls.key}`."""
 
     certificate: FilePath = Field(
         description="PEM file with the server certificate, followed by its intermediate "
-        "certificates. Relative paths start at this file's folder."
+        "certificates. The path is relative to routes.yaml."
     )
-    key: FilePath = Field(description="PEM file with the private key, unencrypted.")
+    key: FilePath = Field(description="PEM file with the unencrypted private key.")
     client_certificates: Literal["none", "optional", "required"] = Field(
         default="none",
         description="Client certificates (mTLS). With `none`, they are not requested. With "
@@ -92,8 +92,8 @@ class BackendTls(Section):
     ca: FilePath | None = Field(
         default=None,
         description="PEM file with the certificates of the authorities that may issue the "
-        "backend's certificate. Relative paths start at this file's folder. By default, the "
-        "system's authorities are trusted.",
+        "backend's certificate. The path is relative to routes.yaml. By default, the system's "
+        "authorities are trusted.",
     )
     server_name: Name | None = Field(
         default=None,
@@ -106,7 +106,7 @@ class BackendTls(Section):
     )
     key: FilePath | None = Field(
         default=None,
-        description="PEM file with the private key of `certificate`, unencrypted.",
+        description="PEM file with the unencrypted private key of `certificate`.",
     )
     verify: bool = Field(
         default=True,

@@ -1,4 +1,4 @@
-"""The sections of routes.yaml on retries, hedging, mirroring and limits of a backend."""
+"""The sections of routes.yaml on retries, hedging, mirroring and the limits of a backend."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RetryConfig(Section):
     per_try_timeout: PositiveDuration | None = Field(
         default=None,
         description="Timeout of each attempt, within the request's timeout. Requires `idempotent: "
-        "true`. Example: `500ms`. By default, an attempt may use all of the remaining time.",
+        "true`. Example: `500ms`. By default, an attempt may use all the remaining time.",
     )
 
 
@@ -63,21 +63,21 @@ class BackendLimits(Section):
     max_requests: NonNegative = Field(
         default=0,
         description="Maximum number of concurrent inferences, streams included, over all "
-        "endpoints of the backend. Further inferences wait until their deadline, in a queue that "
-        "is fair between clients and respects priorities (docs/overload.md). Example: `32`. With "
-        "`0`, the number is not limited, except for `python`, where the limit is 8.",
+        "endpoints of the backend. Further inferences wait, at most until their deadline, in a "
+        "queue that is fair between clients and respects priorities (docs/overload.md). Example: "
+        "`32`. With `0`, the number is not limited, except for `python`, where the limit is 8.",
     )
     max_queue: NonNegative = Field(
         default=100,
         description="Maximum number of inferences that wait because of `max_requests`. When the "
-        "queue is full, inferences are rejected (load shedding), with HTTP 503 and Retry-After or "
-        "with gRPC UNAVAILABLE: first inferences of the lowest priority, and among these the "
-        "latest inference of the client with the most waiting inferences.",
+        "queue is full, inferences are rejected (load shedding) with HTTP 503 and Retry-After, or "
+        "with gRPC UNAVAILABLE. Inferences of the lowest priority are rejected first and, within "
+        "a priority, the latest inference of the client with the most waiting inferences.",
     )
     priority_header: HeaderName = Field(
         default=PRIORITY_HEADER,
         description="The header (gRPC: metadata) with the priority of an inference in the queue, "
-        "from `1`, the highest, to `9`. It takes precedence over V2's parameter `priority` and the "
+        "from `1` (highest) to `9`. It takes precedence over V2's parameter `priority` and the "
         "`priority` of the route. Other values are ignored.",
     )
     retry_percent: WholePercent = Field(
@@ -94,11 +94,11 @@ class BackendLimits(Section):
     forwarded_headers: PositiveSize = Field(
         default=FORWARDED_HEADER_BYTES,
         description="Maximum total size of the client headers selected by `forward_headers`: the "
-        "bytes of names and values, plus 32 bytes for each header. Larger requests are rejected "
-        "with HTTP 413 or gRPC RESOURCE_EXHAUSTED. `tracestate` is first cut to 512 bytes and 32 "
-        "members, and `baggage` to 64 members and the remaining size. An invalid `traceparent` is "
-        "dropped together with `tracestate`. The limit exists because servers close a connection "
-        "if headers are too long (aiohttp and Triton: over 8190 bytes).",
+        "bytes of names and values, plus 32 bytes for each header. Requests over this limit are "
+        "rejected with HTTP 413 or gRPC RESOURCE_EXHAUSTED. `tracestate` is first cut to 512 "
+        "bytes and 32 members, and `baggage` to 64 members and the remaining size. An invalid "
+        "`traceparent` is dropped together with `tracestate`. The limit exists because servers "
+        "close a connection if headers are too long (aiohttp and Triton: over 8190 bytes).",
     )
 
 
@@ -110,12 +110,13 @@ class MirrorConfig(Section):
     backend: Name = Field(description="The name of the backend that receives the copies.")
     rewrite: RewriteConfig | None = Field(
         default=None,
-        description="Names at this backend. By default, the route's `rewrite` applies.",
+        description="Names of the model and its tensors at this backend. By default, the route's "
+        "`rewrite` applies.",
     )
     percent: Percent = Field(
         default=100.0,
         description="Percentage of the route's inferences to copy. The inferences of a sequence "
-        "are either all copied or not copied at all. `0` turns the mirror off. Example: `10`.",
+        "are either all copied or all skipped. `0` turns the mirror off. Example: `10`.",
     )
     max_requests: Positive = Field(
         default=16,

@@ -1,5 +1,4 @@
-"""Checks the transforms of routes: the settings of each step, and the steps against the declared
-models."""
+"""Checks the settings of transform steps, and whether the steps fit the declared models."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from infergate.transforms.images import PILLOW_MISSING, DecodeImage, has_pillow
 
 
 def transform_findings(outline: Outline) -> Iterator[Finding]:
-    """Yield an error for each step with wrong settings, and for the first step of a route that does
-    not fit the declared model."""
+    """Yield an error for each step with invalid settings. If a route has no such step, yield an
+    error for its first step that does not fit the declared model."""
     for index, route in outline.routes.items():
         transforms = route.transforms
         if transforms is None:
@@ -26,7 +25,7 @@ def transform_findings(outline: Outline) -> Iterator[Finding]:
         findings = [((*base, *path), problem) for path, problem in _step_findings(transforms)]
         yield from findings
         declared = outline.models.get(route.model)
-        # The metadata of a plug-in's tensors is known only after the plug-in was created.
+        # The metadata of a plug-in's tensors is unknown until the plug-in is created.
         if declared is not None and not findings and not any(plugin_steps(transforms)):
             yield from _model_findings(base, transforms, declared)
 

@@ -34,7 +34,7 @@ pixels."""
 
 
 def _parse_number(value: Any) -> float:
-    """Return a finite number, which may be written as a fraction such as ``1/255``."""
+    """Parse a finite number, or a fraction such as ``1/255``."""
     if isinstance(value, str) and (match := _FRACTION.fullmatch(value)):
         try:
             return float(match[1]) / float(match[2])
@@ -53,7 +53,6 @@ def _parse_numbers(value: Any) -> tuple[float, ...]:
 
 
 def _parse_elements(value: Any) -> tuple[Any, ...]:
-    """Return the elements of a value or of nested lists of values."""
     if isinstance(value, list | tuple):
         return tuple(element for item in value for element in _parse_elements(item))
     if isinstance(value, bool | int | float | str):
@@ -92,8 +91,8 @@ class CastConfig(_TensorSection):
     from_: TensorType | None = Field(
         default=None,
         alias="from",
-        description="The datatype before this step. Any other datatype is an error. It is "
-        "required for inputs, because clients see it in the metadata.",
+        description="The datatype before this step. Any other datatype is an error. The key is "
+        "required for inputs, because clients see this datatype in the metadata.",
     )
     to: TensorType = Field(description="The datatype after this step.")
 
@@ -103,13 +102,14 @@ class ScaleConfig(_TensorSection):
     factor: 1/255, offset: -0.5}`."""
 
     factor: Numbers = Field(
-        default=(1.0,), description="A number, or a list with a number for each position of `axis`."
+        default=(1.0,), description="A number, or a list with one number per index of `axis`."
     )
     offset: Numbers = Field(
-        default=(0.0,), description="A number, or a list with a number for each position of `axis`."
+        default=(0.0,), description="A number, or a list with one number per index of `axis`."
     )
     axis: Axis = Field(
-        default=-1, description="The axis of the lists. Negative axes count from the end."
+        default=-1,
+        description="The axis to which the lists apply. Negative axes count from the end.",
     )
 
 
@@ -119,8 +119,8 @@ class TransposeConfig(_TensorSection):
 
     order: Annotated[tuple[NonNegative, ...], Field(max_length=_MAX_RANK)] = Field(
         min_length=1,
-        description="The position of each new dimension before this step, as in numpy. The batch "
-        "stays first.",
+        description="The old dimensions in their new order, as in `numpy.transpose`. The batch "
+        "must stay first.",
     )
 
 
@@ -131,13 +131,13 @@ class ReshapeConfig(_TensorSection):
     from_: Shape | None = Field(
         default=None,
         alias="from",
-        description="The shape before this step without the batch, where -1 is any size. Any "
-        "other shape is an error. It is required for inputs, because clients see it in the "
-        "metadata.",
+        description="The shape before this step, without the batch. -1 matches any size. Any "
+        "other shape is an error. The key is required for inputs, because clients see this shape "
+        "in the metadata.",
     )
     to: Shape = Field(
-        description="The shape after this step without the batch. One dimension may be -1: its "
-        "size follows from the others."
+        description="The shape after this step, without the batch. One dimension may be -1: its "
+        "size follows from the other dimensions."
     )
 
 
@@ -152,21 +152,21 @@ class ConcatenateConfig(Section):
 
     tensors: tuple[Name, ...] = Field(min_length=2, description="The tensors, in order.")
     to: Name = Field(description="The name of the joined tensor.")
-    axis: Axis = Field(default=-1, description="The axis, which is not the batch.")
+    axis: Axis = Field(default=-1, description="The axis, which must not be the batch.")
 
 
 class SplitConfig(_TensorSection):
     """Splits a tensor. Example: `split: {tensor: features, to: {age: 1, income: 3}, axis: 1}`."""
 
     to: dict[str, Positive] = Field(
-        min_length=1, description="The size of each part by its name, in order."
+        min_length=1, description="The name of each part and its size on `axis`, in order."
     )
-    axis: Axis = Field(default=-1, description="The axis, which is not the batch.")
+    axis: Axis = Field(default=-1, description="The axis, which must not be the batch.")
 
 
 class Base64Config(_TensorSection):
-    """Decodes or encodes each element of a BYTES tensor as Base64. Example: `base64_decode:
-    {tensor: audio}`."""
+    """Decodes each element of a BYTES tensor from Base64, or encodes it as Base64. Example:
+    `base64_decode: {tensor: audio}`."""
 
 
 class TextConfig(_TensorSection):
@@ -177,10 +177,12 @@ class TextConfig(_TensorSection):
         default=Datatype.UINT8,
         description="Datatype of the numbers: UINT8, UINT16, INT32 or INT64.",
     )
-    length: Positive = Field(description="The number of values for each text.")
+    length: Positive = Field(
+        description="The number of bytes per text, which is the size of the added dimension."
+    )
     pad: int = Field(
         default=0,
-        description="The value used for padding. Decoding removes it from the end.",
+        description="The value used for padding. Decoding removes the padding.",
     )
     too_long: Literal["error", "truncate"] = Field(
         default="error",
@@ -226,7 +228,7 @@ class DecodeImageConfig(_TensorSection):
     )
     scale: Numbers = Field(
         default=(1.0,),
-        description="Factor of each pixel, for float datatypes: `(pixel * scale - mean) / std`. "
+        description="Factor for each pixel, for float datatypes: `(pixel * scale - mean) / std`. "
         "Example: `1/255`.",
     )
     mean: Numbers = Field(
@@ -244,11 +246,11 @@ class DecodeImageConfig(_TensorSection):
     )
     max_pixels: Annotated[int, Field(ge=1, le=_PILLOW_MAX_PIXELS)] = Field(
         default=DEFAULT_MAX_PIXELS,
-        description="Maximum number of pixels of all images of a request together, before and "
-        "after resizing. It is checked before an image is decoded.",
+        description="Maximum total number of pixels in the images of a request, before and after "
+        "resizing. The limit is checked before an image is decoded.",
     )
     max_images: Positive = Field(
-        default=DEFAULT_MAX_IMAGES, description="Maximum number of images of a request."
+        default=DEFAULT_MAX_IMAGES, description="Maximum number of images per request."
     )
 
 
@@ -259,7 +261,8 @@ class ConstantConfig(_TensorSection):
     tensor: Name = Field(description="The name of the input.")
     datatype: TensorType = Field(description="The datatype.")
     shape: Shape = Field(
-        default=(), description="The shape without the batch. The value is repeated for the batch."
+        default=(),
+        description="The shape without the batch. The value is repeated for each batch element.",
     )
     value: Elements = Field(
         description="One value for all elements, or all elements as (nested) lists."
@@ -269,7 +272,7 @@ class ConstantConfig(_TensorSection):
 class SoftmaxConfig(_TensorSection):
     """Computes the softmax of a float tensor. Example: `softmax: {tensor: logits}`."""
 
-    axis: Axis = Field(default=-1, description="The axis, which is not the batch.")
+    axis: Axis = Field(default=-1, description="The axis, which must not be the batch.")
 
 
 class ArgmaxConfig(_TensorSection):
@@ -278,7 +281,7 @@ class ArgmaxConfig(_TensorSection):
 
     to: Text = Field(default="", description="The new name. By default, the name does not change.")
     axis: Axis = Field(
-        default=-1, description="The axis, which is not the batch. The dimension is removed."
+        default=-1, description="The axis, which must not be the batch. This dimension is removed."
     )
 
 
@@ -286,7 +289,7 @@ class TopKConfig(_TensorSection):
     """Replaces scores with the largest scores of each row (the last dimension), in descending
     order. Example: `top_k: {tensor: probs, k: 5, values: scores, indices: classes}`."""
 
-    k: Positive = Field(description="The number of scores of each row.")
+    k: Positive = Field(description="The number of scores per row.")
     values: Text = Field(default="", description="The name of the output with the scores.")
     indices: Text = Field(
         default="", description="The name of the output with the scores' positions, as INT64."
@@ -297,12 +300,12 @@ class TopKConfig(_TensorSection):
     classes: Labels = Field(
         default=(),
         description="The labels of all classes, in order, as a list or as the path (relative to "
-        "this file) of a text file with one label per line.",
+        "routes.yaml) of a text file with one label per line.",
     )
 
 
 class StepSection(Section):
-    """A step, in the section named after its kind."""
+    """A step. The key that is set determines the kind of step."""
 
     cast: CastConfig | None = Field(default=None, description="Convert the datatype.")
     scale: ScaleConfig | None = Field(default=None, description="Multiply and add.")
@@ -328,7 +331,7 @@ class StepSection(Section):
 
 
 class InputStepConfig(StepSection):
-    """A step of the inputs. It has exactly one of these keys."""
+    """An input step. Exactly one of these keys is required."""
 
     decode_image: DecodeImageConfig | None = Field(default=None, description="Decode images.")
     constant: ConstantConfig | None = Field(
@@ -340,7 +343,7 @@ class InputStepConfig(StepSection):
 
 
 class OutputStepConfig(StepSection):
-    """A step of the outputs. It has exactly one of these keys."""
+    """An output step. Exactly one of these keys is required."""
 
     softmax: SoftmaxConfig | None = Field(default=None, description="Compute the softmax.")
     argmax: ArgmaxConfig | None = Field(default=None, description="Find the largest score.")
@@ -357,13 +360,14 @@ class OutputStepConfig(StepSection):
 class TransformsConfig(Section):
     """Changes of the tensors between clients and the backend, for clients of every protocol
     (docs/transforms.md). Clients see the changed tensors in the model's metadata. If the route has
-    a `rewrite`, steps use the clients' names. `models` declares the backend's tensors."""
+    a `rewrite`, steps use the clients' names. The top-level `models` declares the backend's
+    tensors."""
 
     batch: bool = Field(
         default=True,
-        description="Whether the first dimension of every tensor is the batch. Steps do not change "
-        "the batch, and their shapes do not include it. Axes count it: axis 0 is the batch, so "
-        "no step may use it.",
+        description="Whether the first dimension of every tensor is the batch. Steps do not "
+        "change the batch, and their shapes do not include it. Axis 0 is the batch, so no step "
+        "may use axis 0.",
     )
     inputs: tuple[InputStepConfig, ...] = Field(
         default=(),
@@ -376,7 +380,7 @@ class TransformsConfig(Section):
 
 
 def kinds_of(section: StepSection) -> list[str]:
-    """Return the kinds of steps in ``section``, as keys of the file. A valid section has exactly
+    """Return the kinds of steps in ``section``, as keys of routes.yaml. A valid section has exactly
     one kind."""
     return [kind.rstrip("_") for kind, settings in section if settings is not None]
 

@@ -99,7 +99,7 @@ def describe_value(value: Any) -> str:
 
 
 def parse_text(value: Any) -> str:
-    """Parse text. A whole number, such as a version, is converted to its digits."""
+    """Parse text. A whole number, such as a version, is converted to text."""
     if isinstance(value, str):
         return value
     if type(value) is int:
@@ -262,7 +262,7 @@ def parse_url(value: Any) -> Url:
         )
     try:
         parts = urlsplit(value)
-    except ValueError:  # the brackets are unbalanced
+    except ValueError:
         raise ValueError("the brackets of the URL are unbalanced") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("a URL must not have a user, query or fragment here")

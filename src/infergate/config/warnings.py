@@ -20,7 +20,7 @@ def warning_findings(config: Config) -> Iterator[Finding]:
 
 
 def _without_effect(config: Config) -> Iterator[Finding]:
-    """Yield a warning for each backend and each target of a route that gets no requests."""
+    """Yield a warning for each backend, split target, mirror and baseline that gets no requests."""
     used = {name for route in config.routes for _, name in named_backends(route)}
     for name in config.backends:
         if name not in used:
@@ -29,7 +29,7 @@ def _without_effect(config: Config) -> Iterator[Finding]:
         for position, target in enumerate(route.split):
             if not target.percent:
                 percent_path: KeyPath = ("routes", index, "split", position, "percent")
-                yield percent_path, f"the backend '{target.backend}' gets no requests of this split"
+                yield percent_path, f"the split sends no requests to '{target.backend}'"
         mirror = route.mirror
         if mirror is None:
             continue
@@ -45,7 +45,7 @@ def _without_effect(config: Config) -> Iterator[Finding]:
 
 
 def _unlimited_priorities(config: Config) -> Iterator[Finding]:
-    """Yield a warning if a route has a priority in a queue and authenticated clients may request
+    """Yield a warning if a route sets a priority in a queue and authenticated clients may request
     any priority."""
     if config.access is None or config.access.shares:
         return

@@ -19,7 +19,7 @@ size, or 18 times with a NaN."""
 
 
 def body_parts(wire: Any) -> Sequence[Buffer]:
-    """Return the body or message of ``wire``, one of the types of ``core.wire``."""
+    """Return the buffers of the body (HTTP) or of the message (gRPC) of ``wire``."""
     body: Sequence[Buffer] = (
         wire.body if isinstance(wire, (HttpRequest, HttpResponse)) else wire.message
     )
@@ -27,8 +27,8 @@ def body_parts(wire: Any) -> Sequence[Buffer]:
 
 
 def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:
-    """Return the maximum memory for reading a message of ``message_bytes``, including
-    ``json_bytes`` of JSON."""
+    """Return the maximum memory for reading a message of ``message_bytes``, of which ``json_bytes``
+    are JSON."""
     return max(READ_EXPANSION * message_bytes, JSON_EXPANSION * json_bytes)
 
 
@@ -43,7 +43,7 @@ def needs_accounting(tensors: Sequence[Tensor]) -> bool:
 def charge_tensors(
     tensors: Sequence[Tensor], source: Iterable[Buffer], memory: MemoryAccount
 ) -> int:
-    """Charge the data of ``tensors`` with ``charge_new_buffers``."""
+    """Charge the data of ``tensors`` as ``charge_new_buffers`` does."""
     return charge_new_buffers([tensor.data for tensor in tensors], source, memory)
 
 
@@ -51,7 +51,7 @@ def charge_new_buffers(
     buffers: Iterable[Buffer], source: Iterable[Buffer], memory: MemoryAccount
 ) -> int:
     """Charge the buffers that share no memory with ``source``, and return their size in bytes. A
-    small total is not charged and counts as 0. Raises OVERLOADED."""
+    total of at most ``MIN_ACCOUNTED_BYTES`` is not charged and counts as 0. Raises OVERLOADED."""
     owners = {id(_owner(part)) for part in source}
     new_bytes = sum(len(buffer) for buffer in buffers if id(_owner(buffer)) not in owners)
     if new_bytes <= MIN_ACCOUNTED_BYTES:
@@ -66,8 +66,8 @@ def _owner(buffer: Buffer) -> Any:
 
 class WriteReservation:
     """Memory reserved for text before it is written: the constructor charges an upper bound, and
-    ``settle`` reduces the charge to the real size. As a context manager, it releases the complete
-    charge if writing fails."""
+    ``settle`` reduces the charge to the actual size. As a context manager, the reservation releases
+    the complete charge if writing fails."""
 
     __slots__ = ("_max_bytes", "_memory")
 
@@ -81,7 +81,7 @@ class WriteReservation:
         return self
 
     def settle(self, wire: Any) -> int:
-        """Return the size of the written ``wire``, and release the rest of the reservation."""
+        """Return the size of the written ``wire``, and release the unused reservation."""
         written = total_size(body_parts(wire))
         self._memory.shrink(max(0, self._max_bytes - written))
         return written

@@ -10,11 +10,11 @@ V = TypeVar("V")
 
 
 class BoundedCache(dict[K, V]):
-    """A dictionary of at most ``max_entries`` entries. It is emptied when it is full and an entry
-    is added.
+    """A dictionary of at most ``max_entries`` entries. Adding an entry to a full cache first
+    empties the cache.
 
-    A lookup costs as much as in a dictionary; eviction by age would make lookups slower. Entries
-    must be added by item assignment. A pickled copy is empty."""
+    Lookups are as fast as in a ``dict``; eviction by age would make them slower. Entries must be
+    added by item assignment. A pickled copy is empty."""
 
     __slots__ = ("_max_entries",)
 
@@ -57,9 +57,9 @@ class WeightedCache(BoundedCache[K, V]):
 
 class GenerationalCache(WeightedCache[K, V]):
     """A weighted cache of two generations, each with half of the cache's limits. When the newer
-    generation is full, it replaces the older generation. An entry in use survives this, because
-    ``revive`` moves it. ``get`` searches only the newer generation. The weight of a replaced entry
-    counts until its generation is replaced."""
+    generation is full, it replaces the older generation. An entry in use survives, because
+    ``revive`` moves it to the newer generation. ``get`` searches only the newer generation. The
+    weight of a replaced entry counts until its generation is replaced."""
 
     __slots__ = ("_older", "_weights")
 

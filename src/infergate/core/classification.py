@@ -22,8 +22,8 @@ from infergate.core.tensor import Tensor, pack_bytes
 CLASSIFICATION: Final = "classification"
 MAX_CLASSES: Final = 16384
 """Maximum number of classes in one response. A class becomes a string many times the size of its
-value, so without this limit a small request could produce a response far beyond the limits. Writing
-the maximum number takes 20 to 50 ms. Triton has no such limit."""
+value, so without this limit a small request could produce a response far beyond the limits.
+Formatting the maximum number takes 20 to 50 ms. Triton has no such limit."""
 _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 """The numbers of digits to try, in this order. Nine digits are enough for any 32-bit float."""
 
@@ -46,10 +46,11 @@ def class_count(output: RequestedOutput) -> int | None:
 def classify(tensor: Tensor, count: int, batch_rank: int = 0, labels: Sequence[str] = ()) -> Tensor:
     """Return the ``count`` highest values of ``tensor`` as a BYTES tensor of the same name.
 
-    The first ``batch_rank`` dimensions are kept and all others are ranked together: the shape is
-    ``shape[:batch_rank] + (k,)``, where ``k`` is the smaller of ``count`` and the number of ranked
-    values. Floats are written by ``format_floats``, and integers are written in decimal. Raises
-    BAD_REQUEST for BOOL and BYTES, and for responses of more than MAX_CLASSES."""
+    The first ``batch_rank`` dimensions are kept, and the values of the other dimensions are ranked
+    together: the shape is ``shape[:batch_rank] + (k,)``, where ``k`` is the smaller of ``count``
+    and the number of ranked values. Floats are written by ``format_floats``, and integers are
+    written in decimal. Raises BAD_REQUEST for BOOL and BYTES, and for responses of more than
+    MAX_CLASSES classes."""
     if tensor.datatype not in FLOATS | INTEGERS:
         raise bad_request(
             f"output '{tensor.name}': class result not available due to unsupported type "
@@ -87,8 +88,8 @@ def descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray
 
 
 def format_floats(values: npt.NDArray[Any]) -> list[str]:
-    """Return each of ``values``, 32-bit or 64-bit floats, as text that reads back as the same
-    value: six decimals, as in Triton, if they suffice, or else the shortest text that does."""
+    """Format ``values``, 32-bit or 64-bit floats, as text that parses to the same values. The text
+    has six decimals, as in Triton, if they suffice, or else as few digits as possible."""
     numbers = values.tolist()
     texts = [f"{value:f}" for value in numbers]
     inexact = _inexact_indices(texts, values)

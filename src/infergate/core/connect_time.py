@@ -1,7 +1,7 @@
 """The time that a request waits for a connection to a backend.
 
-A connection pool does not know which request is waiting, so it adds the time to the context
-variables of the request's task. A request that gets a connection immediately costs nothing."""
+A connection pool does not know which request is waiting, so it adds the time to a context variable
+of the request's task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_connect_seconds(seconds: float) -> None:
 
 
 def take_connect_seconds() -> float:
-    """Return the seconds that the current task has waited since the last call."""
+    """Return the seconds that the current task has waited for connections since the last call."""
     seconds = _seconds.get()
     if seconds:
         _seconds.set(0.0)

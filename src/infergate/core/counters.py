@@ -35,8 +35,7 @@ class BackendCounters:
     """The waiting times of requests that have left the queue."""
 
     def record_hedge(self, won: bool | None) -> None:  # noqa: FBT001 - an outcome, not a mode
-        """Record the outcome of a request that could be hedged; ``won`` is None if no hedge was
-        sent."""
+        """Record whether the hedge of a request won. ``won`` is None if no hedge was sent."""
         if won is not None:
             self.hedges_won += won
             self.hedges_lost += not won
@@ -49,8 +48,8 @@ class RouteCounters:
     fallbacks: int = 0
     """Inferences sent to the fallback backend."""
     mirrored: Counter[str] = field(default_factory=Counter)
-    """Mirrored copies by outcome: ``ok``, ``failed``, or ``dropped`` because too many were in
-    progress."""
+    """Mirrored copies by outcome: ``ok``, ``failed``, or ``dropped`` because a limit was
+    reached."""
     comparisons: Counter[str] = field(default_factory=Counter)
     """Compared copies by result: ``equal``, ``within_noise``, ``different``, ``error`` if the
     comparison failed, or ``dropped`` because a limit was reached."""
@@ -63,8 +62,8 @@ class RouteCounters:
     ``bypass``."""
 
     def count_difference(self, output: str, cause: str) -> None:
-        """Count a difference of ``output``. Beyond ``MAX_DIFFERENCES``, all other outputs share one
-        counter, because servers choose the names of outputs."""
+        """Count a difference of ``output``. Beyond ``MAX_DIFFERENCES``, all further outputs share
+        one counter per cause, because servers choose the names of outputs."""
         if len(self.differences) >= MAX_DIFFERENCES and (output, cause) not in self.differences:
             output = OTHER_OUTPUTS
         self.differences[output, cause] += 1
@@ -86,7 +85,7 @@ class PluginCounters:
 
 
 MAX_DIFFERENCES: Final = 256
-"""Maximum number of outputs and causes that are counted separately."""
+"""Maximum number of pairs of an output and a cause that are counted separately."""
 OTHER_OUTPUTS: Final = "(others)"
 
 
@@ -95,9 +94,9 @@ class RecordingCounters:
     """The counters of a process's recordings, since the process started."""
 
     exchanges: Counter[str] = field(default_factory=Counter)
-    """Inferences selected for recording, by result: ``recorded``, or the reason for dropping
-    them."""
+    """Inferences selected for recording, by result: ``recorded``, or the reason why the inference
+    was dropped."""
     bytes: int = 0
     """Bytes of compressed records that were written."""
     failures: int = 0
-    """Number of times that recording stopped because of a problem."""
+    """Number of times that a failure stopped recording."""

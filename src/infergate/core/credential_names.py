@@ -7,7 +7,7 @@ from typing import Final
 
 _CREDENTIAL: Final = re.compile(
     r"auth|cookie|key|token|secret|session|jwt|credential|assertion|passw|passphrase|passcode"
-    # Short words must match whole words, because longer words such as x-compass contain them.
+    # Short words match only as whole words, because names such as x-compass contain them.
     r"|(?<![^\W_])(?:pass|pwd|cert|certificate|sig|signature)(?![^\W_])",
     re.IGNORECASE,
 )

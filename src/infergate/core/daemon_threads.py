@@ -1,5 +1,5 @@
-"""Runs blocking functions in daemon threads, so that a function that hangs cannot keep the process
-from ending."""
+"""Runs blocking functions in daemon threads, so that a hanging function cannot keep the process
+from exiting."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run ``function`` in a daemon thread, and return its result. Unlike with
-    ``asyncio.to_thread``, the process can end before the function has returned. Raises RuntimeError
-    if the system cannot start a thread."""
+    ``asyncio.to_thread``, the process can exit before the function returns. Raises RuntimeError if
+    the system cannot start a thread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
@@ -31,7 +31,7 @@ async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
             setter, value = future.set_result, context.run(function, *arguments)
         except Exception as error:  # noqa: BLE001 - the caller receives it
             setter, value = future.set_exception, error  # type: ignore[assignment]
-        arguments = ()  # the caller may free them while this thread is still ending
+        arguments = ()  # so that the caller can free them before this thread ends
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(finish, setter, value)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class DurationHistogram:
-    """Counts durations by ``bounds``, ascending upper bounds in seconds. It is not thread-safe."""
+    """Counts durations in buckets with ascending upper ``bounds`` in seconds. Not thread-safe."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
@@ -31,10 +31,10 @@ REQUEST_BUCKETS: Final[tuple[float, ...]] = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0, 300.0,
 )  # fmt: skip
-"""The bounds, in seconds. The lowest fit tiny requests; the highest fit long streams of tokens,
-which may exceed the default timeout."""
+"""The bounds, in seconds, of request durations. The lowest bounds fit small requests; the highest
+bounds fit long token streams, which may exceed the default timeout."""
 GATEWAY_BUCKETS: Final[tuple[float, ...]] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 )  # fmt: skip
-"""The bounds, in seconds, of the gateway's processing time. The lowest fit messages that pass
-through; the highest fit large JSON bodies."""
+"""The bounds, in seconds, of the gateway's processing time. The lowest bounds fit messages that
+pass through; the highest bounds fit large JSON bodies."""

@@ -1,7 +1,7 @@
 """The error type for every failure of a request.
 
-Each codec maps a :class:`GatewayError` to its protocol by one table over :class:`Kind`; no other
-code maps errors. ``public`` is sent to the client. ``detail`` is only logged."""
+Each codec maps a :class:`GatewayError` to its protocol with one table keyed by :class:`Kind`; no
+other code maps errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHALLENGE_HEADER: Final = "www-authenticate"
 
 
 class Kind(enum.Enum):
-    """The kind of an error, independent of any protocol. Each codec has one table row per kind."""
+    """The kind of an error, independent of any protocol."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHENTICATED = "unauthenticated"
@@ -66,12 +66,12 @@ class Origin(enum.Enum):
 class GatewayError(Exception):
     """The only exception that codecs, backends and the gateway raise for a failed request.
 
-    ``public`` names the tensor, field or route at fault and never contains tensor data, secrets or
-    addresses. ``detail`` may contain addresses and is only logged. ``retry_after`` is in seconds,
-    and is set for OVERLOADED and RATE_LIMITED. ``limit`` is the name of the exceeded limit
-    (docs/limits.md), or empty. Metrics use it as a label."""
+    ``public`` is sent to the client. It names the tensor, field or route at fault and never
+    contains tensor data, secrets or addresses. ``detail`` may contain addresses and is only logged.
+    ``retry_after`` is in seconds, and is set for OVERLOADED and RATE_LIMITED. ``limit`` is the name
+    of the exceeded limit (docs/limits.md), or empty; metrics use it as a label."""
 
-    def __init__(  # noqa: PLR0913 - most are keyword-only
+    def __init__(  # noqa: PLR0913 - most arguments are keyword-only
         self,
         kind: Kind,
         public: str,
@@ -160,7 +160,7 @@ def backend_garbage(public: str, detail: str = "") -> GatewayError:
 
 
 def as_backend_error(error: GatewayError) -> GatewayError:
-    """Return ``error``, raised by a check that requests and responses share, as an error about the
+    """Convert ``error``, raised by a check for both requests and responses, to an error about the
     backend's response."""
     if error.kind is Kind.TOO_LARGE:
         return GatewayError(

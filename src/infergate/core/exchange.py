@@ -17,8 +17,8 @@ from infergate.core.wire import NO_HEADERS
 
 @record
 class Outcome:
-    """The result of an inference: its responses, or an error, which may follow responses of a
-    stream. An inference without a stream has one response or an error.
+    """The result of an inference: one response or an error. A stream has any number of responses,
+    which an error may follow.
 
     ``duration`` is in seconds. ``offsets`` are the seconds from the request to each response of a
     stream."""
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def size(self) -> int:
-        """The size of all tensors in bytes."""
+        """The size of all outputs in bytes."""
         return sum(data_bytes(each.outputs) for each in self.responses)
 
 

@@ -4,17 +4,17 @@ Jobs of the highest priority are taken first. Within a priority, the queue uses 
 queueing on two levels: between clients, in proportion to their weights, and then between the
 connections of a client. The next job is the job that would finish first if all clients and
 connections were served concurrently. Time is measured in job costs, so small jobs of one client
-overtake large jobs of another.
+overtake large jobs of another client.
 
 *Rule 1.* Jobs of one connection keep their order within a priority.
 *Rule 2.* No job waits forever because of jobs of the same priority. Each job that is taken advances
 the virtual clock by its cost divided by the total weight of the waiting clients, and jobs of new
 clients start at the clock. Jobs of higher priorities may delay a job without limit.
 *Rule 3.* A full queue sheds jobs of the lowest priority first. Of this priority, it sheds the
-latest job of the client with the highest load, on the connection of this client with the highest
-load. The load is the number or cost of waiting jobs, divided by the client's weight. If the new job
-would give its own client the highest load, it displaces only a job of another connection of that
-client, or is rejected.
+latest job of the most loaded connection of the most loaded client. The load is the number or cost
+of waiting jobs; the load of a client is divided by the client's weight. If a new job would make its
+own client the most loaded, the new job displaces only a job of another connection of this client,
+or is rejected.
 *Rule 4.* Every operation takes O(log n) time, except ``take`` with ``max_cost``."""
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class QueuedJob(Generic[T]):
 
 
 _Load = tuple[float, float]
-"""The cost and the number of jobs. The number comes first if the queue has too many jobs, and the
-cost comes first if their cost is too high."""
+"""The number and the cost of jobs. The number comes first if the queue has too many jobs, and the
+cost comes first if the total cost is too high."""
 
 _Rank = tuple[float, ...]
 _RankedName = tuple[_Rank, int, str]
 
 
 class _Ranking:
-    """Names by rank: the lowest rank first, and the oldest first among equals. Outdated entries of
-    the heap are dropped when they reach its top, or when they are the majority."""
+    """Names by rank, lowest first; names of equal rank are in the order in which they got the rank.
+    Outdated heap entries are dropped when they reach the top, or when they are the majority."""
 
     __slots__ = ("_entries", "_heap", "_number")
 
@@ -81,7 +81,7 @@ class _Ranking:
             self._heap.clear()
 
     def first(self) -> str:
-        """Return the first name. There must be a name."""
+        """Return the first name. At least one name must exist."""
         heap, entries = self._heap, self._entries
         while entries.get(heap[0][2]) is not heap[0]:
             heapq.heappop(heap)
@@ -101,16 +101,15 @@ class _Flow:
         self.cost = 0
 
     def next_cost(self, max_cost: float = math.inf) -> int:
-        """Return the cost of the next job of at most ``max_cost``, or 0 if no job qualifies."""
+        """Return the cost of the next job within ``max_cost``, or 0 without such a job."""
         raise NotImplementedError
 
     def latest(self) -> int:
-        """Return the number of the latest job, which is unique, or 0 for a flow that consists of
-        other flows."""
+        """Return the latest job's unique number, or 0 if the flow consists of other flows."""
         return 0
 
     def load(self, *, costly: bool, added: int = 0) -> _Load:
-        """Return the waiting jobs divided by the weight. ``added`` is the cost of a further job."""
+        """Return the load (Rule 3). If ``added`` is not 0, include a further job with this cost."""
         count = (self.count + (added > 0)) / self.weight
         cost = (self.cost + added) / self.weight
         return (cost, count) if costly else (count, cost)
@@ -150,7 +149,7 @@ class _SharedFlow(_Flow, Generic[F]):
         self.total_weight = 0.0
         self._order: Final = _Ranking()
         self._loads: Final = {False: _Ranking()}
-        """The flows with the most jobs and, if ``has_costs``, with the highest cost."""
+        """The flows ranked by number of jobs and, if ``has_costs``, by cost."""
         if has_costs:
             self._loads[True] = _Ranking()
 
@@ -182,7 +181,7 @@ class _SharedFlow(_Flow, Generic[F]):
         return self.flows[self._loads[costly].first()]
 
     def first(self, max_cost: float = math.inf) -> str | None:
-        """Return the name of the flow with the next job of at most ``max_cost``, or None."""
+        """Return the name of the flow with the next job within ``max_cost``, or None."""
         if max_cost == math.inf:
             return self._order.first()
         best, best_end = None, math.inf
@@ -221,8 +220,8 @@ class FairQueue(Generic[T]):
         self._number = 0
 
     def put(self, job: QueuedJob[T]) -> Sequence[QueuedJob[T]]:
-        """Add ``job`` if it fits. Return the shed jobs (Rule 3): nothing, only ``job``, or other
-        jobs, which are removed from the queue."""
+        """Add ``job`` unless it is rejected. Return the shed jobs (Rule 3): the jobs that were
+        removed from the queue, and ``job`` if it was rejected."""
         shed: list[QueuedJob[T]] = []
         while (costly := self._cost + job.cost > self._max_cost) or (
             self.waiting >= self._max_waiting
@@ -251,7 +250,8 @@ class FairQueue(Generic[T]):
         return _SharedFlow(start, weight, has_costs=self._has_costs)
 
     def _count(self, job: QueuedJob[T], change: int) -> None:
-        """Count ``job``, which was added (1) or removed (-1), and update the ranks of its flows."""
+        """Count ``job`` after it was added (``change`` is 1) or removed (-1), and update the ranks
+        of its flows."""
         level = self._levels[job.priority]
         client = level.flows[job.client]
         cost = change * job.cost
@@ -314,8 +314,8 @@ class FairQueue(Generic[T]):
             self._count(job, -1)
 
     def jobs_before(self, job: QueuedJob[T]) -> float:
-        """Estimate the number of waiting jobs that would be taken before ``job``, if it were added
-        now, all jobs had the same cost, and no others arrived."""
+        """Estimate how many waiting jobs would be taken before ``job`` if ``job`` were added now.
+        The estimate assumes that all jobs have the same cost and that no further jobs arrive."""
         higher = sum(level.count for level in list(self._levels.values())[: job.priority - 1])
         level = self._levels[job.priority]
         own = level.flows.get(job.client)

@@ -22,11 +22,10 @@ PIECE_BYTES: Final = 64 * KIB
 MAX_RATIO: Final = 1032
 """The highest compression ratio of deflate."""
 _TRAILER_BYTES: Final = 4
-"""The size of the field at the end of a gzip member, which holds the member's length modulo
-2**32."""
+"""The size of the last field of a gzip member: the member's inflated length modulo 2**32."""
 MAX_MEMBERS: Final = 4096
-"""Maximum number of members in one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so
-the largest body has a quarter of this number of members."""
+"""Maximum number of members in one gzip body over HTTP. ``bgzip`` ends a member every 64 KiB, so a
+body of the default maximum size has a quarter of this number."""
 _INPUT_CHUNK_BYTES: Final = 16 * KIB
 """Number of bytes that are passed to zlib in one call. Zlib copies the part that it does not
 consume."""
@@ -55,8 +54,8 @@ def zlib_window_bits(encoding: str, data: Buffer) -> int | None:
         case "gzip" | "x-gzip":
             return GZIP
         case "deflate":
-            # HTTP's deflate is the zlib format, but some senders omit the zlib header. The two
-            # bytes of this header are a multiple of 31 and name compression method 8.
+            # HTTP's deflate is the zlib format, but some senders omit the zlib header: two bytes
+            # that contain compression method 8 and are a multiple of 31.
             has_zlib_header = (
                 len(data) > 1 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
             )
@@ -67,9 +66,9 @@ def zlib_window_bits(encoding: str, data: Buffer) -> int | None:
 def max_inflated_bytes(data: Buffer, window: int | None) -> int:
     """Return an upper bound on the inflated size of ``data``.
 
-    A gzip member ends with its length, which zlib verifies. The four bytes before each apparent
-    member header are summed. The result is too high if the header pattern occurs by chance, as in
-    one of several thousand bodies."""
+    A gzip member ends with its inflated length, which zlib verifies. The four bytes before each
+    apparent member header are summed. The result is too high if the header pattern occurs by
+    chance, as in one of several thousand bodies."""
     max_bytes = len(data) * MAX_RATIO
     if window != GZIP or not _TRAILER_BYTES < len(data) <= _MAX_SEARCHED_BYTES:
         return max_bytes

@@ -35,7 +35,7 @@ _MAX_ESCAPED_CHARACTERS: Final = 6
 
 
 def json_size_bounds(tensors: Iterable[Tensor]) -> tuple[int, int]:
-    """Return the minimum and the maximum size of ``tensors`` in bytes as JSON elements; the
+    """Return the minimum and the maximum size in bytes of the elements of ``tensors`` as JSON; the
     maximum includes the temporary Python strings."""
     min_bytes = max_bytes = 0
     for tensor in tensors:

@@ -22,7 +22,7 @@ class Limits:
     """Maximum size of the JSON part of a body, and of each event of a backend's stream."""
     json_inline: int = 256 * KIB
     """Maximum size of JSON that is read and written on the event loop. Longer JSON goes to a helper
-    process, because it holds the interpreter lock for 2 to 90 ms per MiB."""
+    process, because JSON libraries hold the interpreter lock for 2 to 90 ms per MiB."""
     headers: int = 16 * KIB
     """Maximum size of all header lines, or of the metadata, of one request (Caddy, h11: 16 KiB).
     The limit is higher if a listener's protocol needs it (``CodecPlugin.min_header_bytes``)."""
@@ -76,9 +76,9 @@ class NeedsOffloadError(Exception):
 
 DEFAULT_LIMITS: Final = Limits()
 FORWARDED_HEADER_BYTES: Final = 7168
-"""The total size of the client headers sent to a backend, counted as in RFC 9113, 6.5.2. Triton
-and aiohttp close a connection over 8190 bytes, gRPC servers may reject metadata from 8 KiB on,
-and the gateway adds its own headers."""
+"""The default maximum size of the client headers sent to a backend, counted as in RFC 9113, 6.5.2.
+Triton and aiohttp close the connection if headers exceed 8190 bytes, gRPC servers may reject
+metadata of 8 KiB or more, and the gateway adds its own headers."""
 MAX_ELEMENTS_ON_LOOP: Final = 1 << 15
 """The maximum number of BYTES elements of a message that are read on the event loop; reading an
 element takes 0.1 to 0.7 µs."""

@@ -8,25 +8,25 @@ from typing import Final, Protocol
 from infergate.core.limits import KIB
 
 IN_FLIGHT_BYTES: Final = "in_flight_bytes"
-"""The name of the limit in errors."""
+"""The name of the memory budget in errors."""
 OPTIONAL_BYTES: Final = "transport.server.admission.OPTIONAL_PART"
-"""The name of the limit of optional work in errors."""
+"""The name in errors of the limit on optional work."""
 MIN_ACCOUNTED_BYTES: Final = 64 * KIB
 """Allocations up to this size are not charged individually; ``limits.in_flight`` bounds their
 total."""
 
 
 class MemoryAccount(Protocol):
-    """The memory account of one request. The transport opens it when it receives the body and
-    closes it at the end of the request. Closing releases everything that is still charged.
+    """The memory account of one request. The transport opens the account when it receives the body,
+    and closes the account at the end of the request. Closing releases all remaining charges.
 
     Call ``grow`` before allocating memory that outlives the call and whose size a client or backend
     controls: an inflated body, translated tensors, a backend's response, text to be written. If the
-    size is unknown, grow by an upper bound first and shrink to the real size later."""
+    size is unknown, grow by an upper bound first, and shrink to the actual size later."""
 
     def grow(self, size: int) -> None:
-        """Charge ``size`` more bytes. Raises OVERLOADED if the budget is exhausted, and then
-        charges nothing. The growth is not limited if no other request is in progress."""
+        """Charge ``size`` more bytes. Raises OVERLOADED, and charges nothing, if the budget is
+        exhausted. The growth is not limited if no other request is in progress."""
         ...
 
     def shrink(self, size: int) -> None:
@@ -40,9 +40,9 @@ class MemoryAccount(Protocol):
 
     def detach_optional(self, size: int) -> DetachedMemoryAccount:
         """Charge ``size`` more bytes to a separate account for optional work, which no client waits
-        for: recording, logging, mirroring. If the budget, or the part of it for optional work, is
-        exhausted, raises OVERLOADED and charges nothing. The same limits apply when the account, or
-        an account detached from it, grows."""
+        for: recording, logging, mirroring. Raises OVERLOADED, and charges nothing, if the budget or
+        its part for optional work is exhausted. The same limits apply when the account, or an
+        account detached from it, grows."""
         ...
 
 

@@ -152,7 +152,7 @@ class LogSettingsRequest:
 @record
 class SharedMemoryStatusRequest:
     """List the registered shared memory region ``name``, or all regions if ``name`` is empty.
-    ``cuda`` selects GPU or system regions; None selects both kinds."""
+    ``cuda`` selects CUDA regions (true), system regions (false) or all regions (None)."""
 
     name: str = ""
     cuda: bool | None = None
@@ -257,7 +257,7 @@ class TensorMetadata:
     description: str = ""
 
     def accepts_shape(self, shape: Sequence[int]) -> bool:
-        """Return whether ``shape`` has the declared dimensions."""
+        """Return whether ``shape`` matches the declared dimensions."""
         return len(shape) == len(self.shape) and all(
             declared in {-1, size} for size, declared in zip(shape, self.shape, strict=True)
         )
@@ -270,7 +270,7 @@ class TensorMetadata:
 
 @record
 class ModelSignature:
-    """Another signature of a TensorFlow model; clients call it as ``method``."""
+    """Another signature of a TensorFlow model. ``method`` is its TensorFlow method name."""
 
     name: str
     method: str
@@ -318,8 +318,8 @@ class ModelMetadata:
 @record
 class ModelConfig:
     """The response to :class:`ModelConfigRequest`. ``settings`` has the names and nesting of
-    Triton's ``model_config.proto`` as JSON. ``message`` is the original protobuf message from the
-    server, or None. It may contain fields that ``settings`` lacks."""
+    Triton's ``model_config.proto`` as JSON. ``message`` is the server's original protobuf message,
+    or empty. It may contain fields that ``settings`` omits."""
 
     name: str
     settings: Parameters
@@ -397,7 +397,7 @@ class ServerStatus:
 
 @record
 class SharedMemoryRegion:
-    """A registered region. It has the fields of :class:`SharedMemoryRegisterRequest`."""
+    """A registered region, as in :class:`SharedMemoryRegisterRequest` but without ``handle``."""
 
     name: str
     key: str = ""

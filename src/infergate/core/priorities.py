@@ -11,7 +11,7 @@ DEFAULT_PRIORITY: Final = 5
 LOWEST_PRIORITY: Final = 9
 PRIORITIES: Final = range(HIGHEST_PRIORITY, LOWEST_PRIORITY + 1)
 PRIORITY_PARAMETER: Final = "priority"
-"""Triton's parameter of an inference. 0 means the default priority."""
+"""Triton's request parameter for the priority. 0 means the default priority."""
 PRIORITY_HEADER: Final = "infergate-priority"
 """The default name of the header with the priority of an inference."""
 _MAX_DIGITS: Final = 20

@@ -54,8 +54,8 @@ def without_region_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def region_parameters(region_ref: RegionRef) -> dict[str, Any]:
-    """Return the parameters for ``region_ref``. They omit an offset of 0, as Triton's clients
-    do."""
+    """Return the parameters for ``region_ref``. An offset of 0 is omitted, as in Triton's
+    clients."""
     parameters: dict[str, Any] = {REGION_PARAMETER: region_ref.region, _SIZE: region_ref.size}
     if region_ref.offset:
         parameters[_OFFSET] = region_ref.offset
@@ -63,8 +63,8 @@ def region_parameters(region_ref: RegionRef) -> dict[str, Any]:
 
 
 def written_region(region_ref: RegionRef, datatype: Datatype, shape: Sequence[int]) -> RegionRef:
-    """Return the part of ``region_ref`` to which a server has written a tensor. The size of a BYTES
-    tensor is unknown, so ``region_ref`` is returned unchanged."""
+    """Return the part of ``region_ref`` to which a server has written a tensor. For BYTES,
+    ``region_ref`` is returned unchanged, because the written size is unknown."""
     if datatype is Datatype.BYTES:
         return region_ref
     return replace(region_ref, size=min(math.prod(shape) * datatype.itemsize, region_ref.size))

@@ -18,9 +18,9 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 """The header with the request id. The gateway sends it to backends, and to the client with an
 error."""
 ANONYMOUS: Final = "anonymous"
-"""The identity of clients without credentials, where access rules admit them."""
+"""The identity of clients without credentials, if access rules admit such clients."""
 CLOCK_TOLERANCE: Final = 0.05
-"""Seconds by which a wait may end before its deadline: event loops round their clocks."""
+"""A wait may end this many seconds before its deadline, because event loops round their clocks."""
 
 
 class Permit(Protocol):
@@ -31,7 +31,7 @@ class Permit(Protocol):
     weight: float
     """The client's weight in fair queues."""
     highest_priority: int
-    """The highest priority of the client's requests. 1 is the highest of all."""
+    """The highest priority that the client's requests may have; 1 is the highest of all."""
 
     def allows(self, operation: type, model: str) -> bool:
         """Return whether the client may perform ``operation``, a class of ``core.messages``, on
@@ -57,7 +57,7 @@ class RequestContext:
     (SPIFFE), then DNS names, e-mail addresses and IP addresses. It is empty if the client presented
     no certificate."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - mypyc does not compile a dataclass's own
+    def __init__(  # noqa: PLR0913, PLR0917 - mypyc does not compile a dataclass's __init__
         self,
         peer: str,
         deadline: float | None = None,
@@ -75,7 +75,7 @@ class RequestContext:
         """For a request with a stream of responses, the client's deadline for the complete stream.
         ``deadline`` then applies to the next message."""
         self.policy = policy
-        """The settings of the request's route. They are set when the route is found."""
+        """The settings of the request's route, set when the route is found."""
         self.headers = headers
         self.peer_identity = peer_identity
         self.unsupported_datatypes: frozenset[Datatype] = frozenset()

@@ -22,7 +22,7 @@ from infergate.core.request_context import RequestContext
 T = TypeVar("T")
 _log = logging.getLogger("infergate.audit")
 _MAX_TEXT_CHARS: Final = 256
-"""Maximum length of each text from a client in a log line."""
+"""Maximum length of a client's text in a log line."""
 
 
 async def audit(operation: Operation, context: RequestContext, execution: Awaitable[T]) -> T:
@@ -45,7 +45,7 @@ async def audit(operation: Operation, context: RequestContext, execution: Awaita
 
 
 def log_denied(operation: type[Operation], context: RequestContext, error: GatewayError) -> None:
-    """Log that an ``operation`` was rejected with ``error`` before its message was parsed."""
+    """Log that ``operation`` was rejected with ``error``."""
     subject = f"model={context.record.model[:_MAX_TEXT_CHARS]!r}"
     _log_operation(OPERATION_NAMES[operation], subject, context, error.kind.value)
 

@@ -1,5 +1,4 @@
-"""A gateway that lets each client use and see only the models and operations that the client's
-permit allows.
+"""A gateway that limits each client to the models and operations that the client's permit allows.
 
 The authorizer checks a request's summary before the message is parsed. This module checks the
 parsed operation, because a message may differ from its summary.
@@ -161,7 +160,7 @@ BuildRpcError = Callable[[GatewayError], RpcResponse]
 def authorized_services(
     own: GatewayServices, authorizer: RequestAuthorizer, build_error: BuildRpcError
 ) -> GatewayServices:
-    """Return the services of ``own`` with authorization by ``authorizer``. Reflection requires
+    """Return the services ``own``, with each call authorized by ``authorizer``. Reflection requires
     permission to read the server's metadata, and health checks require permission for health
     operations. ``build_error`` converts an error to a gRPC response."""
     return GatewayServices(

@@ -33,12 +33,12 @@ from infergate.gateway.internal_error import internal_error
 from infergate.gateway.streaming import RequestObserver
 
 IN_PROCESS: Final = "in-process"
-"""The name of the client's protocol and of the client in metrics and logs."""
+"""The name of the protocol, the listener and the client in metrics and logs."""
 
 
 class CanonicalFrontend:
     """Performs the operations of callers in this process. ``assign_id`` is called at the start of
-    every request, and ``record`` at its end. Every method raises GatewayError."""
+    every request, and ``record`` at its end. ``perform`` and ``stream`` raise GatewayError."""
 
     def __init__(
         self,
@@ -118,7 +118,6 @@ class CanonicalFrontend:
             self._record(context)
 
     async def _check(self, operation: Operation, context: RequestContext) -> None:
-        """Check and authorize ``operation``. Raises GatewayError."""
         self._gateway.name_rule.check_operation(operation)
         if self._authorizer is not None:
             model, version = context.record.model, getattr(operation, "version", "")

@@ -58,8 +58,8 @@ def casts_of(datatypes: Collection[Datatype], casts: CastRules) -> CastRules:
 def cast_back(
     inputs: tuple[Tensor, ...], model: ModelMetadata, casts: CastRules
 ) -> tuple[Tensor, ...]:
-    """Cast back each input whose datatype is the substitute for the datatype in ``model``. Both
-    ``inputs`` and ``model`` must have the client's names, or both the backend's names."""
+    """Cast back each input whose datatype is the substitute for the datatype in ``model``.
+    ``inputs`` and ``model`` must both have the client's names or both have the backend's names."""
     declared = {spec.name: DATATYPES_BY_NAME.get(spec.datatype) for spec in model.inputs}
     result: list[Tensor] = []
     for tensor in inputs:

@@ -59,8 +59,8 @@ class CodecOffload(Generic[Req, Resp]):
         the codec does not estimate text."""
         self._max_short_bytes: Final = min(MIN_ACCOUNTED_BYTES, limits.json_inline)
         self.parse_request: Final = partial(codec.parse_request, limits=self.limits)
-        """The codec's method with ``limits``. The object is created once, because helpers cache the
-        pickled function."""
+        """The codec's method with ``limits``. The object is created once, because the pickle of the
+        function is cached."""
 
     def can_read_inline(self, wire: Req) -> bool:
         """Return whether the event loop may read ``wire``. Callers call this method first, so that
@@ -154,7 +154,7 @@ class CodecOffload(Generic[Req, Resp]):
 
     def _allocated_bytes(self, message: Any, cost: int) -> int:
         """Return the number of bytes that a helper allocates to process ``cost`` bytes of
-        ``message``, without the text of a response (see ``WriteReservation``)."""
+        ``message``, except the text of a response, which ``WriteReservation`` charges."""
         if isinstance(message, Response | HttpResponse):
             return cost
         if isinstance(message, PartialInferRequest):
@@ -167,8 +167,8 @@ class CodecOffload(Generic[Req, Resp]):
         return estimate_read_bytes(cost, json_bytes)
 
     def can_rewrite_inline(self, response: Resp, request: Req) -> bool:
-        """Return whether the event loop may rewrite ``response``, the response to ``request`` that
-        passes through."""
+        """Return whether the event loop may rewrite ``response``, the passed-through response to
+        ``request``."""
         estimator = self._text_estimator
         return (
             estimator is None

@@ -69,7 +69,7 @@ class KeptInference(Observation):
 
 
 class ComparedMirror:
-    """Sends copies to ``mirror``, and ``baseline_percent`` of the copies to the baseline.
+    """Sends copies to ``mirror``, and ``baseline_percent`` percent of the copies to the baseline.
     ``baseline`` is None if each inference is repeated on the backend that served it."""
 
     def __init__(

@@ -35,8 +35,8 @@ from infergate.routing.table import Rewrite, Route
 MAX_WAITING: Final = 512
 """Maximum number of waiting and running comparisons of all routes."""
 MAX_BYTES: Final = 256 * MIB
-"""Maximum bytes of the tensors of all these comparisons. A single comparison may exceed this limit
-if there is enough memory for optional work."""
+"""Maximum total size of the tensors of these comparisons, in bytes. A single comparison may exceed
+this limit if there is enough memory for optional work."""
 _MAX_BATCH: Final = 128
 _MAX_BATCH_BYTES: Final = 4 * MIB
 _MAX_BATCH_TENSORS: Final = 256
@@ -101,7 +101,7 @@ class ComparedRoute(NamedTuple):
 
 
 class RouteComparer:
-    """Compares the responses of one route with the settings ``comparison``."""
+    """Compares the responses of one route. ``comparison`` contains the settings."""
 
     def __init__(
         self,
@@ -154,8 +154,8 @@ class _WaitingJob(NamedTuple):
 
 class MirrorComparer:
     """The queue of comparisons of all routes. ``offload`` runs the comparisons, and
-    ``close_offload`` closes it. An unchanged route continues its summary from ``predecessor``, the
-    comparer of the previous configuration."""
+    ``close_offload`` closes ``offload``. An unchanged route continues its summary from
+    ``predecessor``, the comparer of the previous configuration."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - dependency injection
         self,
@@ -236,8 +236,8 @@ class MirrorComparer:
     # ---- the queue
 
     def add(self, route: RouteComparer, job: ComparisonJob, memory: MemoryAccount) -> None:
-        """Queue ``job``, or drop it if a limit is reached. ``memory`` is the account of the served
-        exchange, whose charge moves to the job."""
+        """Queue ``job``, or drop it if a limit is reached. The charge for the served exchange moves
+        from its account ``memory`` to the job."""
         size = job.size
         if not self._has_capacity(size) or not _grow(memory, size - job.exchange.size):
             route.count("dropped")
@@ -256,7 +256,6 @@ class MirrorComparer:
         return self._unfinished < MAX_WAITING and self._bytes + size <= MAX_BYTES
 
     async def _run(self) -> None:
-        """Compare all jobs in the queue."""
         try:
             while self._queue:
                 await asyncio.sleep(_BATCH_SECONDS)
@@ -268,7 +267,7 @@ class MirrorComparer:
             self._is_running = False
 
     def _next_batch(self) -> list[_WaitingJob]:
-        """Take the first jobs of a single route from the queue."""
+        """Take jobs of a single route from the front of the queue."""
         batch, size, tensors = [self._queue.popleft()], 0, 0
         while self._queue and len(batch) < _MAX_BATCH:
             size += batch[-1].size

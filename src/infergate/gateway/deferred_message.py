@@ -14,7 +14,7 @@ from infergate.core.tensor import Buffer
 PREFIX_BYTES: Final = 4 * KIB
 """Number of inflated bytes that the access check reads. A name has at most 1 KiB."""
 _FIXED_LENGTHS: Final = {1: 8, 5: 4}
-"""The length of a field in bytes by wire type, for wire types with a fixed length."""
+"""The length in bytes of a field, for each wire type with a fixed length."""
 
 
 def leading_fields(data: Buffer) -> bytes:

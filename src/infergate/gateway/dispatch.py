@@ -133,7 +133,7 @@ class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
     def relay(
         self, wire: HttpRequest, context: RequestContext, callbacks: RelayCallbacks[HttpResponse]
     ) -> Cancellable | None:
-        """Start to serve ``wire`` without a task. Return None if ``respond`` must serve it."""
+        """Start to serve ``wire`` without a task, or return None if ``respond`` is needed."""
         claim = self._claim_of(wire)
         relays = self._relays
         relay = relays[claim] if claim in relays else self._make_relay(claim)
@@ -177,7 +177,6 @@ class _RecordedBody:
         self._context: Final = context
 
     async def next(self) -> Sequence[Buffer] | None:
-        """Return the next part of the body, or None at its end."""
         body = await self._rest.next()
         if body is not None:
             self._context.record.bytes_out += total_size(body)
@@ -220,7 +219,7 @@ class RpcDispatch(Dispatch[RpcRequest, RpcResponse]):
     def relay(
         self, wire: RpcRequest, context: RequestContext, callbacks: RelayCallbacks[RpcResponse]
     ) -> Cancellable | None:
-        """Start to serve ``wire`` without a task. Return None if ``respond`` must serve it."""
+        """Start to serve ``wire`` without a task, or return None if ``respond`` is needed."""
         service = wire.method[1:].partition("/")[0]
         if service not in self._frontends or wire.method in self._services:
             return None

@@ -1,7 +1,7 @@
 """Serves clients that speak one protocol. The backends may speak any protocol.
 
-An inference uses one of two pipelines, chosen once for each route: ``PassThrough`` if client and
-backend speak the same protocol and the route renames no tensor, and otherwise ``Translation``.
+``make_pipeline`` chooses one of two pipelines for each route: ``PassThrough`` if tensors need not
+be decoded, or else ``Translation``.
 
 - Every request gets a response in the client's protocol, even if an error occurs.
 - Both pipelines reject the same requests and return the same responses.
@@ -42,7 +42,7 @@ from infergate.gateway.translation import Translation
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Pipeline = Translation[Req, Resp] | PassThrough[Req, Resp]
-"""Runs the inferences of one route. The access log contains the pipeline's name."""
+"""The pipeline of a route's inferences. The access log contains its name."""
 _MAX_TRANSLATED_MODELS: Final = 1024
 """Maximum number of cached names of models that need translation, per backend."""
 
@@ -65,8 +65,8 @@ class SupportsDecisions(Protocol):
     """An authorizer that can decide on most requests without I/O."""
 
     def decide(self, summary: RequestSummary, context: RequestContext) -> RequestSummary | None:
-        """Authorize the request like ``authorize``. If this needs I/O, return None without any
-        effect."""
+        """Authorize the request like ``authorize``. If authorization needs I/O, return None without
+        any effect."""
         ...
 
 
@@ -86,8 +86,8 @@ class Frontend(Generic[Req, Resp]):
         authorizer: RequestAuthorizer | None = None,
         steps: Steps = UNTRACED,
     ) -> None:
-        """``offload`` reads and writes long text in helper processes. If it is None, this process
-        reads and writes all text. Without ``authorizer``, every request is allowed."""
+        """``offload`` reads and writes long text in helper processes. If ``offload`` is None, this
+        process reads and writes all text. Without ``authorizer``, every request is allowed."""
         self.codec: Final = codec
         self.open_request: Final = (
             codec.open_request if isinstance(codec, SupportsContentEncoding) else None
@@ -96,8 +96,8 @@ class Frontend(Generic[Req, Resp]):
         self.decide: Final[
             Callable[[RequestSummary, RequestContext], RequestSummary | None] | None
         ] = authorizer.decide if isinstance(authorizer, SupportsDecisions) else None
-        """Authorizes a request if this needs no I/O. It is None if there is no authorizer, or if
-        the authorizer always needs I/O."""
+        """Authorizes a request if no I/O is needed. It is None without an authorizer, or if the
+        authorizer always needs I/O."""
         self.unsupported_datatypes: Final = frozenset(Datatype) - codec.capabilities.datatypes
         self.gateway: Final = gateway
         self._check_model: Final = gateway.name_rule.check_model
@@ -113,7 +113,7 @@ class Frontend(Generic[Req, Resp]):
         ``PassThrough``)."""
         self.pipelines: Final[dict[RouteBinding, Pipeline[Req, Resp]]] = {}
         """The pipelines of routes. A pipeline is created when its route is first used, because
-        there may be thousands of routes and a reload creates the frontend on the event loop."""
+        creating the pipelines of thousands of routes in a reload would block the event loop."""
 
     @property
     def can_relay(self) -> bool:

@@ -42,7 +42,7 @@ class ConfiguredHook:
         return self.runner.plugin
 
     def defines(self, method: str) -> bool:
-        """Return whether the hook overrides ``method``. Other methods are not called."""
+        """Return whether the hook overrides ``method``. Only overridden methods are called."""
         return getattr(type(self.hook), method) is not getattr(RequestHook, method)
 
     async def run(self, step: Step, tensors: Sequence[Tensor], context: RequestContext) -> Any:

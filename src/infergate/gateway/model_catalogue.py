@@ -1,7 +1,7 @@
 """Lists models and their states, with the clients' names.
 
 A slow backend must not delay the results of other backends. Each query has a short timeout, and all
-queries for one response share a longer timeout. Only a few of these queries run concurrently."""
+queries for one response share a longer timeout. The number of concurrent queries is limited."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def _query_all(
 async def query_backend(
     backend: Backend, operation: Operation, context: RequestContext
 ) -> Response | None:
-    """Return the response of ``backend`` to a short query, or None if the query fails or times
+    """Return the response of ``backend`` to ``operation``, or None if the query fails or times
     out."""
     try:
         return await backend.perform(operation, _query_context(context))
@@ -130,8 +130,8 @@ class ModelCatalogue:
         matches a route with a pattern.
 
         A state that a server lists is returned unchanged. If a server lists no state, the gateway
-        queries the readiness of each model that has an exact route and, with ``ready_only``, of
-        every model. Some servers have no index, list only names, or omit models that they serve."""
+        queries the readiness of each model with an exact route or, with ``ready_only``, of every
+        model. Some servers have no index, list only names, or omit models that they serve."""
         entries, _ = await self._listed_models(operation, context)
         without_state = [
             entry
@@ -195,7 +195,8 @@ class ModelCatalogue:
             yield replace(entry, name=name, version=version)
 
     async def _with_state(self, entry: ModelIndexEntry, context: RequestContext) -> ModelIndexEntry:
-        """Return ``entry``. If it has no state, query the readiness of its model."""
+        """Return ``entry`` with a state. If the state is missing, query the readiness of the
+        model."""
         if entry.state:
             return entry
         query = ModelReadyRequest(entry.name, entry.version)
@@ -273,7 +274,7 @@ class ModelCatalogue:
             asyncio.gather(
                 *(self._version_state(model, item, context) for item in dict.fromkeys(versions))
             ),
-            # The empty version comes first, so that a version's own route overrides its results.
+            # The empty version comes first, so that a version's own route takes precedence.
             asyncio.gather(
                 *(
                     self._statistics_or_empty(ModelStatisticsRequest(model, item), context)
@@ -304,8 +305,6 @@ class ModelCatalogue:
     async def _statistics_or_empty(
         self, query: ModelStatisticsRequest, context: RequestContext
     ) -> tuple[Parameters, ...]:
-        """Return the statistics, or empty statistics if they are unavailable, because a client
-        needs the rest of the status."""
         try:
             return (await self._statistics(query, _query_context(context))).models
         except GatewayError:

@@ -1,4 +1,4 @@
-"""Keeps the request and the responses of an inference in progress for observers."""
+"""Collects the request and the responses of an inference for observers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ stream may have millions of responses without data."""
 
 
 class Observation:
-    """Collects the responses to ``request``, or its error."""
+    """Collects the responses to ``request`` and its error."""
 
     def __init__(self, request: InferRequest, context: RequestContext, *, is_stream: bool) -> None:
         self.request: Final = request
@@ -48,7 +48,7 @@ class Observation:
     def fail(self, error: BaseException) -> None:
         """Record that ``error`` ended the inference."""
         if isinstance(error, GatewayError):
-            # A copy has no traceback, whose frames would keep the request in memory.
+            # The copy drops the traceback, whose frames would keep the request in memory.
             self.error = error.reworded(error.public)
         elif isinstance(error, (asyncio.CancelledError, GeneratorExit)):
             self.error = GatewayError(Kind.CANCELLED, "the client ended the request")

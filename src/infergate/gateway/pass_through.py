@@ -249,8 +249,7 @@ class PassThrough(Generic[Req, Resp]):
     async def _rewrite_in_helper(
         self, response: Resp, request: Any, names: tuple[str, str], context: RequestContext
     ) -> Resp:
-        """Rewrite the response in a helper process. The helper does not receive the request's
-        tensors."""
+        """Rewrite the response in a helper process, without the request's tensors."""
         if isinstance(request, HttpRequest):
             request = replace(request, body=())
         rewrite, limits = self._codec.rewrite_response, self.limits

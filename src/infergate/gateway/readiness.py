@@ -1,9 +1,9 @@
-"""Reports whether the gateway can serve.
+"""Reports whether the gateway is ready to serve requests.
 
-Probes (``/readyz``, health Check, watchers) share the results of checks. The first caller checks
-the backends while later callers wait for the same result. The result is reused for half a second,
-so any number of probes causes at most two checks per second. There is no background task. If the
-caller that checks the backends is cancelled, the next waiting caller checks them.
+Probes (``/readyz``, gRPC ``Check`` and ``Watch``) share the results of checks. The first caller
+checks the backends while later callers wait for the same result. The result is reused for half a
+second, so any number of probes causes at most two checks per second. There is no background task.
+If the caller that checks the backends is cancelled, the next waiting caller checks them.
 
 A gateway that drains is not ready and checks no backends.
 """
@@ -42,11 +42,11 @@ class Readiness:
         self.is_draining = False
         """Whether draining has started. Draining never ends."""
         self.watchers: Final[set[asyncio.Task[Any] | None]] = set()
-        """Tasks of health watches, which may last for hours. They use no backends, so an old
-        configuration is not kept for them."""
+        """Tasks of health watches, which may last for hours. These tasks use no backends, so a
+        reload does not keep the old configuration for them."""
 
     async def is_ready(self) -> bool:
-        """Return whether the gateway can serve. The result is at most ``CACHE_SECONDS`` old."""
+        """Return whether the gateway is ready. The result is at most ``CACHE_SECONDS`` old."""
         if self.is_draining or self._clock() < self._valid_until:
             return self._current()
         async with self._check_lock:

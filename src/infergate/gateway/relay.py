@@ -1,8 +1,8 @@
-"""Relays inferences without a task: callbacks take a complete message to its response
+"""Relays inferences without a task: callbacks turn a complete request message into its response
 (docs/decisions/0048-callback-fast-path.md).
 
-``relay`` of a dispatcher is the alternative to ``respond`` for routes that need only the steps
-below. On these routes, ``sender`` of ``PassThrough`` or ``RoutePlan`` is not None.
+A dispatcher's ``relay`` replaces ``respond`` on routes that need only the steps below. On these
+routes, ``sender`` of ``PassThrough`` or ``RoutePlan`` is not None.
 
 - ``Relay.start`` reads the summary, applies the name rule, finds the route and authorizes the
   request. If ``respond`` must serve the request, ``start`` returns None without any effect.
@@ -118,7 +118,7 @@ class Relay(Generic[Req, Resp]):
     def start(
         self, wire: Req, context: RequestContext, callbacks: RelayCallbacks[Resp]
     ) -> Cancellable | None:
-        """Serve ``wire``, or return None without any effect. Never raises."""
+        """Start to serve ``wire``, or return None without any effect. Never raises."""
         frontend = self.frontend
         try:
             summary = self._summarize(wire)
@@ -213,7 +213,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
             self._relay.finish(response, self.context)
             if callbacks is not None:
                 callbacks.on_response(response)
-        except Exception:  # noqa: BLE001 - the transport must not see it; it is not recorded again
+        except Exception:  # noqa: BLE001 - the error must not reach the transport
             internal_error("ending a relayed request")
 
     # ---- in a task
@@ -319,7 +319,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
     # ---- in a task
 
     def _infer(self) -> Awaitable[Resp]:
-        """Serve the request from the beginning, because no message has been sent."""
+        """Serve the request from the beginning, because the backend has received nothing."""
         return self._pipeline.infer(
             self._wire, self.summary, self._binding, self.context, self._checked
         )
@@ -415,7 +415,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
     # ---- in a task
 
     def _infer(self) -> Awaitable[Resp]:
-        """Serve the request from the beginning, because no message has been sent."""
+        """Serve the request from the beginning, because the backend has received nothing."""
         return self._relay.translation.infer(
             self._wire, self.summary, self._binding, self.context, self._parsed
         )

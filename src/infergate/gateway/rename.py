@@ -1,5 +1,5 @@
-"""Replaces the client's names of models, versions and tensors with the backend's names, and the
-reverse."""
+"""Replaces the client's names of models, versions and tensors with the backend's names, and vice
+versa."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def outputs_to_client(outputs: tuple[Tensor, ...], route: Route) -> tuple[Tensor
 
 def model_to_backend(operation: OfModel, route: Route) -> OfModel:
     """Return ``operation``, which has a model but no version, with the backend's names. In the
-    configuration of a load request, this function replaces the same names as ``to_client`` replaces
-    in a server's configuration."""
+    configuration of a load request, rename the same fields that ``to_client`` renames in a server's
+    configuration."""
     renamed = replace(operation, model=route.backend_model(operation.model))
     if isinstance(renamed, ModelLoadRequest) and _CONFIG in renamed.parameters:
         config = _config_to_backend(renamed.parameters[_CONFIG], operation.model, route)

@@ -108,7 +108,7 @@ def test_parts_without_effect_are_warnings(monkeypatch: pytest.MonkeyPatch) -> N
     config = load(Path("without-effect.yaml"), ENVIRON)
     assert [(each.line, each.path, each.message) for each in config.warnings] == [
         (5, "backends.spare", "no route uses the backend 'spare'"),
-        (9, "routes[0].split[0].percent", "the backend 'new' gets no requests of this split"),
+        (9, "routes[0].split[0].percent", "the split sends no requests to 'new'"),
         (12, "routes[1].mirror.percent", "the mirror is off: 'new' gets no copies"),
         (
             12,
