@@ -1,5 +1,5 @@
-"""Operations that control servers. The operator must enable model and settings operations
-separately.
+"""Operations that load and unload models, or read and change the settings of servers. The operator
+must enable operations on models and on settings separately.
 
 An operation on a model is sent to all endpoints of the model's backend. Other operations are sent
 to all endpoints of every backend that supports them. The client gets one response.
@@ -87,7 +87,7 @@ class ServerControl:
                 if not self._permissions.settings:
                     raise GatewayError(
                         Kind.UNSUPPORTED,
-                        f"{OPERATION_NAMES[type(operation)]} is disabled; it is enabled by "
+                        f"{OPERATION_NAMES[type(operation)]} is disabled; enable it with "
                         "'control: {settings: true}' in the gateway's configuration",
                     )
                 return await audit(operation, context, self._perform_settings(operation, context))

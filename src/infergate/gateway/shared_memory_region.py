@@ -119,7 +119,7 @@ def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
         raise _cannot_open(request.key)
     try:
         region = RegisteredRegion(description, os.open(f"{_DIRECTORY}/{name}", _FLAGS))
-    except (OSError, ValueError):  # ValueError: the text is not UTF-8
+    except (OSError, ValueError):  # ValueError: the name is not valid UTF-8
         raise _cannot_open(request.key) from None
     status = os.fstat(region._fd)  # noqa: SLF001 - same module
     if not stat.S_ISREG(status.st_mode):

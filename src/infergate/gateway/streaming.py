@@ -83,7 +83,7 @@ class InferenceStream:
         record: RequestObserver,
         context: RequestContext,
     ) -> None:
-        """``assign_id`` sets the id of a request, ``record`` is called when a request ends, and
+        """``assign_id`` sets the id of a request. ``record`` is called when a request ends.
         ``context`` describes the stream."""
         self._frontend: Final = frontend
         self._codec: Final = codec
@@ -108,7 +108,7 @@ class InferenceStream:
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
         """Start the request in ``message``, and return an iterator of its responses. ``error`` is
-        the transport's reason to reject the request, or None."""
+        the transport's reason for rejecting the request, or None."""
         context = self._context.child()
         context.stream_deadline = context.deadline
         context.memory = memory

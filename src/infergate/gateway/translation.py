@@ -1,5 +1,5 @@
-"""The pipeline that translates messages through the canonical form. It serves all operations and
-all pairs of protocols."""
+"""The pipeline for all operations and all pairs of protocols, which translates messages through the
+canonical form."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ class Gateway:
         """Replace the configuration. Listeners in both configurations stay open, and requests in
         progress finish under the old configuration. Without ``config``, read the file again.
 
-        Raises ConfigError if the configuration is invalid, and ConfigRejectedError if it cannot
-        replace the active configuration, which then stays active."""
+        Raises ConfigError if the new configuration is invalid, and ConfigRejectedError if it cannot
+        replace the active configuration, which then stays in effect."""
         new = await asyncio.to_thread(self._read, config)
         await self._require_running().reload(new)
 

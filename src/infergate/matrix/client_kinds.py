@@ -36,7 +36,7 @@ class _TypedContentsCodec(V2Grpc):
 class ClientKind:
     """A protocol and tensor format. ``codec`` is the client's codec, by default the codec of
     ``protocol``. ``options`` are the options of the listener's codec. ``is_framed`` selects
-    size-prefixed messages, whose listener serves a single model."""
+    size-prefixed messages on a listener for a single model."""
 
     name: str
     protocol: str

@@ -73,8 +73,8 @@ class RecordingBackend(BuiltinBackend):
         return replace(self._metadata.get(model, self._metadata["FP32"]), name=model)
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Perform ``operation``, and record it if it is an inference. A TIMEOUT error of the model
-        is delayed beyond its route's timeout, so that the gateway times out first."""
+        """Perform ``operation``, and record it if it is an inference. A model's TIMEOUT error is
+        delayed beyond the timeout of the route, so that the gateway times out first."""
         if not isinstance(operation, InferRequest):
             return await super().perform(operation, context)
         remaining = None if context.deadline is None else context.deadline - time.monotonic()

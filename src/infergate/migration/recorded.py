@@ -54,7 +54,7 @@ def recorded_message(exchange: Exchange) -> HttpRequest | RpcRequest:
 
 
 def recorded_metadata(exchange: Exchange) -> ModelMetadata:
-    """Return metadata derived from the tensors of ``exchange``. The first dimension is variable."""
+    """Return metadata derived from the tensors of ``exchange``. First dimensions are variable."""
     request, responses = exchange.request, exchange.outcome.responses
     outputs = responses[0].outputs if responses else ()
     return ModelMetadata(

@@ -53,7 +53,7 @@ _MAX_ERROR_TEXT: Final = 1024
 
 def iso_time(now: float) -> str:
     """Format the wall-clock time ``now`` in UTC, to the millisecond."""
-    micros = int(now * 1e6 + 0.5)  # formatting with ``:03`` takes longer
+    micros = int(now * 1e6 + 0.5)  # formatting with ``:03`` takes longer than ``_DIGITS``
     return f"{_iso_second(micros // 1_000_000)}.{_DIGITS[micros // 1000 % 1000]}+00:00"
 
 
@@ -312,7 +312,7 @@ class AccessLog:
     def _wait_for_line(self) -> None:
         """Wait for a line without a timeout, because an idle process must not wake up."""
         self._wake_up_at = 1
-        if not (self._waiting or self._is_closing):  # either may have changed since the last check
+        if not (self._waiting or self._is_closing):  # a line may have arrived since ``_write``
             self._wake_up.wait()
         self._wake_up_at = _LINES_PER_WAKE_UP
         if not self._is_closing:

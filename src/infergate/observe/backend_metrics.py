@@ -67,8 +67,8 @@ _ROUTE_METRICS: Final[tuple[MetricSpec[RouteCounters], ...]] = (
         ("output", "cause"),
         "Mirrored outputs that differ from served outputs, by cause."),
     MetricSpec("counter", "infergate_mismatches", attrgetter("mismatches"), ("outcome",),
-        "Differing inferences that were to be stored: stored, full (a limit of the folder), or "
-        "failed."),
+        "Inferences whose responses differ, by result of storing: stored, full (a limit of the "
+        "folder was reached), or failed."),
     MetricSpec("counter", "infergate_cache_requests", attrgetter("cache"), ("result",),
         "Inferences on routes with a response cache: hit, miss, collapsed (waited for the same "
         "inference of another client), or bypass (not looked up)."),

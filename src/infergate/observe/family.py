@@ -5,7 +5,7 @@ with label values and a number or a histogram. The number of rows is a tenth of 
 samples. Rows are created while they are read, and are sent to another process in batches, so that
 other tasks can run in between.
 
-*Rule.* Rows can be iterated several times only if they are a list.
+*Rule.* Only a list of rows can be iterated several times.
 """
 
 from __future__ import annotations

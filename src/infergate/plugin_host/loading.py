@@ -1,4 +1,4 @@
-"""Finds the class of a plug-in by ``module:Class`` or by an entry point, and imports it."""
+"""Imports the class of a plug-in, which is named by ``module:Class`` or by an entry point."""
 
 from __future__ import annotations
 

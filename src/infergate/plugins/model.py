@@ -38,9 +38,9 @@ class PythonModel(Plugin, abc.ABC):
     ) -> ModelResult | Awaitable[ModelResult]:
         """Return the only response to ``request``.
 
-        A plain method runs in threads, up to ``limits.max_requests`` of the backend at a time. An
-        ``async`` method runs on the plug-in's own event loop, where all inferences of the plug-in
-        share one thread."""
+        A plain method runs in several threads at a time, up to the backend's
+        ``limits.max_requests``. An ``async`` method runs on the plug-in's own event loop, where all
+        inferences of the plug-in share one thread."""
 
     def stream(
         self, request: InferRequest, call: PluginCall

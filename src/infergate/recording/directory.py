@@ -1,7 +1,7 @@
 """The recording files of one process: rotation, and the limit on their total size.
 
-All workers of a gateway share a folder. The name of a file contains the number of its worker, and
-each worker manages the files with its number, including the files of earlier workers. Each of *n*
+All workers of a gateway share a folder. The name of a file contains the worker's number, and each
+worker manages the files with its number, including the files of earlier workers. Each of *n*
 workers may use 1/*n* of the total size, so that all workers together never exceed the total size.
 """
 
@@ -108,7 +108,7 @@ class RecordingDirectory:
         self._file, self._name = RecordingFile(settings.path / name), name
 
     def _make_space(self, size: int) -> None:
-        """Remove the oldest files until ``size`` more bytes fit. Raises DirectoryFullError."""
+        """Make space for ``size`` bytes. Raises DirectoryFullError."""
         if self._fits(size):
             return
         self._stored = self._list()  # an operator may have moved or deleted files

@@ -233,7 +233,7 @@ def _write_parameters(owner: Any, parameters: Parameters) -> None:
 def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> RecordedExchange:
     """Return the record ``data``, with tensors that are views of ``data``. Raises
     MalformedMessageError."""
-    # Almost all top-level fields are objects. Twice the object limit leaves room for other fields.
+    # Almost all top-level fields are objects. Twice the object limit is enough for all fields.
     metadata, blobs = split_raw_fields(data, _TENSOR_DATA, 2 * _MAX_OBJECTS)
     if len(metadata) > MAX_METADATA_BYTES:
         raise MalformedMessageError(

@@ -42,8 +42,8 @@ class Captured:
 
 
 class TransformedInference:
-    """A layer that stores the inference from the previous layers in ``request``, which is None
-    before."""
+    """A layer that stores the inference that it receives from the previous layers. ``request`` is
+    None if no inference has arrived."""
 
     def __init__(self) -> None:
         self.request: InferRequest | None = None
@@ -68,7 +68,7 @@ class TransformedInference:
 
 class CapturingUpstream:
     """Stores inferences in ``captured`` and raises CANCELLED instead of sending them. Queries go to
-    ``online``; without ``online``, they raise UNSUPPORTED. With ``keeps_queries``, queries are
+    ``online``, or raise UNSUPPORTED if ``online`` is None. With ``keeps_queries``, queries are
     stored like inferences."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Writes an inference as a program for each of several clients.
 
-Every program sends the tensors bit for bit and prints the outputs. The programs read values that
-may be credentials from environment variables."""
+Every program sends the tensors bit for bit and prints the outputs. The programs read possible
+credentials from environment variables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TF_TYPES: Final = {number: name for name, number in DTYPES.items()}
 
 def code_of(clients: Iterable[str], inference: ClientInference) -> dict[str, str]:
     """Return the source text for each of ``clients``, which are keys of ``CLIENTS``. If a client
-    cannot send the inference, its text is a comment with the reason."""
+    cannot send the inference, the text is a comment with the reason."""
     code: dict[str, str] = {}
     for client in clients:
         try:
@@ -58,7 +58,7 @@ class _Program:
     def add_inputs(
         self, request: InferRequest, constructor: str, array_source: Callable[[Tensor], str]
     ) -> None:
-        """Add code for a list ``inputs`` with objects of ``constructor``, a class of a client."""
+        """Add code for a list ``inputs`` with objects of a client's class ``constructor``."""
         self.add("inputs = []")
         for tensor in request.inputs:
             arguments = f"{tensor.name!r}, {list(tensor.shape)}, {tensor.datatype.value!r}"

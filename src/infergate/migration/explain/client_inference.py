@@ -27,8 +27,8 @@ class NoClientCodeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ClientAddresses:
-    """The addresses to which programs send inferences, as ``host:port``, or empty if the
-    configuration has no such listener."""
+    """The addresses to which programs send inferences, as ``host:port``. An address is empty if no
+    listener has its transport."""
 
     http: str = ""
     grpc: str = ""

@@ -260,7 +260,7 @@ def _parse_grpcurl(command: _Command) -> ClientRequest:
 
 def recorded_request(file: Path, number: int) -> tuple[ClientRequest, ModelMetadata]:
     """Return inference ``number`` (from 1) of a recording as the client sent it, and metadata
-    derived from its tensors. Raises RequestError."""
+    derived from the inference's tensors. Raises RequestError."""
     try:
         entry = read_entry(file, number)
         exchange = entry.exchange
@@ -274,7 +274,7 @@ def recorded_request(file: Path, number: int) -> tuple[ClientRequest, ModelMetad
 
 
 def is_rpc_method(text: str) -> bool:
-    """Return whether ``text`` names a known gRPC method, as ``package.Service/Method``."""
+    """Return whether ``text`` names a known gRPC method in the form ``package.Service/Method``."""
     try:
         SCHEMA.method_classes(f"/{text.lstrip('/')}")
     except KeyError:

@@ -53,7 +53,7 @@ class Explanation:
     targets: list[TargetExplanation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: str = ""
-    """The reason if the gateway rejects the request before routing."""
+    """The reason why the gateway rejects the request before routing, or empty."""
     inference: InferRequest | None = None
     """The client's inference, or None if it is unknown."""
     metadata: ModelMetadata | None = None

@@ -106,8 +106,8 @@ def _parameter_steps(client: Parameters, sent: Parameters, protocol: str) -> Ite
 
 
 def tensor_layout(body: Sequence[Buffer], tensors: Sequence[Tensor]) -> list[str]:
-    """Describe ``body`` in lines: each tensor that the body contains in canonical layout, and the
-    bytes around the tensors. Return no lines if the body contains no such tensor."""
+    """Return lines for the tensors that ``body`` contains in canonical layout, and for the bytes
+    around these tensors. Return no lines if there are no such tensors."""
     data = bytes(join_parts(body)) if body else b""
     lines: list[str] = []
     end = 0

@@ -197,8 +197,8 @@ class ExplainedRequest:
     async def _read_back(
         self, backend: Backend, captured: Captured, target: RouteTarget
     ) -> InferRequest | None:
-        """Return the inference as the server reads it from the captured message, or None if this
-        needs unknown metadata."""
+        """Return the inference that the server would read from the captured message, or None if
+        unknown."""
         if captured.wire is None or not isinstance(backend, RemoteBackend):
             return None  # an embedded model reads no message
         wire, plugin = replace(captured.wire), plugins()[backend.protocol]

@@ -40,7 +40,7 @@ _UNSUPPORTED_IN_JSON: Final[Mapping[str, frozenset[str]]] = {
     "tfs-rest": frozenset(),
     "kserve-v1": frozenset(),
 }
-"""The datatypes that some servers do not accept in JSON, by protocol with JSON inferences."""
+"""For each protocol with JSON messages, the datatypes that some servers do not accept in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _curl(wire: HttpRequest, url: Url, options: ProbeOptions) -> str:
 
 def _python(wire: HttpRequest, url: Url, options: ProbeOptions) -> str:
     if not url.host:
-        return "# urllib has no unix sockets: see the curl command"
+        return "# urllib does not support Unix sockets; use the curl command"
     headers = [f"{name!r}: {value!r}" for name, value in wire.headers.items()]
     headers += [f"{name!r}: os.environ[{variable_name(name)!r}]" for name in options.headers]
     modules = ["json", *(["os"] if options.headers else []), "urllib.request"]

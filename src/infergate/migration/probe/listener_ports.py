@@ -21,8 +21,8 @@ class ListenerPorts:
         self._is_local: Final = bool(self._taken)
 
     def assign(self, preferred: int) -> int:
-        """Return ``preferred`` or, if it is taken, a higher port. Raises OSError if none is
-        free."""
+        """Return ``preferred`` or a higher port that is not taken. Raises OSError if all are
+        taken."""
         port = preferred
         while port in self._taken or (
             self._is_local and not _can_bind(socket.AF_INET, (HOST, port))
@@ -35,7 +35,7 @@ class ListenerPorts:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether ``host`` is this machine, so that a socket can be bound to its address."""
+    """Return whether ``host`` is an address to which this machine can bind a socket."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM) if host else []
     except (OSError, UnicodeError):

@@ -119,7 +119,7 @@ class Pairing:
         candidates = [item for item in others if _tensor_counts(item) == _tensor_counts(old)]
         fitting = [item for item in candidates[:_MAX_CANDIDATES] if self._fits(old, item)]
         if len(fitting) == 1:
-            reason = "the names differ; it is the only model with the same tensors"
+            reason = "the names differ; no other model has the same tensors"
             return self._pair(old, fitting[0], reason)
         if fitting:
             return ModelPair(old, None, "the names differ; several models fit", _names(fitting))
@@ -166,7 +166,7 @@ class Pairing:
         unpaired: Sequence[TensorMetadata],
         rest: Sequence[TensorMetadata],
     ) -> TensorPair:
-        if len(unpaired) * len(rest) > _MAX_COMPARISONS:  # GraphPipe servers list all nodes
+        if len(unpaired) * len(rest) > _MAX_COMPARISONS:  # GraphPipe servers list all graph nodes
             names = [item.name for item in rest[:_MAX_ALTERNATIVES]]
             return TensorPair(tensor, None, "too many tensors have other names", names)
         fitting = [item for item in rest if self._tensor_pair(tensor, item).is_certain]
@@ -228,7 +228,7 @@ def _shape_difference(old: Sequence[int], new: Sequence[int]) -> str:
     if len(old) != len(new):
         longer, shorter = sorted((old, new), key=len, reverse=True)
         is_batch = len(longer) == len(shorter) + 1 and longer[0] in {-1, 1}
-        hint = "; one of them has no batch dimension" if is_batch else ""
+        hint = "; one shape has no batch dimension" if is_batch else ""
         return f"the shapes differ: {shapes}{hint}"
     if any(a != b and -1 not in {a, b} for a, b in zip(old, new, strict=True)):
         return f"the shapes differ: {shapes}"

@@ -118,12 +118,12 @@ class Prober:
         if rejected is not None:
             problem = PortProblem(
                 _CREDENTIAL_PROBLEMS[rejected],
-                "give them: --header 'authorization: Bearer …' or another header",
+                "pass credentials, for example with --header 'authorization: Bearer …'",
             )
         else:
             problem = PortProblem(
                 "the port is open, but speaks no protocol that infergate knows",
-                "check that this is not the port of metrics or of another program; a GraphPipe "
+                "check that this is not a metrics port or the port of another program; a GraphPipe "
                 "server without metadata cannot be detected: declare its model under 'models'",
             )
         return TargetFindings(target, (), problem, attempts)

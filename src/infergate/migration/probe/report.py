@@ -1,6 +1,6 @@
 """Formats the result of a probe as tables, text and JSON.
 
-*Rule.* Control characters in text from servers are escaped before they reach a terminal."""
+*Rule.* Control characters in text from servers are escaped before the text is printed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def remarks(findings: ProbeFindings, given_models: Sequence[str]) -> Iterator[st
     for server in findings.servers:
         where = f"{shown(server.title)} at {server.best.url}"
         if not server.lists_models and not server.models:
-            yield f"{where}: it cannot list its models; name them: --model NAME (repeatable)"
+            yield f"{where}: the server cannot list models; name them with --model (repeatable)"
         if server.omitted:
             yield f"{where}: {server.omitted} more models were not described"
         for problem, names in _problems(server).items():

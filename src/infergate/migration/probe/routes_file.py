@@ -38,7 +38,7 @@ _EXAMPLE_TENSORS: Final = (
 )
 _NAMES: Final = NameRule(allow_slash=True)
 _V1: Final = ("tfs-rest", "kserve-v1")
-"""The protocols with paths below /v1. Clients of the second protocol get an additional listener."""
+"""The protocols with paths below /v1. One of these protocols uses an additional listener."""
 
 
 @dataclass(frozen=True, slots=True)

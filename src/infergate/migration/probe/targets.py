@@ -46,7 +46,7 @@ class ProbeTarget:
 
     @property
     def port(self) -> int:
-        """The TCP port, or 0 for a unix socket."""
+        """The TCP port, or 0 for a Unix socket."""
         if not self.url.host:
             return 0
         return self.url.port or protocols.DEFAULT_PORTS[self.url.scheme]
@@ -154,8 +154,8 @@ def _connect_problem(
 
 
 async def tls_problem(target: ProbeTarget, tls: ClientTls, timeout: float) -> PortProblem | None:
-    """Complete a TLS handshake with ``target`` with the settings ``tls``. Return the problem, or
-    None if the server is trusted."""
+    """Complete a TLS handshake with ``target``, configured by ``tls``. Return the problem, or None
+    if the server is trusted."""
     try:
         context = ClientTlsContext(tls).context()
         context.set_alpn_protocols(["h2", "http/1.1"])

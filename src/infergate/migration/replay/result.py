@@ -31,8 +31,8 @@ class ReplayCounts:
     equal: int = 0
     """Compared inferences whose outcomes are equal under the rules."""
     cancelled: int = 0
-    """Inferences that the recorded client cancelled, so that no recorded outcome can be
-    compared."""
+    """Inferences that the client cancelled during the recording, so that there is no outcome to
+    compare."""
     unanswered: int = 0
     """Inferences without a recorded response, for example from an input file of perf_analyzer."""
     redacted: int = 0
