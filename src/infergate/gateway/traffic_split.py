@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # routes without comparison do not need these modules
 
 class TrafficSplit:
     """Runs inferences on the targets of the route ``own``. ``comparer`` compares the mirror's
-    responses; without ``comparer``, they are discarded."""
+    responses. If ``comparer`` is None, these responses are discarded."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class TrafficSplit:
         self, request: InferRequest, context: RequestContext, *, is_stream: bool
     ) -> Iterator[KeptInference | None]:
         """Mirror ``request`` after the block in which the caller serves it. Yield an object that
-        keeps the served responses, or None if they are not compared."""
+        keeps the served responses, or None if the responses are not compared."""
         compared, kept = self._compared, None
         if compared is not None and self._is_mirrored(request, context):
             kept = compared.keep(request, context, is_stream=is_stream)

@@ -43,7 +43,7 @@ _FORWARDED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TransformLayer:
-    """The layer that applies ``transforms``. ``offload`` runs long steps in helper processes; it is
+    """The layer that applies ``transforms``. ``offload`` runs long steps in helper processes, or is
     None if there are no helpers. ``labels`` and ``casts`` are settings of the route."""
 
     transforms: RouteTransforms

@@ -1,8 +1,8 @@
 """Writes metrics in Prometheus' text format, or in OpenMetrics, which has exemplars.
 
-prometheus_client writes the headers of all families, and the samples of its own family types. It
-takes several microseconds per line, so this module writes the rows of each ``MetricFamily``, in
-chunks and on demand."""
+prometheus_client writes the headers of all families, and the samples of its own family types. The
+library takes several microseconds per line, so this module writes the rows of each
+``MetricFamily``, in chunks and on demand."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ class RecordingDirectory:
             self._file.flush()
 
     def close_file(self) -> None:
-        """Complete the current file, or remove it if a failure left no record in it. The next
-        record begins a new file. Raises OSError."""
+        """Complete the current file, or remove the file if a failure left it without a record. The
+        next record begins a new file. Raises OSError."""
         file, path = self._file, self._settings.path / self._name
         self._file, self._name = None, ""
         if file is not None:
