@@ -1,5 +1,5 @@
 """The pytest plugin of infergate (docs/testing-clients.md). pytest loads it at every start, so this
-module imports nothing of infergate before a fixture is used."""
+module imports nothing from infergate before a fixture is used."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GatewayFactory(Protocol):
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
     """Exempt infergate from assertion rewriting. pytest rewrites all modules of a distribution that
     has a plugin, which would double the time that the first import of infergate takes. pytest has
-    no public option for this; without its private attribute, the import is only slower."""
+    no public option for this; without the private attribute, only the import is slower."""
     rewritten = getattr(pluginmanager.rewrite_hook, "_must_rewrite", None)
     if isinstance(rewritten, set):
         rewritten.discard(__name__.partition(".")[0])
@@ -68,7 +68,7 @@ def infergate_gateway_factory(request: pytest.FixtureRequest) -> Iterator[Gatewa
 def infergate_gateway(
     request: pytest.FixtureRequest, infergate_gateway_factory: GatewayFactory
 ) -> BackgroundGateway:
-    """Run the gateway that the marker ``infergate`` configures until the end of the test. Without
+    """Until the end of the test, run the gateway that the marker ``infergate`` configures. Without
     the marker, the gateway serves the models embedded in infergate."""
     marker = request.node.get_closest_marker(_MARKER)
     if marker is None:

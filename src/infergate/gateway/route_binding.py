@@ -30,7 +30,7 @@ class RouteBinding:
     unsupported_datatypes: frozenset[Datatype] = field(init=False)
     """Datatypes that the backend's protocol does not support."""
     metadata_layers: list[TransformsMetadata] = field(default_factory=list, init=False)
-    """The route's layers that change metadata. The layer next to the client is the last."""
+    """The route's layers that change metadata. The last layer is closest to the client."""
 
     def __post_init__(self) -> None:
         route = self.route

@@ -30,7 +30,7 @@ class RouteInferences(Protocol):
 
 
 RouteLayer = Callable[[RouteInferences], RouteInferences]
-"""Adds a layer to the inferences of the next layer."""
+"""Wraps the inferences of the next layer."""
 
 
 @runtime_checkable

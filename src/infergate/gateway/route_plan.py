@@ -1,5 +1,5 @@
-"""The steps of the inferences on a route and its backend. The gateway chooses the steps when the
-route is first used. A plain route has no steps."""
+"""Adapts the inferences of a route to the route's backend in steps, which are chosen once for each
+route. A plain route has no steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Respond = Callable[[Response], Awaitable[InferResponse]]
 
 
 class RoutePlan:
-    """Runs inferences on the backend of ``binding``, but not on the route's other targets.
+    """Runs inferences on the backend of ``binding``. ``TrafficSplit`` uses the other targets.
     ``declared`` is the metadata from the configuration, keyed by the client's model name."""
 
     def __init__(
@@ -46,7 +46,7 @@ class RoutePlan:
         self._backend: Final = backend
         self._declared: Final = declared
         self._declared_policies: Final[dict[str, RoutePolicy]] = {}
-        """Route policies, keyed by declared model."""
+        """Route policies with the declared metadata, keyed by model."""
         self._shared_memory: Final = shared_memory
         self._describe: Final = describe
         self.renames: Final = route.rewrite.renames
@@ -63,7 +63,7 @@ class RoutePlan:
         self._request_steps: Final = tuple(step for is_needed, step in needed if is_needed)
         self._renames_response: Final = bool(route.rewrite.version or route.rewrite.outputs)
         if relaying is not None and (
-            # Every step except ``_rename`` waits.
+            # ``Relay`` supports only the step ``_rename``.
             any(is_needed for is_needed, step in needed if step != self._rename)
             or route.retry.is_idempotent
             or relaying.codec.needs_metadata
@@ -126,8 +126,8 @@ class RoutePlan:
     async def _adapted(
         self, request: InferRequest, context: RequestContext
     ) -> AsyncIterator[tuple[InferRequest, _Respond]]:
-        """Yield the request for the backend, and the function that converts each of the backend's
-        responses for the client."""
+        """Yield the request for the backend, and the function that converts each response for the
+        client."""
         if not uses_shared_memory(request):
             yield await self._adapt(request, context)
             return
@@ -173,8 +173,8 @@ class RoutePlan:
     # ---- the steps of a request, in this order
 
     async def _cast_back(self, request: InferRequest, context: RequestContext) -> InferRequest:
-        """Cast back the inputs that the client sends as substitutes for datatypes that the client's
-        protocol does not support."""
+        """Cast inputs back to the model's datatypes if the client's protocol does not support these
+        datatypes."""
         binding = self.binding
         casts = cast.casts_of(
             context.unsupported_datatypes - binding.unsupported_datatypes, binding.route.cast

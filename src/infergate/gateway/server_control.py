@@ -1,10 +1,11 @@
-"""Operations that change the state of servers. The operator must enable each kind of operation.
+"""Operations that load and unload models, or read and change the settings of servers. The operator
+must enable operations on models and on settings separately.
 
-An operation on a model is sent to every endpoint of the backend of the model's route. An operation
-on the server is sent to every backend that supports it. The client gets one response.
+An operation on a model is sent to all endpoints of the model's backend. Other operations are sent
+to all endpoints of every backend that supports them. The client gets one response.
 
-- An operation succeeds if it succeeds on all endpoints. Otherwise the client gets the first error
-  with the number of failed endpoints, and nothing is rolled back.
+- An operation succeeds only if it succeeds on all endpoints. If it fails on any endpoint, the
+  client gets the first error with the number of failed endpoints. Nothing is rolled back.
 - Each operation is logged to ``infergate.audit``.
 """
 
@@ -44,7 +45,7 @@ class ControlPermissions:
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """The V2 extensions that these operations provide."""
+        """The V2 extensions that the enabled operations provide."""
         repository = ("model_repository",) if self.repository else ()
         settings = ("trace", "logging") if self.settings else ()
         return (*repository, *settings)
@@ -75,8 +76,8 @@ class ServerControl:
         self._bind_any: Final = bind_any
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Execute ``operation``. Raises NO_BACKEND if loading and unloading are disabled (like a
-        Triton server that polls its repository), UNSUPPORTED, and errors of the backend."""
+        """Execute ``operation``. Raises NO_BACKEND if loading and unloading are disabled,
+        UNSUPPORTED, and errors of the backend."""
         match operation:
             case ModelLoadRequest() | ModelUnloadRequest():
                 if not self._permissions.repository:
@@ -86,7 +87,7 @@ class ServerControl:
                 if not self._permissions.settings:
                     raise GatewayError(
                         Kind.UNSUPPORTED,
-                        f"{OPERATION_NAMES[type(operation)]} is disabled; it is enabled by "
+                        f"{OPERATION_NAMES[type(operation)]} is disabled; enable it with "
                         "'control: {settings: true}' in the gateway's configuration",
                     )
                 return await audit(operation, context, self._perform_settings(operation, context))

@@ -1,9 +1,9 @@
 """Shared memory regions: memory that clients on the same host share with the gateway. The gateway
-copies data from and to regions.
+copies data to and from regions.
 
-A region is a POSIX shared memory object, which the gateway opens but never maps. If a client has
-truncated the object, ``pread`` and ``pwrite`` report an error, whereas an access to a mapping would
-end the process with SIGBUS (docs/decisions/0010-shared-memory-by-copy.md).
+A region in main memory is a POSIX shared memory object, which the gateway opens but never maps. If
+a client truncates the object, ``pread`` returns less data, whereas access to a mapping would end
+the process with SIGBUS (docs/decisions/0010-shared-memory-by-copy.md).
 
 - Data is first copied and then checked, so that a client cannot change the data after the check.
 - The size of the file is checked when a region is registered, and again at each use of the region.
@@ -26,20 +26,19 @@ from infergate.core.tensor import Buffer
 _DIRECTORY: Final = "/dev/shm"  # noqa: S108 - shm_open creates objects here on Linux
 _KEY: Final = re.compile(r"/?([^/\0]{1,255})")
 _RESERVED_PREFIXES: Final = ("sem.", "triton_python_backend_shm_region_")
-"""Prefixes of names that clients must not use, because semaphores and the memory between Triton and
-its Python models have such names."""
+"""Reserved prefixes: names of semaphores, and of memory that Triton shares with Python models."""
 MAX_NAME_CHARS: Final = 256
 _MAX_UINT64: Final = 2**64 - 1
 _MAX_DEVICE: Final = 2**31 - 1
 _MAX_SHOWN_CHARS: Final = 200
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_CHUNK_BYTES: Final = 1 << 30
-"""Maximum number of bytes per system call. A call copies at most 2 GiB."""
+"""Maximum number of bytes per system call. Linux copies less than 2 GiB per call."""
 
 
 @dataclass(slots=True)
 class RegisteredRegion:
-    """A registered region. Its file is closed when its last reference is dropped."""
+    """A registered region, whose file is closed when no reference to the region is left."""
 
     description: SharedMemoryRegion
     _fd: int = -1
@@ -50,8 +49,8 @@ class RegisteredRegion:
             self._fd = -1
 
     def check(self, ref: RegionRef) -> None:
-        """Check ``ref`` like ``check_bounds``. Raises UNSUPPORTED for memory on a GPU, and
-        BAD_REQUEST."""
+        """Check that the gateway can access ``ref``. Raises UNSUPPORTED if the region is on a GPU,
+        and the errors of ``check_bounds``."""
         if self._fd < 0:
             raise GatewayError(
                 Kind.UNSUPPORTED,
@@ -73,8 +72,8 @@ class RegisteredRegion:
             raise _truncated(ref)
 
     def span(self, ref: RegionRef) -> tuple[tuple[int, int], int, int]:
-        """Return the identity of the file, and the start and the end of ``ref`` in the file. Two
-        regions with different names may overlap in memory."""
+        """Return the device and inode of the file, and the byte offsets of the start and end of
+        ``ref`` in the file. Regions with different names may overlap."""
         status = os.fstat(self._fd)
         begin = self.description.offset + ref.offset
         return (status.st_dev, status.st_ino), begin, begin + ref.size
@@ -96,8 +95,7 @@ class RegisteredRegion:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, ref: RegionRef, data: Buffer) -> None:
-        """Write ``data``, which fits into ``ref``, to the region. Raises the errors of
-        ``check``."""
+        """Write ``data`` to ``ref``, which must be large enough. Raises the errors of ``check``."""
         self.check(ref)
         begin = self.description.offset + ref.offset
         view = memoryview(data).cast("B")
@@ -121,7 +119,7 @@ def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
         raise _cannot_open(request.key)
     try:
         region = RegisteredRegion(description, os.open(f"{_DIRECTORY}/{name}", _FLAGS))
-    except (OSError, ValueError):  # ValueError: the text is not UTF-8
+    except (OSError, ValueError):  # ValueError: the name is not valid UTF-8
         raise _cannot_open(request.key) from None
     status = os.fstat(region._fd)  # noqa: SLF001 - same module
     if not stat.S_ISREG(status.st_mode):
@@ -135,8 +133,8 @@ def open_region(request: SharedMemoryRegisterRequest) -> RegisteredRegion:
 
 
 def check_registration(request: SharedMemoryRegisterRequest) -> None:
-    """Raise BAD_REQUEST if the region's name is invalid, or if a number is out of range for some
-    protocol."""
+    """Raise BAD_REQUEST if the region's name is invalid, or if a number exceeds the range of a
+    protocol's field."""
     name = request.name
     for field, number, maximum in (
         ("offset", request.offset, _MAX_UINT64),

@@ -1,13 +1,12 @@
 """Statistics of models, from their servers or from the gateway's own counters.
 
-- Clients choose names, so the gateway counts at most ``MAX_MODELS`` models, and drops the least
-  recently used model first. If a model has no exact route and no metadata in the configuration, the
-  gateway counts the model's requests from the first success.
+- Clients choose the names of models, so the gateway counts at most ``MAX_MODELS`` models, and drops
+  the least recently used model first. If a model has no exact route and no metadata in the
+  configuration, the gateway counts the model's requests from the first success.
 - The gateway counts a batch as one request, and counts all versions of a model together. Times run
-  from the arrival of the request's headers until the only or the last response is built.
-  ``compute_infer`` is the time that the backend took. The backend's queue, input and output times
-  are unknown. They are reported with the same count and a time of 0, because perf_analyzer requires
-  them.
+  from the arrival of the request's headers until the last response is built. ``compute_infer`` is
+  the time that the backend took. The backend's queue, input and output times are unknown, and are
+  reported as 0 with the same count, because perf_analyzer requires them.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ _BATCHES: Final = "batch_stats"
 
 @dataclass(slots=True)
 class _ModelCounters:
-    """The counters of one model. All times are in seconds. ``last_success_at`` is the time since
-    the epoch."""
+    """The counters of one model. All times are in seconds. ``last_success_at`` is a Unix time."""
 
     last_success_at: float = 0.0
     successes: int = 0
@@ -47,7 +45,7 @@ class _ModelCounters:
 
 
 class GatewayStatistics:
-    """The gateway's own counters. The requests of ``configured_models`` are counted even before the
+    """The gateway's own counters. Requests for ``configured_models`` are counted even before the
     first success."""
 
     def __init__(self, configured_models: Iterable[str]) -> None:
@@ -81,8 +79,7 @@ class GatewayStatistics:
             counters.failure_seconds += seconds
 
     def statistics_of(self, model: str, version: str) -> ModelStatistics:
-        """Return the statistics of ``model``, reported for ``version``, which must not be
-        empty."""
+        """Return the statistics of ``model``, labeled with ``version``, which must not be empty."""
         counters = self._counters.get(model, _ModelCounters())
         stats = {
             "success": _duration_statistic(counters.successes, counters.success_seconds),

@@ -1,4 +1,4 @@
-"""Traces the steps of a request: parsing, routing, rendering and uses of a helper process."""
+"""Traces the steps of a request: parsing, routing, rendering and jobs of helper processes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _HELPER: Final = "helper"
 
 
 class Steps:
-    """Adds spans of ``tracer`` to steps. This happens once, when the gateway is built. Without
+    """Wraps the steps of a gateway in spans of ``tracer``, once, when the gateway is built. Without
     ``tracer``, each method returns its argument, so that untraced requests have no overhead."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer: Final = tracer
 
     def sync(self, name: str, step: Callable[P, T]) -> Callable[P, T]:
-        """Return ``step``, which then runs within a span called ``name``."""
+        """Return a function that runs ``step`` within a span called ``name``."""
         tracer = self._tracer
         if tracer is None:
             return step
@@ -44,7 +44,7 @@ class Steps:
         return traced
 
     def awaited(self, name: str, step: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """Return ``step``, which is then awaited within a span called ``name``."""
+        """Return a function that awaits ``step`` within a span called ``name``."""
         tracer = self._tracer
         if tracer is None:
             return step
@@ -56,7 +56,7 @@ class Steps:
         return traced
 
     def stream(self, stream: StreamInference) -> StreamInference:
-        """Return ``stream``, which then records an event for each response."""
+        """Return a function that runs ``stream`` and records an event for each response."""
         tracer = self._tracer
         if tracer is None:
             return stream
@@ -72,7 +72,7 @@ class Steps:
         return traced
 
     def offload(self, offload: Offload) -> Offload:
-        """Return ``offload``, which then records a span for each use of a helper process."""
+        """Return an ``Offload`` that records a span for each job."""
         return offload if self._tracer is None else TracedOffload(offload, self._tracer)
 
 
@@ -80,8 +80,8 @@ UNTRACED: Final = Steps()
 
 
 class TracedOffload:
-    """Records a span for each use of a helper process of ``offload``. The span includes the wait
-    for a free helper."""
+    """Runs jobs on ``offload`` and records a span for each job. The span includes the wait for a
+    free helper process."""
 
     def __init__(self, offload: Offload, tracer: Tracer) -> None:
         self._offload: Final = offload

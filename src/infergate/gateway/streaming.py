@@ -1,12 +1,11 @@
 """Streams of inferences: any number of requests, each with any number of responses.
 
 - Requests of one sequence run in the order of their arrival.
-- As in Triton, a request's only response or its error is sent after the responses to earlier
-  requests, so that a client can match responses to requests by order. A response does not wait if
-  more responses to the same request follow.
+- As in Triton, requests with a single response or an error are answered in order, so that a client
+  can match responses to requests. If a request has several responses, each is sent immediately.
 - Each request is measured and recorded like a unary request.
 - A stream has one set of trailers, although its requests may use several servers. The trailers are
-  the backend's headers for the request that finished last.
+  the backend's response headers for the request that finished last.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class UnaryStreamCodec:
         """Return ``response`` as a unary response."""
         return self._codec.build_response(response, parsed)
 
-    def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:  # noqa: ARG002 - the protocol has it
+    def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:  # noqa: ARG002 - same signature as codecs
         """Return None, because these streams have no end message."""
         return None
 
@@ -69,12 +68,12 @@ class _StreamRequest:
     parsed: ParsedStreamRequest | GatewayError
     previous: _StreamRequest | None = None
     may_respond: asyncio.Event = field(default_factory=asyncio.Event)
-    """An event that is set when the request's only response or its error may be sent."""
+    """Set when the request's only response or its error may be sent."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class InferenceStream:
-    """One stream. Implements ``transport.base.RequestStream``."""
+    """A stream of inferences. Implements ``transport.base.RequestStream``."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class InferenceStream:
         record: RequestObserver,
         context: RequestContext,
     ) -> None:
-        """``assign_id`` sets the id of a request, ``record`` is called when a request ends, and
+        """``assign_id`` sets the id of a request. ``record`` is called when a request ends.
         ``context`` describes the stream."""
         self._frontend: Final = frontend
         self._codec: Final = codec
@@ -94,7 +93,7 @@ class InferenceStream:
         self._latest_of_sequence: Final[dict[SequenceKey, _StreamRequest]] = {}
         """The latest request of each sequence."""
         self._waiting: Final[dict[_StreamRequest, None]] = {}
-        """Requests whose only response may still be sent, in the order of their arrival."""
+        """Requests that may still get a single response, in the order of their arrival."""
 
     @property
     def max_concurrent(self) -> int:
@@ -109,7 +108,7 @@ class InferenceStream:
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount = UNLIMITED
     ) -> AsyncGenerator[RpcResponse, None]:
         """Start the request in ``message``, and return an iterator of its responses. ``error`` is
-        the reason if the transport rejects the request."""
+        the transport's reason for rejecting the request, or None."""
         context = self._context.child()
         context.stream_deadline = context.deadline
         context.memory = memory

@@ -1,11 +1,10 @@
 """Traffic splits, fallbacks and mirrors, which send a route's inferences to targets other than the
 route's own backend.
 
-- A request's key determines the target. The key is the request's sequence, the value of the
-  configured header or the request id, whichever exists first. All requests of a sequence have the
-  same target.
-- Only a request that could not be sent to the route's backend uses the fallback. A request of a
-  sequence never uses the fallback, because the sequence's state is on the original backend.
+- A request's key determines the target. The key is the request's sequence, else the value of the
+  configured header, else the request id. All requests of a sequence have the same target.
+- A request uses the fallback only if it could not be sent to its target. Requests of a sequence
+  never use the fallback, because the original backend has the state of the sequence.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from infergate.routing.affinity import hash_key
 from infergate.routing.split import pick_target
 from infergate.routing.table import Rewrite
 
-if TYPE_CHECKING:  # importing summaries costs each process time and memory
+if TYPE_CHECKING:  # routes without comparison do not need these modules
     from infergate.gateway.compared_mirror import ComparedMirror, KeptInference
     from infergate.gateway.comparer import RouteComparer
 
 
 class TrafficSplit:
-    """Runs inferences on the targets of ``own``, a route with its backend. ``comparer`` compares
-    the mirror's responses; it is None if they are not compared."""
+    """Runs inferences on the targets of the route ``own``. ``comparer`` compares the mirror's
+    responses. If ``comparer`` is None, these responses are discarded."""
 
     def __init__(
         self,
@@ -145,8 +144,8 @@ class TrafficSplit:
         context: RequestContext,
         kept: KeptInference | None,
     ) -> RoutePlan | None:
-        """Return the fallback for ``request`` after ``error``, and record it in ``context``. Return
-        None if the request must not use a fallback."""
+        """Return the fallback for ``request`` after ``error``, and apply its binding to
+        ``context``. Return None if the request must not use a fallback."""
         fallback = self._fallback
         if fallback is None or error.kind is not Kind.CONNECT or sequence_key(request) is not None:
             return None
@@ -160,8 +159,8 @@ class TrafficSplit:
     def _mirrored(
         self, request: InferRequest, context: RequestContext, *, is_stream: bool
     ) -> Iterator[KeptInference | None]:
-        """Serve ``request`` within the block, then mirror it. Yield an object that keeps the served
-        responses, or None if they will not be compared with the mirror's responses."""
+        """Mirror ``request`` after the block in which the caller serves it. Yield an object that
+        keeps the served responses, or None if the responses are not compared."""
         compared, kept = self._compared, None
         if compared is not None and self._is_mirrored(request, context):
             kept = compared.keep(request, context, is_stream=is_stream)
@@ -190,7 +189,6 @@ class TrafficSplit:
         *,
         is_stream: bool,
     ) -> None:
-        """Send a copy of ``request`` if it is to be mirrored."""
         mirror = self._mirror
         if kept is not None:
             if self._is_served_by_mirror(kept.target):
@@ -209,9 +207,8 @@ class TrafficSplit:
             self._mirror_sender.send(request, size, partial(send, mirror, request, child), memory)
 
     def _is_served_by_mirror(self, target: RoutePlan | None) -> bool:
-        """Return whether ``target``, from the split or the fallback, has the backend and the names
-        of the mirror. The result is false for the route's own backend. If that backend is also the
-        mirror, the comparison measures the backend's noise."""
+        """Return whether ``target`` has the mirror's backend and names. The result is false for the
+        route's own backend, so that a mirror to the same backend measures the backend's noise."""
         mirror = self._mirror
         if mirror is None or target is None or target is self._own:
             return False
@@ -219,7 +216,7 @@ class TrafficSplit:
         return (one.backend, one.rewrite) == (other.backend, other.rewrite)
 
     def _send_compared(self, kept: KeptInference) -> None:
-        """Send a copy of an inference, and compare its responses with the kept responses."""
+        """Send a copy of the inference to the mirror, and compare the responses."""
         compared = self._compared
         assert compared is not None
         exchange = kept.exchange()
@@ -238,8 +235,8 @@ class TrafficSplit:
 
 
 def split_key(request: InferRequest, context: RequestContext, header: str) -> str:
-    """Return the key that determines the target of ``request``: the sequence, the value of
-    ``header`` or the request id, whichever exists first."""
+    """Return the key that determines the target of ``request``: the sequence, else the value of
+    ``header``, else the request id."""
     sequence = sequence_key(request)
     if sequence is not None:
         return hash_key(sequence)

@@ -1,8 +1,8 @@
 """Transforms the requests and responses of a route.
 
-Short work runs on the event loop, and long numpy work in a thread. A helper process decodes images
-and runs Python code that handles single elements. Without helpers, a thread does this. The memory
-for the work is charged before the work begins."""
+Short steps run on the event loop, and long numpy steps in a thread. A helper process, or a thread
+if there are no helpers, decodes images and runs Python code for single elements. The memory for
+steps in helpers and threads is charged before the steps run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from infergate.transforms.route_transforms import RouteTransforms, StepGroup, St
 from infergate.transforms.step import AsyncStep
 
 _MEASURED_INLINE_BYTES: Final = 256 * 1024
-"""Maximum bytes of images whose headers are read on the event loop."""
+"""Maximum size in bytes of images whose headers are read on the event loop."""
 _NO_SHARED_MEMORY: Final = "tensors in shared memory cannot be used on a route with transforms"
 _FORWARDED: Final = (
     "a request whose body is not decoded to tensors cannot be used on a route with transforms"
@@ -43,7 +43,7 @@ _FORWARDED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TransformLayer:
-    """The layer that applies ``transforms``. ``offload`` runs long work in helper processes; it is
+    """The layer that applies ``transforms``. ``offload`` runs long steps in helper processes, or is
     None if there are no helpers. ``labels`` and ``casts`` are settings of the route."""
 
     transforms: RouteTransforms
@@ -89,7 +89,8 @@ class TransformedRoute:
     @contextlib.contextmanager
     def _inner_datatypes(self, context: RequestContext) -> Generator[None]:
         """Allow every datatype in the backend's response, because a step may cast a datatype that
-        the client's protocol does not support. The route's casts apply to the steps' result."""
+        the client's protocol does not support. The route's casts apply to the result of the
+        steps."""
         unsupported = context.unsupported_datatypes
         context.unsupported_datatypes = frozenset()
         try:
@@ -162,8 +163,8 @@ class TransformedRoute:
     async def _measure(
         self, group: StepGroup, tensors: tuple[Tensor, ...], context: RequestContext
     ) -> StepSizes:
-        """Return ``group.measure(tensors)``, run in a thread for large images. Measuring decodes
-        Base64 images, which takes memory."""
+        """Call ``group.measure``, in a thread for large images. Measuring decodes Base64, which
+        takes memory."""
         size = data_bytes(tensors) if group.decodes_images else 0
         if size <= _MEASURED_INLINE_BYTES:
             return group.measure(tensors)
@@ -193,8 +194,8 @@ def _threads() -> ThreadPoolExecutor:
 async def _run_in_thread(
     run: Callable[[], tuple[Tensor, ...]], size: int, context: RequestContext
 ) -> tuple[Tensor, ...]:
-    """Call ``run`` in a thread. The ``size`` bytes that it uses stay charged until the thread has
-    finished, even if the request is cancelled. Raises TIMEOUT at the deadline."""
+    """Call ``run`` in a thread. The ``size`` bytes that ``run`` uses stay charged until ``run``
+    returns, even if the request is cancelled. Raises TIMEOUT at the deadline."""
     account = None
     if size > MIN_ACCOUNTED_BYTES:
         context.memory.grow(size)

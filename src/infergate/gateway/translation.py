@@ -1,5 +1,5 @@
-"""The pipeline that translates messages through the canonical form. It serves all operations and
-all pairs of protocols."""
+"""The pipeline for all operations and all pairs of protocols, which translates messages through the
+canonical form."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ T = TypeVar("T")
 
 
 class Translation(Generic[Req, Resp]):
-    """Parses wire messages, runs the operation in canonical form, and builds wire responses. This
-    pipeline serves every operation."""
+    """Parses wire messages, runs the operation in canonical form, and builds wire responses."""
 
     name: Final = "translate"
 
@@ -63,11 +62,11 @@ class Translation(Generic[Req, Resp]):
         return await self.write(context, result, parsed)
 
     async def write(self, context: RequestContext, result: Response, parsed: ParsedRequest) -> Resp:
-        """Build the response to ``parsed``."""
+        """Write ``result`` as the response to ``parsed``."""
         return (await self._write(context, self._build, result, parsed))[0]
 
     async def perform(self, wire: Req, context: RequestContext) -> Resp:
-        """Return the response to any operation other than an inference."""
+        """Return the response to ``wire``, an operation other than an inference."""
         parsed = await self.parse(wire, context)
         self._gateway.name_rule.check_operation(parsed.operation)
         result = await self._gateway.perform(parsed.operation, context)

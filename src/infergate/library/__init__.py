@@ -1,5 +1,5 @@
-"""The public library: a gateway inside the caller's program. Users import its names from
+"""The public library: a gateway inside the caller's program. Programs import the names from
 ``infergate`` (docs/library.md).
 
-Read ``gateway`` first. ``addresses`` describes its listeners, ``request_types`` checks the types in
-requests, and ``tensors`` converts arrays."""
+Read ``gateway`` first. ``addresses`` describes the listeners, ``request_types`` checks the types of
+request fields, and ``tensors`` converts arrays."""

@@ -18,8 +18,8 @@ _ADMIN: Final = "admin"
 
 @dataclass(frozen=True, slots=True)
 class ListenerAddress(Address):
-    """The bound address of a listener: ``host`` and ``port``, or the socket file ``unix``. As text,
-    it is ``host:port`` or ``unix:/path``. ``scheme`` is the scheme of ``url``."""
+    """The bound address of a listener: ``host`` and ``port``, or the socket file ``unix``. ``str``
+    returns ``host:port`` or ``unix:/path``. ``scheme`` is the scheme of ``url``."""
 
     scheme: str = "http"
 

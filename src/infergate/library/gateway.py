@@ -1,8 +1,8 @@
 """The gateway as an object of the caller's program.
 
 The object owns its listeners, backends, tasks and helper processes. It does not change the process:
-it installs no signal handlers, configures no logging, and prints nothing. It lives on the event
-loop that starts it. Several gateways may run in one process."""
+it installs no signal handlers, configures no logging, and prints nothing. It belongs to the event
+loop on which it was started. Several gateways may run in one process."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from infergate.runtime.running import RunningGateway
 class Gateway:
     """A gateway in this process. Use it as an async context manager.
 
-    ``access_log`` writes the access log that the configuration describes to standard output. The
-    keys ``workers`` and ``reload``, and ``drain.delay``, are for ``infergate serve`` and have no
-    effect here: the library runs one process, and reloads when ``reload`` is called.
+    With ``access_log``, the gateway writes the configured access log to standard output. The keys
+    ``workers``, ``reload`` and ``drain.delay`` affect only ``infergate serve``: the library runs
+    one process, and reloads when ``reload`` is called.
 
-    Calls take a ``timeout`` in seconds, which includes waiting and retries, and ``headers``, which
-    routes, access rules and backends treat like the headers of a client. They raise
+    Calls take a ``timeout`` in seconds, which includes waiting and retries. Routes, access rules
+    and backends treat the ``headers`` of a call like a client's headers. Calls raise
     ``GatewayError``."""
 
     def __init__(self, config: Config, *, access_log: bool = False) -> None:
@@ -81,9 +81,9 @@ class Gateway:
 
     @property
     def addresses(self) -> Mapping[str, ListenerAddress]:
-        """The bound addresses of the listeners, by name: ``http``, ``grpc``, ``admin``,
-        ``additional.<name>``, ``graphpipe[0]``. Ports are the actual ports, even if the
-        configuration has port 0."""
+        """The bound addresses of the listeners, by name, such as ``http``, ``grpc``, ``admin``,
+        ``additional.<name>`` or ``graphpipe[0]``. For port 0 in the configuration, the address has
+        the port that the system assigned."""
         running = self._require_running()
         bound = {name: listener.address for name, listener in running.listeners.items()}
         return listener_addresses(running.config, bound)
@@ -106,7 +106,7 @@ class Gateway:
             raise
 
     def drain(self) -> None:
-        """Report that the gateway is not ready, in every protocol, but continue to serve
+        """Report in every protocol that the gateway is not ready, but continue to serve
         requests."""
         self._require_running().drain()
 
@@ -120,11 +120,10 @@ class Gateway:
             await running.stop(running.config.drain.timeout if grace is None else grace)
 
     async def reload(self, config: Config | Mapping[str, Any] | None = None) -> None:
-        """Replace the configuration. Listeners that both configurations have stay open, and
-        requests in progress finish under the old configuration. Without ``config``, read the file
-        again.
+        """Replace the configuration. Listeners in both configurations stay open, and requests in
+        progress finish under the old configuration. Without ``config``, read the file again.
 
-        Raises ConfigError if the configuration is invalid, and ConfigRejectedError if it cannot
+        Raises ConfigError if the new configuration is invalid, and ConfigRejectedError if it cannot
         replace the active configuration, which then stays in effect."""
         new = await asyncio.to_thread(self._read, config)
         await self._require_running().reload(new)
@@ -151,7 +150,7 @@ class Gateway:
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> InferResponse:
         """Run ``request`` on the route of its model, and return the only response. Raises TypeError
-        if a field of ``request`` has another type than declared."""
+        if a field of ``request`` does not have its declared type."""
         check_types(request)
         response = await self._require_running().in_process.perform(request, timeout, headers)
         assert isinstance(response, InferResponse)
@@ -164,9 +163,9 @@ class Gateway:
         timeout: float | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request``, each of them on demand. Closing the generator cancels
-        the stream. The route's timeout applies to each response, and ``timeout`` to the complete
-        stream. Raises TypeError like ``infer``."""
+        """Yield all responses to ``request`` on demand. Closing the generator cancels the stream.
+        The route's timeout applies to each response, and ``timeout`` to the complete stream. Raises
+        TypeError like ``infer``."""
         check_types(request)
         responses = self._require_running().in_process.stream(request, timeout, headers)
         async with aclosing(responses):

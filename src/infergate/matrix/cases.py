@@ -18,9 +18,10 @@ from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
 from infergate.matrix.recording_backend import EchoModel
 
 HANGING_MODEL: Final = "hanging"
-"""A model that responds after the timeout of its route."""
+"""A model that responds after its route's timeout."""
 UNKNOWN_MODEL: Final = "unknown"
-"""A model that has a route but does not exist. Clients assume the tensors of the model FP32."""
+"""A model that has a route but does not exist. Clients assume that it has the tensors of the model
+FP32."""
 _PARAMETERS: Final = {"flag": True, "count": -7, "text": "x", "real": 0.5}
 _REJECTED: Final = GatewayError(Kind.BAD_REQUEST, "the model rejects input 'IN0'")
 _BUSY: Final = GatewayError(Kind.OVERLOADED, "the model is busy", retry_after=3.0)
@@ -98,7 +99,7 @@ def _fp32(*shape: int) -> Tensor:
 
 
 def _elements(datatype: Datatype) -> Tensor:
-    """Return four elements, including the limits of the datatype."""
+    """Return a tensor of four elements. Integers include the limits of the datatype."""
     values: Any = [0.1, -0.0, 1.5, -(2.0**-14)]
     if datatype is Datatype.BYTES:
         values = [b"a", "größe".encode(), b"two words", b"1"]

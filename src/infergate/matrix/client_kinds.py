@@ -1,4 +1,4 @@
-"""Clients of each protocol, in each of its tensor formats."""
+"""A client kind for each tensor format of each protocol."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class _TypedContentsCodec(V2Grpc):
 @dataclass(frozen=True, slots=True)
 class ClientKind:
     """A protocol and tensor format. ``codec`` is the client's codec, by default the codec of
-    ``protocol``. ``options`` are the options of the listener's codec. ``is_framed`` selects raw
-    sockets, whose listeners serve a single model."""
+    ``protocol``. ``options`` are the options of the listener's codec. ``is_framed`` selects
+    size-prefixed messages on a listener for a single model."""
 
     name: str
     protocol: str

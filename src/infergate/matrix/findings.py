@@ -33,7 +33,7 @@ class Mark(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cell of the matrix."""
+    """The result of a case for a pair of protocols."""
 
     mark: Mark
     note: str = ""
@@ -54,7 +54,7 @@ def finding_of(notes: Sequence[str]) -> Finding:
 
 
 def rejection(error: GatewayError, model: str) -> Finding:
-    """Return the finding for an unexpected error. Its note omits the name of ``model``."""
+    """Return the finding for an unexpected error. The note omits the name of ``model``."""
     text = error.public.replace(f"'{model}'", "'…'")
     mark = Mark.REJECTED if error.kind in _REJECTION_KINDS else Mark.WRONG
     return Finding(mark, f"{_kind_text(error.kind)}: {text}")
@@ -65,7 +65,7 @@ def _kind_text(kind: Kind) -> str:
 
 
 def error_differences(expected: GatewayError, received: GatewayError | None) -> Iterator[str]:
-    """Yield the differences between the model's error and the client's."""
+    """Yield the differences between the model's error and the error that the client received."""
     if received is None:
         yield _wrong("a response instead of an error")
         return
@@ -91,7 +91,7 @@ def request_differences(expected: InferRequest, received: InferRequest) -> Itera
 def response_differences(
     expected: InferResponse, received: InferResponse, request: InferRequest
 ) -> Iterator[str]:
-    """Yield the differences between the model's response and the client's."""
+    """Yield the differences between the model's response and the response that the client got."""
     if received.model != request.model:
         yield _wrong(f"the model's name is {received.model!r}")
     yield from _difference("the id is not sent to the client", request.id, received.id)
@@ -153,8 +153,8 @@ def _class_differences(expected: Sequence[Tensor], received: Sequence[Tensor]) -
 
 
 def _classes(outputs: Sequence[Tensor]) -> list[list[bytes]]:
-    """Return the value, the index and, if there is one, the label of each class. Raises ValueError
-    for other data."""
+    """Return the value, index and optional label of each class. Raises ValueError for other
+    data."""
     if any(output.datatype is not Datatype.BYTES for output in outputs):
         raise ValueError("values")
     return [element.split(b":") for output in outputs for element in unpack_bytes(output.data)]

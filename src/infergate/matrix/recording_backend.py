@@ -1,4 +1,4 @@
-"""The model of the matrix, and the backend that records the requests to the model."""
+"""The echo model of the matrix, and the backend that records the requests to its models."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class EchoModel(UnaryModel):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request that reached a model, the seconds until the request's deadline, and the response or
-    None."""
+    """A request that reached a model, the seconds until the request's deadline, and the response.
+    ``response`` is None after an error."""
 
     request: InferRequest
     remaining_seconds: float | None
@@ -68,13 +68,13 @@ class RecordingBackend(BuiltinBackend):
         self.requests: Final[list[ReceivedRequest]] = []
 
     def metadata_of(self, model: str) -> ModelMetadata:
-        """Return the metadata of ``model``. A model that does not exist has the tensors of the
-        model FP32."""
+        """Return the metadata of ``model``. For an unknown model, return the metadata of the model
+        FP32."""
         return replace(self._metadata.get(model, self._metadata["FP32"]), name=model)
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Perform ``operation``, and record it if it is an inference. A model's TIMEOUT is raised
-        after the timeout of its route, so that a gateway in front times out first."""
+        """Perform ``operation``, and record it if it is an inference. A model's TIMEOUT error is
+        delayed beyond the timeout of the route, so that the gateway times out first."""
         if not isinstance(operation, InferRequest):
             return await super().perform(operation, context)
         remaining = None if context.deadline is None else context.deadline - time.monotonic()

@@ -25,7 +25,7 @@ _LEGEND: Final = {
 
 
 def summary(results: Iterable[ClientResult]) -> Table:
-    """Return a table with the number of cases with each mark, for each client and backend."""
+    """Return a table that counts the cases with each mark for each client and backend."""
     rows = [
         (result.name, *map(_count_marks, zip(*result.findings, strict=True))) for result in results
     ]
@@ -34,8 +34,7 @@ def summary(results: Iterable[ClientResult]) -> Table:
 
 
 def notes(results: Iterable[ClientResult]) -> str:
-    """Return the meaning of the marks, and the notes, each with the number of pairs to which it
-    applies."""
+    """Return the legend, and the notes with the number of pairs to which each note applies."""
     counts = Counter(
         (finding.mark, case.name, finding.note)
         for result in results
@@ -77,7 +76,7 @@ sockets. V2 backends have the profile `triton`, and GraphPipe backends have the 
 
 
 def page(results: Sequence[ClientResult]) -> str:
-    """Return docs/fidelity.md."""
+    """Return the text of docs/fidelity.md."""
     numbers: dict[str, int] = {}
     marks = (mark for mark in Mark if mark is not Mark.WRONG)
     parts = [_OPENING, "".join(f"- `{mark.value}` {_LEGEND[mark]}\n" for mark in marks)]

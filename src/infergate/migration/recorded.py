@@ -16,14 +16,14 @@ from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, RpcRequest
 
 DEFAULT_PROTOCOL = "v2-rest"
-"""The protocol that replaces a client's protocol that no backend speaks."""
+"""The protocol that replaces a client protocol without a codec plugin."""
 
 
 def client_message(
     protocol: str, request: InferRequest, metadata: ModelMetadata | None = None
 ) -> HttpRequest | RpcRequest:
-    """Return ``request`` as a client of ``protocol`` sends it: as text, or in binary if text cannot
-    carry it exactly. Raises GatewayError."""
+    """Return the message that a client of ``protocol`` sends for ``request``: text, or binary data
+    if text cannot carry the tensors exactly. Raises GatewayError."""
     plugin = plugins()[protocol]
     codec = plugin.create({})
     try:
@@ -39,8 +39,8 @@ def client_message(
 
 
 def recorded_message(exchange: Exchange) -> HttpRequest | RpcRequest:
-    """Return the request of ``exchange`` as its client may have sent it. Recordings hold no bytes
-    of messages, so details such as the order of JSON keys may differ. Raises GatewayError."""
+    """Return the request of ``exchange`` as the client may have sent it. Recordings do not contain
+    messages, so details such as the order of JSON keys may differ. Raises GatewayError."""
     known = exchange.protocol in plugins()
     protocol = exchange.protocol if known else DEFAULT_PROTOCOL
     wire = client_message(protocol, exchange.request, recorded_metadata(exchange))
@@ -54,7 +54,7 @@ def recorded_message(exchange: Exchange) -> HttpRequest | RpcRequest:
 
 
 def recorded_metadata(exchange: Exchange) -> ModelMetadata:
-    """Return metadata derived from the tensors of ``exchange``. The first dimension is variable."""
+    """Return metadata derived from the tensors of ``exchange``. First dimensions are variable."""
     request, responses = exchange.request, exchange.outcome.responses
     outputs = responses[0].outputs if responses else ()
     return ModelMetadata(

@@ -33,7 +33,7 @@ _MAX_JSON_BYTES: Final = 256 * MIB
 
 
 def read_result(file: Path) -> ReplayResult:
-    """Return the result of a replay in ``file``. Raises SummaryFormatError and OSError."""
+    """Return the replay result in ``file``. Raises SummaryFormatError and OSError."""
     with file.open("rb") as opened:
         data = opened.read(_MAX_JSON_BYTES + 1)
     if len(data) > _MAX_JSON_BYTES:

@@ -3,9 +3,9 @@
 A separate thread formats and writes the lines, so that neither formatting nor a slow reader of the
 log blocks requests.
 
-*Rule 1.* Text from clients (model name, request id) is quoted and truncated, and control
-characters, U+2028 and bidirectional controls are escaped, so that no request can forge a line or
-fill the disk. Tensor data and headers are never logged.
+*Rule 1.* Text from clients (model name, request id) is quoted and truncated, with control
+characters, U+2028 and bidirectional controls escaped, so that no request can forge a line or fill
+the disk. Tensor data and headers are never logged.
 *Rule 2.* The line of a failed request contains advice for the operator.
 """
 
@@ -36,24 +36,24 @@ _LINES_PER_WAKE_UP: Final = 256
 """Number of waiting lines at which the thread is woken early. With a larger batch, the thread would
 hold the interpreter lock for more than a millisecond or two, and requests would have to wait."""
 _LINES_PER_WRITE: Final = 64
-"""Number of lines that are formatted before the thread releases the interpreter lock. Formatting
-them takes about 0.3 ms."""
+"""Number of lines that the thread formats, in about 0.3 ms, before it releases the interpreter
+lock."""
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
 _MAX_TEXT: Final = 256
-"""Maximum number of characters of a client's text."""
+"""Maximum number of characters of a text from a client."""
 _CACHED_LABELS: Final = 512
 """Maximum number of cached combinations of labels, which take under 2 MB."""
 _NO_LOCK: Final[AbstractContextManager[object]] = nullcontext()
 _DIGITS: Final = [f"{number:03}" for number in range(1000)]
-"""The numbers below 1,000 with three digits."""
+"""The numbers below 1,000, padded to three digits."""
 _ALMOST_A_SECOND: Final = 0.999999
 _MAX_ERROR_TEXT: Final = 1024
-"""Maximum number of characters of an error, which may contain text of a client or backend."""
+"""Maximum number of characters of an error, which may contain text from a client or backend."""
 
 
 def iso_time(now: float) -> str:
     """Format the wall-clock time ``now`` in UTC, to the millisecond."""
-    micros = int(now * 1e6 + 0.5)  # a format such as ``:03`` takes longer than these operations
+    micros = int(now * 1e6 + 0.5)  # formatting with ``:03`` takes longer than ``_DIGITS``
     return f"{_iso_second(micros // 1_000_000)}.{_DIGITS[micros // 1000 % 1000]}+00:00"
 
 
@@ -66,8 +66,8 @@ def _format_seconds(seconds: float) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _iso_second(second: int) -> str:
-    # The result is cached, because many lines share a second, and this call takes most of the time
-    # of formatting a time.
+    # The result is cached, because many lines share a second, and formatting a second takes most of
+    # the time of ``iso_time``.
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -93,8 +93,8 @@ _NO_OPTIONAL: Final = ("", "", None, "", "", "", None)
 """The optional fields of most requests."""
 _OPTIONAL: Final = ("identity", "trace_id", "messages", "cache", "error", "detail", "left_out")
 """The client's identity, the trace ID of a sampled request, the number of a stream's messages, the
-result of the response cache, the error and its detail, and the number of similar requests that
-sampling has skipped since the last line."""
+result of the response cache, the error and its detail, and the number of similar requests that the
+sampler has skipped since the last line."""
 _REQUEST: Final = ("request_id", "peer")
 _LABELS: Final = (
     "protocol", "operation", "model", "route", "backend", "backend_protocol", "pipeline", "outcome"
@@ -145,9 +145,9 @@ def _line_formatter(
 ) -> LineFormatter:
     """Return a function that formats lines, using ``format_fields`` for the fields.
 
-    ``layout`` takes the time, request id and peer, the labels, four numbers, and the optional
-    fields, which follow ``separator``. ``request_layout`` takes a request id and a peer that need
-    no quoting. Formatted labels are cached, because they take most of the time."""
+    ``layout`` is a template for the time, request id and peer, the labels, four numbers, and the
+    optional fields, which follow ``separator``. ``request_layout`` is a template for a request id
+    and a peer without quotes. Formatted labels are cached, because formatting them is slow."""
     labels = functools.lru_cache(maxsize=_CACHED_LABELS)(
         lambda values: format_fields(dict(zip(_LABELS, values, strict=True)))
     )
@@ -245,11 +245,11 @@ FORMATS: Final[dict[str, LineFormatter]] = {
 
 
 class AccessLog:
-    """Writes a line for every request, or for the requests that ``sampler`` selects, to ``stream``
-    (by default, standard output). A separate thread writes the lines.
+    """Writes a line to ``stream`` (by default, standard output) for each request, or only for the
+    requests that ``sampler`` selects. A separate thread writes the lines.
 
     ``on_dropped`` is called for each line dropped because the reader is too slow. ``lock`` is held
-    while lines are written, for several processes that share the stream.
+    while lines are written, because several processes may share the stream.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class AccessLog:
         self._writer.start()
 
     def record(self, context: RequestContext, seconds: float, now: float) -> None:
-        """Log a finished request, unless the sampler skips it. Never blocks."""
+        """Log a finished request unless the sampler skips the request. Never blocks."""
         left_out = 0
         if self._sampler is not None:
             record = context.record
@@ -310,9 +310,9 @@ class AccessLog:
             return  # a closed stream ends the log, not the gateway
 
     def _wait_for_line(self) -> None:
-        """Sleep without a timeout, because an idle process must not wake up."""
+        """Wait for a line without a timeout, because an idle process must not wake up."""
         self._wake_up_at = 1
-        if not (self._waiting or self._is_closing):  # either may have changed since the last check
+        if not (self._waiting or self._is_closing):  # a line may have arrived since ``_write``
             self._wake_up.wait()
         self._wake_up_at = _LINES_PER_WAKE_UP
         if not self._is_closing:

@@ -1,6 +1,6 @@
 """Metrics of backends and routes: retries, hedges, queues, fallbacks and mirroring.
 
-*Rule.* Label values are names from the configuration or constants of the code.
+*Rule.* Label values are configured names, constants, or a limited number of output names.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _ROUTE_METRICS: Final[tuple[MetricSpec[RouteCounters], ...]] = (
         ("output", "cause"),
         "Mirrored outputs that differ from served outputs, by cause."),
     MetricSpec("counter", "infergate_mismatches", attrgetter("mismatches"), ("outcome",),
-        "Differing inferences that were to be stored: stored, full (a limit of the folder), or "
-        "failed."),
+        "Inferences whose responses differ, by result of storing: stored, full (a limit of the "
+        "folder was reached), or failed."),
     MetricSpec("counter", "infergate_cache_requests", attrgetter("cache"), ("result",),
         "Inferences on routes with a response cache: hit, miss, collapsed (waited for the same "
         "inference of another client), or bypass (not looked up)."),
@@ -86,10 +86,10 @@ _HELPER_METRICS: Final[tuple[MetricSpec[BackendCounters], ...]] = (
 
 
 class BackendMetrics(Collector):
-    """The counters of backends and routes of a process. They are not thread-safe. ``concurrency``
+    """The counters of backends and routes of a process, which are not thread-safe. ``concurrency``
     returns the usage of backends with ``limits.max_requests``. ``names`` returns the configured
-    routes and backends, or None if they are unknown. A scrape drops the counters of all other
-    routes and backends."""
+    routes and backends, or None if unknown. A scrape drops the counters of all other routes and
+    backends."""
 
     def __init__(self) -> None:
         self.concurrency: Callable[[], Iterable[ConcurrencyStats]] = tuple
@@ -100,11 +100,11 @@ class BackendMetrics(Collector):
         self._routes: Final[dict[str, RouteCounters]] = {}
 
     def backend_counters(self, backend: str) -> BackendCounters:
-        """Return the counters of ``backend``. They are created on first use."""
+        """Return the counters of ``backend``, which are created on first use."""
         return self._backends.setdefault(backend, BackendCounters())
 
     def route_counters(self, route: str) -> RouteCounters:
-        """Return the counters of ``route``. They are created on first use."""
+        """Return the counters of ``route``, which are created on first use."""
         return self._routes.setdefault(route, RouteCounters())
 
     def collect(self) -> Iterator[Metric]:

@@ -24,15 +24,15 @@ _METRICS: Final[tuple[MetricSpec[tuple[CacheStats, int]], ...]] = (
 
 
 class CacheMetrics(Collector):
-    """The metrics of a process's response cache. ``stats`` returns its usage, or None without a
-    cache."""
+    """The metrics of a process's response cache. ``stats`` returns the usage of the cache, or None
+    without a cache."""
 
     def __init__(self) -> None:
         self.stats: Callable[[], CacheStats | None] = lambda: None
         self._redis_failures = 0
 
     def count_redis_failure(self) -> None:
-        """Count a request to which Redis did not respond."""
+        """Count a failed request to Redis."""
         self._redis_failures += 1
 
     def collect(self) -> Iterator[Metric]:

@@ -42,7 +42,7 @@ _METRICS: Final[tuple[MetricSpec[EndpointStats], ...]] = (
         lambda each: {"ok": each.checks_ok, "failed": each.checks_failed}, ("outcome",),
         "Active health checks by outcome: ok or failed."),
     MetricSpec("counter", "infergate_endpoint_lookup_failures", attrgetter("lookups_failed"), (),
-        "Failed DNS lookups of an endpoint's host name, which keeps its last addresses."),
+        "Failed DNS lookups of an endpoint's host name; the endpoint keeps its addresses."),
     MetricSpec("gauge", "infergate_endpoint_watches", _watches, ("state",),
         "Watches of an endpoint's addresses (backends.*.kubernetes) by state: current, or "
         "failing, in which case the last addresses stay in use."),

@@ -1,8 +1,8 @@
 """Writes metrics in Prometheus' text format, or in OpenMetrics, which has exemplars.
 
-prometheus_client writes the headers of all families, and the families of its own types. It takes
-several microseconds per line, so this module writes the rows of a ``MetricFamily``, in chunks and
-on demand."""
+prometheus_client writes the headers of all families, and the samples of its own family types. The
+library takes several microseconds per line, so this module writes the rows of each
+``MetricFamily``, in chunks and on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prometheus_client.utils import floatToGoString
 from infergate.observe.family import HistogramValue, Labels, MetricFamily, Row
 
 _CHUNK_CHARACTERS: Final = 1 << 16
-"""Characters per chunk. Writing a chunk takes less than half a millisecond."""
+"""Minimum characters per chunk. Writing a chunk takes less than half a millisecond."""
 _OPENMETRICS: Final = "application/openmetrics-text"
 _VERSION: Final = re.compile(r"version=[^;]*")
 _SUPPORTED_VERSION: Final = "version=1.0.0"
@@ -142,8 +142,7 @@ def _histogram_formatter(family: MetricFamily, *, exemplars: bool) -> Callable[[
 
 
 def _sorted_indices(labels: Labels) -> list[int]:
-    """Return the indices of ``labels`` in alphabetical order, which is their order within a
-    line."""
+    """Return the indices of ``labels`` in the order of a line, which is alphabetical."""
     return sorted(range(len(labels)), key=labels.__getitem__)
 
 

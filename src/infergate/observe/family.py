@@ -1,11 +1,11 @@
 """Metric families with lazily created samples.
 
 Thousands of busy routes have hundreds of thousands of samples. A family therefore holds rows, each
-with label values and a number or a histogram; a family has ten times fewer rows than samples. Rows
-are created while they are read, and are sent to another process in batches, so that other tasks can
-run in between.
+with label values and a number or a histogram. The number of rows is a tenth of the number of
+samples. Rows are created while they are read, and are sent to another process in batches, so that
+other tasks can run in between.
 
-*Rule.* Only rows in a list can be iterated several times.
+*Rule.* Only a list of rows can be iterated several times.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ class MetricFamily(Metric):
 
     @property
     def samples(self) -> list[Sample]:
-        """All samples, in the library's form."""
+        """All samples as prometheus_client objects."""
         if self._samples is None:
             self._samples = self._make_samples()
         return self._samples
 
     @samples.setter
     def samples(self, value: list[Sample]) -> None:
-        """Ignore the empty list that the library's constructor sets."""
+        """Ignore the empty list that the constructor of ``Metric`` sets."""
 
     def _make_samples(self) -> list[Sample]:
         kinds: dict[str, Any] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
@@ -119,7 +119,7 @@ class MetricFamily(Metric):
 
 
 class MetricSpec(NamedTuple, Generic[T]):
-    """A metric of objects, such as the counters of each backend."""
+    """A metric that is read from objects, such as the counters of each backend."""
 
     kind: str
     """``counter``, ``gauge`` or ``histogram``."""
@@ -127,7 +127,7 @@ class MetricSpec(NamedTuple, Generic[T]):
     """The name of the metric. The name of a metric with a unit ends with the unit."""
     read: Callable[[T], float | HistogramValue | Mapping[Any, float] | None]
     """Returns the value of an object, or None if the object has no value. With ``labels``, it
-    returns a mapping of label values, or of tuples of label values, to values."""
+    returns a mapping from label values, or from tuples of label values, to numbers."""
     labels: Labels
     """The labels in addition to the labels of the objects."""
     documentation: str
@@ -135,7 +135,8 @@ class MetricSpec(NamedTuple, Generic[T]):
     """The bucket bounds of a histogram."""
 
     def family(self, labels: Labels, objects: Iterable[tuple[Labels, T]]) -> MetricFamily:
-        """Return the metric of ``objects``, whose labels have the names ``labels``."""
+        """Return the metric family of ``objects``. Each object comes with its values of
+        ``labels``."""
         unit = self.name.rpartition("_")[2]
         return MetricFamily(
             self.kind,

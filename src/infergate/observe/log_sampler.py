@@ -1,8 +1,8 @@
 """Sampling of the access log at high request rates.
 
 Requests with the same route and outcome are similar. Of similar requests, the first N of each
-second are logged, and then every M-th, as in zap's sampler. Each line has the number of requests
-skipped since the previous line."""
+second are logged, and then every M-th, as in zap's sampler. Each line has the number of similar
+requests skipped since the previous line."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _MAX_KINDS: Final = 65_536
 
 
 class LogSampler:
-    """Selects the ``first`` similar requests of each second, and every ``every``-th request after
-    them. If ``every`` is 0, only the first requests are selected."""
+    """Selects the ``first`` similar requests of each second, and then every ``every``-th similar
+    request. If ``every`` is 0, only the first requests are selected."""
 
     def __init__(self, first: int, every: int, max_kinds: int = _MAX_KINDS) -> None:
         self._first: Final = first
         self._every: Final = every
         self._kinds: Final = BoundedCache[tuple[str, str], list[int]](max_kinds)
-        """For each kind of request: the second, the number of requests in that second, and the
-        number of requests skipped since the last line."""
+        """For each route and outcome: the second of the last request, the number of requests in
+        that second, and the number of requests skipped since the last line."""
 
     def count_left_out(self, route: str, outcome: str, now: float) -> int | None:
-        """Return the number of requests skipped before this request, or None if this request is
-        skipped."""
+        """Return the number of similar requests skipped since the last line, or None if this
+        request is skipped."""
         kind, second = (route, outcome), int(now)
         counts = self._kinds.get(kind)
         if counts is None:

@@ -16,7 +16,7 @@ HOOK: Final = "hook"
 MODEL: Final = "model"
 TRANSFORM: Final = "transform"
 PluginKey = tuple[str, str]
-"""The kind of a plug-in, and the name of the hook or backend or the class of the transform."""
+"""The kind of a plug-in, and the hook's name, the backend's name or the transform's class."""
 
 _METRICS: Final[tuple[MetricSpec[tuple[str, PluginCounters]], ...]] = (
     MetricSpec("counter", "infergate_plugin_calls", lambda each: each[1].calls, ("result",),
@@ -35,14 +35,14 @@ _METRICS: Final[tuple[MetricSpec[tuple[str, PluginCounters]], ...]] = (
 
 class PluginMetrics(Collector):
     """The counters of plug-ins of a process. ``names`` returns the configured plug-ins, or None if
-    the plug-ins are unknown. A scrape drops the counters of all other plug-ins."""
+    unknown. A scrape drops the counters of all other plug-ins."""
 
     def __init__(self) -> None:
         self.names: Callable[[], AbstractSet[PluginKey] | None] = lambda: None
         self._counters: Final[dict[PluginKey, PluginCounters]] = {}
 
     def counters(self, kind: str, name: str) -> PluginCounters:
-        """Return the counters of a plug-in. They are created on first use."""
+        """Return the counters of a plug-in, which are created on first use."""
         return self._counters.setdefault((kind, name), PluginCounters())
 
     def collect(self) -> Iterator[Metric]:

@@ -70,8 +70,8 @@ PipelineCounts = dict[tuple[str, str, str], int]
 def newest(
     samples: Iterable[tuple[RequestSample, int | None]], limit: int
 ) -> list[tuple[RequestSample, int | None]]:
-    """Return the newest failures and the newest client errors in ``samples``, which have the
-    numbers of their workers: up to ``limit`` of each, the newest first."""
+    """Return the newest failures and client errors in ``samples``, up to ``limit`` of each, the
+    newest first. ``samples`` are pairs of a sample and a worker number."""
     ordered = sorted(samples, key=lambda pair: pair[0].time, reverse=True)
     counts = {True: 0, False: 0}
     found = []
@@ -106,7 +106,7 @@ class RecentRequests:
         return *self._failures, *self._client_errors
 
     def record_slowest(self, sample: RequestSample) -> None:
-        """Keep a request that is the slowest of its kind so far."""
+        """Keep ``sample``, the slowest so far of its route, protocol, backend and operation."""
         key = sample.route, sample.protocol, sample.backend, sample.operation
         if len(self._slowest) < MAX_SLOW or key in self._slowest:
             self._slowest[key] = sample
@@ -123,8 +123,8 @@ class RecentRequests:
         return tuple(found[:MAX_SLOW])
 
     def start_window_if_due(self, metrics: Metrics, now: float) -> None:
-        """Forget the slowest requests before the current window if the window has ended at
-        ``now``."""
+        """If the current window has ended at ``now``, start a new window and forget the requests of
+        the previous window."""
         if now - self._window_start >= SLOW_WINDOW_SECONDS:
             self._previous, self._slowest, self._window_start = self._slowest, {}, now
             metrics.restart_slowest()
@@ -157,7 +157,7 @@ def sample_of(
 
 
 def phases_of(record: RequestRecord, seconds: float) -> tuple[tuple[str, float], ...]:
-    """Return the phases of a request that took ``seconds``: ``receive`` (until its last byte),
+    """Return the phases of a request that took ``seconds``: ``receive`` (until the last byte),
     ``parse`` (authorization, parsing, routing and building the backend's request), ``queue``,
     ``connect`` (waiting for a connection), ``backend`` (including retries) and ``render`` (the
     response). Without a backend request, ``parse`` covers everything after ``receive``."""
@@ -191,7 +191,7 @@ class ProcessSnapshot(NamedTuple):
     """The metric families, except the families of requests."""
     slowest: tuple[RequestSample, ...] = ()
     process: int = 0
-    """The ID of the process, or 0 if these are not the counters of a running process."""
+    """The ID of the process, or 0 if the snapshot is not from a running process."""
     other_flows: Sequence[RequestFlow] = ()
     """The sums of the flows that are not in ``flows``, by route and backend."""
 

@@ -32,8 +32,8 @@ BUCKETS: Final = len(REQUEST_BUCKETS) + 1
 class RequestFlow(NamedTuple):
     """A snapshot of the counters of one combination of labels. ``counts`` are the requests in each
     of ``REQUEST_BUCKETS``, not cumulative. ``backend`` is the number of requests to the backend and
-    the total seconds that the backend took. ``own`` is the number of requests and the total seconds
-    that the gateway took."""
+    the total seconds that the backend took. ``own`` is the number of requests whose gateway time
+    was measured, and the total gateway time in seconds."""
 
     labels: tuple[str, ...]
     """The values of ``route``, ``protocol``, ``backend``, ``backend_protocol`` and
@@ -46,7 +46,7 @@ class RequestFlow(NamedTuple):
     bytes_in: int
     bytes_out: int
     listed_since: float = 0.0
-    """The wall-clock time since which ``flows`` lists the flow, or 0 if no call has omitted it.
+    """The wall-clock time since which ``flows`` lists the flow, or 0 if no call omitted the flow.
     Between two snapshots with different values, the increase of the counters is unknown."""
 
 
@@ -95,7 +95,7 @@ class _Series:
 
 
 def _urgency(outcomes: dict[str, int]) -> tuple[int, int]:
-    """Return the numbers of failures and of requests."""
+    """Return the number of failures without client errors, and the number of requests."""
     total = sum(outcomes.values())
     return total - outcomes.get("ok", 0) - int(client_errors(outcomes)), total
 
@@ -163,8 +163,8 @@ class RequestCounters(Collector):
         self._series: Final[dict[tuple[str, ...], _Series]] = {}
 
     def record(self, record: RequestRecord, seconds: float, trace_id: str = "") -> bool:
-        """Count a finished request, with exemplars if ``trace_id`` is not empty. Return whether it
-        is the slowest request with its labels since ``restart_slowest``."""
+        """Count a finished request, with exemplars if ``trace_id`` is not empty. Return whether the
+        request is the slowest with the same labels since ``restart_slowest``."""
         labels = (
             record.route,
             record.protocol,
@@ -201,7 +201,7 @@ class RequestCounters(Collector):
         return False
 
     def restart_slowest(self) -> None:
-        """Forget which requests were the slowest."""
+        """Reset the longest durations."""
         for series in self._series.values():
             series.slowest = 0.0
 
@@ -209,7 +209,7 @@ class RequestCounters(Collector):
         """Return snapshots of ``MAX_FLOWS`` flows, and the sums of the other flows by route and
         backend, without bytes and total durations. The flows with the most failures are listed
         first, then the busiest flows, so that a failing route with few requests is listed. A call
-        costs a thousandth of a call of ``collect``."""
+        takes a thousandth of the time of ``collect``."""
         series = list(self._series.items())
         if len(series) > MAX_FLOWS:
             series.sort(key=lambda pair: _urgency(pair[1].outcomes), reverse=True)

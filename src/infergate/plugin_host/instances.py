@@ -16,7 +16,7 @@ from infergate.plugins.base import Plugin
 P = TypeVar("P", bound=Plugin)
 
 CREATE_SECONDS: Final = 600.0
-"""Maximum duration of a constructor together with ``start``, which may load a model's weights."""
+"""Maximum duration of a constructor, and of ``start``, which may load a model's weights."""
 HOOK_FAILURES: Final = FailureKinds(Kind.INTERNAL, Kind.INTERNAL, Origin.GATEWAY)
 MODEL_FAILURES: Final = FailureKinds(Kind.BACKEND_ERROR, Kind.BACKEND_GARBAGE, Origin.BACKEND)
 
@@ -37,8 +37,8 @@ def create_plugin(
 def start_plugin(
     plugin: Plugin, label: str, counters: PluginCounters, kinds: FailureKinds
 ) -> PluginRunner:
-    """Call ``start`` of ``plugin``, and return its runner. Blocks the calling thread. Raises
-    PluginError, whose message begins with ``label``."""
+    """Call ``start`` of ``plugin``, and return the plug-in's runner. Blocks the calling thread.
+    Raises PluginError, whose message begins with ``label``."""
     runner = PluginRunner(plugin, label, counters, kinds)
     try:
         run_within(CREATE_SECONDS, "start", lambda: runner.start(CREATE_SECONDS))

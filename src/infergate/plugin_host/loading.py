@@ -1,4 +1,4 @@
-"""Finds the class of a plug-in by ``module:Class`` or by an entry point, and imports it."""
+"""Imports the class of a plug-in, which is named by ``module:Class`` or by an entry point."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run_within(seconds: float, activity: str, function: Callable[[], T]) -> T:
     ``activity`` if the function is slow.
 
     Raises PluginError if the function raises an exception, or does not return within ``seconds``.
-    The thread cannot be stopped then; it runs until the function returns or the process ends."""
+    After ``seconds``, the thread continues until the function returns or the process ends."""
     results: list[T] = []
     errors: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Validates the options of a plug-in with its own pydantic model or dataclass."""
+"""Validates the options of a plug-in with the plug-in's pydantic model or dataclass."""
 
 from __future__ import annotations
 

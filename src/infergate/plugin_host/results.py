@@ -72,7 +72,7 @@ def check_tensor_metadata(tensor: TensorMetadata) -> None:
 def model_response(
     result: Any, request: InferRequest, metadata: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """Return ``result``, which a model with ``metadata`` returned for ``request``, as a response.
+    """Convert ``result``, which a model with ``metadata`` returned for ``request``, to a response.
     Raises InvalidResultError."""
     declared = {output.name: output for output in metadata.outputs}
     wanted = [output.name for output in request.outputs] or list(declared)

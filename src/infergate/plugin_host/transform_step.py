@@ -1,4 +1,4 @@
-"""The step that runs a transform of a plug-in."""
+"""The step that runs a plug-in's transform."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from infergate.plugins.transform import TensorTransform
 from infergate.transforms.step import AsyncStep, Spec, TransformError, substitute
 
 _MAX_DESCRIBE_SECONDS: Final = 1.0
-"""Maximum seconds that a transform may take to describe the tensors of its step. The event loop
-waits for it. The result is kept until the model's metadata changes."""
+"""Maximum seconds for which the event loop waits while a transform describes tensors. The
+description is kept until the model's metadata changes."""
 _RETRY_SECONDS: Final = 30.0
 """Seconds after a timeout during which a transform is not called for metadata."""
 
@@ -133,8 +133,8 @@ def apply_transform(
 
 
 def check_specs(described: Any, names: Sequence[str]) -> Sequence[Spec]:
-    """Return ``described``, the metadata of the tensors ``names`` that a transform has returned, as
-    specs. Raises InvalidResultError."""
+    """Convert ``described``, a transform's metadata of the tensors ``names``, to specs. Raises
+    InvalidResultError."""
     if not isinstance(described, tuple | list):
         text = f"it returned {type(described).__name__}"
         raise InvalidResultError(f"{text}; expected a tuple of TensorMetadata")

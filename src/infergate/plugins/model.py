@@ -30,7 +30,7 @@ class PythonModel(Plugin, abc.ABC):
     def metadata(self) -> ModelMetadata:
         """The model's name, inputs and outputs. The gateway reads this property once, when it
         creates the model. If ``max_batch_size`` is above 0, the first dimension of every shape is
-        the batch, -1."""
+        the batch dimension (-1)."""
 
     @abc.abstractmethod
     def infer(
@@ -38,9 +38,9 @@ class PythonModel(Plugin, abc.ABC):
     ) -> ModelResult | Awaitable[ModelResult]:
         """Return the only response to ``request``.
 
-        A plain method runs in a thread, and several threads may run it at the same time
-        (``limits.max_requests`` of the backend). An ``async`` method runs on the plug-in's own
-        event loop, where all its inferences share one thread."""
+        A plain method runs in several threads at a time, up to the backend's
+        ``limits.max_requests``. An ``async`` method runs on the plug-in's own event loop, where all
+        inferences of the plug-in share one thread."""
 
     def stream(
         self, request: InferRequest, call: PluginCall

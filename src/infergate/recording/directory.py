@@ -1,9 +1,8 @@
 """The recording files of one process: rotation, and the limit on their total size.
 
-All workers of a gateway share a folder. The name of a file contains the number of its worker, and
-each worker manages the files with its number, including the files of earlier workers. Each of *n*
-workers may use 1/*n* of the total size, so together they never exceed the
-total size.
+All workers of a gateway share a folder. The name of a file contains the worker's number, and each
+worker manages the files with its number, including the files of earlier workers. Each of *n*
+workers may use 1/*n* of the total size, so that all workers together never exceed the total size.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class _StoredFile(NamedTuple):
 
 
 class RecordingDirectory:
-    """Appends records to files in a folder, which is created with mode 0700. It is not thread-safe,
-    and its methods block."""
+    """Appends records to files in a folder, which is created with mode 0700. The object is not
+    thread-safe, and its methods block."""
 
     def __init__(self, settings: DirectorySettings) -> None:
         self._settings: Final = settings
@@ -89,8 +88,8 @@ class RecordingDirectory:
             self._file.flush()
 
     def close_file(self) -> None:
-        """Complete the current file, or remove it if a failure left no record in it. The next
-        record begins a new file. Raises OSError."""
+        """Complete the current file, or remove the file if a failure left it without a record. The
+        next record begins a new file. Raises OSError."""
         file, path = self._file, self._settings.path / self._name
         self._file, self._name = None, ""
         if file is not None:
@@ -109,7 +108,7 @@ class RecordingDirectory:
         self._file, self._name = RecordingFile(settings.path / name), name
 
     def _make_space(self, size: int) -> None:
-        """Remove files, if this is allowed, until ``size`` more bytes fit."""
+        """Make space for ``size`` bytes. Raises DirectoryFullError."""
         if self._fits(size):
             return
         self._stored = self._list()  # an operator may have moved or deleted files

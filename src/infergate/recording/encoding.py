@@ -1,7 +1,7 @@
 """Converts exchanges to and from records, protobuf messages of ``proto/recording.proto``.
 
-*Rule 1.* The tensors of a record are its last fields, so they are written as views and never
-copied. The protobuf runtime handles only the fields before them.
+*Rule 1.* The last fields of a record contain tensor data, which is written as views and never
+copied. The protobuf runtime handles only the fields before the tensor data.
 *Rule 2.* Every record that :func:`encode_exchange` returns can be read.
 """
 
@@ -49,7 +49,7 @@ _MAX_OBJECTS: Final = 100_000
 and names of redacted tensors. An empty object takes only two bytes in the file."""
 _MIN_OBJECT_BYTES: Final = 2
 _OBJECT_MEMORY: Final = 512
-"""An upper bound for the memory in bytes of the Python objects of one message, without its strings
+"""An upper bound of the memory in bytes of the Python objects of one message, without its strings
 and data."""
 _BYTE_MEMORY: Final = 10
 """The estimated memory in bytes of the Python objects for each encoded byte of a text, number or
@@ -63,14 +63,14 @@ _ORIGINS: Final = (Origin.GATEWAY, Origin.BACKEND)
 
 
 class UnrecordableError(Exception):
-    """An exchange cannot be recorded: it is larger than a record may be, has too many parts, or a
-    parameter is not JSON."""
+    """An exchange cannot be recorded: it is too large, has too many objects, or has a parameter
+    that JSON cannot represent."""
 
 
 @record
 class RecordedExchange:
-    """A record of a file. ``position`` and ``length`` are the position and length of its frame in
-    bytes.
+    """A record of a file. ``position`` and ``length`` are the position and length of the record's
+    frame in bytes.
 
     ``further_outcomes`` has the outcomes of the same request at other backends, by the name of the
     backend. ``redacted`` has the names of tensors that were removed or zeroed, and
@@ -93,7 +93,7 @@ class RecordedExchange:
 
     @property
     def sequence(self) -> SequenceKey | None:
-        """The sequence that the request belongs to, or None."""
+        """The sequence of the request, or None."""
         return sequence_key(self.exchange.request)
 
 
@@ -107,9 +107,8 @@ def encode_exchange(
     pause: Callable[[], object] = lambda: None,
 ) -> list[Buffer]:
     """Return the record of ``exchange`` as parts. The parts with tensor data are views, not copies.
-    ``further_outcomes`` and ``redacted`` are fields of :class:`RecordedExchange`. The
-    function calls ``pause`` repeatedly during long work, so that other threads can run. Raises
-    UnrecordableError."""
+    ``further_outcomes`` and ``redacted`` are fields of :class:`RecordedExchange`. ``pause`` is
+    called after every few responses, so that other threads can run. Raises UnrecordableError."""
     message = _Record(
         gateway_version=__version__,
         format_version=FORMAT_VERSION,
@@ -125,7 +124,7 @@ def encode_exchange(
         message.headers.add(name=_encode(name), value=_encode(value))
     request, outcomes = exchange.request, (exchange.outcome, *further_outcomes.values())
     try:
-        sequence_key(request)  # this checks the id of the sequence, which readers rely on
+        sequence_key(request)  # raises GatewayError for an invalid id, which readers reject
         _write_request(message.request, request)
         _write_outcome(message.outcome, exchange.outcome, pause)
         for name, outcome in further_outcomes.items():
@@ -232,9 +231,9 @@ def _write_parameters(owner: Any, parameters: Parameters) -> None:
 
 
 def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> RecordedExchange:
-    """Return the record ``data``. Its tensors are views of ``data``. Raises
+    """Return the record ``data``, with tensors that are views of ``data``. Raises
     MalformedMessageError."""
-    # Almost all top-level fields are objects; twice the object limit allows for the rest.
+    # Almost all top-level fields are objects. Twice the object limit is enough for all fields.
     metadata, blobs = split_raw_fields(data, _TENSOR_DATA, 2 * _MAX_OBJECTS)
     if len(metadata) > MAX_METADATA_BYTES:
         raise MalformedMessageError(
@@ -284,8 +283,8 @@ def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> Recorde
 
 def _check_objects(metadata: Buffer, more_objects: int = 0) -> int:
     """Return the number of messages in ``metadata``, a record without tensor data. Raises
-    MalformedMessageError if it has too many, together with ``more_objects`` objects, or too many
-    fields."""
+    MalformedMessageError for too many fields, or for too many messages and ``more_objects``
+    together."""
     messages = check_fields(_Record, metadata, _MAX_FIELDS, max_messages=_MAX_OBJECTS)
     _check_count(messages + more_objects)
     return messages

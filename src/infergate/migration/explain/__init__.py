@@ -1,7 +1,7 @@
 """``infergate explain``: shows the route of a request, and the message that each backend would
 receive.
 
-``client_request`` reads the request. ``explanation`` runs it through the real frontend, route and
-backends of a configuration, but the upstreams of these backends (``capture``) keep the messages
-instead of sending them. ``explanation_text`` prints the result, and ``client_code`` prints the
-request as code for several clients."""
+``client_request`` builds the request. ``explanation`` runs the request through the real frontend,
+route and backends of a configuration, with upstreams (``capture``) that keep messages instead of
+sending them. ``explanation_text`` formats the result, and ``client_code`` writes the request as
+programs for several clients."""

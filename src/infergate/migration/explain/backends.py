@@ -29,8 +29,7 @@ AUTO: Final = "auto"
 
 
 class _DescribedModel(NamedTuple):
-    """A Python model that is never run, because its inferences are captured. It only provides
-    metadata."""
+    """The metadata of a Python model, whose inferences are captured instead of run."""
 
     metadata: ModelMetadata
 
@@ -50,9 +49,9 @@ def make_capturing_backend(
     queries_servers: bool = False,
     keeps_queries: bool = False,
 ) -> Backend:
-    """Return the backend ``name`` of ``config``. It keeps inferences in ``captured`` instead of
-    sending them. Without ``queries_servers``, it sends nothing at all, and assumes a generic server
-    if no profile is configured."""
+    """Return the backend ``name`` of ``config``, which keeps inferences in ``captured`` instead of
+    sending them. Without ``queries_servers``, the backend sends nothing, and assumes a generic
+    server if its profile is ``auto``."""
     backend = config.backends[name]
     plugin = plugins().get(backend.protocol)
     if backend.model:

@@ -1,7 +1,7 @@
-"""Backends whose upstreams keep the inference instead of sending it.
+"""Backends that keep inferences instead of sending them.
 
-*Rule.* No inference is ever sent. Queries (for metadata or the server's profile) are sent only if
-there is an ``online`` upstream."""
+*Rule.* No inference is ever sent. Queries for metadata or the server's profile are sent only
+through an ``online`` upstream."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Captured:
 
     def __init__(self) -> None:
         self.wire: HttpRequest | RpcRequest | None = None
-        """The message. It stays None for embedded models."""
+        """The message. It is None for embedded models."""
         self.endpoint: Endpoint | None = None
         self.operation: InferRequest | None = None
-        """The inference with the backend's names. It stays None for messages that pass through."""
+        """The inference with the backend's names. It is None for messages that pass through."""
         self.needs_query = False
-        """Whether the message depends on facts that only the server knows."""
+        """Whether the message depends on metadata or a profile that only the server knows."""
         self.runs_model = False
         """Whether an embedded model was about to run the inference."""
 
@@ -42,8 +42,8 @@ class Captured:
 
 
 class TransformedInference:
-    """A layer that keeps the inference after the layers before it have changed it. ``request`` is
-    None until then."""
+    """A layer that stores the inference that it receives from the previous layers. ``request`` is
+    None if no inference has arrived."""
 
     def __init__(self) -> None:
         self.request: InferRequest | None = None
@@ -67,9 +67,9 @@ class TransformedInference:
 
 
 class CapturingUpstream:
-    """Stores the first inference in ``captured`` and raises an error instead of sending it. Queries
-    go to ``online``, or fail too if it is None. If ``keeps_queries``, queries are stored like
-    inferences."""
+    """Stores inferences in ``captured`` and raises CANCELLED instead of sending them. Queries go to
+    ``online``, or raise UNSUPPORTED if ``online`` is None. With ``keeps_queries``, queries are
+    stored like inferences."""
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class CapturingUpstream:
 
 
 class CapturingBackend(RemoteBackend[Any, Any]):
-    """A backend of remote servers that uses a ``CapturingUpstream``, so that inferences are kept
-    instead of sent."""
+    """A backend of remote servers that stores the inference in ``captured``. Its upstream is a
+    ``CapturingUpstream``."""
 
     captured: Captured
 
@@ -137,8 +137,8 @@ class CapturingBackend(RemoteBackend[Any, Any]):
 
 
 class CapturingModels(BuiltinBackend):
-    """A backend of embedded models, or of a Python model. It keeps the inference instead of running
-    the model."""
+    """A backend of embedded models or of a Python model, which stores the inference in ``captured``
+    instead of running the model."""
 
     def __init__(
         self, name: str, captured: Captured, models: Iterable[Model] | None = None

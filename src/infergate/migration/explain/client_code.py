@@ -1,7 +1,7 @@
-"""Writes an inference as a program for each of several clients, old and new.
+"""Writes an inference as a program for each of several clients.
 
-Every program sends the tensors bit for bit and prints the outputs. Values that may be credentials
-are read from environment variables."""
+Every program sends the tensors bit for bit and prints the outputs. The programs read possible
+credentials from environment variables."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from infergate.migration.explain.curl_code import curl_code
 _ARGUMENTS: Final = (SEQUENCE_ID, "sequence_start", "sequence_end", "priority", "timeout")
 """Parameters for which tritonclient's ``infer`` has arguments of the same name."""
 _TF_TYPES: Final = {number: name for name, number in DTYPES.items()}
-"""The names of TensorFlow's datatypes, by their numbers."""
+"""The names of TensorFlow's datatypes, by number."""
 
 
 def code_of(clients: Iterable[str], inference: ClientInference) -> dict[str, str]:
     """Return the source text for each of ``clients``, which are keys of ``CLIENTS``. If a client
-    cannot send the inference, its text is a comment with the reason."""
+    cannot send the inference, the text is a comment with the reason."""
     code: dict[str, str] = {}
     for client in clients:
         try:
@@ -58,7 +58,7 @@ class _Program:
     def add_inputs(
         self, request: InferRequest, constructor: str, array_source: Callable[[Tensor], str]
     ) -> None:
-        """Add a list ``inputs`` of objects of tritonclient's or kserve's class ``constructor``."""
+        """Add code for a list ``inputs`` with objects of a client's class ``constructor``."""
         self.add("inputs = []")
         for tensor in request.inputs:
             arguments = f"{tensor.name!r}, {list(tensor.shape)}, {tensor.datatype.value!r}"
@@ -130,7 +130,7 @@ def _triton_array(program: _Program, tensor: Tensor) -> str:
     source = program.arrays.source(tensor)
     if tensor.datatype is not Datatype.BF16:
         return source
-    program.arrays.imports.add("ml_dtypes")  # releases before 26.06 expect FP32 instead
+    program.arrays.imports.add("ml_dtypes")  # tritonclient before 26.06 expects FP32
     return f"{source}.astype(ml_dtypes.bfloat16)"
 
 
@@ -252,7 +252,7 @@ def _tensorrtserver(inference: ClientInference) -> str:
     )
     program.add("inputs = {}")
     for tensor in request.inputs:
-        # The client expects a list with an array for each element of the batch.
+        # The client expects a list with one array per element of the batch.
         source = program.arrays.source(tensor)
         rows = f"list({source})" if batches else f"[{source}]"
         program.add(f"inputs[{tensor.name!r}] = {rows}")
@@ -331,4 +331,4 @@ CLIENTS: Final[Mapping[str, Callable[[ClientInference], str]]] = {
     "tensorrtserver": _tensorrtserver,
     "graphpipe": _graphpipe,
 }
-"""The function that writes the code for each client, by the name of the client's package."""
+"""Functions that write the code for a client, by the client's name."""

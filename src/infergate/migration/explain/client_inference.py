@@ -1,4 +1,4 @@
-"""An inference and its destination. ``client_code`` and ``curl_code`` turn it into programs."""
+"""An inference and its destination, the input of ``client_code`` and ``curl_code``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class NoClientCodeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ClientAddresses:
-    """The addresses to send to, as ``host:port``. An empty address is unknown."""
+    """The addresses to which programs send inferences, as ``host:port``. An address is empty if no
+    listener has its transport."""
 
     http: str = ""
     grpc: str = ""
@@ -50,8 +51,8 @@ class ClientAddresses:
 @dataclass(frozen=True, slots=True)
 class ClientInference:
     """An inference to write as code. ``headers`` are the client's headers. ``metadata`` is the
-    model's metadata, if it is known. ``wire`` is the client's own HTTP message, if there is one.
-    Data that is too long for source text is written to ``folder`` unless it is None."""
+    model's metadata, or None if unknown. ``wire`` is the client's HTTP message, or None for gRPC.
+    Data that is too long for source text is written to ``folder`` unless ``folder`` is None."""
 
     request: InferRequest
     addresses: ClientAddresses
@@ -76,8 +77,8 @@ class ClientInference:
         return cls(inference, addresses, wire.metadata, metadata, None, folder)
 
     def own_headers(self) -> dict[str, str]:
-        """Return the headers that the user of the client has set, without the headers that its
-        library adds."""
+        """Return the headers that the user has set, without the headers that client libraries
+        add."""
         return {
             name: value
             for name, value in self.headers.items()
@@ -86,7 +87,6 @@ class ClientInference:
 
 
 def variable_name(name: str) -> str:
-    """Return the name of the environment variable that holds the value of the header or query
-    parameter ``name``, which may be a credential."""
+    """Return the environment variable for the value of the header or query parameter ``name``."""
     letters = re.sub("[^A-Za-z0-9]", "_", name).upper()
     return f"_{letters}" if letters[:1].isdigit() else letters

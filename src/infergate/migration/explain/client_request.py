@@ -1,9 +1,8 @@
-"""Reads the request for ``infergate explain``: a curl or grpcurl command, or the parts of a
-request.
+"""Builds the request for ``infergate explain`` from a curl or grpcurl command, from a URL, headers
+and a body, or from a recording.
 
-*Rule.* Files have at most ``max_bytes``, because the gateway rejects a request beyond
-``limits.body`` anyway. Nothing is executed: a command is only parsed, and shell variables are not
-expanded."""
+*Rule.* Files of more than ``max_bytes`` are rejected, as the gateway rejects bodies beyond
+``limits.body``. Commands are parsed but not executed, and shell variables are not expanded."""
 
 from __future__ import annotations
 
@@ -50,13 +49,13 @@ _PATH_CHARACTERS: Final = "/%:@!$&'()*+,;=~"
 
 
 class RequestError(ValueError):
-    """The request cannot be read. The message names the problem and the alternatives."""
+    """The request cannot be read. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
     """A request to the gateway. ``authority`` is the ``host:port`` to which the request was sent,
-    or empty if the address is unknown."""
+    or empty if unknown."""
 
     wire: HttpRequest | RpcRequest
     authority: str = ""
@@ -76,8 +75,8 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 def parse_command(text: str, max_bytes: int, folder: Path) -> ClientRequest:
-    """Parse a curl or grpcurl command. ``folder`` is the base of relative paths in it. Raises
-    RequestError."""
+    """Parse a curl or grpcurl command. ``folder`` is the base of the command's relative paths.
+    Raises RequestError."""
     joined = text.replace("\\\r\n", " ").replace("\\\n", " ")
     try:
         words = shlex.split(joined)
@@ -93,7 +92,7 @@ def parse_command(text: str, max_bytes: int, folder: Path) -> ClientRequest:
 def http_request(
     method: str, url: str, headers: Mapping[str, str], body: bytes = b""
 ) -> ClientRequest:
-    """Return an HTTP request. ``url`` may be only a path. Raises RequestError."""
+    """Return an HTTP request. ``url`` may lack the scheme and the host. Raises RequestError."""
     parts = urlsplit(url if "://" in url or url.startswith("/") else f"http://{url}")
     if parts.scheme not in ("", *_HTTP_PORTS):
         raise RequestError(f"{url}: expected http:// or https://")
@@ -116,12 +115,12 @@ def http_request(
 def rpc_request(
     method: str, message: bytes, metadata: Mapping[str, str], authority: str = ""
 ) -> ClientRequest:
-    """Return a gRPC request of ``/package.Service/Method``."""
+    """Return a gRPC request. ``method`` is ``package.Service/Method``."""
     return ClientRequest(RpcRequest(f"/{method.lstrip('/')}", (message,), metadata), authority)
 
 
 def parse_headers(lines: Iterable[str]) -> dict[str, str]:
-    """Return headers from ``name: value`` lines. Raises RequestError."""
+    """Parse headers from ``name: value`` lines. Raises RequestError."""
     headers: dict[str, str] = {}
     for line in lines:
         name, separator, value = line.partition(":")
@@ -158,7 +157,7 @@ class _Command:
                     self.options.append((option, value))
 
     def values(self, *names: str) -> list[str]:
-        """Return the values of an option that has several spellings."""
+        """Return the values of the option with the spellings ``names``."""
         return [value for option, value in self.options if option in names]
 
     def has(self, *names: str) -> bool:
@@ -221,7 +220,7 @@ def _parse_curl(command: _Command) -> ClientRequest:
 
 
 def _curl_body(command: _Command, headers: dict[str, str]) -> bytes | None:
-    """Return the body, or None if there is none, and set the headers that curl adds."""
+    """Return the body or None, and add curl's default headers to ``headers``."""
     parts: list[bytes] = []
     joint = b"&"
     for option, value in command.options:
@@ -260,13 +259,13 @@ def _parse_grpcurl(command: _Command) -> ClientRequest:
 
 
 def recorded_request(file: Path, number: int) -> tuple[ClientRequest, ModelMetadata]:
-    """Return inference ``number`` (from 1) of a recording as its client sent it, and the metadata
-    derived from its tensors. Raises RequestError."""
+    """Return inference ``number`` (from 1) of a recording as the client sent it, and metadata
+    derived from the inference's tensors. Raises RequestError."""
     try:
         entry = read_entry(file, number)
         exchange = entry.exchange
         if BODY in entry.redacted:
-            raise RequestError(f"{file}#{number}: its body was redacted in the recording")
+            raise RequestError(f"{file}#{number}: the body was redacted in the recording")
         return ClientRequest(recorded_message(exchange)), recorded_metadata(exchange)
     except RecordingError as error:
         raise RequestError(str(error)) from None
@@ -275,8 +274,7 @@ def recorded_request(file: Path, number: int) -> tuple[ClientRequest, ModelMetad
 
 
 def is_rpc_method(text: str) -> bool:
-    """Return whether ``text`` is the name of a gRPC method that infergate knows, such as
-    ``/package.Service/Method``."""
+    """Return whether ``text`` names a known gRPC method in the form ``package.Service/Method``."""
     try:
         SCHEMA.method_classes(f"/{text.lstrip('/')}")
     except KeyError:

@@ -23,11 +23,12 @@ from infergate.migration.recorded import DEFAULT_PROTOCOL, client_message
 _MAX_ARGUMENT_BYTES: Final = 64 * 1024
 """Maximum size of a body in a command. Linux limits an argument to 128 KiB."""
 _OWN_HEADERS: Final = frozenset({"host", "content-length", "connection", "user-agent"})
-"""Headers that curl writes itself."""
+"""Headers that curl adds itself."""
 
 
 def curl_code(inference: ClientInference) -> str:
-    """Return the client's own HTTP message or, if it has none, the inference in V2 REST."""
+    """Return a curl command for the client's HTTP message, or for V2 REST if the client used
+    gRPC."""
     wire, headers = inference.wire, dict(inference.headers)
     if wire is None:
         wire = _v2_rest(inference.request)
@@ -47,7 +48,8 @@ def curl_code(inference: ClientInference) -> str:
 
 
 def _url(url: str, query: str) -> str:
-    """Return the URL as shell text. Credentials in ``query`` are read from the environment."""
+    """Return the URL as shell text. The command reads credentials in ``query`` from the
+    environment."""
     text = ""
     separator = "?"
     for name, value, is_credential in query_parameters(query):
@@ -68,7 +70,7 @@ def _header(name: str, value: str) -> str:
 
 
 def _body(body: bytes, folder: Path | None) -> tuple[str, str]:
-    """Return the beginning of the command line, and curl's argument for ``body``."""
+    """Return the text before the curl command, and curl's argument for ``body``."""
     if len(body) > _MAX_ARGUMENT_BYTES:
         file = (folder or Path()) / "body.bin"
         prefix = "# write body.bin with --save FOLDER\n"

@@ -33,9 +33,9 @@ from infergate.routing.table import Route
 __all__ = ["ExplainOptions", "Explanation", "ModelMetadata", "explain"]
 _ACCESS_NOTE: Final = "Access rules and rate limits are not applied here."
 _OWN_SERVICES: Final = tuple(f"/{name}/" for name in (HEALTH_SERVICE, *REFLECTION_SERVICES))
-"""The prefixes of the methods of the gateway's own gRPC services."""
+"""The method prefixes of the gateway's own gRPC services."""
 _CACHE_NOTE: Final = (
-    "The route has a response cache: only misses are sent. Lookups are not made here."
+    "The gateway sends only misses of the route's response cache, which is not read here."
 )
 _SERVER_NOTE: Final = "The gateway itself answers requests about the server."
 
@@ -53,7 +53,7 @@ class Explanation:
     targets: list[TargetExplanation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: str = ""
-    """The reason why the gateway rejects the request before the request reaches a route."""
+    """The reason why the gateway rejects the request before routing, or empty."""
     inference: InferRequest | None = None
     """The client's inference, or None if it is unknown."""
     metadata: ModelMetadata | None = None
@@ -62,8 +62,8 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
-    """``queries_servers`` allows requests for metadata. ``recorded`` is the metadata derived from
-    the tensors of a recorded request."""
+    """``queries_servers`` allows metadata queries to servers. ``recorded`` is the metadata derived
+    from the tensors of a recorded request."""
 
     queries_servers: bool = False
     recorded: ModelMetadata | None = None
@@ -147,7 +147,7 @@ def _headers(wire: Wire) -> Mapping[str, str]:
 
 
 def _context(wire: Wire) -> RequestContext:
-    """Return a context with the client's headers and a request id, as the gateway adds it."""
+    """Return a context with the client's headers, and with a request id as in the gateway."""
     context = RequestContext(PEER, headers=_headers(wire))
     assign_request_id(context)
     return context

@@ -1,4 +1,4 @@
-"""Prints an explanation as text or as JSON."""
+"""Formats an explanation as text or JSON."""
 
 from __future__ import annotations
 

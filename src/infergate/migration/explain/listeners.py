@@ -1,5 +1,4 @@
-"""Finds the listener and the codec of a configuration that would receive a request, and the
-listener's address."""
+"""Finds the listener and the codec that would receive a request, and the addresses for clients."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ _ALL_INTERFACES: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"} 
 
 
 def listener_of(config: Config, request: ClientRequest) -> str:
-    """Return the path in the configuration of the listener that has the request's port, or else of
-    the first listener for its transport. Raises RequestError if there is no such listener."""
+    """Return the configuration path of the listener with the request's port, or else of the first
+    listener for the request's transport. Raises RequestError if no listener has this transport."""
     is_http = isinstance(request.wire, HttpRequest)
     kinds = _shared(config) | dict.fromkeys(compiled.model_listeners(config), TransportKind.HTTP)
     wanted = TransportKind.HTTP if is_http else TransportKind.GRPC
@@ -46,8 +45,8 @@ def _shared(config: Config) -> dict[str, TransportKind]:
 def codec_of(
     config: Config, listener: str, wire: HttpRequest | RpcRequest
 ) -> tuple[Codec[Any, Any], str]:
-    """Return the codec that serves ``wire`` on a listener, as ``gateway.dispatch`` chooses it, and
-    the name of its envelope, which is empty for a protocol."""
+    """Return the codec that ``gateway.dispatch`` would choose for ``wire``, and the name of the
+    codec's envelope, or an empty name for a protocol."""
     codecs = _codecs(config, listener)
     path = wire.path if isinstance(wire, HttpRequest) else wire.method
     first = path[1:].partition("/")[0]
@@ -55,8 +54,8 @@ def codec_of(
 
 
 def _codecs(config: Config, listener: str) -> Mapping[str, tuple[Codec[Any, Any], str]]:
-    """Return the codecs of a listener with the names of their envelopes, by the paths, first path
-    segments or services that they claim."""
+    """Return the codecs of a listener with the names of their envelopes, keyed by claimed path,
+    first path segment or service."""
     single = compiled.model_listeners(config).get(listener)
     if single is not None:
         return {"": (plugins()[single.protocol].create(single.options), "")}
@@ -73,8 +72,8 @@ def _codecs(config: Config, listener: str) -> Mapping[str, tuple[Codec[Any, Any]
 
 
 def client_addresses(config: Config, request: ClientRequest) -> ClientAddresses:
-    """Return the addresses of the gateway for clients: the address of the request, and the address
-    of the first listener for each transport."""
+    """Return an address for each transport: the address to which ``request`` was sent, or else the
+    address of the first TCP listener."""
     shared, addresses = _shared(config), compiled.addresses(config)
     found: dict[TransportKind, str] = {}
     tls: dict[TransportKind, bool] = {}

@@ -14,8 +14,8 @@ _FULL_PERCENT = 100.0
 
 @dataclass(frozen=True, slots=True)
 class RouteCheck:
-    """A route of the configuration. ``mismatch`` is the reason why the request does not match the
-    route. It is empty for the route that matches."""
+    """A route of the configuration. ``mismatch`` is the reason why the request does not match, or
+    empty for the matching route."""
 
     number: int
     """The position in ``routes``, from 1."""
@@ -38,7 +38,7 @@ class RouteTarget:
 def check_routes(
     routes: Sequence[Route], model: str, version: str, headers: Mapping[str, str]
 ) -> tuple[list[RouteCheck], Route | None]:
-    """Return a check for each route up to the first match, and the route that matches or None."""
+    """Return a check for each route up to the first match, and the matching route or None."""
     checks: list[RouteCheck] = []
     for number, route in enumerate(routes, 1):
         mismatch = _mismatch(route, model, version, headers)
@@ -69,7 +69,7 @@ def targets_of(route: Route) -> Iterator[RouteTarget]:
     """Yield the targets of ``route``: its backend, then the split, the fallback, the mirror and the
     baseline of the comparison with the mirror."""
     # A route with several targets, or with layers, translates every message. ``has_layers`` makes
-    # its copy with a single target do the same.
+    # the copy with a single target do so too.
     translated = route.has_other_targets or route.has_layers
     single = replace(route, split=(), fallback="", mirror=None, has_layers=translated)
     share = _FULL_PERCENT - sum(target.percent for target in route.split)
@@ -90,7 +90,7 @@ def targets_of(route: Route) -> Iterator[RouteTarget]:
     yield RouteTarget("mirror", when, to_mirror)
     baseline = mirror.comparison.baseline if mirror.comparison is not None else None
     if baseline is not None:
-        # A baseline without its own backend sends the request again to the backend that served it.
+        # A baseline without its own backend sends the request again to the route's backend.
         when = f"a further copy of {baseline.percent:g}% of the requests that the mirror gets"
         to_baseline = replace(single, backend=baseline.backend or route.backend)
         yield RouteTarget("baseline", when, to_baseline)

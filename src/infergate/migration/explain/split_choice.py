@@ -1,4 +1,4 @@
-"""Finds the target of a split to which a request goes, if the request alone determines it."""
+"""Finds the split target of a request, if the request alone determines the target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def split_notes(
     route: Route, request: InferRequest, context: RequestContext, *, has_own_id: bool
 ) -> Iterator[str]:
     """Yield a sentence about the target of ``request`` if ``route`` has a split. ``has_own_id`` is
-    true if the client sent the id of the request."""
+    true if the client sent a request id."""
     if not route.split:
         return
     if sequence_key(request) is not None:

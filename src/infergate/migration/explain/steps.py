@@ -1,5 +1,5 @@
-"""Describes the differences between the client's inference and the inference that a backend reads,
-and the position of the tensors in a message. This module has no I/O."""
+"""Describes how the inference that a server reads differs from the client's inference, and the
+positions of tensors in a message. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def response_steps(rewrite: Rewrite) -> Iterator[str]:
 def _pair_inputs(
     client: Sequence[Tensor], sent: Sequence[Tensor], rewrite: Rewrite
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pair the inputs by name, or else by position: protocols without names have only positions."""
+    """Pair the inputs by name or, for protocols without input names, by position."""
     by_name = {tensor.name: tensor for tensor in sent}
     for before, at_position in zip(client, sent, strict=True):
         yield before, by_name.get(rewrite.inputs.get(before.name, before.name), at_position)
@@ -106,8 +106,8 @@ def _parameter_steps(client: Parameters, sent: Parameters, protocol: str) -> Ite
 
 
 def tensor_layout(body: Sequence[Buffer], tensors: Sequence[Tensor]) -> list[str]:
-    """Return a line for each part of a binary body: each tensor that the body contains in its
-    canonical layout, and the bytes between them. Return no lines if there is no such tensor."""
+    """Return lines for the tensors that ``body`` contains in canonical layout, and for the bytes
+    around these tensors. Return no lines if there are no such tensors."""
     data = bytes(join_parts(body)) if body else b""
     lines: list[str] = []
     end = 0

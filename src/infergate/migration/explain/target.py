@@ -38,8 +38,8 @@ _TIMEOUT_SECONDS: Final = 60.0
 _OK: Final = "ok"
 _ANSWERED: Final = "nothing is sent: the gateway itself answers this request"
 _NEEDS_QUERY: Final = (
-    "unknown, because {} needs facts that only the server has, such as the model's metadata; {}"
-    "query the server with --metadata"
+    "unknown, because {} needs information that only the server has, such as the model's metadata; "
+    "{}query the server with --metadata"
 )
 _DECLARE: Final = "declare the model under 'models', or "
 
@@ -51,8 +51,8 @@ def error_text(error: GatewayError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TargetExplanation:
-    """The message that one target of the route would receive. ``error`` is the reason why there is
-    no message, or why it is unknown."""
+    """The message that one target of the route would receive. ``error`` is the reason why the
+    message does not exist or is unknown."""
 
     role: str
     when: str
@@ -97,8 +97,8 @@ class ExplainedRequest:
         self, target: RouteTarget
     ) -> tuple[TargetExplanation, InferRequest | None, ModelMetadata | None]:
         """Send the request to ``target`` through a gateway. Return an explanation of the message
-        that the backend keeps, and the client's inference and the model's metadata in the client's
-        names. The inference and the metadata are None if they are unknown."""
+        that the backend keeps, the client's inference, and the model's metadata with the client's
+        names. The inference and the metadata are None if unknown."""
         captured, route = Captured(), target.route
         backend = make_capturing_backend(
             self.config,
@@ -197,8 +197,8 @@ class ExplainedRequest:
     async def _read_back(
         self, backend: Backend, captured: Captured, target: RouteTarget
     ) -> InferRequest | None:
-        """Return the inference as the server reads it from the captured message, or None if this
-        needs unknown metadata."""
+        """Return the inference that the server would read from the captured message, or None if
+        unknown."""
         if captured.wire is None or not isinstance(backend, RemoteBackend):
             return None  # an embedded model reads no message
         wire, plugin = replace(captured.wire), plugins()[backend.protocol]

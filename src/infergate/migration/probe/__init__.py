@@ -1,5 +1,5 @@
 """``infergate probe``: detects the protocols and models of servers, and writes a configuration for
-them.
+these servers.
 
 ``prober`` is the entry point: it tries the protocols at each address (``targets``), recognizes
 servers by their responses (``identification``), and describes their models (``findings``).

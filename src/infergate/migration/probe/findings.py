@@ -31,9 +31,9 @@ def preference(protocol: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DetectedProtocol:
-    """A protocol that an address speaks. ``server`` and ``version`` are as the server reports them.
-    ``models`` maps the names that the server lists to their states, which may be empty; it is None
-    if the server cannot list its models."""
+    """A protocol that the server at ``url`` speaks. ``server`` and ``version`` are the reported
+    name and version. ``models`` maps the names of the listed models to their states, which may be
+    empty. ``models`` is None if the server cannot list models."""
 
     protocol: str
     url: Url
@@ -44,8 +44,8 @@ class DetectedProtocol:
 
 @dataclass(frozen=True, slots=True)
 class TargetFindings:
-    """The protocols that ``target`` speaks. If there are none, ``problem`` is the reason, and
-    ``attempts`` has the error of each protocol that was tried."""
+    """The protocols that ``target`` speaks. If ``detected`` is empty, ``problem`` is the reason,
+    and ``attempts`` has the error of each protocol that was tried."""
 
     target: ProbeTarget
     detected: Sequence[DetectedProtocol] = ()
@@ -55,9 +55,9 @@ class TargetFindings:
 
 @dataclass(frozen=True, slots=True)
 class ProbedModel:
-    """A model of a server. ``metadata`` is None if the server provides none, for the reason
-    ``problem``; ``source`` is the protocol that provided it. ``state`` is READY, UNAVAILABLE, and
-    so on, or empty if it is unknown."""
+    """A model of a server. ``source`` is the protocol that provided ``metadata``. If ``metadata``
+    is None, ``problem`` is the reason. ``state`` is READY, UNAVAILABLE or another state, or empty
+    if unknown."""
 
     name: str
     state: str = ""
@@ -68,8 +68,8 @@ class ProbedModel:
 
 @dataclass(frozen=True, slots=True)
 class ProbedServer:
-    """A server with its protocols; the first one is the best for a backend. ``omitted`` is the
-    number of models that were not described because of the limit."""
+    """A server. The first of its ``protocols`` is preferred for a backend. ``omitted`` is the
+    number of models beyond the limit, which were not described."""
 
     name: str
     version: str
@@ -103,8 +103,8 @@ class ProbeFindings:
 
 def group_servers(detected: Sequence[DetectedProtocol]) -> list[list[DetectedProtocol]]:
     """Return the protocols of each server. Addresses belong to one server if they have the same
-    port, or if they are on the same host and report the same name and version. However, two ports
-    that speak the same protocol are two servers."""
+    host and port, or if they have the same host and report the same name and version. However, two
+    ports with the same protocol belong to two servers."""
     groups: list[list[DetectedProtocol]] = []
     for item in detected:
         for group in groups:

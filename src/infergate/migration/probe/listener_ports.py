@@ -13,15 +13,16 @@ _STEP: Final = 100
 
 
 class ListenerPorts:
-    """Assigns ports. If a probed server is on this host, only ports that are free now are assigned,
-    so that the gateway can run beside the server."""
+    """Assigns ports. If a probed server is on this host, only free ports are assigned, so that the
+    gateway can run beside the server."""
 
     def __init__(self, targets: Iterable[ProbeTarget]) -> None:
         self._taken: Final = {target.port for target in targets if _is_local(target.url.host)}
         self._is_local: Final = bool(self._taken)
 
     def assign(self, preferred: int) -> int:
-        """Return ``preferred``, or another port if it is taken."""
+        """Return ``preferred`` or a higher port that is not taken. Raises OSError if all are
+        taken."""
         port = preferred
         while port in self._taken or (
             self._is_local and not _can_bind(socket.AF_INET, (HOST, port))
@@ -34,7 +35,7 @@ class ListenerPorts:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether ``host`` is an address of this machine, to which a socket can be bound."""
+    """Return whether ``host`` is an address to which this machine can bind a socket."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM) if host else []
     except (OSError, UnicodeError):

@@ -1,5 +1,5 @@
-"""Writes a mirror, which copies a route's requests to the counterpart of its model, as lines of
-routes.yaml."""
+"""Writes a mirror, which copies a route's requests to the counterpart of the route's model, as
+lines of routes.yaml."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SUBSTITUTES: Final = {Datatype.BOOL: Datatype.UINT8, Datatype.BF16: Datatype.FP
 
 
 def cast_rules(metadata: ModelMetadata | None, pair: ModelPair | None) -> dict[str, str]:
-    """Return the casts of a route: the casts that ``pair`` needs, and substitutes for the other
-    datatypes that some protocols do not have."""
+    """Return the casts of a route: the casts that ``pair`` needs, and casts of other datatypes that
+    some protocols do not support."""
     tensors = (*metadata.inputs, *metadata.outputs) if metadata else ()
     casts = {
         datatype.value: _SUBSTITUTES[datatype].value
@@ -78,8 +78,8 @@ def _rewrite_lines(pair: ModelPair) -> Iterator[str]:
 
 
 def _is_rewritten(item: TensorPair, pair: ModelPair) -> bool:
-    """Return whether the rewrite contains this pair. A rewrite in a comment also contains uncertain
-    pairs."""
+    """Return whether the rewrite contains ``item``. A rewrite in a comment also contains uncertain
+    pairs of tensors."""
     return item.is_renamed and (item.is_certain or not pair.can_mirror)
 
 

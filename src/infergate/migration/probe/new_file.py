@@ -28,7 +28,7 @@ def write_configuration(path: Path, text: str, *, force: bool) -> None:
         if force:
             temporary.replace(path)
         else:
-            path.hardlink_to(temporary)  # unlike a rename, it never replaces a file
+            path.hardlink_to(temporary)  # unlike a rename, this never replaces a file
     except FileExistsError:
         raise ConfigurationExistsError from None
     finally:

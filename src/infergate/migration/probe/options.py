@@ -14,10 +14,10 @@ from infergate.core.tls_settings import ClientTls
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """``timeout`` is the limit of each attempt, in seconds. ``models`` are names of models for
-    servers that cannot list theirs. ``headers`` are sent with every request, with lower-case names.
-    A server is trusted if its certificate was issued by an authority in the file ``ca`` or, by
-    default, by one of the system's authorities. If ``verify`` is false, every server is trusted."""
+    """``timeout`` limits each attempt, in seconds. ``models`` are the names of models on servers
+    that cannot list their models. ``headers`` have lower-case names and are sent with every
+    request. The file ``ca`` contains the trusted authorities; by default, the system's authorities
+    are trusted. If ``verify`` is false, every server is trusted."""
 
     timeout: float = 5.0
     models: Sequence[str] = ()
@@ -31,7 +31,7 @@ class ProbeOptions:
         return ClientTls(ca=self.ca, verify=self.verify)
 
     def backend_section(self, protocol: str, url: Url) -> dict[str, Any]:
-        """Return the section of a backend in routes.yaml for ``protocol`` at ``url``."""
+        """Return the section of routes.yaml for a backend with ``protocol`` at ``url``."""
         section: dict[str, Any] = {"protocol": protocol, "endpoints": (str(url),)}
         if url.scheme in protocols.TLS_SCHEMES:
             if self.ca is not None:

@@ -2,13 +2,13 @@
 
 *Rule 1.* A pair of tensors is certain if the datatypes are equal or can be cast, the shapes are
 compatible, and either the names are equal or no other pair is possible. Names that differ only in
-case, punctuation or a ``:0`` count as equal unless an equal name exists.
+case, punctuation or a suffix such as ``:0`` count as equal unless an identical name exists.
 *Rule 2.* Shapes are canonical: in every protocol, the batch dimension is part of the shape (-1 if
-it is variable). Two shapes are compatible if they have the same number of dimensions, and each pair
-of dimensions is equal or contains a -1. The gateway does not add or remove dimensions. An empty
-shape matches any shape, because some servers report no shapes.
-*Rule 3.* A model is paired by its name, or else by its tensors if only one model has such
-tensors."""
+variable). Two shapes are compatible if they have the same number of dimensions, and each pair of
+dimensions is equal or contains a -1. The gateway does not add or remove dimensions. An empty shape
+matches any shape, because some servers report no shapes.
+*Rule 3.* A model is paired by its name. If no name matches, the model is paired by its tensors if
+only one model has such tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMES: Final = NameRule(allow_slash=True)
 
 @dataclass(frozen=True, slots=True)
 class TensorPair:
-    """An input or output of the old model and its counterpart ``new``, or None. If the pair is not
+    """An input or output of the old model, and its counterpart ``new`` or None. If the pair is not
     certain, ``reason`` is the reason, and ``alternatives`` has the possible names."""
 
     old: TensorMetadata
@@ -57,7 +57,7 @@ class TensorPair:
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """A model of the old server and its counterpart ``new``, or None. If the pair is not certain,
+    """A model of the old server, and its counterpart ``new`` or None. If the pair is not certain,
     ``reason`` is the reason, and ``alternatives`` has the possible names."""
 
     old: ProbedModel
@@ -81,7 +81,7 @@ class ModelPair:
 
 
 class Pairing:
-    """Pairs models of two servers. Their protocols carry ``old_datatypes`` and
+    """Pairs models of two servers, whose protocols support ``old_datatypes`` and
     ``new_datatypes``."""
 
     def __init__(
@@ -93,10 +93,10 @@ class Pairing:
     def pair_models(
         self, old: Sequence[ProbedModel], new: Sequence[ProbedModel]
     ) -> list[ModelPair]:
-        """Return a pair for each of the ``old`` models."""
+        """Return a pair for each old model."""
         by_name = {model.name: model for model in new}
         old_names = {model.name for model in old}
-        # A new model with the name of another old model is the counterpart of that model.
+        # A new model with the name of an old model is the counterpart of only this old model.
         others = [model for model in new if model.name not in old_names]
         similar = _group_by(others, _normalize)
         rivals = _group_by((model for model in old if model.name not in by_name), _normalize)
@@ -119,7 +119,7 @@ class Pairing:
         candidates = [item for item in others if _tensor_counts(item) == _tensor_counts(old)]
         fitting = [item for item in candidates[:_MAX_CANDIDATES] if self._fits(old, item)]
         if len(fitting) == 1:
-            reason = "the names differ; it is the only model with the same tensors"
+            reason = "the names differ; no other model has the same tensors"
             return self._pair(old, fitting[0], reason)
         if fitting:
             return ModelPair(old, None, "the names differ; several models fit", _names(fitting))
@@ -144,7 +144,7 @@ class Pairing:
     def pair_tensors(
         self, old: Sequence[TensorMetadata], new: Sequence[TensorMetadata]
     ) -> list[TensorPair]:
-        """Return a pair for each of the ``old`` tensors, in their order."""
+        """Return a pair for each old tensor, in the order of ``old``."""
         pairs: dict[str, TensorPair] = {}
         rest = {item.name: item for item in new}
         for normalize in (str, _normalize):
@@ -166,7 +166,7 @@ class Pairing:
         unpaired: Sequence[TensorMetadata],
         rest: Sequence[TensorMetadata],
     ) -> TensorPair:
-        if len(unpaired) * len(rest) > _MAX_COMPARISONS:  # GraphPipe servers list all nodes
+        if len(unpaired) * len(rest) > _MAX_COMPARISONS:  # GraphPipe servers list all graph nodes
             names = [item.name for item in rest[:_MAX_ALTERNATIVES]]
             return TensorPair(tensor, None, "too many tensors have other names", names)
         fitting = [item for item in rest if self._tensor_pair(tensor, item).is_certain]
@@ -191,8 +191,8 @@ class Pairing:
         return TensorPair(old, new, _shape_difference(old.shape, new.shape), cast=cast)
 
     def _cast(self, old: str, new: str) -> tuple[str, str] | None:
-        """Return the cast of a route that makes the datatypes ``old`` and ``new`` equal. A route
-        casts a datatype only if a protocol cannot carry it."""
+        """Return the cast between the datatypes ``old`` and ``new``, or None. A route casts only
+        datatypes that one of the protocols does not support."""
         for datatype, substitute, carried in (
             (old, new, self._new_datatypes),
             (new, old, self._old_datatypes),
@@ -221,14 +221,14 @@ def _names(models: Sequence[ProbedModel]) -> list[str]:
 
 
 def _shape_difference(old: Sequence[int], new: Sequence[int]) -> str:
-    """Return why the shapes are not compatible (Rule 2), or an empty string."""
+    """Return the reason why the shapes are not compatible (Rule 2), or an empty string."""
     if not (old and new):
         return ""
     shapes = f"{shape_text(old)} and {shape_text(new)}"
     if len(old) != len(new):
         longer, shorter = sorted((old, new), key=len, reverse=True)
         is_batch = len(longer) == len(shorter) + 1 and longer[0] in {-1, 1}
-        hint = "; one of them has no batch dimension" if is_batch else ""
+        hint = "; one shape has no batch dimension" if is_batch else ""
         return f"the shapes differ: {shapes}{hint}"
     if any(a != b and -1 not in {a, b} for a, b in zip(old, new, strict=True)):
         return f"the shapes differ: {shapes}"

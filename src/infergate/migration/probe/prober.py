@@ -1,9 +1,9 @@
-"""Probes addresses: detects their protocols, groups them into servers, and describes the models.
+"""Probes addresses: detects protocols, groups the protocols by server, and describes the models.
 
 *Rule 1.* Every attempt has a timeout, at most ``MAX_CONCURRENT`` attempts run at a time, and at
 most ``MAX_MODELS`` models of a server are described. The codecs and ``LIMITS`` limit the size of
 every response.
-*Rule 2.* Each attempt closes its connections, because some servers (graphpipe-py) serve one
+*Rule 2.* Each attempt closes its connections, because some servers (graphpipe-py) serve only one
 connection at a time."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _T = TypeVar("_T")
 
 
 class Prober:
-    """Probes addresses with ``options``, and shows the progress on a terminal."""
+    """Probes addresses with ``options``, and shows progress on a terminal."""
 
     def __init__(self, options: ProbeOptions) -> None:
         self._options: Final = options
@@ -118,12 +118,12 @@ class Prober:
         if rejected is not None:
             problem = PortProblem(
                 _CREDENTIAL_PROBLEMS[rejected],
-                "give them: --header 'authorization: Bearer …' or another header",
+                "pass credentials, for example with --header 'authorization: Bearer …'",
             )
         else:
             problem = PortProblem(
                 "the port is open, but speaks no protocol that infergate knows",
-                "check that this is not the port of metrics or of another program; a GraphPipe "
+                "check that this is not a metrics port or the port of another program; a GraphPipe "
                 "server without metadata cannot be detected: declare its model under 'models'",
             )
         return TargetFindings(target, (), problem, attempts)
@@ -221,8 +221,8 @@ def states_of(index: ModelIndex) -> dict[str, str]:
 
 
 def _without_wrong_guesses(servers: Sequence[ProbedServer]) -> list[ProbedServer]:
-    """Return ``servers`` without the models that the operator named and that only other servers
-    have."""
+    """Remove each model that the operator named from the servers without this model, if another
+    server has it."""
     known = {m.name for server in servers for m in server.models if m.metadata is not None}
 
     def is_own(server: ProbedServer, model: ProbedModel) -> bool:
@@ -240,7 +240,7 @@ def _unready(state: str) -> str:
 
 
 def _metadata_problem(error: GatewayError) -> str:
-    if error.kind is Kind.UNSUPPORTED:  # the text is written for clients of a gateway
+    if error.kind is Kind.UNSUPPORTED:  # the error's text is for clients of a gateway
         return "the server does not provide its metadata"
     return error.public.removeprefix(f"backend '{_BACKEND}': ")
 

@@ -1,7 +1,6 @@
-"""The result of a probe as tables, text and JSON.
+"""Formats the result of a probe as tables, text and JSON.
 
-*Rule.* Names come from servers, so control characters in them are escaped before they reach a
-terminal."""
+*Rule.* Control characters in text from servers are escaped before the text is printed."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _MAX_TENSORS: Final = 32
 """Maximum number of inputs, and of outputs, of a model in a table."""
 MAX_TEXT_EXAMPLES: Final = 20
 MAX_JSON_EXAMPLES: Final = 100
-"""Maximum number of models of a server whose requests are printed as text or as JSON. Writing a
+"""Maximum number of models per server for which requests are printed as text or as JSON. Building a
 request takes up to a second."""
 
 
@@ -84,7 +83,7 @@ def remarks(findings: ProbeFindings, given_models: Sequence[str]) -> Iterator[st
     for server in findings.servers:
         where = f"{shown(server.title)} at {server.best.url}"
         if not server.lists_models and not server.models:
-            yield f"{where}: it cannot list its models; name them: --model NAME (repeatable)"
+            yield f"{where}: the server cannot list models; name them with --model (repeatable)"
         if server.omitted:
             yield f"{where}: {server.omitted} more models were not described"
         for problem, names in _problems(server).items():
@@ -98,7 +97,7 @@ def remarks(findings: ProbeFindings, given_models: Sequence[str]) -> Iterator[st
 
 
 def _problems(server: ProbedServer) -> dict[str, list[str]]:
-    """Return the names of the models with each problem."""
+    """Return the names of the affected models by problem."""
     problems: dict[str, list[str]] = {}
     for model in server.models:
         if model.problem:
@@ -121,7 +120,7 @@ def example_text(examples: Sequence[ExampleRequest], omitted: int = 0) -> str:
 
 
 def json_text(document: Mapping[str, Any]) -> str:
-    """Return ``document`` as indented JSON without control characters."""
+    """Return ``document`` as indented JSON with escaped control characters."""
     return escape_unsafe(json.dumps(document, indent=2, ensure_ascii=False))
 
 

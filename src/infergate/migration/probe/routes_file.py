@@ -1,7 +1,7 @@
 """Composes a configuration that serves the probed models.
 
-*Rule.* Only certain facts become settings. Everything else becomes a comment that names the unknown
-fact and the possible settings. Credentials are never written."""
+*Rule.* A finding becomes a setting only if it is certain. Any other finding becomes a comment with
+the reason and the possible settings. Credentials are never written."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _EXAMPLE_TENSORS: Final = (
 )
 _NAMES: Final = NameRule(allow_slash=True)
 _V1: Final = ("tfs-rest", "kserve-v1")
-"""The protocols with paths below /v1. Clients of the second protocol get an additional listener."""
+"""The protocols with paths below /v1. One of these protocols uses an additional listener."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Backend:
-    """A server, with its name in the configuration."""
+    """A server and its backend's name in the configuration."""
 
     name: str
     server: ProbedServer
@@ -62,15 +62,15 @@ class _Entry:
 
     @property
     def is_graphpipe(self) -> bool:
-        """Whether the server speaks only GraphPipe, whose clients need a port for each model."""
+        """Whether the backend speaks GraphPipe, whose clients need a port for each model."""
         return self.backend.server.best.protocol in _one_model_protocols()
 
 
 @dataclass(frozen=True, slots=True)
 class RoutesFile:
-    """A composed configuration. ``http_port`` is the port of its HTTP listener. ``names`` maps the
-    URL of each model's server and the model's name there to the name under which the gateway serves
-    it."""
+    """A composed configuration. ``http_port`` is the port of the HTTP listener. ``names`` are the
+    gateway's names of models, keyed by the URL of the model's server and the model's name on this
+    server."""
 
     text: str
     http_port: int
@@ -130,7 +130,7 @@ def _name_backends(
     return list(backends.values())
 
 
-# ---- which models are served
+# ---- the served models
 
 
 class _Entries:
@@ -171,7 +171,7 @@ def _collect(old: Sequence[_Backend], new: Sequence[_Backend]) -> _Entries:
 
 
 def _pairs(backend: _Backend, new: Sequence[_Backend]) -> Iterator[tuple[ModelPair, str]]:
-    """Yield each model of ``backend`` with its counterpart, and the backend of the counterpart."""
+    """Yield the pair of each model of ``backend``, and the name of the counterpart's backend."""
     owners = {m.name: item for item in reversed(new) for m in item.server.models}
     counterparts = [m for item in new for m in item.server.models if owners[m.name] is item]
     carried = [_datatypes(item.server) for item in new] or [frozenset[Datatype]()]

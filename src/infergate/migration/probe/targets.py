@@ -46,7 +46,7 @@ class ProbeTarget:
 
     @property
     def port(self) -> int:
-        """The TCP port, or 0 for a unix socket."""
+        """The TCP port, or 0 for a Unix socket."""
         if not self.url.host:
             return 0
         return self.url.port or protocols.DEFAULT_PORTS[self.url.scheme]
@@ -56,9 +56,10 @@ class ProbeTarget:
         return self.url.scheme in protocols.TLS_SCHEMES
 
     def candidates(self, *, tls: bool) -> Iterator[list[tuple[str, Url]]]:
-        """Yield groups of protocols with the URL to try. A group is tried only if no protocol of
-        the previous groups was detected. The protocols of the address's scheme come first. Raw
-        frames come last, because a server that expects text waits for the rest of the frame."""
+        """Yield groups of protocols, each protocol with the URL to try. A group is tried only if no
+        protocol of the previous groups was detected. The protocols of the URL's scheme come first.
+        Framed protocols come last unless the scheme is ``tcp``, because an HTTP server that
+        receives a frame waits for more bytes until the timeout."""
         scheme = self.url.scheme
         if not self.url.host:
             yield [(name, self.url) for name in plugins() if scheme in protocols.schemes(name)]
@@ -101,7 +102,7 @@ def parse_target(text: str) -> ProbeTarget:
 
 
 async def port_problem(target: ProbeTarget, timeout: float) -> PortProblem | None:
-    """Connect to ``target`` once and disconnect. Return the problem, or None if it accepts
+    """Connect to ``target`` once and disconnect. Return the problem, or None if ``target`` accepts
     connections."""
     try:
         async with asyncio.timeout(timeout):
@@ -153,8 +154,8 @@ def _connect_problem(
 
 
 async def tls_problem(target: ProbeTarget, tls: ClientTls, timeout: float) -> PortProblem | None:
-    """Complete a TLS handshake with ``target``, as ``tls`` configures it. Return the problem, or
-    None if the server is trusted."""
+    """Complete a TLS handshake with ``target``, configured by ``tls``. Return the problem, or None
+    if the server is trusted."""
     try:
         context = ClientTlsContext(tls).context()
         context.set_alpn_protocols(["h2", "http/1.1"])

@@ -2,4 +2,4 @@
 
 ``entries`` reads recording files in chronological order, ``pace`` decides when an inference is due,
 ``target`` has the gateways that send inferences, ``replayer`` runs the replay, and ``result`` holds
-its result."""
+the result."""

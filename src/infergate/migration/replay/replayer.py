@@ -37,7 +37,7 @@ from infergate.recording.redaction import BODY
 
 __all__ = ["EXACT", "ComparisonRuleError", "ComparisonRules", "ReplayOptions", "Replayer"]
 EXACT: Final = ComparisonRules({datatype: Tolerance(0.0, 0.0) for datatype in FLOATS})
-"""Rules without any tolerance."""
+"""Rules without tolerances."""
 _MAX_HELD_BYTES: Final = 256 * MIB
 _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
@@ -63,7 +63,7 @@ class ReplayOptions:
 
 class _Job(NamedTuple):
     """An inference to send ``due`` seconds after the start, but not before ``previous`` is set.
-    ``done`` is set when its outcome is known."""
+    ``done`` is set when the outcome is known."""
 
     entry: RecordedExchange
     due: float
@@ -73,8 +73,8 @@ class _Job(NamedTuple):
 
 
 class Replayer:
-    """Replays ``entries`` to ``target``. For each inference and each damaged part, ``on_progress``
-    is called with the result so far and the size of the processed part of the file in bytes."""
+    """Replays ``entries`` to ``target``. After each inference or damaged part, ``on_progress`` is
+    called with the result so far and the size of this inference or part in the file in bytes."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class Replayer:
                 async with aclosing(gateway.stream(request, binding, context)) as stream:
                     async for response in stream:
                         observation.add(response)
-                        # One response more than recorded is already a difference.
+                        # A response beyond the recorded responses is already a difference.
                         if len(responses) > len(exchange.outcome.responses):
                             break
             else:

@@ -24,17 +24,17 @@ _Text = Annotated[str, Field(max_length=_MAX_TEXT)]
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """The number of inferences that were sent, and the numbers of their results."""
+    """Numbers of inferences by result, and durations in seconds."""
 
     sent: int = 0
     compared: int = 0
     equal: int = 0
     """Compared inferences whose outcomes are equal under the rules."""
     cancelled: int = 0
-    """Inferences that the client had cancelled when they were recorded, so that there is no outcome
-    to compare with."""
+    """Inferences that the client cancelled during the recording, so that there is no outcome to
+    compare."""
     unanswered: int = 0
-    """Inferences without a recorded response, which an input file of perf_analyzer may have."""
+    """Inferences without a recorded response, for example from an input file of perf_analyzer."""
     redacted: int = 0
     """Inferences that were not compared, because inputs were redacted in the recording."""
     not_sent: int = 0
@@ -42,8 +42,7 @@ class ReplayCounts:
     """Damaged parts of the files."""
     seconds: float = 0.0
     max_delay: float = 0.0
-    """The maximum delay between the time at which an inference was due and the time at which it was
-    sent, in seconds."""
+    """The maximum time in seconds by which an inference was sent late."""
 
 
 @dataclass(slots=True)
@@ -97,7 +96,7 @@ class ReplayResult:
             _FORMAT,
         ):
             raise SummaryFormatError(
-                f"the document is not the result of a replay of format {_FORMAT}, which this "
+                f"the document is not a replay result of format {_FORMAT}, the format that this "
                 "version reads"
             )
         try:
@@ -114,8 +113,7 @@ class ReplayResult:
 
 
 def _printable(text: str) -> str:
-    """Return a text from a file on one line, without control characters, and shortened if it is
-    long."""
+    """Return ``text`` on one line, with control characters escaped, and truncated."""
     return escape_unsafe(text.replace("\n", "\\n"))[:_MAX_TEXT]
 
 

@@ -1,5 +1,5 @@
-"""The gateways through which a replay sends inferences: one for each protocol and URL, or the
-gateway of a configuration."""
+"""The gateways through which a replay sends inferences: one gateway for each protocol and URL, or
+the gateway of a configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from infergate.migration.recorded import recorded_metadata
 from infergate.routing.table import RouteTable
 
 MODEL: Final = "{model}"
-"""The placeholder for the model's name in the URLs of protocols whose URLs name the model."""
+"""The placeholder for the model's name in URLs."""
 _BACKEND: Final = "target"
 _MAX_BODY_BYTES: Final = 2**31 - 1
 _MAX_GATEWAYS: Final = 1000
@@ -58,7 +58,7 @@ class ReplayTarget(Protocol):
 
 
 class ConfigTarget:
-    """The routes and backends of a configuration. Mirrors get no copies."""
+    """Sends inferences through the routes of a configuration, without mirroring."""
 
     def __init__(self, config: Config) -> None:
         self._gateway: Final = _make_gateway(config, {})
@@ -72,14 +72,14 @@ class ConfigTarget:
 
 
 class UrlTarget:
-    """Servers at ``urls``. An inference is sent in ``protocol`` or, if it is empty, in its client's
-    protocol. It goes to the URL that begins with ``<protocol>=``, or else to the first URL with a
-    scheme of the protocol."""
+    """Sends inferences to ``urls`` in ``protocol`` or, if ``protocol`` is empty, in the recorded
+    client's protocol. The URL is the first that begins with ``<protocol>=``, or else the first with
+    a scheme of the protocol."""
 
     def __init__(
         self, urls: Sequence[str], protocol: str = "", header_names: Sequence[str] = ()
     ) -> None:
-        """``header_names`` are headers that are sent although they may be credentials. Raises
+        """``header_names`` are headers to send even if they may be credentials. Raises
         ReplayTargetError for a URL or protocol that no inference could use."""
         _check_urls(urls, protocol)
         self._urls: Final = tuple(urls)
@@ -107,7 +107,7 @@ class UrlTarget:
         model = (*key, request.model, request.version)
         is_checked = model in self._checked or len(self._checked) >= _MAX_CHECKED_MODELS
         if backend.codec.needs_metadata and not is_checked:
-            async with self._lock:  # the first inference of a model decides
+            async with self._lock:  # metadata comes from a model's first inference
                 await self._declare(key, backend, exchange)
                 self._checked.add(model)
         return self._gateways[key]
@@ -132,8 +132,8 @@ class UrlTarget:
     async def _declare(
         self, key: tuple[str, str], backend: RemoteBackend[Any, Any], exchange: Exchange
     ) -> None:
-        """Declare the metadata derived from the recorded tensors if the protocol needs metadata
-        that the server does not provide."""
+        """Declare metadata derived from the recorded tensors if the server does not provide the
+        metadata that the protocol needs."""
         request = exchange.request
         if request.model in self._declared[key]:
             return
@@ -143,7 +143,7 @@ class UrlTarget:
             if error.kind is not Kind.UNSUPPORTED:
                 return  # sending the inference will raise the same error
             self._declared[key][request.model] = recorded_metadata(exchange)
-            # Routes are compiled when they are first used.
+            # The previous gateway may have compiled its route without this metadata.
             backends = {each.name: each for each in self._gateways[key].backends}
             table = compiled.routing_table(self._config(*key))
             self._gateways[key] = RoutingGateway(table, backends, self._declared[key])

@@ -148,5 +148,5 @@ def test_known_grpc_methods_are_recognized(text: str, is_known: bool) -> None:
 def test_a_recorded_request_with_a_redacted_body_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.igrec"
     write_recording(file, [exchange(1)], redacted=("(body)",))
-    with pytest.raises(RequestError, match="#1: its body was redacted in the recording"):
+    with pytest.raises(RequestError, match="#1: the body was redacted in the recording"):
         recorded_request(file, 1)

@@ -50,7 +50,7 @@ def test_shapes_with_variable_dimensions_are_compatible(old: list[int], new: lis
         (
             [3, 224],
             [-1, 3, 224],
-            "the shapes differ: [3,224] and [-1,3,224]; one of them has no batch dimension",
+            "the shapes differ: [3,224] and [-1,3,224]; one shape has no batch dimension",
         ),
         ([-1, 1, 8], [8], "the shapes differ: [-1,1,8] and [8]"),
     ],
@@ -194,7 +194,7 @@ def test_another_name_with_the_same_tensors_is_uncertain() -> None:
     [pair] = pair_models([model("resnet")], [model("resnet_v2"), other])
     assert pair.new is not None
     assert (pair.new.name, pair.can_mirror) == ("resnet_v2", False)
-    assert pair.reason == "the names differ; it is the only model with the same tensors"
+    assert pair.reason == "the names differ; no other model has the same tensors"
     [pair] = pair_models([model("resnet")], [model("a"), model("b")])
     assert (pair.new, pair.alternatives) == (None, ["a", "b"])
 
