@@ -21,7 +21,7 @@ _ALL: Final = "*"
 """The pattern that matches every model."""
 _MAX_CACHED_NAMES: Final = 4096
 _MAX_CACHED_NAME_CHARS: Final = 256
-"""Maximum number and length of cached names, which clients choose."""
+"""Limits for cached model names, because clients choose the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class RouteTable:
         return routes
 
     def depends_on_headers(self, model: str) -> bool:
-        """Return whether the route of ``model`` depends on a request's headers."""
+        """Return whether the route for ``model`` depends on the request's headers."""
         return any(route.headers for route in self.candidates(model))
 
     def find(

@@ -48,7 +48,7 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> int:
     """Serve the configuration that ``read`` returns, reload it when required, and return the exit
-    code. ``source`` is the configuration's file, or None for the embedded demo. ``make_gateway``
+    code. ``source`` is the configuration file, or None for the embedded models. ``make_gateway``
     returns the gateway of a single process; several processes have a supervisor.
 
     Raises ConfigError, and OSError if an address is in use."""
