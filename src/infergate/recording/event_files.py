@@ -39,8 +39,7 @@ def structured_line(event: CloudEvent) -> WireEvent:
 
 class EventFiles:
     """An ``EventSink`` that writes files of up to ``file_bytes`` to ``folder``. All files together
-    have at most ``total_bytes``, plus ``file_bytes`` for each process. ``clock`` returns
-    seconds."""
+    have at most ``total_bytes`` plus ``file_bytes`` for each process. ``clock`` returns seconds."""
 
     encode = staticmethod(structured_line)
     max_batch: int = 256
@@ -63,8 +62,7 @@ class EventFiles:
         self._clock: Final = clock
         self._numbers: Final = count(1)
         self._lock: Final = threading.Lock()
-        """Held while lines are written, because the thread of a cancelled ``send`` continues to
-        run."""
+        """Serializes writes, because the thread of a cancelled ``send`` continues to run."""
         self._path: Path | None = None
         """The file for the next line, or None to begin a new file."""
         self._retry_at = -math.inf

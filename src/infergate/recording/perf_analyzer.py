@@ -46,7 +46,7 @@ from infergate.core.tensor import Parameters, Tensor, check_data, check_shape, p
 MAX_FILE_BYTES: Final = 64 * MIB
 """Maximum size in bytes of a file to import. Parsing takes 15 times as much memory."""
 MAX_ENTRIES: Final = 1 << 20
-"""Maximum number of requests in a file. During an export, each takes about 200 bytes of memory."""
+"""Maximum number of requests in a file. An export needs about 200 bytes of memory per request."""
 _CHUNK_BYTES: Final = 1 * MIB
 _SEQUENCE_START: Final = "sequence_start"
 _SEQUENCE_END: Final = "sequence_end"
@@ -103,7 +103,7 @@ class _Export:
     summary: ExportSummary = field(default_factory=ExportSummary)
     model: str | None = None
     streams: dict[object, list[tuple[_Range, _Range]]] = field(default_factory=dict)
-    """A list of requests for each sequence, and for each request without a sequence."""
+    """A list of requests for each sequence. A request without a sequence has its own list."""
     has_sequences: bool = False
     starts: Counter[object] = field(default_factory=Counter)
     """The number of sequences that have started with each id. Clients may reuse an id after its

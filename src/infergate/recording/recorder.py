@@ -36,8 +36,8 @@ RESULTS: Final = (RECORDED, QUEUE_FULL, MEMORY_SHORT, UNRECORDABLE, NOT_WRITTEN)
 """The possible results for an inference that was selected for recording."""
 MAX_QUEUED: Final = 10_000
 MAX_QUEUED_BYTES: Final = 256 * MIB
-"""Maximum memory in bytes of the exchanges in the queue. An empty queue accepts an exchange of any
-size for which there is memory for optional work."""
+"""Maximum memory in bytes of the exchanges in the queue. An empty queue accepts a larger exchange
+if the memory for optional work suffices."""
 NOT_RESPONDING: Final = "the disk does not respond"
 _STOP_TIMEOUT_SECONDS: Final = 3.0
 _log = logging.getLogger("infergate")

@@ -75,7 +75,7 @@ class Redaction:
         return exchange, further_outcomes, tuple(names)
 
     def select_headers(self, exchange: Exchange) -> Exchange:
-        """Return ``exchange`` with only the headers to keep."""
+        """Return ``exchange`` with only the allowed headers."""
         headers, keeps = exchange.headers, self._keeps_header
         if not headers:
             return exchange

@@ -4,7 +4,7 @@ Least-request compares two random endpoints and picks the endpoint with fewer ac
 is nearly as good as a comparison of all endpoints, and independent gateways do not all choose the
 same endpoint (Mitzenmacher, "The power of two choices in randomized load balancing", 2001; Envoy's
 LEAST_REQUEST). If weights differ, an endpoint is drawn with a probability proportional to its
-weight, and its active requests are divided by its weight."""
+weight, and the number of its active requests is divided by the weight."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ class LoadedCandidate(HashCandidate, Protocol):
     """A candidate with its number of active requests."""
 
     @property
-    def active(self) -> int:
-        """The number of active requests."""
-        ...
+    def active(self) -> int: ...
 
 
 M = TypeVar("M", bound=LoadedCandidate)

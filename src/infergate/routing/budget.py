@@ -23,7 +23,7 @@ class RetryBudget:
     share: float = DEFAULT_SHARE
     min_retries: int = DEFAULT_MIN_RETRIES
     active_requests: int = 0
-    """The number of active requests. Callers maintain this number."""
+    """Callers maintain this number."""
     active_retries: int = 0
 
     def try_acquire(self) -> bool:

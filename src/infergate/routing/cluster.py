@@ -55,7 +55,6 @@ class ClusterMember:
         """The start time of slow start, or ``-inf`` if slow start has never begun."""
 
     def record_success(self) -> None:
-        """Record a successful attempt."""
         self.active -= 1
         self.successes += 1
         self.outlier.consecutive_failures = 0

@@ -51,7 +51,6 @@ class ConcurrencyLimit(Generic[T]):
         return self._queue.put(request)
 
     def remove(self, request: QueuedJob[T]) -> None:
-        """Remove ``request`` if it is still in the queue."""
         self._queue.discard(request)
 
     def release(self, now: float) -> T | None:

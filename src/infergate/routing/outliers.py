@@ -36,7 +36,7 @@ DEFAULT_RULE: Final = OutlierRule()
 
 @dataclass(slots=True, eq=False)
 class OutlierState:
-    """The passive health of one endpoint."""
+    """The recent failures and the ejection of one endpoint."""
 
     consecutive_failures: int = 0
     ambiguous_failures: int = 0
@@ -96,6 +96,5 @@ class OutlierState:
         self.reset_failures()
 
     def readmit(self, now: float) -> None:
-        """End the ejection."""
         self.reset_failures()
         self.ejected_until = min(self.ejected_until, now)

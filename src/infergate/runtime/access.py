@@ -1,8 +1,8 @@
 """Builds the ``Authorizer`` from the ``access`` section of the configuration, and authenticates
 requests to the admin listener.
 
-Packages for tokens and for Redis are imported only if configured, because each package takes memory
-in every process.
+The packages for tokens and for Redis are imported only if the configuration needs them, because
+each package takes memory in every process.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring

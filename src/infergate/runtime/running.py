@@ -202,12 +202,10 @@ class RunningGateway:
 
     @property
     def gateway(self) -> RoutingGateway:
-        """The active gateway."""
         return self._active.gateway
 
     @property
     def recorder(self) -> Recorder | None:
-        """The recorder of the active configuration, or None."""
         return self._active.recorder
 
     @property
@@ -226,7 +224,6 @@ class RunningGateway:
 
     @property
     def in_process(self) -> InProcessListener:
-        """The listener for callers in this process."""
         listener = self._listeners[IN_PROCESS].server
         assert isinstance(listener, InProcessListener)
         return listener
@@ -242,7 +239,6 @@ class RunningGateway:
 
     @property
     def gates(self) -> Iterable[ConnectionGate]:
-        """The connection gates of all listeners."""
         return [item.gate for name, item in self._listeners.items() if name != IN_PROCESS]
 
     @property
@@ -253,8 +249,8 @@ class RunningGateway:
 
     async def start(self, bind: BindFunction | None = None) -> None:
         """Bind all listeners, then accept connections. ``bind`` is also used for later
-        configurations. Raises OSError with the address that cannot be bound; no listener stays open
-        then."""
+        configurations. If an address cannot be bound, closes all listeners and raises OSError with
+        the address."""
         self._bind = bind
         try:
             await self._open_listeners(self._listeners)
@@ -479,12 +475,10 @@ class PreparedConfig:
     _release: Callable[[], None]
 
     def apply(self) -> None:
-        """Make the configuration active."""
         self._apply()
         self._release()
 
     async def discard(self) -> None:
-        """Keep the current configuration."""
         try:
             await self._discard()
         finally:

@@ -159,8 +159,8 @@ class _Signals:
 async def _start_unless_stopped(
     running: GatewayService, stop_signals: asyncio.Queue[signal.Signals]
 ) -> bool:
-    """Start ``running``. Return False if a stop signal arrives first. Raises the errors that
-    ``running`` raises."""
+    """Start ``running``. Return False if a stop signal arrives before startup has completed. Raises
+    the errors of ``running.start``."""
     start_task = asyncio.create_task(running.start())
     stop_task = asyncio.create_task(stop_signals.get())
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)

@@ -239,8 +239,8 @@ class ConsoleDemo:
     # ---- traffic
 
     async def _stop_traffic(self) -> None:
-        """Stop after the current request, which takes at most ``_TIMEOUT_SECONDS``. Cancelling the
-        request could leave a connecting socket open."""
+        """Stop the traffic after the current request, which takes at most ``_TIMEOUT_SECONDS``.
+        Cancelling the request could leave a connecting socket open."""
         task, self._traffic = self._traffic, None
         if task is not None:
             self._traffic_ends_at = 0.0

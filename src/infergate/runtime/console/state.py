@@ -2,7 +2,7 @@
 no I/O.
 
 Processes send the request counters as plain tuples, because metrics of thousands of routes would be
-expensive. They send all other data as metric families, which are summed as for a scrape."""
+expensive. All other data are metric families, which are summed as for a scrape."""
 
 from __future__ import annotations
 

@@ -80,7 +80,6 @@ class Worker(asyncio.SubprocessProtocol):
         return self._process is not None and not self.exited.done()
 
     def kill(self) -> None:
-        """Kill the process if it is running."""
         if self._process is not None and not self.exited.done():
             self._process.kill()
 
