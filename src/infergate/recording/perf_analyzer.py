@@ -116,8 +116,8 @@ class _Export:
             return
         if self.model not in (None, request.model):
             raise bad_request(
-                f"perf_analyzer's file holds requests of one model, but there are '{self.model}' "
-                f"and '{request.model}'"
+                f"a perf_analyzer file holds requests of one model, but there are requests of "
+                f"'{self.model}' and '{request.model}'"
             )
         self.model = request.model
         outputs: tuple[Tensor, ...] = ()
@@ -130,9 +130,7 @@ class _Export:
         self.starts[sequence] += bool(request.parameters.get(_SEQUENCE_START))
         for row in range(self._row_count(request)):
             if self.summary.requests == MAX_ENTRIES:
-                raise GatewayError(
-                    Kind.TOO_LARGE, f"there are more than {MAX_ENTRIES} requests (the limit)"
-                )
+                raise GatewayError(Kind.TOO_LARGE, f"there are more than {MAX_ENTRIES} requests")
             key = self.summary.requests if sequence is None else (sequence, self.starts[sequence])
             entry = (self._spool(request.inputs, row), self._spool(outputs, row))
             self.streams.setdefault(key, []).append(entry)

@@ -99,7 +99,7 @@ class _RecordingReader:
             start = self._next_frame(0)
             if start == self._size:
                 raise RecordingError(
-                    f"{self._name}: byte 0: this is not a recording of infergate: it has neither "
+                    f"{self._name}: byte 0: this is not an infergate recording: it has neither "
                     "a file header nor a frame"
                 )
             yield DamagedPart(0, start, "the file header is damaged")

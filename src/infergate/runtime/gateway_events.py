@@ -70,4 +70,4 @@ class GatewayEvents:
 def _shorten(diff: str) -> str:
     if len(diff) <= MAX_DIFF_CHARS:
         return diff
-    return f"{diff[:MAX_DIFF_CHARS]}\n… the rest of the difference is not kept"
+    return f"{diff[:MAX_DIFF_CHARS]}\n… the rest of the difference was dropped"

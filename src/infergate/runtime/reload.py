@@ -105,7 +105,7 @@ class ConfigReloader:
         self._history.record(result, files.sha256, diff)
         if problem:
             _log.error(
-                "%s: configuration rejected; the previous one stays active: %s",
+                "%s: configuration rejected; the previous configuration stays active: %s",
                 trigger,
                 problem,
                 extra=CONFIG_REFUSED,

@@ -192,7 +192,7 @@ async def _run_until_stopped(
         task.add_done_callback(_log_failure)
     first_signal = await signals.stop_signals.get()
     _log.info("%s: draining", first_signal.name, extra=DRAIN)
-    history.events.add("drain", f"infergate is draining, and then stops ({first_signal.name})")
+    history.events.add("drain", f"infergate is draining and will then stop ({first_signal.name})")
     running.drain()
     for task in reload_tasks:
         task.cancel()
