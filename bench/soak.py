@@ -52,7 +52,7 @@ _ROUNDS = 10
 _STEADY = 6
 """The number of samples, taken once a second. This is longer than idle connections to servers are
 kept."""
-_MISTAKEN = "configuration rejected; the previous one stays active"
+_MISTAKEN = "configuration rejected; the previous configuration stays active"
 """Log messages that a soak provokes on purpose."""
 
 

@@ -247,7 +247,7 @@ def test_a_foreign_file_is_an_error_before_anything_is_sent_or_written(
     to = ["--to", f"http://{server.http}", "--protocol", "v2-rest", "--report", str(report)]
     assert main(["replay", str(plain), str(foreign), *to]) == 2
     err = capsys.readouterr().err
-    assert f"{foreign}: byte 0: this is not a recording of infergate" in err
+    assert f"{foreign}: byte 0: this is not an infergate recording" in err
     assert report.read_text() == "the previous report"
     assert server.metrics().count("infergate_requests_total{") == requests
     assert sorted(tmp_path.iterdir()) == [foreign, report]

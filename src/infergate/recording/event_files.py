@@ -1,8 +1,9 @@
-"""Writes events to files in JSON Lines: each line is a CloudEvent in the JSON format.
+"""Writes events to JSON Lines files: each line is a CloudEvent in the JSON format.
 
 Each process writes its own files, ``events-TIME-PID-NUMBER.jsonl``, with mode 0600. When a file is
-full, the process begins a new one, and deletes the oldest files of all processes. A failed write
-leaves no incomplete line and no empty file. After a failure, nothing is written for a few seconds.
+full, the process begins a new file. To make space, it deletes the oldest files, including those of
+other processes. A failed write leaves no incomplete line and no empty file. After a failure,
+nothing is written for a few seconds.
 """
 
 from __future__ import annotations
@@ -27,19 +28,18 @@ _PREFIX: Final = "events-"
 _SUFFIX: Final = ".jsonl"
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _RETRY_SECONDS: Final = 5.0
-"""Seconds after a file system error during which nothing is written."""
+"""Seconds to wait after a file system error before the next write."""
 _SHORT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def structured_line(event: CloudEvent) -> WireEvent:
-    """Return ``event`` as a line."""
+    """Return the content type and the line of ``event``."""
     return {"content-type": STRUCTURED_TYPE}, structured_json(event) + b"\n"
 
 
 class EventFiles:
     """An ``EventSink`` that writes files of up to ``file_bytes`` to ``folder``. All files together
-    have at most ``total_bytes``, plus ``file_bytes`` for each process. ``clock`` returns
-    seconds."""
+    have at most ``total_bytes`` plus ``file_bytes`` for each process. ``clock`` returns seconds."""
 
     encode = staticmethod(structured_line)
     max_batch: int = 256
@@ -53,7 +53,8 @@ class EventFiles:
         total_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create ``folder`` if it is missing. Raises OSError if it cannot be written to."""
+        """Create ``folder`` if it is missing. Raises OSError if the folder cannot be created or
+        written to."""
         self.error = ""
         self._folder: Final = folder
         self._file_bytes: Final = file_bytes
@@ -61,8 +62,7 @@ class EventFiles:
         self._clock: Final = clock
         self._numbers: Final = count(1)
         self._lock: Final = threading.Lock()
-        """A lock that is held while lines are written, because the thread of a cancelled ``send``
-        continues to run."""
+        """Serializes writes, because the thread of a cancelled ``send`` continues to run."""
         self._path: Path | None = None
         """The file for the next line, or None to begin a new file."""
         self._retry_at = -math.inf
@@ -92,11 +92,12 @@ class EventFiles:
         return +Counter({SENT: usable - failed, FAILED: failed, TOO_LARGE: len(lines) - usable})
 
     def _fill_file(self, lines: deque[bytes]) -> None:
-        """Move the first ``lines`` to the current file, until the file is full. Raises OSError.
+        """Move lines from the front of ``lines`` to the current file until the file is full. Raises
+        OSError.
 
         If the disk is full, later lines go to the same file, so that a full disk does not collect
-        many short files. After other errors, the next line goes to a new file, which may succeed,
-        for example on a network file system."""
+        many short files. After any other error, later lines go to a new file, because the error may
+        affect only the current file, for example on a network file system."""
         try:
             path, descriptor = self._open()
         finally:
@@ -121,9 +122,9 @@ class EventFiles:
             self._path = path
 
     def _open(self) -> tuple[Path, int]:
-        """Open the current file, or a new file if there is none. Names are never used twice,
-        because a program that collects the files may move or delete them, and keep them under
-        their names. Raises OSError."""
+        """Open the current file, or a new file if there is none. A name is never reused, because a
+        program that collects the files may have moved the earlier file without renaming it. Raises
+        OSError."""
         if self._path is not None:
             with suppress(FileNotFoundError):
                 return self._path, os.open(self._path, _FLAGS)
@@ -131,8 +132,8 @@ class EventFiles:
         return path, os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
 
     def _new_path(self) -> Path:
-        """Delete the oldest files until a new file fits into ``total_bytes``, and return its
-        path."""
+        """Delete the oldest files until a new file fits into ``total_bytes``. Return the path of
+        the new file."""
         found = []
         with os.scandir(self._folder) as entries:
             for entry in entries:

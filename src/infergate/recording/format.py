@@ -1,10 +1,10 @@
-"""The layout of a recording file: a file header, and frames that each hold one compressed record.
+"""The layout of recording files: a file header, then frames with one compressed record each.
 
 docs/recording.md describes the layout byte by byte. Integers are little-endian.
 
-*Rule.* A frame's marker contains the random id of its file. After a damaged part, a reader that
-searches for the next frame therefore never mistakes the contents of a tensor for a frame, even if
-the tensor contains a recording.
+*Rule.* Each frame begins with a marker that contains the random id of the file. When a reader that
+knows the id searches for the next frame, it therefore never mistakes tensor data for a frame, even
+if a tensor contains a recording.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ else:
 __all__ = ["zstd"]
 
 FILE_MAGIC: Final = b"\x89IGREC\r\n"
-"""The first bytes of a file. As in PNG, a transfer in text mode corrupts these bytes, so that
-readers detect it."""
+"""The first bytes of a file. As in PNG, a transfer in text mode changes these bytes, so that
+readers detect such a transfer."""
 FRAME_MAGIC: Final = b"\x89IGF"
 FORMAT_VERSION: Final = 1
 """The version of the format that this module reads and writes."""
@@ -36,7 +36,7 @@ FRAME_HEADER_BYTES: Final = _FRAME_HEADER.size + _CRC.size
 
 COMPRESSION_LEVEL: Final = -1
 MAX_WINDOW_LOG: Final = 23
-"""The binary logarithm of the maximum window size that a reader allocates: 8 MiB."""
+"""The base-2 logarithm of the maximum window size that a reader allocates: 8 MiB."""
 MAX_RECORD_BYTES: Final = 1 << 30
 """The maximum size of a record before compression. Larger records are not written."""
 MAX_METADATA_BYTES: Final = 4 << 20
@@ -44,11 +44,10 @@ MAX_METADATA_BYTES: Final = 4 << 20
 
 
 SUFFIX: Final = ".igrec"
-"""The suffix of recording files."""
 
 
 class RecordingError(Exception):
-    """A recording cannot be read. The message names the file and the position."""
+    """A recording cannot be read. The message names the file or folder."""
 
 
 class FrameHeader(NamedTuple):
@@ -76,7 +75,7 @@ def unpack_file_header(data: bytes) -> tuple[int, bytes] | None:
 
 
 def pack_frame_header(file_id: bytes, header: FrameHeader) -> bytes:
-    """Return the header of a frame in the file ``file_id``."""
+    """Return ``header`` as bytes, for a frame of the file with the id ``file_id``."""
     return _with_crc(_FRAME_HEADER.pack(FRAME_MAGIC, file_id, *header))
 
 

@@ -10,21 +10,20 @@ from infergate.core.exchange import Exchange
 from infergate.core.tensor import NO_PARAMETERS
 
 _EXCHANGE_BYTES: Final = 2048
-"""An upper bound for the memory in bytes of an exchange's objects, without tensors, parameters,
-headers and the texts of an error."""
+"""An upper bound, in bytes, for an exchange's objects, excluding tensors, parameters, headers and
+error texts."""
 _TENSOR_BYTES: Final = 512
 _RESPONSE_BYTES: Final = 512
 _VALUE_BYTES: Final = 128
-"""An upper bound for the memory in bytes of a short value, including its entry in a list or
-dictionary."""
+"""An upper bound, in bytes, for a short value, including its entry in a list or dictionary."""
 _MAX_VALUES: Final = 10_000
-"""Maximum number of parameters and nested values of an exchange, which are counted on the event
-loop in about a millisecond."""
+"""Maximum number of parameters and nested values of an exchange. Counting this many on the event
+loop takes about a millisecond."""
 
 
 def held_bytes(exchange: Exchange) -> int | None:
-    """Return an upper bound of the memory of ``exchange`` in bytes, or None if it has too many
-    parameters to be recorded."""
+    """Return an upper bound of the memory of ``exchange`` in bytes, or None if the exchange has too
+    many parameters to be recorded."""
     request, responses = exchange.request, exchange.outcome.responses
     outputs = [tensor for response in responses for tensor in response.outputs]
     size = _EXCHANGE_BYTES + _RESPONSE_BYTES * len(responses)
@@ -32,7 +31,7 @@ def held_bytes(exchange: Exchange) -> int | None:
     buffers: dict[int, int] = {}
     for tensor in chain(request.inputs, outputs):
         data = tensor.data
-        # A view keeps the complete message in memory.
+        # A memoryview keeps its whole buffer in memory.
         buffer = data.obj if isinstance(data, memoryview) else data
         if id(buffer) not in buffers:
             buffers[id(buffer)] = memoryview(buffer).nbytes

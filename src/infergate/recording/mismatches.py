@@ -1,13 +1,13 @@
-"""Stores inferences whose responses differ, each in its own recording.
+"""Stores inferences with mismatched responses, one inference per recording file.
 
-A file holds the request, the served outcome, and the outcome of the copy, so that it can be
-replayed alone. It gets its final name only when it is complete. All methods block, so call them in
-a thread.
+A file holds the request, the outcome that the client received, and the outcome of the mirrored
+copy, so that each file can be replayed alone. A file gets its final name when it is complete. All
+methods block, so call them in a thread.
 
 *Rule 1.* A folder never exceeds its limits, even if several processes share it, because each
-process locks the folder. *Rule 2.* When the folder is full, nothing is stored until files expire or
-are removed. If the latest files were kept instead, the disk would be written continuously if every
-response differed.
+process locks the folder.
+*Rule 2.* When the folder is full, nothing is stored until files expire or are removed. Replacing
+the oldest files instead would write to the disk continuously if every response differed.
 *Rule 3.* Only files with names of the form ``mismatch-TIME-PID-NUMBER`` are counted and deleted,
 because other programs may keep files in the folder.
 """
@@ -43,14 +43,15 @@ _NAME: Final = re.compile(
     rf"mismatch-[0-9]+-[0-9]+-[0-9]+({re.escape(SUFFIX)}|{re.escape(_PARTIAL)})"
 )
 _RETRY_SECONDS: Final = 60.0
-"""Seconds after a file system error during which nothing is stored."""
+"""Seconds to wait after a file system error before the next file is stored."""
 _FULL_SECONDS: Final = 1.0
-"""Seconds for which a full folder is not listed again."""
+"""Seconds to wait before a full folder is listed again."""
 _log = logging.getLogger(__name__)
 
 
 class MismatchFolder:
-    """The folder of ``storage``. It is created when the first file is stored."""
+    """Stores mismatches in the folder of ``storage``, and creates the folder with the first
+    file."""
 
     def __init__(self, storage: MismatchStorage) -> None:
         self._storage: Final = storage
@@ -116,8 +117,8 @@ class MismatchFolder:
             os.close(descriptor)
 
     def _current_sizes(self) -> Iterator[int]:
-        """Delete expired and partial files of this class, and yield the sizes of its other files
-        (Rule 3). The writer of a partial file has ended, because it would hold the lock."""
+        """Yield the sizes of complete files, and delete expired and partial files (Rule 3). The
+        process that wrote a partial file has ended: a running writer would hold the lock."""
         oldest = time.time() - self._storage.max_age
         for entry in os.scandir(self._storage.path):
             if not _NAME.fullmatch(entry.name):

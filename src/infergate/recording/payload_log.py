@@ -1,9 +1,9 @@
-"""The payload log: sends inferences as CloudEvents to a sink, such as an HTTP server or files.
+"""Sends inferences as CloudEvents to a sink, which is an HTTP server or files.
 
 - Requests never wait for the log. Exchanges wait in a queue with limits on their number and bytes;
   their memory counts as optional work in ``limits.in_flight_bytes``. Exchanges beyond a limit are
   dropped and counted.
-- Helper processes write large events as JSON, because orjson holds the interpreter lock.
+- Helper processes encode large events, because orjson holds the interpreter lock.
 - Failures of the sink are counted, and logged when they begin and when they end.
 """
 
@@ -40,18 +40,18 @@ from infergate.recording.redaction import Redaction
 from infergate.recording.sampling import RouteObserver, is_sampled
 
 SENT, REJECTED, FAILED = "sent", "rejected", "failed"
-"""Results of a sink: the events arrived, the sink rejected them, or the sink failed."""
+"""Results of a delivery: the events arrived, the receiver rejected them, or the delivery failed."""
 DROPPED, TOO_LARGE = "dropped", "too_large"
 """Reasons why events were not sent: the queue or the memory is full, or the exchange is too
 large."""
 RESULTS: Final = (SENT, REJECTED, FAILED, DROPPED, TOO_LARGE)
 
 _MAX_INLINE_BYTES: Final = 32 * KIB
-"""Maximum size of tensors that the event loop writes as JSON, in about 1 ms."""
+"""Maximum size of an exchange's tensors that the event loop encodes, which takes about 1 ms."""
 _MAX_BATCH_BYTES: Final = 8 * MIB
 _CLOSE_TIMEOUT_SECONDS: Final = 1.5
 _CLIENT: Final = ("payload log", "")
-"""In the queue of the helper processes, the payload log counts as one client."""
+"""The payload log counts as one client in the queue of the helper processes."""
 _log: Final = logging.getLogger(__name__)
 
 WireEvent = tuple[dict[str, str], bytes]
@@ -77,7 +77,7 @@ class EventSink(Protocol):
 
     async def send(self, events: Sequence[WireEvent]) -> Counter[str]:
         """Deliver ``events`` and return the number of events for each result. Raises only
-        cancellation."""
+        CancelledError."""
         ...
 
     async def close(self) -> None: ...
@@ -85,8 +85,9 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PayloadLogSettings:
-    """``redaction`` removes data that must not be logged. ``max_queue`` and ``max_queue_bytes``
-    limit the queue, and ``max_exchange_bytes`` limits the tensors of one exchange."""
+    """``redaction`` removes data that must not be logged. ``max_queue`` (exchanges) and
+    ``max_queue_bytes`` limit the queue, and ``max_exchange_bytes`` limits the tensors of one
+    exchange."""
 
     attributes: EventAttributes
     redaction: Redaction = field(default_factory=Redaction)
@@ -107,7 +108,7 @@ class _Waiting:
 
 class PayloadLog:
     """Sends the events of exchanges to ``sink``. ``count`` is called with a result and a number of
-    events. Without ``offload``, a thread writes the JSON of large tensors."""
+    events. Without ``offload``, a thread encodes large exchanges."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class PayloadLog:
         self._count: Final = count
         self._queue: Final[deque[_Waiting]] = deque()
         self._bytes = 0
-        """The bytes of all exchanges in the queue or being sent."""
+        """The bytes of all exchanges that are queued or being sent."""
         self._filled: Final = asyncio.Event()
         self._batch_ready: Final = asyncio.Event()
         self._senders: list[asyncio.Task[None]] = []
@@ -131,7 +132,7 @@ class PayloadLog:
 
     def observer(self, route: str, percent: float, mode: Mode, *, errors: bool) -> RouteObserver:
         """Return an observer that logs ``percent`` of the inferences of ``route``. Without
-        ``errors``, it does not log inferences that end with an error."""
+        ``errors``, the observer skips inferences that end with an error."""
 
         def selects(request: InferRequest, context: RequestContext) -> bool:
             return is_sampled(percent, route, request, context.request_id)
@@ -143,8 +144,8 @@ class PayloadLog:
         return RouteObserver(selects, observe, lambda: self._count(DROPPED, 1))
 
     def add(self, exchange: Exchange, mode: Mode, memory: MemoryAccount) -> None:
-        """Queue the events of ``exchange``, or count them as dropped. ``memory`` is the account of
-        its request. Never blocks."""
+        """Queue ``exchange``, or count its events as dropped or too large. ``memory`` is the
+        account of the request. Never blocks."""
         settings = self._settings
         number = event_count(exchange, mode)
         id_ = event_id(exchange.headers)
@@ -176,7 +177,8 @@ class PayloadLog:
             ]
 
     async def close(self) -> None:
-        """Send the waiting events for at most ``_CLOSE_TIMEOUT_SECONDS``, and drop the others."""
+        """Send queued events for at most ``_CLOSE_TIMEOUT_SECONDS``, then drop the remaining
+        events."""
         self._is_closing = True
         self._filled.set()
         self._batch_ready.set()
@@ -207,7 +209,8 @@ class PayloadLog:
                     self._bytes -= waiting.size
 
     async def _next_batch(self) -> list[_Waiting]:
-        """Wait for exchanges and return the next batch, which is empty if the log is closing."""
+        """Wait for the next batch. Return an empty list if the log is closing and the queue is
+        empty."""
         queue, sink = self._queue, self._sink
         while not queue:
             if self._is_closing:
@@ -250,8 +253,8 @@ class PayloadLog:
         """Return the encoded events. Raises OVERLOADED, TIMEOUT and UNSUPPORTED."""
         settings, memory = self._settings, waiting.memory
         tensor_bytes = waiting.exchange.size
-        # Charge the events and the pickled copy of the tensors together. If each encoder charged a
-        # part and then waited for the rest, the memory limit could stop all encoders.
+        # Charge the events and the pickled copy of the tensors together. If encoders charged the
+        # events later, concurrent encoders could reach the memory limit and all fail.
         max_bytes = waiting.size + tensor_bytes + json_size_bounds(_tensors(waiting.exchange))[1]
         arguments: tuple[Any, ...] = (
             self._sink.encode,

@@ -1,11 +1,11 @@
-"""Input files of NVIDIA's perf_analyzer (``--input-data FILE``). ``data`` has an object with all
-inputs for each request, and ``validation_data`` has the expected outputs. A list of objects is a
-sequence.
+"""Writes and reads input files of NVIDIA's perf_analyzer (``--input-data FILE``). ``data`` has an
+object with all inputs for each request, and ``validation_data`` has the expected outputs. A
+sequence is a list of such objects.
 
-- If the model has a batch dimension, the file omits it, and perf_analyzer sends requests with a
-  batch of 1.
-- The export writes each tensor's canonical data in base64, which perf_analyzer accepts for every
-  datatype and does not convert.
+- If the model has a batch dimension, shapes in the file omit this dimension, and perf_analyzer
+  sends batches of 1.
+- The export writes each tensor's canonical data as base64. perf_analyzer accepts base64 for every
+  datatype, and does not convert the data.
 
 Sources: triton-inference-server/client src/c++/perf_analyzer/data_loader.cc and
 docs/input_data.md.
@@ -46,7 +46,7 @@ from infergate.core.tensor import Parameters, Tensor, check_data, check_shape, p
 MAX_FILE_BYTES: Final = 64 * MIB
 """Maximum size in bytes of a file to import. Parsing takes 15 times as much memory."""
 MAX_ENTRIES: Final = 1 << 20
-"""Maximum number of exported requests. Each request takes about 200 bytes of memory."""
+"""Maximum number of requests in a file. An export needs about 200 bytes of memory per request."""
 _CHUNK_BYTES: Final = 1 * MIB
 _SEQUENCE_START: Final = "sequence_start"
 _SEQUENCE_END: Final = "sequence_end"
@@ -55,8 +55,8 @@ _SEQUENCE_END: Final = "sequence_end"
 @dataclass(slots=True)
 class ExportSummary:
     """The number of exported requests, the number of exchanges that were skipped because they ended
-    with an error, and whether the file has expected outputs. The file has no expected outputs if
-    any exchange does not have exactly one response."""
+    with an error, and whether the file has expected outputs. The file has expected outputs if every
+    exported exchange has exactly one response."""
 
     requests: int = 0
     skipped_errors: int = 0
@@ -72,9 +72,8 @@ def export_perf_analyzer(
     """Write ``exchanges``, all of one model, to ``file``, which is replaced only if the export
     succeeds.
 
-    If ``metadata`` has a batch dimension, each row of a request becomes a request. Raises
-    BAD_REQUEST for several models, TOO_LARGE for more than ``MAX_ENTRIES`` requests, and
-    OSError."""
+    If ``metadata`` has a batch dimension, each row of a batch becomes a request. Raises BAD_REQUEST
+    for several models, TOO_LARGE for more than ``MAX_ENTRIES`` requests, and OSError."""
     with tempfile.TemporaryFile(dir=file.parent) as spool:
         export = _Export(spool, metadata is not None and bool(metadata.max_batch_size))
         for exchange in exchanges:
@@ -96,19 +95,19 @@ _Range = tuple[int, int]
 
 @dataclass(slots=True)
 class _Export:
-    """Collects requests in ``spool``, because a file holds all inputs before all outputs, and keeps
-    the requests of a sequence together."""
+    """Collects requests in ``spool``, because a file has all inputs before all outputs, and groups
+    requests by sequence."""
 
     spool: IO[bytes]
     has_batch_dimension: bool
     summary: ExportSummary = field(default_factory=ExportSummary)
     model: str | None = None
     streams: dict[object, list[tuple[_Range, _Range]]] = field(default_factory=dict)
-    """The requests of each sequence, and of each request without a sequence."""
+    """A list of requests for each sequence. A request without a sequence has its own list."""
     has_sequences: bool = False
     starts: Counter[object] = field(default_factory=Counter)
-    """The number of sequences that each id has begun, because clients reuse an id after its
-    sequence ends."""
+    """The number of sequences that have started with each id. Clients may reuse an id after its
+    sequence has ended."""
 
     def add(self, exchange: Exchange) -> None:
         request, outcome = exchange.request, exchange.outcome
@@ -117,8 +116,8 @@ class _Export:
             return
         if self.model not in (None, request.model):
             raise bad_request(
-                f"perf_analyzer's file holds requests of one model, but there are '{self.model}' "
-                f"and '{request.model}'"
+                f"a perf_analyzer file holds requests of one model, but there are requests of "
+                f"'{self.model}' and '{request.model}'"
             )
         self.model = request.model
         outputs: tuple[Tensor, ...] = ()
@@ -131,9 +130,7 @@ class _Export:
         self.starts[sequence] += bool(request.parameters.get(_SEQUENCE_START))
         for row in range(self._row_count(request)):
             if self.summary.requests == MAX_ENTRIES:
-                raise GatewayError(
-                    Kind.TOO_LARGE, f"there are more than {MAX_ENTRIES} requests (the limit)"
-                )
+                raise GatewayError(Kind.TOO_LARGE, f"there are more than {MAX_ENTRIES} requests")
             key = self.summary.requests if sequence is None else (sequence, self.starts[sequence])
             entry = (self._spool(request.inputs, row), self._spool(outputs, row))
             self.streams.setdefault(key, []).append(entry)
@@ -161,7 +158,6 @@ class _Export:
         return begin, self.spool.write(orjson.dumps(entry))
 
     def write(self, target: IO[bytes]) -> None:
-        """Write the file."""
         streams = list(self.streams.values())
         target.write(b'{"data":')
         self._write_streams(target, [[entry[0] for entry in steps] for steps in streams])
@@ -201,11 +197,11 @@ def _row_of(tensor: Tensor, row: int) -> Any:
 
 
 def import_perf_analyzer(file: Path, metadata: ModelMetadata) -> Iterator[Exchange]:
-    """Yield an exchange for each request in ``file`` of the model that ``metadata`` describes. The
-    exchange has a response if the file has expected outputs.
+    """Yield an exchange for each request in ``file``. ``metadata`` describes the model. The
+    exchanges have responses if the file has expected outputs.
 
-    Each list in ``data`` becomes a sequence with ids from 1. Raises BAD_REQUEST with the position
-    of the error, TOO_LARGE, or OSError."""
+    Each list in ``data`` becomes a sequence, whose id is the position of the list, counted from 1.
+    Raises BAD_REQUEST with the position of the error, TOO_LARGE, or OSError."""
     size = file.stat().st_size
     if size > MAX_FILE_BYTES:
         raise GatewayError(

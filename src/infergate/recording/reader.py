@@ -1,10 +1,10 @@
 """Reads recording files.
 
 A damaged byte makes at most one record unreadable. The reader reports the damaged part and
-continues at the next frame: the next marker that is followed by a valid header.
+continues at the next marker that begins a valid frame header.
 
-*Rule.* Nothing is allocated before its declared size has been compared with the limits and with the
-size of the file.
+*Rule.* Before memory is allocated, declared sizes are compared with the limits, and the size of a
+compressed record also with the size of the file.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from infergate.recording.format import (
 _SCAN_BYTES: Final = 1 << 20
 """Number of bytes that are searched at a time for the next frame."""
 _MAX_WASTED_READS: Final = 2
-"""The limit for bytes of damaged frames that are read in full, as a multiple of the file's size.
-Only a file that was crafted to be slow to read exceeds this limit."""
+"""Maximum number of bytes of damaged frames that are read in full, as a multiple of the file's
+size. Only a file that was made to be slow to read exceeds this limit."""
 _NO_HEADER: Final = "there is no valid frame header"
 
 
@@ -54,9 +54,10 @@ def read_recording(
     path: str | os.PathLike[str], max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[RecordedExchange | DamagedPart]:
     """Yield the records and the damaged parts of a file in order. Records of more than
-    ``max_record_bytes`` are reported as damaged parts. Tensors are views of their record.
+    ``max_record_bytes`` are reported as damaged parts. Tensors are views of the record's bytes.
 
-    Raises RecordingError if the file is not a recording or has a newer version, and OSError."""
+    Raises OSError, and RecordingError if the file is not a recording, has a newer format version or
+    has too many damaged frames."""
     with Path(path).open("rb") as file:
         yield from _RecordingReader(file, os.fspath(path), max_record_bytes).read()
 
@@ -98,7 +99,7 @@ class _RecordingReader:
             start = self._next_frame(0)
             if start == self._size:
                 raise RecordingError(
-                    f"{self._name}: byte 0: this is not a recording of infergate: it has neither "
+                    f"{self._name}: byte 0: this is not an infergate recording: it has neither "
                     "a file header nor a frame"
                 )
             yield DamagedPart(0, start, "the file header is damaged")
@@ -139,13 +140,14 @@ class _RecordingReader:
             return f"the record is invalid: {error}"
 
     def _header(self, position: int) -> tuple[bytes, FrameHeader] | None:
-        """Return the file's id and the frame header at ``position``, or None."""
+        """Return the file's id and the frame header at ``position``, or None if there is no valid
+        header."""
         header = unpack_frame_header(self._read_at(position, FRAME_HEADER_BYTES))
         return header if header is not None and self._id in {None, header[0]} else None
 
     def _next_frame(self, position: int) -> int:
-        """Return the position of the first valid frame header from ``position`` on, or the size of
-        the file."""
+        """Return the position of the first valid frame header at or after ``position``, or the size
+        of the file if there is none."""
         marker = FRAME_MAGIC + (self._id or b"")
         while position < self._size:
             data = self._read_at(position, _SCAN_BYTES)
@@ -154,7 +156,7 @@ class _RecordingReader:
                 if self._header(position + found) is not None:
                     return position + found
                 found = data.find(marker, found + 1)
-            # A marker may cross the end of the data.
+            # A marker may extend beyond the end of ``data``.
             position += max(len(data) - len(marker) + 1, 1)
         return self._size
 
@@ -172,9 +174,9 @@ class _RecordingReader:
 
 
 def _decompress(payload: bytes, size: int) -> bytes:
-    """Return the ``size`` bytes in ``payload``. Raises MalformedMessageError and ZstdError."""
+    """Decompress ``payload`` to ``size`` bytes. Raises MalformedMessageError and ZstdError."""
     decompressor = make_decompressor()
     data: bytes = decompressor.decompress(payload, size + 1)
     if len(data) != size or not decompressor.eof or decompressor.unused_data:
-        raise MalformedMessageError(f"it does not have {size} bytes as its header says")
+        raise MalformedMessageError(f"its size differs from the {size} bytes in the frame header")
     return data

@@ -33,19 +33,19 @@ from infergate.recording.sampling import RouteObserver, is_sampled
 QUEUE_FULL: Final = "queue_full"
 MEMORY_SHORT: Final = "memory_short"
 RESULTS: Final = (RECORDED, QUEUE_FULL, MEMORY_SHORT, UNRECORDABLE, NOT_WRITTEN)
-"""The results of inferences that were selected for recording."""
+"""The possible results for an inference that was selected for recording."""
 MAX_QUEUED: Final = 10_000
 MAX_QUEUED_BYTES: Final = 256 * MIB
-"""Maximum memory in bytes of the exchanges in the queue. A single exchange may be larger if the
-memory for optional work allows it."""
+"""Maximum memory in bytes of the exchanges in the queue. An empty queue accepts a larger exchange
+if the memory for optional work suffices."""
 NOT_RESPONDING: Final = "the disk does not respond"
 _STOP_TIMEOUT_SECONDS: Final = 3.0
 _log = logging.getLogger("infergate")
 
 
 class Recorder:
-    """Writes exchanges to files. Its methods are called on the event loop. ``close`` must be
-    called, because it stops a thread."""
+    """Writes exchanges to files. Call the methods on the event loop, except ``close``, which must
+    be called at the end to stop the writer thread."""
 
     def __init__(
         self,
@@ -64,27 +64,27 @@ class Recorder:
         """The reason why recording stopped without a command, or an empty string."""
         self._file = ""
         self._late_stop: asyncio.Future[None] | None = None
-        """The future of the last stop that the disk delayed."""
+        """The last stop that did not complete within the timeout, or None."""
         self._writer: Final = BackgroundWriter(RecordingDirectory(settings), self._on_report)
         self.is_active = is_active
         """Whether exchanges are recorded."""
 
     def start(self) -> None:
-        """Start recording, or start it again after a problem."""
+        """Start recording, and clear the problem that stopped it."""
         self._problem = ""
         self.is_active = True
         self._writer.resume()
 
     async def stop(self) -> None:
-        """Stop recording. This waits a few seconds for the disk. When it returns, either the files
-        are complete or the status has a problem."""
+        """Stop recording, and wait a few seconds for the disk. Afterwards, either the files are
+        complete or ``status`` reports a problem."""
         self.is_active = False
         stopped = self._writer.close_file()
         await asyncio.wait([stopped], timeout=_STOP_TIMEOUT_SECONDS)
         self._late_stop = None if stopped.done() else stopped
 
     def close(self) -> None:
-        """Stop recording and the thread. This blocks for up to a few seconds."""
+        """Stop recording and the writer thread. Blocks for up to a few seconds."""
         self.is_active = False
         self._writer.close()
 
@@ -114,8 +114,8 @@ class Recorder:
         return RouteObserver(selects, self.record, self.count_lost)
 
     def record(self, exchange: Exchange, memory: MemoryAccount) -> None:
-        """Write ``exchange`` soon, or count it as dropped. ``memory`` is the account of its
-        request."""
+        """Queue ``exchange`` for the writer, or count it as dropped. ``memory`` is the account of
+        the request."""
         if not self.is_active:
             self._counters.exchanges[NOT_WRITTEN] += 1
             return

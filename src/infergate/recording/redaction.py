@@ -1,4 +1,4 @@
-"""Removes data from exchanges before they are stored."""
+"""Removes data from exchanges before they are recorded or logged."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _NO_FURTHER: Final[Mapping[str, Outcome]] = EMPTY_MAPPING
 
 
 class Redaction:
-    """Keeps only the headers in an allow list, and removes or zeroes named tensors. All arguments
-    are names or globs; the names of headers are lower-case.
+    """Keeps only the allowed ``headers``, and removes or zeroes named tensors. All arguments are
+    names or globs; header names are lower-case.
 
     - A header that may hold credentials is never kept.
     - ``removed`` inputs and outputs are removed.
-    - ``zeroed`` inputs and outputs keep their names, datatypes, shapes and sizes, but all their
-      bytes become 0. BYTES elements become empty, because their lengths may be confidential too.
-    - If tensors are removed or zeroed, bodies that only servers of certain protocols understand,
-    such as explanation requests and their responses, are removed too, because tensor names cannot
-    select data in such bodies.
+    - ``zeroed`` inputs and outputs keep their names, datatypes and shapes, but their elements
+      become 0. BYTES elements become empty, because their lengths may be confidential too.
+    - If ``removed`` or ``zeroed`` is set, bodies that only servers of certain protocols understand,
+      such as explanation requests and their responses, are removed too, because tensor names cannot
+      select data in such bodies.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class Redaction:
         self, exchange: Exchange, further_outcomes: Mapping[str, Outcome] = _NO_FURTHER
     ) -> tuple[Exchange, Mapping[str, Outcome], tuple[str, ...]]:
         """Return ``exchange`` and the ``further_outcomes`` of its request without redacted data,
-        and the names of the tensors that were removed or zeroed, with BODY for a removed body. The
-        result has the order of the arguments of ``encode_exchange``."""
+        and the names of the removed or zeroed tensors, including BODY for a removed body. These are
+        the arguments of ``encoding.encode_exchange``, in order."""
         exchange = self.select_headers(exchange)
         if self._removes is None and self._zeroes is None:
             return exchange, further_outcomes, ()
@@ -75,7 +75,7 @@ class Redaction:
         return exchange, further_outcomes, tuple(names)
 
     def select_headers(self, exchange: Exchange) -> Exchange:
-        """Return ``exchange`` with only the headers to keep."""
+        """Return ``exchange`` with only the allowed headers."""
         headers, keeps = exchange.headers, self._keeps_header
         if not headers:
             return exchange

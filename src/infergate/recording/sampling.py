@@ -18,7 +18,7 @@ _ALL: Final = 100.0
 
 @record
 class RouteObserver:
-    """An ``ExchangeObserver`` of the gateway. The fields are its methods."""
+    """An ``ExchangeObserver`` that consists of three functions."""
 
     selects: Callable[[InferRequest, RequestContext], bool]
     observe: Callable[[Exchange, MemoryAccount], None]

@@ -27,27 +27,27 @@ _PIECE_BYTES: Final = 1 << 17
 while it compresses, but not while it copies the result, so longer pieces would delay the event
 loop."""
 _MAX_JOINED_BYTES: Final = 1 << 16
-"""Data shorter than this is collected in memory, because each call to the system costs a few
+"""Data up to this size is collected in memory, because each system call costs a few
 microseconds."""
 
 
 def max_frame_bytes(record_bytes: int) -> int:
     """Return the maximum number of bytes that a record of ``record_bytes`` adds to a file,
-    including the file header. zstd adds at most 3 bytes for each block of 128 KiB, and at most 64
-    bytes in total for the rest."""
+    including the file header. zstd adds at most 3 bytes for each block of 128 KiB, plus at most 64
+    bytes."""
     return FILE_HEADER_BYTES + FRAME_HEADER_BYTES + record_bytes + (record_bytes >> 8) + 64
 
 
 class RecordingFile:
-    """A new file. It is not thread-safe, and its methods block: use it in a thread or a helper
-    process.
+    """A new recording file. Its methods block, so call them in a thread or a helper process. It is
+    not thread-safe.
 
     Records are compressed in pieces, so that a large record needs little memory. The header of a
     frame is written after its contents. After an OSError, the file contains the records up to the
     last successful ``flush``, and must be closed."""
 
     def __init__(self, path: str | os.PathLike[str], level: int = COMPRESSION_LEVEL) -> None:
-        """Create the file with mode 0600. It must not exist. Raises OSError."""
+        """Create the file, which must not exist, with mode 0600. Raises OSError."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._descriptor: Final = os.open(path, flags, 0o600)
         self._compressor: Final = zstd.ZstdCompressor(level)
@@ -63,7 +63,7 @@ class RecordingFile:
 
     @property
     def size(self) -> int:
-        """The size of the file, including bytes that are not written yet."""
+        """The size of the file in bytes, including bytes that are not written yet."""
         return self._written_bytes + len(self._buffer)
 
     @property
@@ -72,7 +72,7 @@ class RecordingFile:
         return self._flushed_bytes <= FILE_HEADER_BYTES
 
     def append(self, parts: Sequence[Buffer]) -> int:
-        """Append the record ``parts`` and return the size of its frame. A part of the frame may
+        """Append the record in ``parts`` and return the size of its frame in bytes. The frame may
         stay in memory until ``flush``. Raises OSError."""
         start, size, crc = self.size, total_size(parts), 0
         self._buffer += bytes(FRAME_HEADER_BYTES)
@@ -140,7 +140,8 @@ class RecordingFile:
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[Buffer]:
-    """Yield ``parts`` in pieces of a suitable size. Only short parts are copied."""
+    """Yield the data of ``parts`` in pieces of at most ``_PIECE_BYTES``. Only short parts are
+    copied."""
     short: list[Buffer] = []
     short_bytes = 0
     for part in parts:

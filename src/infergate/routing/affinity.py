@@ -26,16 +26,16 @@ _HASH_RANGE: Final = 1 << 8 * _DIGEST_BYTES
 
 
 class HashCandidate(Protocol):
-    """A candidate for ownership."""
+    """An endpoint that may own sequences or keys."""
 
     @property
     def name(self) -> bytes:
-        """The candidate's unique name, which is the same in all gateways."""
+        """The endpoint's unique name, which is the same in all gateways."""
         ...
 
     @property
     def weight(self) -> float:
-        """The weight relative to other candidates, above 0."""
+        """The weight relative to other endpoints, above 0."""
         ...
 
 
@@ -43,7 +43,7 @@ N = TypeVar("N", bound=HashCandidate)
 
 
 def hash_key(sequence: SequenceKey) -> str:
-    """Return the hash key of ``sequence``."""
+    """Return the key under which ``sequence`` is hashed."""
     return f"{sequence.model}\0{sequence.id}"
 
 

@@ -15,7 +15,7 @@ from typing import Final
 BASE_SECONDS: Final = 0.025
 MAX_SECONDS: Final = 10 * BASE_SECONDS
 _MAX_DOUBLINGS: Final = 8
-"""Number of attempts after which the delay no longer grows."""
+"""Maximum exponent of 2. The delay reaches ``MAX_SECONDS`` at a lower exponent."""
 
 
 def backoff(attempts: int, uniform: Callable[[], float] = random.random) -> float:

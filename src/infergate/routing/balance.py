@@ -2,9 +2,9 @@
 
 Least-request compares two random endpoints and picks the endpoint with fewer active requests. This
 is nearly as good as a comparison of all endpoints, and independent gateways do not all choose the
-same endpoint (Mitzenmacher, "The power of two choices in randomized load balancing", 2001; the
-default of Envoy and linkerd). If weights differ, an endpoint is drawn with a probability in
-proportion to its weight, and its active requests are divided by its weight."""
+same endpoint (Mitzenmacher, "The power of two choices in randomized load balancing", 2001; Envoy's
+LEAST_REQUEST). If weights differ, an endpoint is drawn with a probability proportional to its
+weight, and the number of its active requests is divided by the weight."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ RandomSource = Callable[[], float]
 
 
 class LoadedCandidate(HashCandidate, Protocol):
-    """A candidate with its load."""
+    """A candidate with its number of active requests."""
 
     @property
-    def active(self) -> int:
-        """The number of active requests."""
-        ...
+    def active(self) -> int: ...
 
 
 M = TypeVar("M", bound=LoadedCandidate)
 
 
 class CandidateTable(Generic[M]):
-    """One or more candidates with their shares (above 0). If ``shares`` is None, all shares are
-    equal."""
+    """One or more candidates with their relative shares of the requests (above 0). If ``shares`` is
+    None, all shares are equal."""
 
     __slots__ = ("cumulative_shares", "members", "shares")
 
@@ -45,7 +43,7 @@ class CandidateTable(Generic[M]):
 
 
 class BalancingPolicy(Protocol[M]):
-    """A load-balancing policy."""
+    """Picks a candidate for each request."""
 
     def pick(self, table: CandidateTable[M], key: str) -> M:
         """Return a candidate of ``table`` for a request with ``key``. The key is empty if the

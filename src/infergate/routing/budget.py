@@ -23,11 +23,12 @@ class RetryBudget:
     share: float = DEFAULT_SHARE
     min_retries: int = DEFAULT_MIN_RETRIES
     active_requests: int = 0
-    """The number of active requests, which callers maintain."""
+    """Callers maintain this number."""
     active_retries: int = 0
 
     def try_acquire(self) -> bool:
-        """Return whether one more retry is allowed. An allowed retry counts until ``release``."""
+        """Return whether one more retry is allowed. An allowed retry is active until
+        ``release``."""
         if self.active_retries >= max(self.min_retries, self.share * self.active_requests):
             return False
         self.active_retries += 1

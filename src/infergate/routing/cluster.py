@@ -55,7 +55,6 @@ class ClusterMember:
         """The start time of slow start, or ``-inf`` if slow start has never begun."""
 
     def record_success(self) -> None:
-        """Record a successful attempt."""
         self.active -= 1
         self.successes += 1
         self.outlier.consecutive_failures = 0
@@ -90,13 +89,12 @@ class Cluster(Generic[M]):
         self._rule: Final = rule
         self._table = CandidateTable(members)
         self._table_valid_until = -inf
-        """The time until which ``_table`` is valid."""
 
     # ---- members
 
     def replace_members(self, members: Sequence[M], now: float, *, slow_start: bool = True) -> None:
         """Replace the members with ``members``, which must not be empty. With ``slow_start``, new
-        members start slowly."""
+        members begin a slow start."""
         old_ids = set(map(id, self.members))
         for member in members if slow_start else ():
             if id(member) not in old_ids:

@@ -1,6 +1,6 @@
 """The concurrency limit of a backend, and its queue.
 
-A released slot passes to the next request in the queue, which respects priorities and is fair
+A released slot passes to the next request in the queue. The queue respects priorities and is fair
 between clients (``core.fair_queue``). Requests whose deadline has passed are skipped."""
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from infergate.core.fair_queue import FairQueue, QueuedJob
 T = TypeVar("T")
 
 _UNKNOWN_WAIT_SECONDS: Final = 1.0
-"""The estimated wait if no slot has passed to a waiting request yet."""
+"""The estimated wait while no interval between slots is known."""
 _MAX_WAIT_SECONDS: Final = 60.0
-"""The maximum of an estimated wait. A backend that hangs may recover at any time."""
+"""The maximum estimated wait. A backend that hangs may recover at any time."""
 _SMOOTHING: Final = 1 / 16
 """The weight of the latest interval in the mean interval."""
 
@@ -51,7 +51,6 @@ class ConcurrencyLimit(Generic[T]):
         return self._queue.put(request)
 
     def remove(self, request: QueuedJob[T]) -> None:
-        """Remove ``request`` if it is still in the queue."""
         self._queue.discard(request)
 
     def release(self, now: float) -> T | None:
@@ -68,31 +67,30 @@ class ConcurrencyLimit(Generic[T]):
         return None
 
     def wait_seconds(self, request: QueuedJob[T], now: float) -> float:
-        """Return an estimate, at most 60, of the seconds until ``request`` would get a slot if it
-        were in the queue."""
+        """Return the estimated seconds, at most 60, until ``request`` would get a slot if it were
+        queued."""
         return self._intervals.wait_seconds(self._queue.jobs_before(request), now)
 
 
 @dataclass(slots=True, eq=False)
 class SlotIntervals:
-    """The mean interval between slots that pass to waiting requests, from which a request's wait is
-    estimated."""
+    """Estimates waits from the mean interval between slots that pass to waiting requests."""
 
     latest: float | None = None
-    """The time when a slot last passed to a waiting request, or None if no request has waited since
-    then."""
+    """The time when a slot last passed to a waiting request, or None after a release with an empty
+    queue."""
     _count: int = 0
     _mean: float = 0.0
 
     def add(self, now: float) -> None:
-        """Record that a slot was released at ``now`` while requests wait."""
+        """Record that a slot was released at ``now`` while requests were waiting."""
         if self.latest is not None:
             self._count += 1
             self._mean += max(_SMOOTHING, 1 / self._count) * (now - self.latest - self._mean)
         self.latest = now
 
     def wait_seconds(self, requests_before: float, now: float) -> float:
-        """Return an estimate, at most 60, of the seconds until a request gets a slot after
+        """Return the estimated seconds, at most 60, until a request gets a slot after
         ``requests_before`` other requests."""
         interval = self.mean(now)
         if interval is None:

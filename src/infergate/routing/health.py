@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class EndpointHealth:
-    """The health of one endpoint."""
+    """The result of the active health checks of one endpoint."""
 
     rise: int = 2
     fall: int = 3

@@ -1,6 +1,6 @@
 """Estimates a percentile of recent latencies in bounded memory.
 
-The upper limits of the histogram's buckets range from 0.1 ms to 15 minutes in steps of 10 %, so the
+The upper limits of the histogram's buckets range from 0.1 ms to 13 minutes in steps of 10 %, so the
 estimate is at most 10 % too high. The histogram has two generations. The older generation is
 dropped when the younger generation has ``GENERATION_SIZE`` samples.
 
@@ -16,7 +16,7 @@ GENERATION_SIZE: Final = 500
 MIN_SAMPLES: Final = 50
 """Minimum number of samples for an estimate."""
 UPDATE_INTERVAL: Final = 10
-"""Number of samples between two computations of the percentile, each of which costs more than
+"""Number of samples between two computations of the percentile. A computation costs more than
 adding a sample."""
 _FIRST_LIMIT_SECONDS: Final = 1e-4
 _GROWTH: Final = math.log(1.1)

@@ -2,13 +2,13 @@
 detection).
 
 1. An endpoint is ejected after a number of consecutive failures. The ejection time grows with each
-   ejection: by default 30 s, 60 s, and so on, up to 300 s. Each ``base_seconds`` without an
-   ejection shortens the next ejection by ``base_seconds``.
+   ejection: by default 30 s, 60 s, and so on, up to 300 s. Each period of ``base_seconds`` without
+   an ejection shortens the next ejection by ``base_seconds``.
 2. The ejection of an unreachable endpoint ends early after ``rise`` successful checks. After other
    failures, successful checks do not end the ejection, because checks may also have succeeded while
    requests failed.
-3. A client's request may cause an endpoint to close connections. If the limit is reached only
-   because of such failures, an ejection also requires a failed check
+3. A client's request may cause an endpoint to close connections. If the number of consecutive
+   failures is reached only because of such failures, an ejection also requires a failed check
    (docs/decisions/0041-failure-attribution.md)."""
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class OutlierRule:
     """The rule for ejections. ``consecutive`` failures eject an endpoint; 0 disables ejection. The
-    first ejection lasts ``base_seconds``, and the longest ``max_seconds``. At most ``max_share`` (0
-    to 1) of the endpoints are ejected at the same time, but one ejected endpoint is always
-    allowed."""
+    first ejection lasts ``base_seconds``, and no ejection lasts longer than ``max_seconds``. At
+    most ``max_share`` (0 to 1) of the endpoints are ejected at the same time, but one ejected
+    endpoint is always allowed."""
 
     consecutive: int = 5
     base_seconds: float = 30.0
@@ -36,7 +36,7 @@ DEFAULT_RULE: Final = OutlierRule()
 
 @dataclass(slots=True, eq=False)
 class OutlierState:
-    """The passive health of one endpoint."""
+    """The recent failures and the ejection of one endpoint."""
 
     consecutive_failures: int = 0
     ambiguous_failures: int = 0
@@ -68,7 +68,7 @@ class OutlierState:
         return may_end and self.ejected_until > now and self._successful_checks >= rise
 
     def is_ejection_due(self, rule: OutlierRule, now: float) -> bool:
-        """Return whether enough failures have been recorded for an ejection."""
+        """Return whether the endpoint has enough failures for an ejection and is not ejected."""
         return (
             bool(rule.consecutive)
             and self.consecutive_failures >= rule.consecutive
@@ -76,7 +76,7 @@ class OutlierState:
         )
 
     def is_certain(self, rule: OutlierRule) -> bool:
-        """Return whether the failures that no request can have caused suffice for an ejection."""
+        """Return whether the failures that are not ambiguous suffice for an ejection."""
         return self.consecutive_failures - self.ambiguous_failures >= rule.consecutive
 
     def reset_failures(self) -> None:
@@ -96,6 +96,5 @@ class OutlierState:
         self.reset_failures()
 
     def readmit(self, now: float) -> None:
-        """End the ejection."""
         self.reset_failures()
         self.ejected_until = min(self.ejected_until, now)

@@ -21,7 +21,7 @@ _ALL: Final = "*"
 """The pattern that matches every model."""
 _MAX_CACHED_NAMES: Final = 4096
 _MAX_CACHED_NAME_CHARS: Final = 256
-"""Maximum number and length of cached names, which clients choose."""
+"""Limits for cached model names, because clients choose the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class SplitTarget:
-    """A backend that gets ``percent`` of a route's inferences, with names from ``rewrite``."""
+    """A backend that gets ``percent`` of a route's inferences, under the names in ``rewrite``."""
 
     backend: str
     percent: float
@@ -57,8 +57,8 @@ class SplitTarget:
 @dataclass(frozen=True, slots=True)
 class MirrorTarget:
     """A backend that gets copies of ``percent`` of a route's inferences, at most ``max_concurrent``
-    at the same time, with names from ``rewrite``. If ``comparison`` is set, the backend's responses
-    are compared before they are discarded."""
+    at the same time, under the names in ``rewrite``. If ``comparison`` is set, the backend's
+    responses are compared before they are discarded."""
 
     backend: str
     percent: float = 100.0
@@ -127,7 +127,7 @@ class Route:
         return not (is_regex(self.pattern) or is_glob(self.pattern))
 
     def backend_model(self, model: str) -> str:
-        """Return the backend's name of ``model``. A rewrite may refer to groups of a regex."""
+        """Return the backend's name for ``model``. A rewrite may refer to groups of a regex."""
         if not self.rewrite.model:
             return model
         if is_regex(self.pattern) and (match := compile_pattern(self.pattern).fullmatch(model)):
@@ -231,7 +231,7 @@ class RouteTable:
         return routes
 
     def depends_on_headers(self, model: str) -> bool:
-        """Return whether the route of ``model`` depends on a request's headers."""
+        """Return whether the route for ``model`` depends on the request's headers."""
         return any(route.headers for route in self.candidates(model))
 
     def find(

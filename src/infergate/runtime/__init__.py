@@ -3,6 +3,6 @@ admin listener.
 
 The entry point is ``serve.serve``. Read ``assemble`` (builds backends, gateway and listeners from a
 configuration), ``running`` (``RunningGateway``, whose listeners stay open while configurations
-change), ``reload`` with ``file_watch``, and ``admin``. ``offload/`` runs long codec work in helper
-processes, ``workers/`` runs several processes as one gateway, ``console/`` is the web console on
-the admin listener."""
+change), ``reload`` with ``file_watch``, and ``admin``. ``offload/`` runs long codec jobs in helper
+processes, ``workers/`` runs several processes as one gateway, and ``console/`` is the web console
+on the admin listener."""

@@ -1,8 +1,8 @@
 """Builds the ``Authorizer`` from the ``access`` section of the configuration, and authenticates
 requests to the admin listener.
 
-Packages for tokens and for Redis are imported only if configured, because each package takes memory
-in every process.
+The packages for tokens and for Redis are imported only if the configuration needs them, because
+each package takes memory in every process.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring
@@ -50,7 +50,7 @@ __all__ = ["Authorizer", "authorize_admin", "make_authorizer"]
 _audit = logging.getLogger("infergate.audit")
 
 _FETCH_TIMEOUT_SECONDS: Final = 5.0
-"""Timeout of fetching a key set from a URL, in seconds."""
+"""Timeout for fetching a key set from a URL."""
 _READ_METHODS: Final = frozenset({"GET", "HEAD"})
 _MAX_LOGGED_PATH: Final = 256
 
@@ -68,7 +68,7 @@ def make_authorizer(
     """Return the authorizer of ``config``, which must have an ``access`` section.
 
     The authorizer of ``previous`` is reused if none of its settings has changed, and uses the old
-    routes until ``GatewayParts.activate``. A new authorizer keeps the in-memory counters if the
+    routes until ``GatewayParts.activate``. A new authorizer keeps the rate limit buckets if the
     rate limits are unchanged."""
     access, metrics = config.access, group.metrics
     assert access is not None
@@ -131,8 +131,8 @@ def _make_key_ring(access: AccessConfig, metrics: Metrics) -> KeyRing:
 
 
 def _parse_configured_file(path: Path, parse: Callable[[bytes], T], key: str) -> T:
-    """Parse the file named by ``key`` of the configuration. Raises OSError if the file cannot be
-    read or is invalid, because it may have changed since the configuration was checked."""
+    """Parse the file that the configuration names in ``key``. Raises OSError if the file cannot be
+    read or is invalid: the file may have changed since the configuration was checked."""
     try:
         return parse(path.read_bytes())
     except ValueError as error:
@@ -246,7 +246,7 @@ def _make_rate(configured: ConfiguredRate | None, burst: int | None) -> Rate | N
 
 
 def authorize_admin(app: HttpApp, config: Config, metrics: Metrics) -> HttpApp:
-    """Wrap ``app`` to require a key for changes, if the admin listener has keys."""
+    """If the admin listener has keys, wrap ``app`` so that changes require a key."""
     listener = config.listeners.admin
     if listener is None or not listener.keys:
         return app

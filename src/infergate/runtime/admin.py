@@ -1,5 +1,5 @@
 """The HTTP application of the admin listener: metrics, health, the active configuration, reloads,
-and further applications such as the console. Data ports never serve it."""
+and further applications such as the console. Other listeners never serve this application."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console import browser_checks
 
 TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
-"""The headers of responses that are plain text."""
+"""The headers of plain-text responses."""
 CONSOLE: Final = "/console"
 _JSON: Final = {"content-type": "application/json"}
 _RELOAD: Final = "/reload"
@@ -35,7 +35,7 @@ _STATUSES: Final = {
 _PATHS: Final = ("/metrics", "/healthz", "/readyz", "/config")
 _HOST_CHECKED_PATHS: Final = frozenset({"/", "/config"})
 """Paths that expose the configuration. Requests for these paths must have a trusted name in the
-Host header. Requests for other paths, for example from scrapers, may have any name."""
+Host header. Requests for the other ``_PATHS``, for example from scrapers, may have any name."""
 _audit = logging.getLogger("infergate.audit")
 
 
@@ -51,8 +51,9 @@ class AdminApp:
     active configuration), the paths of other applications and, if enabled, POST ``/reload``.
 
     ``count_limit`` is called with the name of the limit that a request exceeded. ``hosts`` are the
-    trusted names in the Host header, in addition to IP addresses and local names. ``apps`` returns
-    the application of each further path and of the paths below it."""
+    trusted names in the Host header, in addition to IP addresses and local names. ``apps`` maps
+    each further path to a function that returns the application of this path and of the paths below
+    it."""
 
     scrape: Callable[[str], Awaitable[Exposition]]
     check_ready: Callable[[], Awaitable[bool]]
@@ -141,8 +142,7 @@ class AdminApp:
 
 
 async def _exposition_response(exposition: Exposition, *, whole: bool) -> HttpResponse:
-    """Send an exposition in one piece if it is short or if ``whole`` is set. Otherwise, stream
-    it."""
+    """Return a response that streams ``exposition``, unless it is short or ``whole`` is set."""
     headers = {"content-type": exposition.content_type}
     pieces, remaining = list(islice(exposition.chunks, 2)), _ExpositionStream(exposition.chunks)
     if len(pieces) < 2:
@@ -164,10 +164,10 @@ class _ExpositionStream:
         return None if piece is None else (piece,)
 
     async def close(self) -> None:
-        """Do nothing, because nothing has to be released."""
+        """Do nothing: there is nothing to release."""
 
 
-# ---- responses, also of the other applications
+# ---- responses, shared with the other applications
 
 
 def text_response(status: int, text: str, headers: Mapping[str, str] = NO_HEADERS) -> HttpResponse:

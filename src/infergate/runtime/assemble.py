@@ -142,7 +142,7 @@ class _SharedState:
     sampler: HistorySampler
     control_recording: ControlRecording
     make_demo: Callable[[], ConsoleDemo | None]
-    """Returns the demo of the console, or None without the configuration of the demo."""
+    """Returns the console's demo, or None if the active configuration does not have the demo."""
     plugins: PluginFactory
 
 
@@ -276,7 +276,7 @@ def _make_tracer(config: Config, previous: GatewayParts | None) -> Tracer | None
 def _unchanged_backends(
     previous: GatewayParts | None, config: Config, limits: Limits
 ) -> dict[str, Backend]:
-    """Return the backends of ``previous`` with unchanged configuration, by name."""
+    """Return the backends of ``previous`` whose configuration is unchanged, by name."""
     if previous is None or previous.limits != limits or previous.config.helpers != config.helpers:
         return {}
     if previous.config.tracing != config.tracing:
@@ -316,7 +316,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     group, limits = shared.group, compiled.limits(config)
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer, limits)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
-    relays = tracer is None  # ``assign_id`` starts a trace, and must run only once
+    relays = tracer is None  # ``assign_id`` may start a trace, so it must run only once
     factory = FrontendFactory(
         gateway if authorizer is None else AuthorizedGateway(gateway),
         limits,
@@ -427,7 +427,7 @@ def _make_admin(config: Config, gateway: RoutingGateway, shared: _SharedState) -
         )
         apps["/recording"] = lambda: recording
     if listener.console:
-        apps[CONSOLE] = functools.cache(console)  # creates it on its first request, to save memory
+        apps[CONSOLE] = functools.cache(console)  # created on the first request, to save memory
     return AdminApp(
         group.scrape or group.metrics.scrape,
         ready,

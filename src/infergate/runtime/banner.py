@@ -47,8 +47,8 @@ _MAX_ROUTES: Final = 20
 def print_banner(
     config: Config, addresses: Mapping[str, Address], source: Path | None, stream: TextIO
 ) -> None:
-    """Write the message to ``stream``. It has colors on a terminal. ``addresses`` are the bound
-    addresses of the listeners."""
+    """Write the startup message to ``stream``, with colors if ``stream`` is a terminal.
+    ``addresses`` are the bound addresses of the listeners."""
     is_demo = all(backend.protocol == BUILTIN for backend in config.backends.values())
     subject = str(source or ("the embedded models" if is_demo else ", ".join(config.backends)))
     workers = f", {config.workers} workers" if config.workers > 1 else ""
@@ -113,6 +113,6 @@ _WILDCARD_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
 
 
 def _local_address(address: str) -> str:
-    """Return the ``address`` that reaches the listener from this machine."""
+    """Return ``address`` with a host that reaches the listener from this machine."""
     host, _, port = address.rpartition(":")
     return f"{_WILDCARD_HOSTS.get(host, host)}:{port}"

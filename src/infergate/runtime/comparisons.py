@@ -1,8 +1,8 @@
-"""Comparisons of mirrors: the helper process that compares, the folders of mismatches, and the path
-``/comparisons`` of the admin listener.
+"""Comparisons of mirrored responses: the helper process that compares responses, the folders of
+mismatches, and the path ``/comparisons`` of the admin listener.
 
-The modules that compare and summarize are imported only if a route compares its mirror, because
-importing them takes time and memory in every process.
+The modules that compare and summarize are imported only if a route has a comparison, because they
+take time and memory in every process.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring
@@ -49,9 +49,9 @@ def make_comparer(
     counters_of: Callable[[str], RouteCounters],
     previous: MirrorComparer | None,
 ) -> MirrorComparer | None:
-    """Return the comparer of ``routes``, or None if no route compares its mirror. The comparer has
-    its own helper process, so that requests never wait for comparisons, and continues the summaries
-    of ``previous``."""
+    """Return the comparer of ``routes``, or None if no route has a comparison. The comparer has its
+    own helper process, so that requests never wait for comparisons. The comparer continues the
+    summaries of ``previous``."""
     if not any(route.mirror is not None and route.mirror.comparison for route in routes):
         return None
     from infergate.gateway.comparer import MirrorComparer
@@ -70,10 +70,9 @@ def _make_folder(comparison: MirrorComparison) -> MismatchFolder | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparisonsApp:
-    """Serves GET and, if ``allows_reset``, DELETE ``/comparisons``. GET returns the merged summary.
-    With ``?format=report`` it returns the report as JSON, and with ``?format=html`` the report as a
-    page. Both methods require a trusted name in the Host header, because a summary contains
-    elements of responses."""
+    """Serves GET and, if ``allows_reset``, DELETE ``/comparisons``. GET returns the merged summary,
+    or a report as JSON (``?format=report``) or as a page (``?format=html``). Both methods require a
+    trusted name in the Host header, because a summary contains elements of responses."""
 
     source: ConsoleSource
     hosts: Collection[str]

@@ -20,7 +20,7 @@ class ReloadResult:
     """The result of a reload. ``error`` is empty if the configuration was accepted."""
 
     trigger: str
-    """The cause, for example a signal."""
+    """The cause of the reload, for example ``SIGHUP``."""
     finished_at: float
     """Wall-clock time, in seconds since 1970."""
     error: str = ""
@@ -32,8 +32,8 @@ class ReloadResult:
 
 class ConfigHistory:
     """The active configuration and the last reload. ``source`` is the configuration file, or None.
-    ``reload`` reloads for a given reason and returns the result; the attribute is None if reloads
-    are not possible."""
+    ``reload`` is a function that reloads for a given reason and returns the result, or None if
+    reloads are not possible."""
 
     def __init__(self, source: Path | None = None, sha256: str = "") -> None:
         self._source = source
@@ -45,10 +45,10 @@ class ConfigHistory:
         self.events: Final = GatewayEvents()
         self.reload: Callable[[str], Awaitable[ReloadResult]] | None = None
         self.read_config: Callable[[], Config] | None = None
-        """Reads the current content of the configuration file. Raises ConfigError. The attribute
-        is None without a file."""
+        """A function that reads the configuration file and raises ConfigError if the file is
+        invalid, or None without a file."""
         self.have_files_changed: Callable[[], bool] = lambda: True
-        """Returns whether files have changed since the last reload, even if that reload failed."""
+        """Returns whether files have changed since the last reload, which may have failed."""
 
     def export_to(self, metrics: Metrics) -> None:
         """Export the history as metrics in ``metrics`` from now on."""
@@ -61,8 +61,8 @@ class ConfigHistory:
         metrics.config.info({"sha256": self._sha256, "number": str(self._version)})
 
     def matches_file(self) -> bool:
-        """Return whether the file is known to contain the active configuration. The file is not
-        read."""
+        """Return whether the file is known to contain the active configuration, without reading
+        it."""
         has_failed = self._last_reload is not None and self._last_reload.error
         return not has_failed and not self.have_files_changed()
 

@@ -27,7 +27,7 @@ accept connections even when the other listeners have reached their limit."""
 
 
 class ConnectionGates:
-    """Creates the gate of each listener for successive configurations, which share the connection
+    """Creates the gates of listeners. The gates of successive configurations share the connection
     counters."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -39,8 +39,8 @@ class ConnectionGates:
     def make_gate(
         self, name: str, limits: Limits, tls: ServerTls | None, protocols: tuple[str, ...]
     ) -> ConnectionGate:
-        """Return a gate for the listener ``name``, which speaks ``protocols`` (ALPN). Raises
-        CertificateError."""
+        """Return a gate for the listener ``name``. ``protocols`` are the listener's ALPN names.
+        Raises CertificateError."""
         metrics = self._metrics
         refused = {
             reason: metrics.refused_connections.labels(name, reason.value)

@@ -19,11 +19,11 @@ from infergate.core.log_events import OPEN_FILES_LIMIT
 log = logging.getLogger(__name__)
 
 _ACCEPT_FAILED: Final = "socket.accept() out of system resource"
-"""The start of the message that asyncio logs a thousand times a second until a descriptor is free.
-(uvloop closes new connections instead.)"""
+"""The message that asyncio logs a thousand times a second until a descriptor is free. uvloop closes
+new connections instead."""
 _TLS_FAILED: Final = "Fatal error on SSL protocol"
 _HANDLER_CLOSED: Final = "the handler is closed"
-"""The end of the message that uvloop 0.23 logs if a client aborts a connection before the TLS
+"""The end of the error that uvloop 0.23 reports if a client aborts a connection before the TLS
 handshake. uvloop closes the socket and then writes to it once."""
 _WARNING_INTERVAL_SECONDS: Final = 10.0
 _CLIENT_SHARE: Final = 3, 4
@@ -34,13 +34,13 @@ def raise_limit() -> None:
     """Raise the soft limit to the hard limit, as Go programs do. The soft limit is low by default
     because of select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # some systems report more than they allow
+    with contextlib.suppress(OSError, ValueError):  # some systems report an unusable limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def max_client_connections(configured: int) -> int:
-    """Return ``configured``, or the number of connections that the current limit allows if that
-    number is lower."""
+    """Return the lower of ``configured`` and the number of client connections that the current
+    limit allows."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return configured
@@ -51,7 +51,7 @@ def max_client_connections(configured: int) -> int:
 def count_open() -> int:
     """Return the number of open descriptors, or the limit if no descriptor is free for counting."""
     try:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the descriptor of the listing
+        return sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # the listing's own descriptor
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
@@ -59,8 +59,8 @@ def count_open() -> int:
 
 
 class LoopExceptionHandler:
-    """The exception handler of the event loop. If descriptors are exhausted, it logs only one line
-    per interval. It drops a harmless error of uvloop."""
+    """The exception handler of the event loop. If descriptors are exhausted, it logs one line per
+    interval. It ignores a harmless error of uvloop."""
 
     def __init__(self) -> None:
         self._warned_at: float | None = None

@@ -10,11 +10,10 @@ from typing import Final
 from infergate.transport.net.timer import LATE_SECONDS
 
 _INTERVAL_SECONDS: Final = 0.25
-"""Seconds between two measurements."""
 
 
 class EventLoopLagMonitor:
-    """Measures the lag between ``start`` and ``stop``. ``report_lag`` is called with the delay in
+    """Measures the event loop's lag until ``stop``. ``report_lag`` is called with the delay in
     seconds if a timer is late by at least ``LATE_SECONDS``."""
 
     def __init__(self, report_lag: Callable[[float], object]) -> None:

@@ -23,7 +23,8 @@ from infergate.runtime.access import Authorizer
 
 @dataclass(frozen=True, slots=True)
 class FrontendFactory:
-    """Makes the frontend of each codec. All frontends of a configuration share the attributes."""
+    """Makes the frontend of each codec. All frontends of a configuration share the factory's
+    attributes."""
 
     gateway: InferenceGateway
     limits: Limits

@@ -1,5 +1,5 @@
-"""The events of the last hour that explain a change of the traffic: reloads, drains, restarts of
-workers, and endpoints that were ejected or failed their health checks. The console marks them."""
+"""Recent events that may explain a change of the traffic: reloads, drains, restarts of workers, and
+endpoints that were ejected or failed their health checks. The console shows these events."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 MAX_EVENTS: Final = 300
-"""Maximum number of events of the gateway, and maximum number of events of endpoints. The two kinds
-are stored separately, so that many failing endpoints do not displace the reload that may be the
-cause."""
+"""Maximum number of gateway events, and of endpoint events. The two kinds are stored separately, so
+that many failing endpoints do not displace the reload that may be the cause."""
 MAX_DIFF_CHARS: Final = 16 * 1024
 _MAX_TEXT_CHARS: Final = 1024
 
 
 @dataclass(slots=True)
 class GatewayEvent:
-    """An event at ``monotonic_time`` of the monotonic clock, and at wall-clock time ``time``.
-    Only the events of endpoints have a ``backend`` and an ``endpoint``."""
+    """An event. ``monotonic_time`` and ``time`` are its times on the monotonic clock and the wall
+    clock. Only the events of endpoints have a ``backend`` and an ``endpoint``."""
 
     monotonic_time: float
     time: float
@@ -71,4 +70,4 @@ class GatewayEvents:
 def _shorten(diff: str) -> str:
     if len(diff) <= MAX_DIFF_CHARS:
         return diff
-    return f"{diff[:MAX_DIFF_CHARS]}\n… the rest of the difference is not kept"
+    return f"{diff[:MAX_DIFF_CHARS]}\n… the rest of the difference was dropped"

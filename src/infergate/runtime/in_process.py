@@ -1,7 +1,7 @@
-"""The listener for callers in this process, which has no socket.
+"""The listener for callers in this process.
 
-It is a ``Server``, so the calls of this process are counted, drained and moved to a new
-configuration like the requests of clients.
+The listener has no socket, but it is a ``Server``, so in-process calls are counted, drained and
+moved to a new configuration like the requests of clients.
 
 *Rule.* Each call runs in its own task, with a copy of the caller's context variables. Stopping the
 gateway cancels that task, but never the caller's task."""
@@ -25,7 +25,7 @@ from infergate.transport.server.admission import Admission, RequestAccount, shut
 
 T = TypeVar("T")
 _CLEANUP_SECONDS: Final = 1.0
-"""Seconds that cancelled calls have for cleanup."""
+"""Seconds that cancelled calls have to clean up."""
 
 
 class InProcessListener:

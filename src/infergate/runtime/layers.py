@@ -16,7 +16,7 @@ LayerFactory = Callable[[RouteConfig], RouteLayer | None]
 def make_layers(
     config: Config, factories: Sequence[LayerFactory]
 ) -> Mapping[int, Sequence[RouteLayer]]:
-    """Return the layers of the routes by position. The layer of the first factory is next to the
+    """Return the layers of the routes by position. The layer of the first factory is closest to the
     client."""
     layers = {
         position: [layer for make in factories if (layer := make(route)) is not None]

@@ -1,5 +1,5 @@
-"""The observers of routes: the recorder and the payload log. Their modules are imported only if
-they are configured."""
+"""The observers of routes: the recorder and the payload log. The modules of an observer are
+imported only if the observer is configured."""
 
 # ruff: noqa: PLC0415 - see the module's docstring
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def make_recorder(
     config: Config, group: WorkerGroup, previous: GatewayParts | None
 ) -> Recorder | None:
-    """Return the recorder of ``previous`` if it has the same settings, or a new recorder. Return
+    """Return the recorder of ``previous`` if its settings are unchanged, or a new recorder. Return
     None if no route is recorded."""
     if config.recording is None or all(route.record is None for route in config.routes):
         return None
@@ -43,8 +43,8 @@ def make_payload_log(
     previous: GatewayParts | None,
 ) -> PayloadLog | None:
     """Return the payload log of ``previous`` if none of its settings has changed, or a new log.
-    Return None without the section ``payload_log``. Raises OSError if its folder or its
-    certificates cannot be used."""
+    Return None without the section ``payload_log``. Raises OSError if a folder or a certificate
+    cannot be used."""
     if config.payload_log is None:
         return None
     if (

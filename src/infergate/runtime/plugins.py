@@ -44,8 +44,8 @@ class HostedPlugins:
         yield from (runner for _, runner in self.transforms)
 
     def unchanged(self, old: Config, new: Config) -> HostedPlugins:
-        """Return the plug-ins that ``new`` configures in the same way as ``old``, the configuration
-        of these plug-ins."""
+        """Return the plug-ins whose configuration is the same in ``new`` as in ``old``, from which
+        they were created."""
         hooks = {
             name: hook
             for name, hook in self.hooks.items()
@@ -60,8 +60,8 @@ class HostedPlugins:
         return HostedPlugins(hooks, kept)
 
     def runner_of(self, step: PluginStepConfig) -> PluginRunner:
-        """Return the runner of the transform of ``step``, which must be the same object as in the
-        configuration."""
+        """Return the runner of ``step``, which must be the object in the configuration, not a
+        copy."""
         return next(runner for config, runner in self.transforms if config is step)
 
     def hook_layer(self, limits: Limits) -> LayerFactory:
@@ -103,13 +103,13 @@ class PluginFactory:
         self._metrics: Final = metrics
         self._lock: Final = threading.Lock()
         self._latest: _PreparedPlugins | None = None
-        """The plug-ins of the latest ``begin``, or None if it was abandoned."""
+        """The plug-ins of the latest ``begin``, or None after ``abandon``."""
         self._prepared: _PreparedPlugins | None = None
         """The plug-ins that have been created, until the parts of their configuration are built."""
 
     def begin(self, config: Config) -> _PreparedPlugins:
-        """Return the argument of ``prepare`` for ``config``. ``abandon`` applies from this call on,
-        which must not be delayed as the start of a thread may be."""
+        """Return the argument of ``prepare`` for ``config``. From this call on, ``abandon`` affects
+        ``config``, even before the thread that calls ``prepare`` has started."""
         self.abandon()
         prepared = self._latest = _PreparedPlugins(config)
         return prepared
@@ -138,7 +138,7 @@ class PluginFactory:
 
     def abandon(self) -> None:
         """Discard the plug-ins that ``prepare`` has created. A ``prepare`` that is still running
-        fails and discards its plug-ins as soon as it has created the plug-in in progress."""
+        finishes the plug-in in progress, then fails and discards its plug-ins."""
         with self._lock:
             self._latest = None
             unused, self._prepared = self._prepared, None
@@ -157,7 +157,7 @@ class PluginFactory:
         return self._prepared.models[name]
 
     def keep(self) -> None:
-        """Leave the plug-ins to the parts of their configuration, which have been built."""
+        """Give up the plug-ins, which now belong to the built parts of their configuration."""
         self._prepared = None
 
     def _check_wanted(self, prepared: _PreparedPlugins) -> None:
@@ -209,7 +209,7 @@ class PluginFactory:
 
 
 def plugin_names(config: Config) -> set[PluginKey]:
-    """Return the plug-ins of ``config`` by their labels in metrics."""
+    """Return the metric labels of the plug-ins of ``config``."""
     models = (name for name, item in config.backends.items() if item.protocol == protocols.PYTHON)
     return {
         *((HOOK, name) for name in config.hooks),

@@ -24,7 +24,7 @@ PATHS: Final = {
     "/recording/start": RecordingAction.START,
     "/recording/stop": RecordingAction.STOP,
 }
-"""The paths of the admin listener, and their actions."""
+"""The action of each path."""
 _NO_RECORDER: Final = "no process records: no route has 'record', or no worker serves yet"
 _audit = logging.getLogger("infergate.audit")
 
@@ -48,15 +48,15 @@ def make_recorder(section: RecordingConfig, workers: int, group: WorkerGroup) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordingAdmin:
-    """Serves the paths from ``/recording`` on the admin listener. ``allows_actions`` enables POST,
-    and ``hosts`` are trusted names in the Host header."""
+    """Serves ``PATHS`` on the admin listener. ``allows_actions`` enables POST, and ``hosts`` are
+    the trusted names in the Host header."""
 
     control: ControlRecording
     allows_actions: bool
     hosts: Collection[str]
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
-        """Respond with the status of every process after the action."""
+        """Perform the action of the path, and respond with the status of every process."""
         action = PATHS.get(wire.path)
         if action is None:
             return text_response(404, f"the paths are {', '.join(PATHS)}")

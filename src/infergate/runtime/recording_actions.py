@@ -27,8 +27,8 @@ has a recorder."""
 async def control_recorder(
     recorder: Recorder | None, action: RecordingAction, worker: int
 ) -> list[dict[str, Any]]:
-    """Perform ``action`` in this process, which is ``worker``. Return the status of the recorder,
-    or an empty list if there is none."""
+    """Perform ``action`` in this process, whose number is ``worker``. Return a list with the status
+    of the recorder, or an empty list without a recorder."""
     if recorder is None:
         return []
     if action is RecordingAction.START:

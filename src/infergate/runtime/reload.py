@@ -1,9 +1,9 @@
-"""Reloads the configuration. Only one reload runs at a time. Requests that arrive during a reload
-share the next reload, which reads the files again.
+"""Reloads the configuration. Only one reload runs at a time. Reload requests that arrive during a
+reload share the next reload, which reads the files again.
 
-A plug-in's constructor may take minutes, or hang. If a reload has waited for a plug-in for more
-than ``SLOW_SECONDS``, the next reload replaces the waiting reload if the files have changed. If the
-files have not changed, the next reload fails immediately."""
+A plug-in's constructor may take minutes, or hang. After a reload has waited for a plug-in for
+``SLOW_SECONDS``, the next reload replaces the waiting reload if the files have changed, and fails
+immediately if the files have not changed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from infergate.runtime.running import ConfigRejectedError
 
 _log = logging.getLogger("infergate")
 _MAX_ROUTES_COMPARED: Final = 500
-"""Maximum number of routes of configurations that are compared. A reload waits for the
-comparison."""
+"""Configurations with more routes are not compared, because a reload waits for the comparison."""
 ReadConfig = Callable[[TrackedFiles], Config]
 """Reads the configuration through ``TrackedFiles``. Raises ConfigError."""
 ApplyConfig = Callable[[Config], Awaitable[None]]
@@ -72,7 +71,7 @@ class ConfigReloader:
 
     def request(self, trigger: str) -> asyncio.Task[ReloadResult]:
         """Return the task of the pending reload. If no reload is pending, begin one for the reason
-        ``trigger``. The task raises nothing."""
+        ``trigger``. The task never raises."""
         if self._pending is None:
             self._pending = asyncio.create_task(self._reload(trigger))
             self._tasks.add(self._pending)
@@ -81,12 +80,12 @@ class ConfigReloader:
 
     def _forget(self, task: asyncio.Task[ReloadResult]) -> None:
         self._tasks.discard(task)
-        if self._pending is task:  # it failed early, for example because no thread could be started
+        if self._pending is task:  # the reload failed before it began
             self._pending = None
 
     async def reload(self, trigger: str) -> ReloadResult:
-        """Reload for the reason ``trigger``, log the result and return it. Raises nothing. The
-        reload continues if the caller is cancelled."""
+        """Reload for the reason ``trigger``, log the result and return it. Never raises. The reload
+        continues if the caller is cancelled."""
         return await asyncio.shield(self.request(trigger))
 
     async def _reload(self, trigger: str) -> ReloadResult:
@@ -106,7 +105,7 @@ class ConfigReloader:
         self._history.record(result, files.sha256, diff)
         if problem:
             _log.error(
-                "%s: configuration rejected; the previous one stays active: %s",
+                "%s: configuration rejected; the previous configuration stays active: %s",
                 trigger,
                 problem,
                 extra=CONFIG_REFUSED,
@@ -162,7 +161,7 @@ class ConfigReloader:
     async def _read_and_apply(self, attempt: _Attempt) -> str:
         """Read and apply the configuration. Return the problem, or an empty string."""
         try:
-            # A thread reads the file, because reading a long file or importing plug-ins blocks
+            # A thread reads the file, because reading a long file or importing plug-ins would block
             # the event loop.
             config = self._read_config = await to_daemon_thread(self._read, attempt.files)
             attempt.is_reading = False

@@ -33,8 +33,8 @@ def make_request_recorder(
     tracer: Tracer | None,
     limits: Limits,
 ) -> RequestObserver:
-    """Return an observer that counts, logs and traces each finished request. ``limits`` are the
-    limits for parsing failed and slow requests again, which the console shows."""
+    """Return an observer that counts, logs and traces each finished request. ``limits`` apply when
+    failed and slow requests are parsed again for the console."""
     metrics, recent = group.metrics, group.recent_requests
     pipelines, shapes = recent.pipelines, InputShapes(limits)
     count, count_model = metrics.record, statistics.record

@@ -1,5 +1,5 @@
 """Builds the response cache of a configuration, and the layers of routes that use it. The package
-for Redis is imported only if configured."""
+for Redis is imported only if Redis is configured."""
 
 # ruff: noqa: PLC0415 - see the module's docstring
 
@@ -51,8 +51,9 @@ class ConfiguredCache:
         self._store.set_max_bytes(self._max_bytes)
 
     async def models_changed(self, backend: str, is_finished: bool) -> None:  # noqa: FBT001 - a callback
-        """Make all responses of ``backend`` obsolete. If the operation on its models has not
-        finished, repeat this for a while, because a server may still be loading."""
+        """Invalidate all responses of ``backend``. If the operation on the backend's models has not
+        finished, repeat the invalidation for a while, because a server may still be loading a
+        model."""
         if (previous := self._later.pop(backend, None)) is not None:
             previous.cancel()
         if not is_finished:
@@ -69,7 +70,7 @@ class ConfiguredCache:
         return self._store.usage()
 
     async def close(self, *, is_last: bool) -> None:
-        """Close the connections. If the cache ``is_last``, free the memory."""
+        """Close the connections. If this is the last cache in use, free the memory."""
         for task in self._later.values():
             task.cancel()
         await asyncio.gather(*self._later.values(), return_exceptions=True)
@@ -82,8 +83,8 @@ class ConfiguredCache:
 def make_cache(
     config: Config, group: WorkerGroup, previous: GatewayParts | None
 ) -> ConfiguredCache | None:
-    """Return the cache of ``previous`` if it has the same settings, or a new cache. Return None if
-    no route caches responses."""
+    """Return the cache of ``previous`` if its settings are unchanged, or a new cache. Return None
+    if no route caches responses."""
     if all(route.cache is None for route in config.routes):
         return None
     if previous is not None and previous.cache and previous.config.cache == config.cache:
@@ -114,7 +115,7 @@ def make_cache_layer(
 
 def _scope(config: Config, route: RouteConfig) -> bytes:
     """Return a hash of everything in the configuration that can change a response, and of the
-    gateway's version. It is equal in all processes and gateways with the same configuration."""
+    gateway's version. The hash is equal in all gateways with the same configuration and version."""
     names = [name for _, name in named_backends(route)]
     backends = [config.backends[name] for name in names]
     parts = (__version__, route, names, backends, config.models, config.tensorflow_serving)
@@ -124,7 +125,7 @@ def _scope(config: Config, route: RouteConfig) -> bytes:
 def _forwarded_headers(
     config: Config, route: RouteConfig
 ) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
-    """Return a function that selects the headers which can change a response."""
+    """Return a function that selects the headers that can change a response."""
     backends = (config.backends[name] for _, name in named_backends(route))
     globs = {glob for backend in backends for glob in backend.forward_headers}
     names = HeaderFilter(sorted(globs - _EXCHANGE_HEADERS))

@@ -1,13 +1,12 @@
 """The running gateway: listeners that stay open while configurations change behind them.
 
 A new configuration is first built completely (``GatewayParts``), while the old configuration stays
-active.
-Next, new addresses are bound, and changes of fixed options are rejected. A failure in these steps
-has no effect. Finally, all listeners switch to the new parts in a single step of the event loop.
-The switch applies to every later request on any connection.
+active. Next, new addresses are bound, and changes of fixed options are rejected. If one of these
+steps fails, the old configuration stays active. Finally, all listeners switch to the new parts in a
+single step of the event loop. The switch applies to every later request on any connection.
 
 *Rule 1.* A call finishes on the parts with which it started. Parts that the new configuration does
-not reuse are closed when the last such call has ended.
+not reuse are closed when the last call on them has ended.
 *Rule 2.* A listener keeps its socket and its connections as long as its address is configured. If a
 new address overlaps an address that is no longer configured (0.0.0.0:8000 after 127.0.0.1:8000),
 the new listener shares the old sockets until the old listener is closed."""
@@ -53,7 +52,7 @@ ADMIN: Final = "admin"
 _FIXED_KEYS: Final = ("engine", "workers")
 """Configuration keys whose changes require a restart."""
 _CLOSE_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds within which old configurations are closed during shutdown."""
+"""Seconds that a shutdown waits for old configurations to close."""
 
 
 class ConfigRejectedError(Exception):
@@ -76,7 +75,6 @@ class ListenerSpec:
 
     @property
     def address_key(self) -> str:
-        """The key that identifies the address."""
         return str(self.address)
 
     @property
@@ -117,11 +115,11 @@ class GatewayParts:
             self.cache.activate()
 
     async def close(self, kept: Iterable[GatewayParts]) -> None:
-        """Close everything that no part in ``kept`` uses."""
+        """Close everything that ``kept`` does not use."""
         kept = tuple(kept)
         await self.gateway.close()
         if self.payload_log and all(self.payload_log is not item.payload_log for item in kept):
-            await self.payload_log.close()  # before the helpers, which write its events
+            await self.payload_log.close()  # before the helpers, which encode its events
         kept_backends: set[Backend] = {item for parts in kept for item in parts.gateway.backends}
         closing: list[Awaitable[object]] = [
             item.close() for item in self.gateway.backends if item not in kept_backends
@@ -152,12 +150,12 @@ class _ActiveListener:
 
 
 class RunningGateway:
-    """The listeners and the parts behind them. ``build`` creates the parts of a configuration. It
-    gets the current parts, or None at the start, and may reuse some of them. ``report_lag`` is
-    called when the event loop was blocked. ``prepare`` gets the same arguments before ``build``,
-    and returns a function that creates plug-ins; a reload runs this function in a thread.
-    ``abandon`` discards the plug-ins if a step fails or is cancelled; it may be called before that
-    function runs, or while it is running."""
+    """The listeners and the parts behind them. ``prepare`` and then ``build`` receive a
+    configuration and the current parts, or None at the start. ``prepare`` returns a function that
+    creates plug-ins; a reload runs this function in a thread. ``build`` creates the parts of the
+    configuration, and may reuse current parts. ``abandon`` discards the plug-ins if a step fails or
+    is cancelled; it may be called before or while plug-ins are created. ``report_lag`` is called
+    with the seconds for which the event loop was blocked."""
 
     def __init__(
         self,
@@ -186,14 +184,14 @@ class RunningGateway:
         self._bind: BindFunction | None = None
         self._change_lock: Final = asyncio.Lock()
         self._retiring: Final[list[GatewayParts]] = []
-        """Older generations that still have calls in progress."""
+        """Parts of older configurations that still have calls in progress."""
         self._being_prepared: GatewayParts | None = None
         self._old_calls: Final[set[asyncio.Future[None]]] = set()
         self._closing_servers: Final[set[Server]] = set()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopping = False
         self.history: HistorySampler | None = None
-        """Keeps the traffic of the last hour for the console. It is None in workers."""
+        """Keeps the traffic of the last hour for the console. None in workers."""
         self.demo: ConsoleDemo | None = None
         self.on_retired: Callable[[], object] = lambda: None
         """Called after an old configuration has been closed, to freeze the remaining objects."""
@@ -204,12 +202,10 @@ class RunningGateway:
 
     @property
     def gateway(self) -> RoutingGateway:
-        """The active gateway."""
         return self._active.gateway
 
     @property
     def recorder(self) -> Recorder | None:
-        """The recorder of the active configuration, or None."""
         return self._active.recorder
 
     @property
@@ -228,15 +224,14 @@ class RunningGateway:
 
     @property
     def in_process(self) -> InProcessListener:
-        """The listener for callers in this process."""
         listener = self._listeners[IN_PROCESS].server
         assert isinstance(listener, InProcessListener)
         return listener
 
     @property
     def all_parts(self) -> Iterable[GatewayParts]:
-        """All generations: the active generation, generations with calls in progress, and
-        generations that are being prepared."""
+        """The parts of all configurations: the active configuration, older configurations with
+        calls in progress, and a configuration that is being prepared."""
         yield self._active
         yield from self._retiring
         if self._being_prepared is not None:
@@ -244,7 +239,6 @@ class RunningGateway:
 
     @property
     def gates(self) -> Iterable[ConnectionGate]:
-        """The connection gates of all listeners."""
         return [item.gate for name, item in self._listeners.items() if name != IN_PROCESS]
 
     @property
@@ -255,8 +249,8 @@ class RunningGateway:
 
     async def start(self, bind: BindFunction | None = None) -> None:
         """Bind all listeners, then accept connections. ``bind`` is also used for later
-        configurations. Raises OSError with the address that cannot be bound; no listener stays open
-        then."""
+        configurations. If an address cannot be bound, closes all listeners and raises OSError with
+        the address."""
         self._bind = bind
         try:
             await self._open_listeners(self._listeners)
@@ -390,7 +384,7 @@ class RunningGateway:
         return matched
 
     def _apply(self, parts: GatewayParts, listeners: dict[str, _ActiveListener]) -> None:
-        """Switch to the new generation. The switch does not await anything and cannot fail."""
+        """Switch to the new configuration. The switch does not await anything and cannot fail."""
         if self._is_stopping:
             self._spawn(self._discard(parts, listeners))
             return
@@ -420,7 +414,7 @@ class RunningGateway:
     async def _retire(
         self, old: GatewayParts, calls: set[asyncio.Future[None]], removed: Sequence[Server]
     ) -> None:
-        """Close ``old`` and its removed servers once its ``calls`` have ended."""
+        """Stop the ``removed`` servers, and close ``old`` when its ``calls`` have ended."""
         grace = self.config.drain.timeout
         await asyncio.gather(*(server.stop(grace) for server in removed))
         self._closing_servers.difference_update(removed)
@@ -481,12 +475,10 @@ class PreparedConfig:
     _release: Callable[[], None]
 
     def apply(self) -> None:
-        """Make the configuration active."""
         self._apply()
         self._release()
 
     async def discard(self) -> None:
-        """Keep the current configuration."""
         try:
             await self._discard()
         finally:

@@ -48,7 +48,7 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> int:
     """Serve the configuration that ``read`` returns, reload it when required, and return the exit
-    code. ``source`` is the configuration's file, or None for the embedded demo. ``make_gateway``
+    code. ``source`` is the configuration file, or None for the embedded models. ``make_gateway``
     returns the gateway of a single process; several processes have a supervisor.
 
     Raises ConfigError, and OSError if an address is in use."""
@@ -159,8 +159,8 @@ class _Signals:
 async def _start_unless_stopped(
     running: GatewayService, stop_signals: asyncio.Queue[signal.Signals]
 ) -> bool:
-    """Start ``running``. Return False if a stop signal arrives first. Raises the errors that
-    ``running`` raises."""
+    """Start ``running``. Return False if a stop signal arrives before startup has completed. Raises
+    the errors of ``running.start``."""
     start_task = asyncio.create_task(running.start())
     stop_task = asyncio.create_task(stop_signals.get())
     await asyncio.wait({start_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
@@ -192,7 +192,7 @@ async def _run_until_stopped(
         task.add_done_callback(_log_failure)
     first_signal = await signals.stop_signals.get()
     _log.info("%s: draining", first_signal.name, extra=DRAIN)
-    history.events.add("drain", f"infergate is draining, and then stops ({first_signal.name})")
+    history.events.add("drain", f"infergate is draining and will then stop ({first_signal.name})")
     running.drain()
     for task in reload_tasks:
         task.cancel()

@@ -21,8 +21,8 @@ from infergate.runtime.recording_actions import ControlRecording
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """The processes of one gateway, as seen by one of them. By default, the process is alone, and
-    the optional functions are None."""
+    """The processes of one gateway, as seen by one process. By default, there is only one process,
+    and the optional functions are None."""
 
     metrics: Metrics = field(default_factory=Metrics)
     number: int = 0
@@ -34,8 +34,8 @@ class WorkerGroup:
     aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
     """Returns the group's statistics of a model and version."""
     rate_buckets: Callable[[bytes], RateBuckets] = lambda _: LocalBuckets()
-    """Returns the counters of the rate limits identified by these bytes. By default, the counters
-    are local."""
+    """Returns the buckets of the rate limits that the bytes identify. By default, the buckets are
+    local to the process."""
     response_store: Callable[[], ResponseStore] = field(
         default_factory=lambda: functools.cache(LocalStore)
     )

@@ -25,7 +25,7 @@ STYLES: Final = {
 }  # fmt: skip
 """The colors of words. A color adds no information, because the word itself is always printed."""
 _BORDER_WIDTH: Final = 3
-"""Characters of the border and the padding beside each column."""
+"""Number of border and padding characters for each column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def show_live(frames: Iterable[Sequence[Table]], stream: TextIO | None = None) -
 
 
 def _make_rich_table(table: Table, width: int) -> Any:
-    """Return a rich table. It has borders if it fits ``width`` with them."""
+    """Return ``table`` as a rich table, with borders if they fit into ``width``."""
     from rich import box  # noqa: PLC0415 - the rule above
     from rich.table import Table as Rich  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """Tools for tests of clients, codecs and other plug-ins.
 
-For tests of clients (docs/testing-clients.md), start with ``BackgroundGateway``, which pytest's
+For tests of clients (docs/testing-clients.md), start with ``BackgroundGateway``, which the pytest
 fixture ``infergate_gateway`` returns.
 
 - ``background_gateway``: a gateway on free ports, in a thread
@@ -12,11 +12,11 @@ For tests of plug-ins, start with ``check_codec``, ``check_model``, ``check_hook
 
 - ``codec_check``: a check that a codec follows ``infergate.codecs.base``
 - ``stream_check``: the same check for the streams of a codec
-- ``plugin_check``: runs Python models, request hooks and transforms as the gateway does
+- ``plugin_check``: checks that run Python models, request hooks and transforms as the gateway does
 - ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both directions
 - ``canonical``: operations and responses as JSON, for reading and comparing
 - ``samples``: the fixed examples that ``check_codec`` uses
-- ``strategies``: random canonical requests and responses; it needs hypothesis
+- ``strategies``: random canonical requests and responses (requires hypothesis)
 """
 
 from infergate.core.exchange import Exchange, Outcome

@@ -63,8 +63,8 @@ def _to_json(content: Any) -> Any:
 
 
 def from_json(document: Mapping[str, Any]) -> Any:
-    """Return the value for which :func:`to_json` returns ``document``. Raises KeyError or TypeError
-    if ``document`` is invalid."""
+    """Return the value for which :func:`to_json` returns ``document``. Raises KeyError, TypeError
+    or ValueError if ``document`` is invalid."""
     fields = {name: value for name, value in document.items() if name != "type"}
     return _from_fields(_TYPES[document["type"]], fields)
 
@@ -99,13 +99,13 @@ def to_text(value: Operation | Response) -> str:
 
 
 def assert_same(label: str, expected: Operation | Response, actual: Operation | Response) -> None:
-    """Raise AssertionError, which begins with ``label``, unless both values are equal, bit for
-    bit."""
+    """Raise AssertionError with a message that begins with ``label``, unless both values are equal
+    bit for bit."""
     assert to_text(expected) == to_text(actual), (
         f"{label}: {to_text(actual)} instead of {to_text(expected)}"
     )
 
 
 def is_same(left: Operation | Response, right: Operation | Response) -> bool:
-    """Return whether both values are equal, bit for bit."""
+    """Return whether both values are equal bit for bit."""
     return to_text(left) == to_text(right)

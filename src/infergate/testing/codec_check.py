@@ -1,7 +1,6 @@
-"""Checks that a codec follows the interface. Start with ``check_codec``.
+"""Checks that a codec follows the interface in ``infergate.codecs.base``.
 
-``check_codec`` needs neither a server nor hypothesis. ``infergate.codecs.base`` documents the
-interface."""
+Start with ``check_codec``, which needs neither a server nor hypothesis."""
 
 from __future__ import annotations
 
@@ -67,9 +66,9 @@ def check_codec(
     protocol, without the parts that the protocol cannot represent. By default, the round trip is
     lossless.
 
-    A protocol may implement an operation with another operation (metadata with the server's
-    status). ``round_trip`` then returns the other operation, and ``server_response`` returns its
-    response."""
+    A protocol may implement an operation with another operation (for example, metadata with the
+    server's status). ``round_trip`` then returns the other operation, and ``server_response``
+    returns the response to the other operation."""
     codec = plugin.create(options or {})
     check = _CodecCheck(codec, plugin.transport_kind, profile, round_trip, server_response)
     assert codec.name == plugin.name, f"the codec is named {codec.name}, not {plugin.name}"
@@ -192,7 +191,7 @@ class _CodecCheck:
                 wire_response, request, name, version, DEFAULT_LIMITS
             )
             new_name, new_version = name or response.model, version or response.version
-            # a protocol whose responses have no names takes them from the request
+            # a protocol whose responses have no model names takes the names from the request
             renamed = replace(operation, model=new_name, version=new_version)
             assert_same(
                 "rewritten response",

@@ -118,7 +118,10 @@ def test_a_server_that_cannot_be_reached_is_reported_though_there_are_rules(
             "--export with --to needs --protocol",
         ),
         (["a.igrec", "--export", "/no/such/b.json"], "No such file or directory"),
-        (["a.igrec", "b.igrec", "--export", "b.json"], "of one model, but there are 'm' and 'n'"),
+        (
+            ["a.igrec", "b.igrec", "--export", "b.json"],
+            "of one model, but there are requests of 'm' and 'n'",
+        ),
     ],
 )
 @pytest.mark.usefixtures("files")

@@ -205,7 +205,7 @@ def test_an_export_that_fails_keeps_the_previous_file(tmp_path: Path) -> None:
     file = tmp_path / "data.json"
     file.write_text("previous")
     other = replace(exchange(X), request=InferRequest("other"))
-    with raises_kind(Kind.BAD_REQUEST, "there are 'm' and 'other'"):
+    with raises_kind(Kind.BAD_REQUEST, "there are requests of 'm' and 'other'"):
         export_perf_analyzer([exchange(X), other], file)
     assert file.read_text() == "previous"
     assert sorted(tmp_path.iterdir()) == [file]

@@ -91,7 +91,7 @@ async def test_a_rejected_configuration_is_not_applied(
     harness.error = error
     outcome = await harness.reloader.reload("SIGHUP")
     assert expected in outcome.error
-    assert "the previous one stays active" in caplog.text
+    assert "the previous configuration stays active" in caplog.text
     harness.error = None
     assert not (await harness.reloader.reload("SIGHUP")).error
     assert harness.history.as_json()["number"] == 2

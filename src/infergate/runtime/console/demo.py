@@ -1,9 +1,9 @@
 """The demo of the console: it moves the embedded models to servers on this machine, sends traffic
-in every protocol, and has a button that breaks a server.
+in every protocol, and breaks a server on request.
 
-*Rule.* Only the configuration of ``infergate`` without a file has the demo, and only if all its
-listeners are on loopback addresses. Everything listens on 127.0.0.1 on free ports, and the traffic
-ends after ``TRAFFIC_SECONDS``.
+*Rule.* The demo requires the default backends and routes, and listeners that no other machine can
+reach. The demo's servers listen on free ports of 127.0.0.1. The traffic ends after
+``TRAFFIC_SECONDS``.
 """
 
 from __future__ import annotations
@@ -43,22 +43,21 @@ from infergate.transport.base import Address
 Json = dict[str, Any]
 DEMO: Final = "demo"
 TRAFFIC_SECONDS: Final = 900.0
-"""Seconds after which the traffic ends."""
 _SERVERS: Final = ("one", "two")
 _BROKEN: Final = "two"
-"""The server that the button breaks."""
+"""The server that the action ``break`` stops."""
 _INTERVAL_SECONDS: Final = 0.04
 _TIMEOUT_SECONDS: Final = 2.0
 _UNKNOWN_SHARE: Final = 0.02
-"""The fraction of requests that are for a model that does not exist."""
+"""The fraction of requests for a model that does not exist."""
 _ROUTES: Final = ("digits", "digits-legacy", "digits-pipe", "digits-tf", "digits-embedded")
 _TRIGGER: Final = "demo"
 _log = logging.getLogger("infergate")
 
 
 def is_demo(config: Config) -> bool:
-    """Return whether ``config`` has the backends and routes of ``infergate`` without a
-    configuration, and only listeners that no other machine can reach."""
+    """Return whether ``config`` has the default backends and routes, no ``access`` section, and
+    only listeners that no other machine can reach."""
     default = Config.default()
     return (
         (config.backends, config.routes) == (default.backends, default.routes)
@@ -87,9 +86,9 @@ class ConsoleDemo:
         self._history: Final = history
         self._make: Final = make
         self._original = source.config
-        """The configuration before the demo began, which is restored when it ends."""
+        """The configuration before the demo, which is restored at the end of the demo."""
         self._active: Config | None = None
-        """The configuration that uses the servers, while the demo runs."""
+        """The configuration that uses the servers, or None if the demo is not running."""
         self._servers: Final[dict[str, RunningGateway]] = {}
         self._ports: Final[dict[str, tuple[int, int]]] = {}
         self._traffic: asyncio.Task[None] | None = None
@@ -103,12 +102,13 @@ class ConsoleDemo:
         }
 
     def belongs_to(self, config: Config) -> bool:
-        """Return whether the console has the buttons of the demo while ``config`` is active. They
-        disappear when another configuration is loaded."""
+        """Return whether the console has the buttons of the demo while ``config`` is active. The
+        buttons disappear when another configuration is loaded."""
         return config == self._active or is_demo(config)
 
     def as_json(self) -> Json:
-        """Return whether the demo runs, and the servers that are broken."""
+        """Return whether the demo and its traffic are running, and the names of the broken
+        servers."""
         return {
             "running": bool(self._ports),
             "traffic": self._traffic is not None and not self._traffic.done(),
@@ -189,7 +189,7 @@ class ConsoleDemo:
         server = self._make(config)
         try:
             await server.start()
-        except OSError as error:  # the port of a broken server is in use
+        except OSError as error:  # for example, another process uses the port
             raise bad_request(f"the demo's server cannot start: {error}") from error
         self._servers[name] = server
         addresses = {key: each.address for key, each in server.listeners.items()}
@@ -239,8 +239,8 @@ class ConsoleDemo:
     # ---- traffic
 
     async def _stop_traffic(self) -> None:
-        """Stop after the current request, which takes at most ``_TIMEOUT_SECONDS``. Cancelling the
-        request could leave a connecting socket open."""
+        """Stop the traffic after the current request, which takes at most ``_TIMEOUT_SECONDS``.
+        Cancelling the request could leave a connecting socket open."""
         task, self._traffic = self._traffic, None
         if task is not None:
             self._traffic_ends_at = 0.0
@@ -300,8 +300,8 @@ def demo_of(
     history: ConfigHistory,
     make: Callable[[Config], RunningGateway],
 ) -> ConsoleDemo | None:
-    """Return the demo of ``running``, and create it if necessary. Return None without the
-    configuration of the demo."""
+    """Return the demo of ``running``, which is created if necessary, or None if the active
+    configuration does not have the demo."""
     if running.demo is None and is_demo(source.config):
         running.demo = ConsoleDemo(source, history, make)
     demo = running.demo

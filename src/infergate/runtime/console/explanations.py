@@ -1,4 +1,4 @@
-"""Explains each kind of error to an operator. The advice is the same as the advice in the log."""
+"""Explains each kind of error to an operator, with the same advice as in the log."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MEANINGS: Final = {
     Kind.UNSUPPORTED_ENCODING: "The compression of the body is not supported.",
     Kind.TOO_LARGE: "The request or the response exceeds a size limit.",
     Kind.RATE_LIMITED: "The client has exceeded its rate limit.",
-    Kind.OVERLOADED: "A concurrency limit of the gateway or the queue of the backend is full, or "
-    "the server is overloaded.",
+    Kind.OVERLOADED: "A concurrency limit of the gateway is reached, the queue of the backend "
+    "is full, or the server is overloaded.",
     Kind.NO_BACKEND: "No endpoint of the backend is available, or the server reported that it is "
     "unavailable.",
     Kind.LOOP_DETECTED: "A client's request has passed too many gateways, because an endpoint of a "
@@ -44,16 +44,16 @@ MEANINGS: Final[Mapping[str, str]] = {kind.value: text for kind, text in _MEANIN
 
 
 def explain(kind: str) -> dict[str, str]:
-    """Return ``meaning`` and ``advice`` of an outcome as sentences. Both are empty for an unknown
-    outcome."""
+    """Return the ``meaning`` and ``advice`` of an outcome as sentences. Both are empty for an
+    unknown outcome."""
     advice = ADVICE.get(kind, "")
     end = "" if not advice or advice.endswith("?") else "."
     return {"meaning": MEANINGS.get(kind, ""), "advice": f"{advice[:1].upper()}{advice[1:]}{end}"}
 
 
 def as_json(request: tuple[RequestSample, int | None]) -> dict[str, Any]:
-    """Return the JSON of a request and the number of its worker, with the explanation of its
-    outcome."""
+    """Return ``request``, which is a sample and the number of its worker, as JSON with an
+    explanation of the outcome."""
     sample, worker = request
     return (
         sample._asdict()

@@ -1,6 +1,5 @@
-"""The JSON of ``/console/history``: the counters of the last hour for a route, a backend, an
-endpoint or all traffic, the events, and the failed and the slowest requests. This module has no
-I/O."""
+"""The JSON of ``/console/history``: counters, events, failed requests and slow requests of the last
+hour, for a route, a backend, an endpoint or all traffic. This module has no I/O."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from infergate.runtime.console.history_totals import ALL, BACKEND, ENDPOINT, ROU
 
 Json = dict[str, Any]
 MAX_REQUESTS: Final = 20
-"""Maximum number of failures, of client errors and of slow requests in the JSON."""
+"""Maximum number of failures, of client errors, and of slow requests in the JSON."""
 _MAX_MINUTES: Final = 60
 _MAX_FIELDS: Final = 8
 
 
 class HistoryQuery(NamedTuple):
-    """A subject, and a number of minutes before now. ``kind`` is ``all``, ``route``, ``backend`` or
-    ``endpoint``; ``backend`` is the backend of an endpoint."""
+    """A query for the last ``minutes`` of a subject's history. ``kind`` is ``all``, ``route``,
+    ``backend`` or ``endpoint``; ``backend`` is the backend of an endpoint."""
 
     kind: str = ALL
     name: str = ""
@@ -54,7 +53,7 @@ class HistoryQuery(NamedTuple):
     def answer(
         self, history: TrafficHistory, processes: Sequence[ProcessSnapshot], now: float
     ) -> Json:
-        """Return the JSON at wall-clock time ``now``."""
+        """Return the JSON. ``now`` is the wall-clock time in seconds since 1970."""
         since = now - self.minutes * 60
         failures = ((sample, p.worker) for p in processes for sample in p.failures)
         slowest = [(sample, p.worker) for p in processes for sample in p.slowest]
@@ -74,7 +73,7 @@ class HistoryQuery(NamedTuple):
 
     def _matches(self, pair: tuple[RequestSample, int | None]) -> bool:
         """Return whether the request belongs to this subject. A sample does not name endpoints, so
-        an endpoint has the requests of its backend."""
+        all requests of an endpoint's backend belong to the endpoint."""
         sample, _ = pair
         match self.kind:
             case "route":
@@ -87,7 +86,7 @@ class HistoryQuery(NamedTuple):
 
     def _concerns(self, event: Json) -> bool:
         """Return whether ``event`` belongs to this subject or to no endpoint. The endpoints of a
-        route are not known here, so a route has all events."""
+        route are not known here, so all events belong to each route."""
         if not event["backend"] or self.kind in {ALL, ROUTE}:
             return True
         if self.kind == BACKEND:

@@ -1,4 +1,4 @@
-"""Reads the counters of all processes for the history, every few seconds."""
+"""Reads the counters of all processes every few seconds, for the history of the console."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("infergate")
 
 
 class HistorySampler:
-    """Adds the counters of ``source`` to a history, between ``start`` and ``stop``, while the admin
+    """From ``start`` to ``stop``, adds the counters of ``source`` to a history while the admin
     listener serves the console."""
 
     def __init__(self, source: ConsoleSource, events: GatewayEvents) -> None:
@@ -49,8 +49,8 @@ class HistorySampler:
             await asyncio.sleep(SAMPLE_SECONDS)
 
     async def refresh(self) -> Sequence[ProcessSnapshot]:
-        """Read the counters and the recent requests of all processes, add the counters to the
-        history, and return both. They contain every request that finished before the call."""
+        """Return the counters and recent requests of all processes, including every request that
+        finished before the call, and add the counters to the history."""
         return await self._reading.get()
 
     async def _read(self) -> Sequence[ProcessSnapshot]:

@@ -1,5 +1,5 @@
-"""The totals of a process by route, backend and endpoint, and how much they have increased. This
-module has no I/O."""
+"""The totals of a process by route, backend and endpoint, and the increase from earlier totals.
+This module has no I/O."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ ROUTE, BACKEND, ENDPOINT = "route", "backend", "endpoint"
 TRAFFIC: Final = (
     "ok", "client_errors", "failures", "retries", "hedges", "refusals", "ejections",
 )  # fmt: skip
-"""The counters of all traffic, of a route and of a backend. The latency buckets follow them."""
+"""The counters of all traffic, of a route and of a backend. In a row, the latency buckets follow
+these counters."""
 ENDPOINT_COUNTERS: Final = ("ok", "failures", "ejections", "failed_checks")
 ENDPOINT_GAUGES: Final = ("available", "down", "ejected")
-"""Numbers of addresses. They follow the counters of an endpoint."""
+"""Numbers of addresses. In a row, these gauges follow the counters."""
 TRAFFIC_OUTCOMES, ENDPOINT_OUTCOMES = 3, 2
-"""The number of leading counters whose sum is the number of requests."""
+"""The numbers of leading counters whose sum is the number of requests."""
 _KEY_BYTES: Final = 160
-"""The approximate size of a key with its names, of which each worker has sent its own copies."""
+"""The approximate size in bytes of a key with its names. Each worker sends its own copies of the
+names."""
 _BACKEND_COLUMNS: Final = {
     "infergate_retries": 0,
     "infergate_hedges": 1,
     "infergate_queue_refusals": 2,
     "infergate_endpoint_ejections": 3,
 }
-"""Families of metrics, and their positions in ``TRAFFIC`` after the outcomes."""
+"""Positions of metric families in ``TRAFFIC``, counted after the outcomes."""
 _ENDPOINT_COLUMNS: Final[Mapping[str, Mapping[str, int]]] = {
     "infergate_endpoint_requests": {"ok": 0, "failed": 1},
     "infergate_endpoint_ejections": {"": 2},
     "infergate_endpoint_checks": {"failed": 3},
     "infergate_endpoint_addresses": {"available": 4, "down": 5, "ejected": 6},
 }
-"""Families of metrics, and the positions of their values by the last label."""
+"""Positions in the row of an endpoint, by metric family and by the value of the last label."""
 
 
 @dataclass(slots=True)
@@ -57,13 +59,14 @@ class SubjectTotals:
         return self.rows.nbytes + _KEY_BYTES * len(self.keys)
 
     def increase_since(self, before: Self) -> Counts:
-        """Return the increase of each number. A number that has fallen, because its counter was
-        reset, counts as unchanged. A key that is missing in ``before`` has counted from 0."""
+        """Return the increase of each number. The increase is 0 if the number has fallen because
+        its counter was reset. The numbers of a key that is missing in ``before`` have increased
+        from 0."""
         increase = self.rows.copy()
         if not before.keys:
             return increase
         if self.keys == before.keys:
-            self.keys = before.keys  # frees the equal names of this sample
+            self.keys = before.keys  # frees this object's copies of the names
             increase -= before.rows
         else:
             positions = {key: position for position, key in enumerate(before.keys)}
@@ -74,8 +77,8 @@ class SubjectTotals:
 
 
 def traffic_totals(process: ProcessSnapshot) -> SubjectTotals:
-    """Return the totals by ALL, route and backend: the numbers of ``TRAFFIC``, then the requests in
-    each latency bucket."""
+    """Return the totals of all traffic, each route and each backend: the counters of ``TRAFFIC``,
+    then the number of requests in each latency bucket."""
     requests = [_request_counts(flow) for flow in (*process.flows, *process.other_flows)]
     backends: dict[Key, list[int]] = {}
     for name, (backend, *_), value in _rows(process, _BACKEND_COLUMNS):
@@ -98,7 +101,7 @@ def traffic_totals(process: ProcessSnapshot) -> SubjectTotals:
 
 
 def _request_counts(flow: RequestFlow) -> tuple[list[Key], tuple[float, ...]]:
-    """Return the subjects of a flow and its numbers."""
+    """Return the keys of a flow, and its row of numbers."""
     outcomes = flow.outcomes
     ok, clients = outcomes.get("ok", 0), client_errors(outcomes)
     failures = sum(outcomes.values()) - ok - clients
@@ -108,8 +111,8 @@ def _request_counts(flow: RequestFlow) -> tuple[list[Key], tuple[float, ...]]:
 
 
 def endpoint_totals(process: ProcessSnapshot) -> SubjectTotals:
-    """Return the numbers of ``ENDPOINT_COUNTERS`` and ``ENDPOINT_GAUGES`` by backend and
-    endpoint."""
+    """Return the ``ENDPOINT_COUNTERS`` and ``ENDPOINT_GAUGES`` of each endpoint, keyed by backend
+    and endpoint."""
     width = len(ENDPOINT_COUNTERS) + len(ENDPOINT_GAUGES)
     totals: dict[Key, list[int]] = {}
     for name, (backend, endpoint, *label), value in _rows(process, _ENDPOINT_COLUMNS):
@@ -120,8 +123,8 @@ def endpoint_totals(process: ProcessSnapshot) -> SubjectTotals:
 
 
 def _rows(process: ProcessSnapshot, names: Container[str]) -> Iterator[tuple[str, Labels, int]]:
-    """Yield the rows of the families ``names``, each with the name of its family. The function
-    avoids ``state.statistics``, whose samples and JSON would double the work."""
+    """Yield the family name, the labels and the value of each row of the families ``names``.
+    ``state.statistics`` would take twice as long, because it creates samples and JSON."""
     for family in process.families:
         if family.name in names and isinstance(family, MetricFamily):
             for labels, value in family.rows:

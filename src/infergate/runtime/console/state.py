@@ -2,7 +2,7 @@
 no I/O.
 
 Processes send the request counters as plain tuples, because metrics of thousands of routes would be
-expensive. They send all other data as metric families, which are summed as for a scrape."""
+expensive. All other data are metric families, which are summed as for a scrape."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _GAUGES: Final = {
 
 def statistics(processes: Iterable[ProcessSnapshot]) -> Json:
     """Return the sums over all processes: ``totals``, ``flows``, ``listeners``, ``endpoints`` and
-    ``backends``. Counters count since the start. Times are in seconds."""
+    ``backends``. Counters are totals since the start. Times are in seconds."""
     total = AggregatedMetrics()
     flows: list[RequestFlow] = []
     for process in processes:
@@ -211,7 +211,8 @@ def _counter_samples(families: Families, family: str) -> Iterator[Sample]:
 
 
 def pipeline_counts(processes: Iterable[ProcessSnapshot]) -> list[Json]:
-    """Return the number of inferences by protocols and pipeline, over all processes."""
+    """Return the number of inferences by client protocol, backend protocol and pipeline, over all
+    processes."""
     counts: dict[tuple[str, str, str], int] = {}
     for process in processes:
         for key, count in process.pipelines.items():

@@ -24,12 +24,14 @@ from infergate.core.tensor import (
 
 Json = dict[str, Any]
 _MAX_EXAMPLE_ELEMENTS: Final = 64
-"""Maximum number of values in an example. In a longer example, one value fills the tensor."""
+"""Maximum number of listed values in an example. In a larger tensor, one value fills all
+elements."""
 _DYNAMIC_SIZE: Final = 4
-"""The size of a dynamic dimension in an example. If the first of several dimensions is dynamic, it
-has size 1, because it is often the batch."""
+"""The size of a dynamic dimension in an example. If the first of several dimensions is dynamic, its
+size is 1, because it is often the batch dimension."""
 MAX_BYTES: Final = 16 * MIB
-"""The maximum size of a tensor. Processing a tensor, especially as JSON, delays other requests."""
+"""Maximum bytes of all inputs together. Processing tensors, especially as JSON, delays other
+requests."""
 _MAX_ELEMENTS: Final = 256
 """The maximum number of output elements shown."""
 _MAX_ELEMENT_BYTES: Final = 256

@@ -1,10 +1,10 @@
 """Sends a test request through the gateway in any client protocol, and shows each message.
 
-The client's codec builds the message, a real frontend parses it, and copies of the route's backends
-send it to the real endpoints and record the messages.
+The client's codec builds the message, and a real frontend parses it. Copies of the route's backends
+send requests to the real endpoints and record the messages.
 
-*Rule.* Access rules and rate limits do not apply to the operator's request. It is not mirrored, and
-not counted as a client's request, but backends and endpoints count it as usual.
+*Rule.* Access rules and rate limits do not apply to the operator's request. The request is neither
+mirrored nor counted as a client's request, but backends and endpoints count it.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _QUERIES: Final[Mapping[str, Callable[[str, str], Operation]]] = {
     "server live": lambda _model, _version: messages.ServerLiveRequest(),
     "server metadata": lambda _model, _version: messages.ServerMetadataRequest(),
 }
-"""Builds each operation other than inference from a model and a version."""
+"""Functions that build the operations other than inference from a model and a version."""
 _TIMEOUT_SECONDS: Final = 60.0
-"""The deadline of a test request."""
+"""Timeout of a test request."""
 _MAX_INPUTS: Final = 64
 _PEER: Final = "console"
 _EMPTY: Final[tuple[Any, ...]] = ("", None, [], {})
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
-"""Header values that every transport accepts (RFC 9110, 5.5 and 5.6.2; gRPC: printable ASCII)."""
+"""Header names and values that every transport accepts (RFC 9110, 5.6.2 and 5.5; gRPC: ASCII)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ async def _example(config: Config, gateway: RoutingGateway, request: Json) -> Js
 
 
 async def _code(config: Config, gateway: RoutingGateway, request: Json) -> Json:
-    """Return the inference as code for several clients, by the client's name."""
+    """Return the inference as source code for several clients, keyed by the client's name."""
     from infergate.migration.explain.client_code import CLIENTS, code_of  # noqa: PLC0415 - rare
     from infergate.migration.explain.client_inference import ClientInference  # noqa: PLC0415
     from infergate.migration.explain.client_request import http_request  # noqa: PLC0415
@@ -190,7 +190,7 @@ async def _describe_model(gateway: RoutingGateway, request: Json) -> messages.Mo
 async def _metadata(
     gateway: RoutingGateway, model: str, version: str, context: RequestContext
 ) -> messages.ModelMetadata:
-    """Return the metadata for client protocols that omit names or shapes."""
+    """Return the model's metadata, which client protocols that omit names or shapes need."""
     try:
         return await gateway.describe(model, version, context.child())
     except GatewayError as error:
@@ -264,7 +264,7 @@ def _build_request(
             )
     wire = codec.build_request(operation, profile, metadata)
     if plugin.supports_framing and isinstance(wire, HttpRequest):
-        # A GraphPipe server has only one model, so the codec's request does not name it.
+        # A GraphPipe server has only one model, so the codec's request does not name the model.
         model = getattr(operation, "model", "")
         version = getattr(operation, "version", "")
         path = f"/{plugin.claims[0]}/{_quote_name(model)}"
@@ -282,7 +282,7 @@ def wire_headers(wire: Any) -> Mapping[str, str]:
     return dict(wire.headers if isinstance(wire, HttpRequest) else wire.metadata)
 
 
-# ---- the gateway that sends it
+# ---- the gateway that sends the request
 
 
 def _recording_gateway(
@@ -292,8 +292,8 @@ def _recording_gateway(
     context: RequestContext,
     exchanges: list[Json],
 ) -> RoutingGateway:
-    """Return a gateway with only the model's route, if there is one, and with backends that record
-    messages."""
+    """Return a gateway whose backends record messages. The model's route, if there is one, is the
+    only route."""
     backends_by_name = {backend.name: backend for backend in gateway.backends}
     try:
         binding = gateway.bind(model, version, context.child())
@@ -349,7 +349,7 @@ def _format_result(
     limits: Limits,
     metadata: messages.ModelMetadata | None,
 ) -> str:
-    """Return the response as the client parses it, as JSON."""
+    """Return the JSON of the response that the client parses from the message."""
     try:
         response: Response = codec.parse_response(wire, operation, limits, metadata)
     except GatewayError as error:

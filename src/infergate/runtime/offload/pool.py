@@ -1,13 +1,13 @@
 """The pool of helper processes and the assignment of jobs to them.
 
-Each slot of the pool starts its process on first use, and starts a new process if it has died. A
+Each slot of the pool starts its process on first use, and replaces a process that has died. A
 process runs one job at a time. Further jobs wait in a bounded queue that is fair between clients
 (``core.fair_queue``).
 
 *Rule 1.* No job runs twice: if a process dies, its job fails.
 *Rule 2.* A cancelled job leaves the queue immediately. A running job may finish within a grace
 period, because a new process costs more than most jobs.
-*Rule 3.* If there are several processes, large jobs leave one of them free for other jobs."""
+*Rule 3.* If there are several processes, large jobs leave one process free for other jobs."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ MAX_WAITING: Final = 1024
 MAX_COST: Final = 1024 * MIB
 """Limits of the queue: the number of waiting jobs, and the bytes that they process."""
 _MAX_JOB_SECONDS: Final = 300.0
-"""Maximum duration of a job: a hundred times the duration of the worst document of the default
-size. A process that exceeds it is killed."""
+"""Maximum duration of a job, after which its process is killed. The slowest document of the default
+maximum size takes a hundredth of this time."""
 _ABANDONED_JOB_SECONDS: Final = 2.0
 """Maximum duration of a job after its caller was cancelled: several times the startup time of a
 process."""
 LARGE_JOB_COST: Final = 4 * MIB
 """Jobs of a higher cost never use the last free process."""
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""Maximum duration of waiting and running for a job without a deadline. It equals the default
-timeout of backends."""
+"""Timeout of a job without a deadline, including its wait in the queue. This value equals the
+default timeout of backends."""
 _RETRY_AFTER_SECONDS: Final = 1.0
 _HELPER_MODULE: Final = "infergate.runtime.offload.process"
 _log = logging.getLogger(__name__)
 
 
 class HelperPool:
-    """A pool of up to ``max_processes`` (at least 1), as an
-    :class:`infergate.core.offload.Offload`. ``counters`` receives queue statistics."""
+    """An :class:`infergate.core.offload.Offload` with up to ``max_processes`` (at least 1) helper
+    processes. ``counters`` receives queue statistics."""
 
     def __init__(self, max_processes: int, counters: BackendCounters | None = None) -> None:
         job_memory = _JobMemory()
@@ -74,7 +74,7 @@ class HelperPool:
         memory: MemoryAccount = UNLIMITED,
         size: int = 0,
     ) -> T:
-        """Return the result of ``function(*arguments)`` in a helper process. The function, its
+        """Run ``function(*arguments)`` in a helper process and return the result. The function, its
         arguments and its result are pickled. ``client`` (identity or address, and connection)
         identifies the caller in the fair queue. ``cost`` estimates the bytes that the job
         processes. While the job runs, ``size`` bytes are charged to ``memory``, even if the caller
@@ -272,8 +272,6 @@ async def _start_process() -> _HelperProcess:
 
 @functools.lru_cache
 def _pickled_function(function: Callable[..., Any]) -> bytes:
-    """Return the pickled function. It is cached, because there are only a few different
-    functions."""
     return pack(function)[0]
 
 
@@ -338,7 +336,7 @@ class _HelperProcess(asyncio.SubprocessProtocol):
         self._finish_job(value, error)
 
     def _receive(self, data: bytes) -> memoryview | None:
-        """Return the response once it is complete."""
+        """Return the response if ``data`` completes it, or None."""
         if not self._response:
             self._start = data = self._start + data
             if len(data) < HEADER.size:

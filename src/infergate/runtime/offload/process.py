@@ -1,7 +1,7 @@
 """The helper process: runs one job after another until its input ends.
 
-A job is a function and its arguments; the response is the returned value or the error. Both are
-messages (``ipc_message``)."""
+A job is a function and its arguments; the response is the returned value or the error. Jobs and
+responses are messages (``ipc_message``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from infergate.runtime.memory import keep_freed_memory, release_freed_memory
 from infergate.runtime.offload.ipc_message import HEADER, message_parts, pack, unpack
 
 _NICENESS: Final = 5
-"""The niceness of a helper. It gives the serving process priority."""
+"""The niceness of a helper, which gives the serving process priority over helpers."""
 _MAX_FREED_BYTES: Final = 128 * MIB
 """Maximum bytes of freed memory that a busy helper keeps. simdjson allocates 15 times the length of
 a document."""
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _run_jobs(jobs: BinaryIO, responses: BinaryIO) -> None:
-    """Run jobs until the pipe ends because the serving process has ended."""
+    """Run jobs until the serving process closes the pipe."""
     while header := _next_header(jobs):
         parts = map(jobs.read, HEADER.unpack(header))
         responses.writelines(message_parts(*pack(_run_job(*parts))))
@@ -51,8 +51,8 @@ def _run_jobs(jobs: BinaryIO, responses: BinaryIO) -> None:
 
 
 def _next_header(jobs: BinaryIO) -> bytes:
-    """Return the header of the next job, or an empty result at the end. While idle, release freed
-    memory."""
+    """Return the header of the next job, or no bytes at the end of the pipe. While idle, release
+    freed memory."""
     # A job is sent only after the previous response, so ``jobs`` has no buffered bytes here.
     if not select.select([jobs], [], [], IDLE_SECONDS)[0]:
         release_freed_memory()

@@ -2,8 +2,8 @@
 
 The supervisor binds every address and passes the sockets to the workers. Workers are new
 interpreters, and all of them accept connections from these sockets. If a worker dies, the sockets
-stay open and the other workers continue. The supervisor itself listens only on the admin address.
-See docs/decisions/0025-workers.md.
+stay open and the other workers continue. The supervisor itself accepts connections only on the
+admin address. See docs/decisions/0025-workers.md.
 
 The entry point is ``supervisor.Supervisor``. Read ``supervisor``, ``worker`` (a worker process,
 seen from the supervisor), ``process`` (the program of a worker process), ``messages`` over a

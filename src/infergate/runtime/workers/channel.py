@@ -1,6 +1,6 @@
 """Requests and responses between two processes, in both directions, over a socket pair.
 
-Each message is a pickle preceded by its length. Pickles are safe on this connection, because both
+Each message is a header followed by a pickle. Pickles are safe on this connection, because both
 ends are the same program and no other process can use the sockets. Responses may arrive in any
 order."""
 
@@ -23,7 +23,7 @@ _HEADER: Final = struct.Struct("<QQB")
 """The length of the pickle, the request number, and the type of the message."""
 _REQUEST, _RESPONSE, _FAILURE = range(3)
 _MAX_DESCRIPTORS: Final = 200
-"""Descriptors sent in one message. Linux allows 253."""
+"""Maximum number of descriptors in one call of ``sendmsg``. Linux allows 253."""
 
 
 class RequestFailedError(Exception):

@@ -1,6 +1,6 @@
 """A worker process, which serves the supervisor's configurations on the supervisor's sockets.
 
-*Rule 1.* Signals are ignored, because the supervisor controls the workers.
+*Rule 1.* A worker ignores SIGINT, SIGTERM and SIGHUP, because the supervisor controls the workers.
 *Rule 2.* A worker does not outlive its supervisor, because its sockets would keep the addresses in
 use.
 """
@@ -195,7 +195,7 @@ class _WorkerProcess:
 
     async def _discard_prepared(self) -> None:
         preparing = self._preparing
-        if preparing is not None:  # it waits for a plug-in, for example
+        if preparing is not None:  # for example, it waits for a plug-in
             preparing.cancel()
             await asyncio.wait({preparing})
         change, self._prepared = self._prepared, None

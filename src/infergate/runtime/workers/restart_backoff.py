@@ -15,8 +15,8 @@ again."""
 
 
 class RestartBackoff:
-    """The growing restart delay of one worker slot. ``random_float`` returns numbers from 0 to 1.
-    They shorten each delay by up to half, so that processes that ended at the same time are
+    """The growing restart delay of one worker slot. ``random_float`` returns numbers from 0 to 1,
+    which shorten each delay by up to half, so that processes that ended at the same time are
     restarted at different times."""
 
     def __init__(self, random_float: Callable[[], float] = random.random) -> None:
@@ -24,7 +24,8 @@ class RestartBackoff:
         self._next = _INITIAL_SECONDS
 
     def next_delay(self, lifetime: float) -> float:
-        """Return the seconds to wait after a process that ran for ``lifetime`` seconds."""
+        """Return the seconds to wait before restarting a process that ran for ``lifetime``
+        seconds."""
         if lifetime >= _STABLE_SECONDS:
             self._next = _INITIAL_SECONDS
         wait, self._next = self._next, min(self._next * _FACTOR, _MAX_SECONDS)

@@ -11,7 +11,8 @@ from infergate.runtime.workers.log_lock import LogLock
 
 
 class SharedFiles(NamedTuple):
-    """The descriptors of the files. The supervisor creates them, and they outlast every worker."""
+    """The descriptors of the files. The supervisor creates the files, which outlast every
+    worker."""
 
     log_lock: int
     """The lock for writing log lines."""

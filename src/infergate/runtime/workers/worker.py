@@ -1,4 +1,5 @@
-"""A worker process, seen from the supervisor. It is a new interpreter with two socket pairs."""
+"""A worker process, seen from the supervisor. It is a new interpreter, connected by two socket
+pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _WORKER_MODULE: Final = "infergate.runtime.workers.process"
 class Worker(asyncio.SubprocessProtocol):
     """A worker process. The future ``exited`` is done when the process has ended; its result is the
     exit code, or the negated number of a signal. ``channel`` exists after ``start``.
-    ``is_outdated`` is set if the supervisor has ended the process to restart it."""
+    ``is_outdated`` is set if the supervisor has killed the process because its configuration was
+    replaced."""
 
     def __init__(self) -> None:
         self.exited: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
@@ -78,7 +80,6 @@ class Worker(asyncio.SubprocessProtocol):
         return self._process is not None and not self.exited.done()
 
     def kill(self) -> None:
-        """Kill the process if it is running."""
         if self._process is not None and not self.exited.done():
             self._process.kill()
 

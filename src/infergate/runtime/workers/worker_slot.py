@@ -20,9 +20,10 @@ from infergate.runtime.workers.worker import Worker
 
 _log = logging.getLogger("infergate")
 _PREPARE_SECONDS: Final = 30.0
-"""Seconds within which a worker must prepare a configuration, besides creating plug-ins."""
+"""Seconds within which a worker must prepare a configuration, excluding the creation of
+plug-ins."""
 _DISCARD_SECONDS: Final = 2 * CLOSE_SECONDS
-"""Seconds within which a worker must discard a configuration, which closes its plug-ins."""
+"""Seconds within which a worker must discard a configuration and close its plug-ins."""
 
 
 @dataclass(slots=True)
@@ -36,8 +37,8 @@ class WorkerSlot:
     backoff: RestartBackoff = field(default_factory=RestartBackoff)
 
     async def prepare(self, message: PrepareConfig, descriptors: Sequence[int]) -> str | None:
-        """Make the worker prepare a configuration. Return the problem, an empty string, or None if
-        the worker has ended."""
+        """Make the worker prepare a configuration. Return the problem, an empty string on success,
+        or None if the worker has ended."""
         worker = self.worker
         if worker is None:
             return None
@@ -56,8 +57,8 @@ class WorkerSlot:
         return ""
 
     def end_start(self) -> None:
-        """Kill a worker that is starting with a configuration that has been replaced, so that the
-        supervisor restarts it."""
+        """Kill the worker if it is still starting with a replaced configuration. The supervisor
+        then restarts it."""
         if self.worker is not None and self.worker.is_running and not self.is_serving:
             _log.info(
                 "worker %d is starting with a replaced configuration and is restarted",
@@ -75,8 +76,9 @@ class WorkerSlot:
 async def prepare_all(
     slots: Sequence[WorkerSlot], message: PrepareConfig, descriptors: Sequence[int]
 ) -> str | None:
-    """Make all workers prepare a configuration. Return the first problem, an empty string, or None
-    if all workers have ended. If the caller is cancelled, all workers discard the configuration."""
+    """Make all workers prepare a configuration. Return the first problem, an empty string on
+    success, or None if all workers have ended. If the caller is cancelled, all workers discard the
+    configuration."""
     workers = [slot.worker for slot in slots if slot.worker is not None]
     try:
         problems = await asyncio.gather(*(slot.prepare(message, descriptors) for slot in slots))
@@ -99,7 +101,7 @@ async def _abandon(worker: Worker) -> bool:
 
 
 async def wait_for_exit(slots: Iterable[WorkerSlot], seconds: float | None) -> None:
-    """Wait until the slots' workers have exited, but at most ``seconds``."""
+    """Wait until the slots' workers have exited, for at most ``seconds`` (None: without limit)."""
     exits = [slot.worker.exited for slot in slots if slot.worker is not None]
     if exits:
         await asyncio.wait(exits, timeout=seconds)

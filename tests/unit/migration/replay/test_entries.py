@@ -129,8 +129,8 @@ def test_a_truncated_file_loses_only_its_last_inference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"not a recording", "byte 0: this is not a recording of infergate"),
-        (b"", "byte 0: this is not a recording of infergate"),
+        (b"not a recording", "byte 0: this is not an infergate recording"),
+        (b"", "byte 0: this is not an infergate recording"),
         (None, "cannot be read: No such file or directory"),
     ],
 )
