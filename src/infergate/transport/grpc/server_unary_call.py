@@ -22,8 +22,8 @@ from infergate.transport.net.timer import body_deadline
 
 
 class UnaryCall(ServerCall):
-    """A call with one request message and one response. The application relays the call by
-    callbacks (`RelayCallbacks`), or serves it in a task."""
+    """A call with one request message and one response. The application relays the call with
+    callbacks (`RelayCallbacks`), or serves the call in a task."""
 
     __slots__ = (
         "_counted_bytes",
@@ -95,7 +95,7 @@ class UnaryCall(ServerCall):
             self._counted_bytes = length
             if message is None:
                 self._connection.engine.expect(self._stream, length + framing.PREFIX.size - arrived)
-        # A decompressed message is longer than announced.
+        # A decompressed message may be longer than announced.
         if message is not None and len(message) > self._counted_bytes:
             self.account.grow(len(message) - self._counted_bytes)
             self._counted_bytes = len(message)
