@@ -126,8 +126,8 @@ class FakeModel:
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Run ``function(*arguments)`` in a thread, and return the result. Neither the process nor the
-    event loop waits for the thread, because a test may end while the function still sleeps."""
+    """Run ``function(*arguments)`` in a daemon thread outside the loop's executor, and return the
+    result, so that a test can end while the function still sleeps."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -80,7 +80,7 @@ def recorded_models(
 ) -> list[RecordedModel]:
     """Return the models in the recordings ``names``. A folder stands for the recordings in it.
 
-    Raises OSError, or RecordingError if part of a recording is damaged or redacted, or if the
+    Raises OSError. Raises RecordingError if part of a recording is damaged or redacted, or if the
     recordings need more than ``max_bytes`` bytes of memory."""
     by_model: dict[str, list[Exchange]] = {}
     size = 0
@@ -108,7 +108,7 @@ def _records(names: Iterable[str | os.PathLike[str]]) -> Iterator[RecordedExchan
 
 
 def _parts(request: InferRequest) -> dict[str, object]:
-    """Return the fields that equal requests share, by their names in error messages."""
+    """Return the fields that are compared, by their names in error messages."""
     return {
         "the version": request.version,
         "the parameters": dict(request.parameters),

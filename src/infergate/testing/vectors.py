@@ -7,7 +7,7 @@ A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
      "side": "request" | "response",
      "canonical": {"type": "InferRequest", ...}         # or, for a message that must be rejected:
      "error": {"kind": "BAD_REQUEST", "mentions": ["INPUT0"]},
-     "both_ways": true,          # building returns the bytes of the wire file (default false)
+     "both_ways": true,          # the codec builds the bytes of the wire file (default false)
      "asks": {"type": ...},      # for a response: the operation of the request
      "profile": "triton",        # for building a request: the kind of server (default triton)
      "model": {"type": "ModelMetadata", ...},   # for protocols that need the model's metadata

@@ -13,7 +13,7 @@ from infergate.core.records import record
 
 DEFAULT_MAX_PIXELS: Final = 1 << 26
 DEFAULT_MAX_IMAGES: Final = 256
-"""The default limits on the pixels and on the number of all images of a tensor."""
+"""The default limits on the total pixels and on the number of images of a tensor."""
 JPEG: Final = "JPEG"
 PNG: Final = "PNG"
 WEBP: Final = "WEBP"

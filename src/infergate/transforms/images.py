@@ -91,11 +91,11 @@ class DecodeImage(TensorStep):
             if self.resize != "crop":
                 return "'shorter_side' requires 'resize: crop'"
             if self.shorter_side < max(self.size):
-                return f"'shorter_side' must be at least {max(self.size)}, the larger size"
+                return f"'shorter_side' must be at least {max(self.size)}, the maximum of 'size'"
         if self.datatype is Datatype.UINT8 and (
             {*self.scale, *self.std} != {1.0} or {*self.mean} != {0.0}
         ):
-            return "'scale', 'mean' and 'std' require 'datatype: FP32' or FP16"
+            return "'scale', 'mean' and 'std' require 'datatype: FP32' or 'datatype: FP16'"
         for name in ("scale", "mean", "std"):
             if len(getattr(self, name)) not in {1, self.channels}:
                 return f"'{name}' must have 1 or {self.channels} numbers, one for each channel"

@@ -89,8 +89,8 @@ class GrpcioUpstream:
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
         """Yield a response for each message. The first response has the initial metadata. A status
-        other than OK, and trailing metadata, are in a last response without a message. grpcio may
-        drop the initial metadata of a stream without messages."""
+        other than OK, or trailing metadata, is yielded in a last response without a message. grpcio
+        may drop the initial metadata of a stream without messages."""
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
         deadline = math.inf if timeout is None else time.monotonic() + timeout

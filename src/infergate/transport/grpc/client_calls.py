@@ -24,7 +24,7 @@ class UnaryClientCall(ClientCall):
 
     callbacks: ExchangeCallbacks[RpcResponse] | None = None
     retry: Callable[[], Awaitable[RpcResponse]] | None = None
-    _message: Any = None  # the complete message, a Buffer or DeferredInflation (decision 50: mypyc)
+    _message: Any = None  # a Buffer or DeferredInflation; mypyc requires Any (decision 50)
     _reader: framing.SingleMessageReader | None = None  # None if the message arrives in one piece
     _task: asyncio.Task[None] | None = None  # inflates the response, or retries
 

@@ -153,8 +153,8 @@ class SingleMessageReader:
 
 
 class MessageReader:
-    """Reads a body of any number of messages of at most `max_length` bytes each. Messages are split
-    off on demand. A long message is assembled in its final buffer."""
+    """Reads a body with any number of messages, each of at most `max_length` bytes. Messages are
+    split off on demand. A long message is assembled in its final buffer."""
 
     def __init__(self, max_length: int, encoding: str) -> None:
         self._body = bytearray()  # a list of small pieces would take far more memory

@@ -226,8 +226,8 @@ class ResponseHeaders:
 
 
 def request_prefix(method: str, authority: str, scheme: str, agent: str) -> bytes:
-    """Return the start of a request's header block, which all calls of a method share, without the
-    hop header."""
+    """Return the start of a request's header block, without the hop header. All calls of a method
+    share this start."""
     return header_blocks.encode_block(
         (":method", "POST"),
         (":scheme", scheme),

@@ -38,7 +38,7 @@ def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
 
 
 def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the metadata to send, without entries that gRPC would reject."""
+    """Convert ``metadata`` to grpcio's format, without entries that gRPC would reject."""
     pairs: list[tuple[str, str | bytes]] = []
     for name, text in metadata.items():
         if not _is_sendable(name):
@@ -56,7 +56,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the metadata of ``pairs`` in wire format, in which base64 may be padded."""
+    """Convert ``pairs`` from the wire format, in which base64 may be padded."""
     return read(
         (name, binary_text(value) if name.endswith(BINARY_SUFFIX) else value)
         for name, value in pairs
@@ -70,7 +70,7 @@ def binary_text(value: str) -> str:
 
 
 def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the metadata to send in wire format, without entries that gRPC would reject."""
+    """Convert ``metadata`` to the wire format, without entries that gRPC would reject."""
     return [
         (name, value.strip(" ") if isinstance(value, str) else _to_text(value))
         for name, value in write(metadata)

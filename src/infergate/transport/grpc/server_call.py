@@ -191,7 +191,7 @@ class ServerCall(IncomingRequest):
             self._incoming_message.finish()
 
     def reject_slow_body(self) -> None:
-        """Refuse the message if it is still slow after the bytes in the socket buffer are read."""
+        """Refuse the message if it is still slow after the socket buffer has been read."""
         self._connection.loop.call_later(CATCH_UP_SECONDS, self._reject_slow_sender)
 
     def _reject_slow_sender(self) -> None:
@@ -262,7 +262,7 @@ class ServerCall(IncomingRequest):
         self.expire_with(_DEADLINE_TEXT)
 
     def abort_with(self, error: GatewayError) -> None:
-        """End the call with `error`, whatever its state."""
+        """End the call with `error`, whatever the state of the call."""
         connection, stream = self._connection, self._stream
         if not self._has_ended:
             self.context.abort_error = error

@@ -43,7 +43,7 @@ def response_to_failure(
 def rejection(
     app: HttpApp, error: GatewayError, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
-    """Return the application's response to ``error``. A ``HeadError`` determines the status."""
+    """Return the application's response to ``error``. A ``HeadError`` sets its own status."""
     try:
         response = app.refuse(error, dataclasses.replace(wire, body=()), context)
     except Exception:

@@ -13,8 +13,8 @@ from infergate.transport.http1.exchange import ResponseReader
 
 
 class LineParser:
-    """Splits a body that arrives in pieces into lines of at most ``max_line_bytes``, without empty
-    lines. An empty event comes first, so that the caller learns immediately that the response has
+    """Splits a body that arrives in pieces into lines of at most ``max_line_bytes``. Skips empty
+    lines. The first event is empty, so that the caller learns immediately that the response has
     begun."""
 
     def __init__(self, max_line_bytes: int) -> None:

@@ -209,11 +209,11 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
         self._headers: Mapping[str, str] = {}
         self._lines: list[bytes] = []
         self._names: list[tuple[bytes, str]] = []
-        """For each line, the field name with its colon, and the name in lower case. Both are empty
-        for a line in which heads must not differ."""
+        """The field name of each line, with its colon and in lower case. Both strings are empty for
+        a line in which heads must not differ."""
 
     def add_head(self, raw: bytes, parsed: ParsedT, headers: Mapping[str, str]) -> None:
-        """Cache ``parsed``, the parsed form of ``raw``, whose headers are ``headers``."""
+        """Cache ``parsed``, the parsed form of ``raw`` with ``headers``."""
         weight = 2 * len(raw) + _BYTES_PER_FIELD * (1 + len(headers))
         self.add(raw, parsed, weight)
         self.template = None

@@ -29,7 +29,7 @@ _MAX_REASON: Final = 200  # the maximum length of a GOAWAY reason that is sent o
 _UPDATE_AT: Final = limits.CONNECTION_WINDOW // 2
 """Received bytes after which the connection's window is refilled."""
 _IN_FLIGHT_BLOCKS: Final = 2
-"""Header blocks that a peer may have sent on a stream before it receives the RST_STREAM."""
+"""Number of header blocks that a peer may send on a stream before it receives RST_STREAM."""
 
 
 class Http2Connection(Http2FrameReader):

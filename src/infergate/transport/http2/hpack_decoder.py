@@ -21,10 +21,10 @@ FIELD_OVERHEAD: Final = 32
 STATIC_FIELDS: Final[tuple[HeaderField, ...]] = tuple(HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC_INDEX: Final = len(STATIC_FIELDS) + 1
 _DEFAULT_TABLE_SIZE: Final = 4096
-"""Size of a peer's dynamic table until it acknowledges the SETTINGS that announce size 0."""
+"""Size of a peer's dynamic table before the peer acknowledges the SETTINGS with size 0."""
 MAX_PREFIX_LENGTH: Final = 0x7F
-"""The largest value of the 7-bit prefix of a string's length. The length of a shorter string is in
-one byte with the Huffman bit."""
+"""The largest value of the 7-bit prefix of a string's length. A smaller length shares one byte with
+the Huffman bit."""
 _MAX_SHIFT: Final = 28
 """Maximum shift, in bits, of the last byte of an integer. No valid length or index needs more."""
 

@@ -1,5 +1,5 @@
 """Outgoing frames of a connection, within the peer's flow-control windows. Data beyond the windows
-waits in a queue of its stream. When the windows allow, the queue is split into frames without
+waits in the queue of its stream. When the windows allow, the queue is split into frames without
 copying. Streams are served in the order in which their queues began."""
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class _RoleConnection(Http2Connection):
         raise Http2StreamError(number, Code.ENHANCE_YOUR_CALM)
 
     def _is_opening(self, number: int) -> bool:
-        """Return whether headers on `number`, which is not open, open a stream. Raises
+        """Return whether headers on stream `number`, which is not open, open the stream. Raises
         Http2ConnectionError."""
         raise NotImplementedError
 

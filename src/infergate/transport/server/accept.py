@@ -1,11 +1,11 @@
 """Accepts connections from sockets that several worker processes share, and spreads the connections
 evenly.
 
-Otherwise, the first process to wake up would accept all waiting connections, and gRPC clients keep
-their few connections for hours. Each process publishes its number of connections (``WorkerLoads``),
-and a process with more connections than another waits briefly before it accepts. If no other
-process accepts during that time, the process accepts a growing number of connections. A busy or
-hanging process therefore delays a connection by only two milliseconds. (Measurements:
+Without balancing, the first process to wake up would accept all waiting connections, and gRPC
+clients keep their few connections for hours. Each process publishes its number of connections
+(``WorkerLoads``), and a process with more connections than another waits briefly before it accepts.
+If no other process accepts during that time, the process accepts a growing number of connections. A
+busy or hanging process therefore delays a connection by only two milliseconds. (Measurements:
 docs/decisions/0025-workers.md.)"""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _WAIT_FOR_OTHERS: Final = 0.002
 _MAX_BATCH: Final = 64
 """Maximum number of connections accepted in a row if other processes do not accept."""
 _RETRY_AFTER_EXHAUSTION: Final = 1.0
-"""Seconds until the next attempt if the system is out of descriptors or memory. asyncio waits as
-long."""
+"""Seconds until the next attempt if the system is out of descriptors or memory. asyncio uses the
+same delay."""
 
 
 class Acceptor:

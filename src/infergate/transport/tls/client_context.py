@@ -44,7 +44,7 @@ class ClientTlsContext:
         return self._settings.server_name or host
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for the next connection, with changed files loaded."""
+        """Return the context for the next connection. Changed files are loaded first."""
         if self._watch.has_changed():
             try:
                 self._context = self._load()
