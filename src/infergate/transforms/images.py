@@ -108,7 +108,7 @@ class DecodeImage(TensorStep):
         return (*batch, *inner)
 
     def _batch(self, spec: Spec) -> tuple[int, ...]:
-        """Return the result's batch dimension, or an empty tuple if there is no batch."""
+        """Return a tuple with the result's batch dimension, or an empty tuple without a batch."""
         check_datatype(self.tensor, spec, BYTES)
         shape = spec.shape
         if any(size not in {1, ANY} for size in (shape[1:] if self.batch else shape)):

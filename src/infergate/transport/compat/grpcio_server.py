@@ -200,7 +200,6 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._unary = functools.lru_cache(_CACHED_METHODS)(self._create_unary)
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler for a call."""
         method: str = handler_call_details.method
         if stream_handler(self.app, method, self.admission) is None:
             return self._unary(method)

@@ -166,7 +166,6 @@ class MessageReader:
         self._flag = 0
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Add bytes of the body."""
         for part in parts:
             buffer = self._buffer
             if buffer is None or self._filled == len(buffer):

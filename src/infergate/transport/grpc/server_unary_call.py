@@ -138,7 +138,6 @@ class UnaryCall(ServerCall):
         self.continue_in_task(functools.partial(listener.app.respond, wire, self.context))
 
     def continue_in_task(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
-        """Serve the call in a task."""
         self.task = self._connection.loop.create_task(self._serve(respond))
 
     async def _serve(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:

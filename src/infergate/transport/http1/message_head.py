@@ -233,7 +233,7 @@ def request_head(
 
 
 def _field_lines(lines: str, headers: Mapping[str, str], omitted: frozenset[str]) -> str:
-    """Append the fields of ``headers`` to ``lines``, except the fields in ``omitted``."""
+    """Return ``lines`` followed by the fields of ``headers``, except the fields in ``omitted``."""
     for name, value in headers.items():
         if name in omitted:
             continue

@@ -209,8 +209,8 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
         self._headers: Mapping[str, str] = {}
         self._lines: list[bytes] = []
         self._names: list[tuple[bytes, str]] = []
-        """The field name of each line, with its colon and in lower case. Both strings are empty for
-        a line in which heads must not differ."""
+        """Two forms of each line's field name: with the colon, and in lower case. Both forms are
+        empty for a line in which heads must not differ."""
 
     def add_head(self, raw: bytes, parsed: ParsedT, headers: Mapping[str, str]) -> None:
         """Cache ``parsed``, the parsed form of ``raw`` with ``headers``."""

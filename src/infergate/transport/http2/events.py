@@ -1,5 +1,5 @@
-"""Events that an HTTP/2 connection reports to its user. Events that occur for every request are
-named tuples, which are created three times as fast as other objects."""
+"""Events that an HTTP/2 connection reports to the code that uses it. Events that occur for every
+request are named tuples, which are created three times as fast as other objects."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class HeaderBlockDecoder:
         self._templates.clear()
 
     def decode(self, block: bytes) -> HeaderBlock:
-        """Return the fields of `block`. Raises Http2ConnectionError if the block is invalid."""
+        """Return the fields of `block`. Raises Http2ConnectionError if decoding fails."""
         cache = self.cache
         return (
             cache.get(block)

@@ -105,7 +105,7 @@ class HpackDecoder:
 
     def _add(self, pair: HeaderField) -> None:
         if not self._table_limit:
-            return  # an entry that does not fit empties the table (RFC 7541, 4.4)
+            return  # a table of size 0 stays empty (RFC 7541, 4.4)
         self.is_stateless = False
         self._entries.appendleft(pair)
         self._table_size += len(pair[0]) + len(pair[1]) + FIELD_OVERHEAD

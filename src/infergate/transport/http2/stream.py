@@ -9,7 +9,7 @@ from infergate.core.tensor import Buffer
 
 
 class Stream:
-    """One HTTP/2 stream. The user of the connection sets `owner`. The send window may become
+    """One HTTP/2 stream. The code that uses the connection sets `owner`. The send window may become
     negative, because the peer may shrink it (RFC 9113, 6.9.2)."""
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """Opens listening sockets. (A worker process receives its sockets from the supervisor.) The sockets
-listen before any process accepts connections, because the system may not report before ``listen``
-that an address is in use."""
+listen before any process accepts connections, because the system may report a conflict over the
+address only at ``listen``."""
 
 from __future__ import annotations
 

@@ -216,7 +216,6 @@ class OptionalAccount(RequestAccount):
             self._bytes += size
 
     def shrink(self, size: int) -> None:
-        """Subtract ``size`` bytes."""
         if self.is_admitted:
             self._admission.optional_bytes -= size
             super().shrink(size)
@@ -327,7 +326,6 @@ class UnsentResponse(PendingTransfer):
         super().start(size, now, client)
 
     def grow(self, size: int) -> None:
-        """Add ``size`` bytes."""
         self._admission.bytes += size
         self.size += size
         self._remaining += size
