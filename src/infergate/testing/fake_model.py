@@ -1,4 +1,4 @@
-"""Models for tests of clients. Each model is a Python function."""
+"""Models for tests of clients. A Python function computes the responses of a model."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from infergate.library.tensors import tensor
 
 T = TypeVar("T")
 TensorSpec = tuple[Datatype | str, Sequence[int]]
-"""A datatype by its Open Inference Protocol name, and a shape, in which -1 is any size."""
+"""A datatype or its Open Inference Protocol name, and a shape, in which -1 matches any size."""
 ModelFunction = Callable[[Mapping[str, npt.NDArray[Any]]], Any]
-"""A function, which may be async, that returns or yields mappings of output names to values."""
+"""A sync or async function that returns or yields mappings from output names to values."""
 
 
 class FakeModel:
-    """A model whose responses are computed by ``function``, with version 1.
+    """A model with version 1. ``function`` computes its responses.
 
-    The function gets the inputs as arrays by name, after they have been compared with ``inputs``,
-    and returns the outputs by name. A generator function makes a model with any number of responses
-    per request. A function that is not async runs in a thread, so it may block; several calls may
-    run at the same time.
+    The model checks each request against ``inputs``, and passes the inputs to the function as
+    arrays by name. The function returns the outputs by name. A generator function may yield any
+    number of responses to a request. A function that is not async runs in a thread and may block.
+    Calls may run concurrently.
 
-    If the function raises ``GatewayError``, the client gets this error. Any other exception, and
-    outputs that contradict ``outputs``, become an error of the backend that names the model and the
-    exception.
+    If the function raises ``GatewayError``, the client gets this error. If the function raises
+    another exception, or returns outputs that do not match ``outputs``, the client gets a backend
+    error with the model's name and the reason.
 
-    With ``max_batch_size``, the first dimension of every shape is the batch."""
+    If ``max_batch_size`` is not 0, the first dimension of every shape is the batch."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class FakeModel:
     async def _results(
         self, arrays: Mapping[str, npt.NDArray[Any]]
     ) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Yield the results that the function returns or yields. Raises GatewayError."""
+        """Yield the results of the function. Raises GatewayError."""
         function = self._function
         try:
             if inspect.isasyncgenfunction(function):
@@ -126,8 +126,8 @@ class FakeModel:
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Return the result of ``function(*arguments)`` in a thread. The thread does not keep the
-    process or the event loop alive, because a test may end while the function still sleeps."""
+    """Run ``function(*arguments)`` in a daemon thread outside the loop's executor, and return the
+    result, so that a test can end while the function still sleeps."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -1,5 +1,4 @@
-"""Runs Python models, request hooks and transforms as the gateway does, for the tests of their
-authors."""
+"""Runs Python models, request hooks and transforms as the gateway does, for tests of plug-ins."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ def check_model(
     """Create a model with ``options``, and return the response that a client receives for
     ``request``.
 
-    Raises AssertionError if the gateway would reject the metadata or the response, and raises the
-    errors of the model."""
+    Raises AssertionError if the gateway would reject the metadata or the response. Exceptions of
+    the model propagate."""
 
     async def run() -> InferResponse:
         async with _started(model_class(options)) as model:
@@ -62,8 +61,8 @@ def check_hook(
     """Create a hook with ``options``, and return the response that a client receives for
     ``request`` if the model returns ``response``.
 
-    Raises AssertionError if the gateway would reject the result of the hook, and raises the errors
-    of the hook."""
+    Raises AssertionError if the gateway would reject the result of the hook. Exceptions of the hook
+    propagate."""
 
     async def run() -> InferResponse:
         call = PluginCall()
@@ -92,11 +91,11 @@ def check_transform(
     side: Literal["inputs", "outputs"],
     limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[Tensor, ...]:
-    """Create a transform with ``options``, apply it to ``tensors`` as a step of a route's ``side``,
-    and return the tensors that it writes. ``tensors`` are the tensors that it reads.
+    """Create a transform with ``options``, apply it as a step of a route's ``side``, and return the
+    tensors that the transform writes. ``tensors`` are the tensors that the transform reads.
 
     Raises AssertionError if the gateway would reject the tensors or their metadata, or if the
-    metadata for clients does not match the tensors, and raises the errors of the transform."""
+    metadata for clients does not match the tensors. Exceptions of the transform propagate."""
 
     async def run() -> tuple[Tensor, ...]:
         async with _started(transform_class(options)) as transform:

@@ -22,17 +22,17 @@ from infergate.recording.reader import read_recording, recording_files
 
 _by_name: Final = attrgetter("name")
 MAX_RECORDING_BYTES: Final = 1024 * MIB
-"""Maximum memory of the recordings that one call loads."""
+"""The default limit for the memory of the recordings that ``recorded_models`` loads."""
 
 
 class RecordedModel:
-    """Returns to each request the response, stream or error that was recorded for an equal request.
+    """Responds to a request with the response, stream or error recorded for an equal request.
 
     Requests are equal if they have the same inputs, parameters, requested outputs and version. The
     id and the client's protocol are not compared. If equal requests were recorded several times,
     the model returns their responses in the recorded order, and then repeats the last response. The
-    metadata is derived from the first recorded request with a response; the first dimensions are
-    variable."""
+    metadata is derived from the first recorded request with a response. The first dimension of each
+    tensor is variable."""
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
         """``exchanges`` contains one or more exchanges, all with the same model."""
@@ -71,17 +71,17 @@ class RecordedModel:
         return backend_failure(
             Kind.NOT_FOUND,
             f"none of the {self._count} recorded requests to model '{request.model}' equals this "
-            f"request; the first one differs in {_difference(request, self._first)}",
+            f"request; the first recorded request differs in {_difference(request, self._first)}",
         )
 
 
 def recorded_models(
     names: Iterable[str | os.PathLike[str]], max_bytes: int = MAX_RECORDING_BYTES
 ) -> list[RecordedModel]:
-    """Return the models in the recordings ``names``; a folder stands for its recordings.
+    """Return the models in the recordings ``names``. A folder stands for the recordings in it.
 
-    Raises OSError, and RecordingError if a part of a file is damaged or redacted, or if the
-    recordings need more than ``max_bytes`` of memory."""
+    Raises OSError. Raises RecordingError if part of a recording is damaged or redacted, or if the
+    recordings need more than ``max_bytes`` bytes of memory."""
     by_model: dict[str, list[Exchange]] = {}
     size = 0
     for recorded in _records(names):
@@ -102,13 +102,13 @@ def _records(names: Iterable[str | os.PathLike[str]]) -> Iterator[RecordedExchan
             if item.redacted:
                 raise RecordingError(
                     f"{where}: {', '.join(item.redacted)} is redacted, so no request can equal "
-                    "this one"
+                    "the recorded request"
                 )
             yield item
 
 
 def _parts(request: InferRequest) -> dict[str, object]:
-    """Return the parts of ``request`` that matter for equality, by their names in messages."""
+    """Return the fields that are compared, by their names in error messages."""
     return {
         "the version": request.version,
         "the parameters": dict(request.parameters),

@@ -1,4 +1,4 @@
-"""Fixed examples of operations, responses and hostile bytes, for checking codecs."""
+"""Fixed examples of operations, responses and invalid bodies, for checks of codecs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from infergate.core.messages import InferRequest, InferResponse, Operation, Resp
 from infergate.core.tensor import Tensor, pack_bytes
 
 _ELEMENTS: Final[dict[Datatype, bytes]] = {
-    # Each datatype has two elements with edge cases: minimum and maximum, negative zero, empty
-    # string.
+    # Two elements per datatype, with edge cases: minimum, maximum, negative zero, empty string.
     Datatype.BOOL: bytes((0, 1)),
     Datatype.UINT8: bytes((0, 255)),
     Datatype.UINT16: bytes.fromhex("0000 ffff"),
@@ -39,8 +38,8 @@ def tensors(datatype: Datatype) -> Iterator[Tensor]:
 
 
 def inferences(datatype: Datatype) -> Iterator[tuple[InferRequest, InferResponse]]:
-    """Yield two inferences: with one tensor in each direction, and with several tensors, a version,
-    an ID and parameters."""
+    """Yield an inference with one input and one output, and an inference with several inputs and
+    outputs, a version, an ID and parameters."""
     first, *others = tensors(datatype)
     yield InferRequest("m", inputs=(first,)), InferResponse("m", outputs=(first,))
     yield (
@@ -103,7 +102,7 @@ SAMPLE_EXCHANGES: Final[tuple[tuple[Operation, Response], ...]] = (
         messages.Settings({"log_info": False, "log_verbose_level": 1}),
     ),
 )
-"""Each operation other than an inference, with a response."""
+"""The operations other than inferences, each with a response."""
 
 
 def metadata_for(operation: Operation, response: Response) -> messages.ModelMetadata | None:
@@ -127,11 +126,11 @@ INVALID_BODIES: Final = (
     *(b"", b"\x00", b"\xff" * 16, b"{}", b"[]", b"null", b'{"inputs":', b"[" * 5000),
     *(b"\xff\xff\xff\xff\x0f", b"\x80" * 64, b"\x3a\x00" * 3000, b"\x2a\x00" * 3000),
 )
-"""Bodies that every codec must either parse or reject, for every operation."""
+"""Bodies for which a codec must return a result or raise GatewayError, whatever the operation."""
 
 
 def corrupted(body: bytes) -> Iterator[bytes]:
-    """Yield ``body`` truncated, extended and with changed bytes."""
+    """Yield copies of ``body`` that are extended, cut or changed in one byte."""
     yield body + b"\x00"
     yield body + body
     for cut in range(0, len(body), max(1, len(body) // 32)):

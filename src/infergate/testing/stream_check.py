@@ -1,4 +1,4 @@
-"""Checks that a codec with streams follows the interface, with clients and with backends."""
+"""Checks a codec's implementation of ``SupportsStreaming``, for clients and for backends."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def check_stream(
     """Check that the responses of a stream arrive unchanged, and that an error arrives as an error.
     Raises AssertionError, which names the broken invariant.
 
-    The codec of ``plugin`` must implement ``SupportsStreaming``, and its protocol must represent
-    inferences without loss. ``profile`` is a kind of server that has streams."""
+    The codec of ``plugin`` must implement ``SupportsStreaming``, and the protocol must represent
+    inferences without loss. ``profile`` is a kind of server that supports streams."""
     codec: Any = plugin.create(options or {})
     has_streams = isinstance(codec, SupportsStreaming)
     assert has_streams, f"{plugin.name}: the codec has no streams"
@@ -77,8 +77,8 @@ def _check_error(codec: Any, request: InferRequest, wire: Any, model: ModelMetad
 
 
 def _messages(wire: Any) -> list[Any]:
-    """Return the messages that the transport finds in ``wire``: the events of an HTTP response, or
-    the message itself."""
+    """Return the messages that the transport extracts from ``wire``: the events of an HTTP
+    response, or ``wire`` itself."""
     if not isinstance(wire, HttpResponse):
         return [wire]
     parser = EventStreamParser(_MAX_EVENT_BYTES)

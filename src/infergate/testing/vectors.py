@@ -1,5 +1,4 @@
-r"""Test vectors: wire messages and their canonical form, which are run through a codec in both
-directions.
+r"""Test vectors: wire messages with their canonical form, for checks of codecs.
 
 A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
 
@@ -8,13 +7,13 @@ A case is a folder ``<protocol>/<case>/`` with a wire file and ``case.json``::
      "side": "request" | "response",
      "canonical": {"type": "InferRequest", ...}         # or, for a message that must be rejected:
      "error": {"kind": "BAD_REQUEST", "mentions": ["INPUT0"]},
-     "both_ways": true,          # building returns the bytes of the wire file (default false)
-     "asks": {"type": ...},      # side response: the operation of the request
-     "profile": "triton",        # side request, both ways: the kind of server (default triton)
+     "both_ways": true,          # the codec builds the bytes of the wire file (default false)
+     "asks": {"type": ...},      # for a response: the operation of the request
+     "profile": "triton",        # for building a request: the kind of server (default triton)
      "model": {"type": "ModelMetadata", ...},   # for protocols that need the model's metadata
      "options": {}}              # the options of the codec
 
-``wire.http`` is an HTTP/1.1 message: start line, header lines, an empty line, all ending in CRLF,
+``wire.http`` is an HTTP/1.1 message: start line, header lines, an empty line, each ending in CRLF,
 then the body up to the end of the file (Content-Length is ignored). ``wire.rpc`` is a gRPC message:
 first ``/package.Service/Method`` for a request or ``code N details`` for a response, then metadata
 lines ``name: value``, an empty line, then the message up to the end of the file.
@@ -46,7 +45,7 @@ _CASE_KEYS: Final = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """The expected error of a case, and strings that its public message must contain."""
+    """The expected error of a case, and the strings that the public message must contain."""
 
     kind: Kind
     mentions: tuple[str, ...]
@@ -94,10 +93,10 @@ def _vector(folder: Path, case: dict[str, Any]) -> Vector:
     if ("canonical" in case) == ("error" in case):
         raise ValueError("a case must have either 'canonical' or 'error'")
     if (case["side"] == "response") != ("asks" in case):
-        raise ValueError("'asks' belongs to side 'response'")
+        raise ValueError("'asks' is required for side 'response', and allowed only there")
     files = [folder / name for name in _READERS if (folder / name).exists()]
     if len(files) != 1:
-        raise ValueError(f"a case must have one wire file of {sorted(_READERS)}")
+        raise ValueError(f"a case must have exactly one of the wire files {sorted(_READERS)}")
     return Vector(
         protocol=folder.parent.name,
         name=folder.name,
@@ -172,10 +171,10 @@ _READERS: Final[Mapping[str, Mapping[str, Callable[[bytes], Wire]]]] = {
 
 
 def check_vector(codec: Codec[Any, Any], vector: Vector, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Parse the message, complete and in pieces, and build it if ``both_ways`` is set.
+    """Parse the message as a whole and in pieces, and build it if ``both_ways`` is set.
 
-    Raises AssertionError, which names the difference. ``codec`` must have the options
-    ``vector.options``."""
+    Raises AssertionError, which names the difference. ``codec`` must have been created
+    with ``vector.options``."""
     for label, wire in _splits(vector.wire):
         result = _parse(codec, vector, wire, limits)
         expected = to_text(vector.canonical) if vector.canonical is not None else vector.error
@@ -206,7 +205,7 @@ T = TypeVar("T")
 
 
 def completed(parsed: T | PartialInferRequest[T], model: ModelMetadata | None) -> T:
-    """Return ``parsed``. If it is a partial request, complete it with ``model``. Raises client
+    """Return ``parsed``, completed with ``model`` if it is a partial request. Raises client
     errors."""
     if not isinstance(parsed, PartialInferRequest):
         return parsed
@@ -215,7 +214,7 @@ def completed(parsed: T | PartialInferRequest[T], model: ModelMetadata | None) -
 
 
 def _splits(wire: Wire) -> Iterable[tuple[str, Wire]]:
-    """Yield the message split in different ways, as transports may deliver it."""
+    """Yield ``wire`` with its body split in different ways, as transports may deliver it."""
     body = bytes(join_parts(body_of(wire)))
     middle = len(body) // 2
     yield "whole", wire

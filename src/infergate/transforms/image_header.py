@@ -1,7 +1,7 @@
 """Reads the format and the size of an encoded image from the header, without decoding the image.
 
 This module limits the number of segments, scans, chunks and fill bytes, because a small file with
-many such parts can occupy a decoder for minutes."""
+many of them can occupy a decoder for minutes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infergate.core.records import record
 
 DEFAULT_MAX_PIXELS: Final = 1 << 26
 DEFAULT_MAX_IMAGES: Final = 256
-"""The default limits for all images of a request."""
+"""The default limits on the total pixels and on the number of images of a tensor."""
 JPEG: Final = "JPEG"
 PNG: Final = "PNG"
 WEBP: Final = "WEBP"
@@ -52,13 +52,12 @@ class ImageHeader:
 
     @property
     def pixels(self) -> int:
-        """The number of pixels."""
         return self.width * self.height
 
 
 def read_header(data: bytes) -> ImageHeader:
-    """Return the header of the image in ``data``. Raises ValueError for other formats, truncated
-    headers, and images with too many parts."""
+    """Return the header of the image in ``data``. Raises ValueError for unsupported formats,
+    truncated headers, and images that exceed a limit."""
     try:
         if data.startswith(b"\xff\xd8\xff"):
             header = _read_jpeg(data)
@@ -106,8 +105,8 @@ def _read_jpeg(data: bytes) -> ImageHeader:
 
 
 def _check_repeated_parts(data: bytes, scan: int) -> None:
-    """Raise ValueError if a JPEG, whose first scan starts at ``scan``, has too many EXIF segments
-    or scans."""
+    """Raise ValueError if the JPEG ``data``, with its first scan at ``scan``, has too many EXIF
+    segments or scans."""
     if data.count(_EXIF, 0, scan) > _MAX_EXIF_SEGMENTS:
         raise ValueError(f"it has more than {_MAX_EXIF_SEGMENTS} EXIF segments")
     if data.count(b"\xff\xda", scan) > _MAX_SCANS:

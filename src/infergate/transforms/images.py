@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 PILLOW_MISSING: Final = "decode_image requires Pillow: pip install infergate[images]"
 PIXEL_BYTES: Final = 20
-"""The memory in bytes per pixel while an image is decoded. There may be five copies with up to 4
-bytes per pixel: two canvases of the WebP decoder, the decoded image, the image in another mode, and
+"""The memory in bytes per pixel that decoding takes. There may be five copies with up to 4 bytes
+per pixel: two canvases of the WebP decoder, the decoded image, the image in another mode, and
 the rotated image."""
 _COEFFICIENT_BYTES: Final = 56
-"""The memory in bytes per row and column that resizing takes: up to six float64 coefficients, and
-some overhead."""
+"""The memory in bytes per row and per column that resizing takes: up to six float64 coefficients,
+and some overhead."""
 _ORIENTATION: Final = 0x0112
 _WIDE_MODE: Final = "I"
-"""The prefix of Pillow's modes for 16-bit grayscale PNG."""
+"""The prefix of Pillow's modes for 16-bit grayscale images."""
 _MAX_TEXT_BYTES: Final = 1 << 20
-"""Maximum bytes of all text in a PNG, which Pillow inflates. Pillow's default limit is 64 MiB."""
+"""Maximum bytes of all text in a PNG after inflation. Pillow's default limit is 64 MiB."""
 _TYPES: Final = frozenset({Datatype.UINT8, Datatype.FP16, Datatype.FP32})
 
 
@@ -51,8 +51,8 @@ def has_pillow() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeImage(TensorStep):
-    """Decodes images. A BYTES tensor of encoded images, raw or in Base64, becomes a tensor of
-    pixels. For float datatypes, each value is ``(pixel * scale - mean) / std``, computed in FP32.
+    """Converts a BYTES tensor of encoded images, raw or in Base64, to a tensor of pixels. For float
+    datatypes, each value is ``(pixel * scale - mean) / std``, computed in FP32.
 
     ``size`` is the height and the width of the result, or None if images keep their size."""
 
@@ -76,7 +76,6 @@ class DecodeImage(TensorStep):
 
     @property
     def channels(self) -> int:
-        """The number of color channels."""
         return 1 if self.color == "L" else 3
 
     def find_problem(self, *, is_input: bool) -> str:
@@ -92,11 +91,11 @@ class DecodeImage(TensorStep):
             if self.resize != "crop":
                 return "'shorter_side' requires 'resize: crop'"
             if self.shorter_side < max(self.size):
-                return f"'shorter_side' must be at least {max(self.size)}, the larger size"
+                return f"'shorter_side' must be at least {max(self.size)}, the maximum of 'size'"
         if self.datatype is Datatype.UINT8 and (
             {*self.scale, *self.std} != {1.0} or {*self.mean} != {0.0}
         ):
-            return "'scale', 'mean' and 'std' require 'datatype: FP32' or FP16"
+            return "'scale', 'mean' and 'std' require 'datatype: FP32' or 'datatype: FP16'"
         for name in ("scale", "mean", "std"):
             if len(getattr(self, name)) not in {1, self.channels}:
                 return f"'{name}' must have 1 or {self.channels} numbers, one for each channel"
@@ -109,7 +108,7 @@ class DecodeImage(TensorStep):
         return (*batch, *inner)
 
     def _batch(self, spec: Spec) -> tuple[int, ...]:
-        """Return the batch dimension of the result for encoded images of ``spec``."""
+        """Return a tuple with the result's batch dimension, or an empty tuple without a batch."""
         check_datatype(self.tensor, spec, BYTES)
         shape = spec.shape
         if any(size not in {1, ANY} for size in (shape[1:] if self.batch else shape)):
@@ -162,9 +161,9 @@ class DecodeImage(TensorStep):
         return spec, work
 
     def _resampled_pixels(self, header: ImageHeader) -> int:
-        """Return the maximum number of pixels in the resized image and in the intermediate image
+        """Return an upper limit for the pixels of the resized image, and of the intermediate image
         between the horizontal and the vertical pass of resizing. The intermediate image is huge if
-        the image is one pixel wide."""
+        the original is one pixel wide."""
         if self.size is None:
             return 0
         sides = header.width, header.height
@@ -284,7 +283,7 @@ class DecodeImage(TensorStep):
 
 
 def _apply_orientation(image: Image.Image, orientation: Any) -> Image.Image:
-    """Return ``image`` rotated or flipped according to its EXIF ``orientation`` (2 to 8)."""
+    """Return ``image`` rotated or flipped according to its EXIF ``orientation``."""
     from PIL import Image as images  # noqa: N813, PLC0415
 
     operation = {

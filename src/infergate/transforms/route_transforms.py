@@ -18,8 +18,8 @@ from infergate.transforms.step import AsyncStep, Spec, Step, TransformError, spe
 
 _INTERPRETER_BYTES: Final = 64 * 1024
 _NUMPY_BYTES: Final = 256 * 1024
-"""Maximum bytes that the event loop processes, in a few milliseconds, with Python code for each
-element and with numpy."""
+"""Maximum memory in bytes of steps that run on the event loop: steps with Python code for each
+element, and steps that use only numpy. Such steps take a few milliseconds at most."""
 _MAX_EMPTY_SIZE: Final = 1 << 59
 """Maximum product of the nonzero dimensions of a tensor without elements."""
 
@@ -28,8 +28,8 @@ _MAX_EMPTY_SIZE: Final = 1 << 59
 class StepSizes:
     """The memory of a group of steps in bytes: ``result`` is the maximum size of the tensors after
     the steps, and ``total`` is the maximum of all memory that the steps use. ``is_interpreted``
-    means that a step runs Python code for each element, so that a thread would delay the event
-    loop."""
+    means that a step runs Python code for each element, which delays the event loop even from a
+    thread."""
 
     result: int
     total: int
@@ -39,7 +39,7 @@ class StepSizes:
 @dataclass(frozen=True, slots=True)
 class StepGroup:
     """Steps that run together, because the sizes of all their tensors are known before the steps
-    run. A step that decodes images and a step of a plug-in each form their own group. With
+    run. Each step that decodes images, and each step of a plug-in, forms its own group. With
     ``skips_missing``, a step is skipped if its tensors are missing."""
 
     steps: tuple[Step, ...]
@@ -48,7 +48,6 @@ class StepGroup:
 
     @property
     def decodes_images(self) -> bool:
-        """Whether the only step of this group decodes images."""
         return isinstance(self.steps[0], DecodeImage)
 
     def runs_inline(self, sizes: StepSizes) -> bool:
@@ -87,8 +86,8 @@ class StepGroup:
             raise self._failure(error) from None
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the tensors after the steps. The caller has called ``measure`` with ``tensors``.
-        Raises GatewayError."""
+        """Return the tensors after the steps. The caller must have called ``measure`` with
+        ``tensors``. Raises GatewayError."""
         try:
             by_name = _by_name(tensors)
             for step in self.steps:

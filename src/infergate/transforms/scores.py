@@ -33,7 +33,7 @@ _RANKED = frozenset(datatype.v2_name for datatype in FLOATS | INTEGERS)
 
 @dataclass(frozen=True, kw_only=True)
 class Softmax(TensorStep):
-    """Computes the softmax along ``axis``. FP16 and BF16 are computed in FP32."""
+    """Computes the softmax along ``axis``. FP16 and BF16 tensors are computed in FP32."""
 
     axis: int = -1
 
@@ -59,8 +59,8 @@ class Softmax(TensorStep):
 
 @dataclass(frozen=True, kw_only=True)
 class Argmax(TensorStep):
-    """Returns the position of the largest value along ``axis`` as INT64, and removes this
-    dimension. Among equal values, the first is used."""
+    """Finds the position of the largest value along ``axis`` as INT64, and removes this dimension.
+    If several values are equal, the first position is used."""
 
     to: str = ""
     axis: int = -1

@@ -138,7 +138,7 @@ class TextEncode(_TextStep):
 
 
 class TextDecode(_TextStep):
-    """Converts rows of ``length`` bytes to text, and removes trailing ``pad`` values."""
+    """Converts each row of ``length`` numbers to text, without the trailing ``pad`` values."""
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         return (self._decoded_spec(before[0]),)
@@ -150,7 +150,7 @@ class TextDecode(_TextStep):
         (tensor,) = before
         array = tensor.numpy()
         is_text = array != self.pad
-        # The number of values in each row before the padding at the end.
+        # The number of values in each row before the trailing padding.
         lengths = self.length - np.argmax(is_text[..., ::-1], axis=-1)
         lengths = np.where(is_text.any(axis=-1), lengths, 0).ravel().tolist()
         rows = array.reshape(-1, self.length) if array.size else array.reshape(0, self.length)

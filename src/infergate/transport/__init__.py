@@ -1,4 +1,4 @@
-"""The transports, which handle bytes and sockets, but not tensors.
+"""The transports, which handle bytes and sockets but not tensors.
 
 ``base`` is the interface to the rest of infergate. ``assembly.engines`` chooses engines. Each of
 the following packages may import the packages before it: ``net`` and ``tls`` (building blocks),

@@ -35,7 +35,7 @@ class WorkerLoads:
         self._counts[self._slot] = connections
 
     def mark_absent(self, slot: int | None = None) -> None:
-        """Mark this process, or the process in ``slot``, as not accepting."""
+        """Mark this process, or the process in ``slot``, as absent."""
         self._counts[self._slot if slot is None else slot] = _ABSENT
 
     def counts(self) -> tuple[int, ...]:

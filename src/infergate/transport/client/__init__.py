@@ -1,4 +1,4 @@
-"""The parts shared by the upstreams of all protocols.
+"""Code that the upstreams of all protocols share.
 
 ``connect`` opens one connection to an endpoint, ``pool`` keeps idle connections and runs one
 exchange at a time on each connection, and ``concurrency_limit`` limits the exchanges per

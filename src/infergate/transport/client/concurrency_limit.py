@@ -15,7 +15,7 @@ from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDi
 
 
 class LimitedUpstream:
-    """An ``HttpUpstream`` with at most ``max_exchanges`` per endpoint. Further exchanges wait."""
+    """An ``HttpUpstream`` with at most ``max_exchanges`` concurrent exchanges per endpoint."""
 
     def __init__(self, upstream: HttpStreamingUpstream, max_exchanges: int) -> None:
         self._upstream: Final = upstream
@@ -24,8 +24,8 @@ class LimitedUpstream:
         )
 
     async def exchange(self, wire: HttpRequest, endpoint: Endpoint, timeout: float) -> HttpResponse:
-        """Wait for a free slot, then run the exchange. ``timeout`` limits the wait and the exchange
-        together."""
+        """Wait for a free slot, then run the exchange. ``timeout`` covers the wait and the
+        exchange."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         async with self._slot(endpoint, deadline):
@@ -34,7 +34,7 @@ class LimitedUpstream:
     async def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
-        """Wait for a free slot, then start the stream, which keeps its slot until it ends."""
+        """Wait for a free slot, then start the stream. The slot is busy until the stream ends."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         async with self._slot(endpoint, deadline):

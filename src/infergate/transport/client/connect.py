@@ -1,4 +1,4 @@
-"""Opens a connection to an endpoint, on asyncio or uvloop."""
+"""Opens a connection to an endpoint, with asyncio or uvloop."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ async def open_connection(
     endpoint: Endpoint,
     tls: ClientTlsContext | None,
 ) -> AnyProtocol:
-    """Connect a protocol to ``endpoint``. TLS is used if ``tls`` is given. Raises OSError."""
+    """Connect a new protocol to ``endpoint``, with TLS if ``tls`` is given. Raises OSError."""
     if endpoint.unix:
         _, connection = await loop.create_unix_connection(create_protocol, endpoint.unix)
         return connection
     options: dict[str, Any] = {}
     if tls is not None:
         options |= {"ssl": tls.context(), "server_hostname": tls.server_name(endpoint.host)}
-    # uvloop does not try addresses in parallel. asyncio tries them in parallel, and may leak the
-    # winning socket if it is cancelled at that time, so a single address is tried alone.
+    # uvloop does not try addresses in parallel. asyncio does, but may leak the winning socket when
+    # the attempt is cancelled, so the option is not set for a single address.
     if isinstance(loop, asyncio.BaseEventLoop) and not is_ip_address(endpoint.connect_host):
         options["happy_eyeballs_delay"] = _HAPPY_EYEBALLS_DELAY
     transport, connection = await loop.create_connection(

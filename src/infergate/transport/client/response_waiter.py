@@ -9,7 +9,7 @@ Resp = TypeVar("Resp")
 
 
 class ResponseWaiter(Generic[Resp]):
-    """The callbacks of an exchange that a coroutine awaits."""
+    """Callbacks with which a coroutine awaits an exchange."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._future: Final[asyncio.Future[None]] = loop.create_future()

@@ -21,7 +21,7 @@ class AiohttpClientConnection(HttpExchangeConnection, asyncio.Protocol):
 
 
 class AiohttpUpstream(Http1Upstream):
-    """An ``HttpUpstream`` over HTTP/1.1."""
+    """An ``HttpUpstream`` over HTTP/1.1 that uses aiohttp's parser."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         super().__init__(limits, tls, AiohttpClientConnection, AiohttpReader)

@@ -1,5 +1,5 @@
-"""aiohttp's parsers. They never decompress. They never pause, because each read removes the body
-from the buffer. Requests are parsed strictly. Responses are parsed as leniently as in aiohttp's
+"""aiohttp's parsers, without decompression. The parsers never pause, because each read removes the
+body from the buffer. Requests are parsed strictly, and responses as leniently as in aiohttp's
 client."""
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ class AiohttpReader:
             raise ValueError(str(error)) from error
         for message, payload in messages:
             if self._message is not None:
-                self.keep_alive = False  # a second response
+                self.keep_alive = False  # the backend sent a second response
                 break
             if message.code == 101:
                 raise ValueError("the backend sent an unrequested 101 Switching Protocols")
             if message.code >= 200:
                 self._message, self._payload = message, payload
                 self.status = message.code
-                # The parser allows spaces after a name.
+                # The parser allows spaces after a header name.
                 items = message.headers.items()
                 self.headers = message_head.merge_headers(
                     (name.rstrip(" "), value) for name, value in items

@@ -1,4 +1,4 @@
-"""A request parsed by aiohttp. Its body is rejected as soon as its announced length or its
+"""A request parsed by aiohttp. The body is rejected as soon as the announced length or the
 received bytes exceed the limit."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _JOIN_BELOW: Final = 16 * 1024
 
 
 class AiohttpRequest(IncomingHttpRequest):
-    """A request. ``wire`` holds the body when the body is complete. ``received`` counts the bytes
-    of the body that have arrived. ``missing`` counts the announced bytes that have not arrived."""
+    """A request. ``wire`` holds the body when it is complete. ``received`` counts the bytes of the
+    body that have arrived, and ``missing`` counts the announced bytes that have not arrived."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ _MAX_READ_AHEAD: Final = 64 * 1024
 
 
 class AiohttpServer(HttpAppListener):
-    """A ``Server`` for HTTP."""
+    """A ``Server`` for HTTP that uses aiohttp's parser."""
 
     def _create_connection(self) -> AiohttpConnection:
         return AiohttpConnection(self, accept_both_lengths=self._accept_both_lengths)
@@ -48,7 +48,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
         self._parser = request_parser(listener.loop, listener.limits)
         self._partial_head = bytearray()  # bytes of an incomplete head
         self._read_ahead = bytearray()  # bytes received while a response is being produced
-        self._accepts_both_lengths = accept_both_lengths  # until the first head is complete
+        self._accepts_both_lengths = accept_both_lengths  # False after the first head
 
     @property
     def _has_partial_head(self) -> bool:
@@ -71,7 +71,7 @@ class AiohttpConnection(Http1Connection, asyncio.Protocol):
     # ---- receiving
 
     def _receive_first_head(self, data: bytes) -> None:
-        """Collect the first head, and drop its Content-Length if it also has Transfer-Encoding."""
+        """Collect the first head. If it has Transfer-Encoding, drop its Content-Length."""
         self._collect_head(data)
         if self._state is ConnectionState.HEAD and b"\r\n\r\n" in self._partial_head:
             head = message_head.drop_content_length(bytes(self._partial_head))

@@ -1,11 +1,10 @@
-"""A gRPC client on grpcio, with one channel per endpoint. Messages are passed on as
-bytes.
+"""A gRPC client on grpcio, with one channel per endpoint. Messages are passed on as bytes.
 
 grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
 distinguishes them by the channel's state and the clock, which a server cannot influence, before it
 considers grpc-core's texts. CONNECT is raised only if the call was certainly not sent: the channel
-is not connected *and* grpc-core reports a failed connection. Any other failure is BACKEND_GARBAGE,
-which is never retried."""
+is not connected *and* grpc-core reports a failed connection. Other failures of the connection are
+BACKEND_GARBAGE, which is never retried."""
 
 from __future__ import annotations
 
@@ -37,11 +36,9 @@ _NOT_CONNECTED: Final = (
     "DNS resolution failed",
     "empty address list",
 )
-"""Prefixes of the messages of grpc-core's load balancer and resolver when there is no
-connection."""
+"""Prefixes of grpc-core's messages for failed name resolution and failed connections."""
 _HANDSHAKE = re.compile("handshake|check peer|erification check")
-"""Matches messages of failures that occur when the TCP connection is already open. A match only
-selects an error text."""
+"""Matches messages of TLS failures after TCP has connected. A match only selects an error text."""
 _NO_ALPN: Final = "selected ALPN"
 _TOO_LARGE: Final = re.compile("(Received|Decompressed) message larger than max")
 _LOCAL_STATUSES: Final = (
@@ -49,10 +46,10 @@ _LOCAL_STATUSES: Final = (
     "No status received",
     "Compression bit set but no encoding configured",
 )
-"""Prefixes of the messages of statuses that grpc-core (1.80) itself creates."""
+"""Prefixes of the messages of statuses that grpc-core (1.80) creates itself."""
 _SERVER_PREFIX: Final = "SERVER:"
-"""The start of grpc-core's message if the server, not the client, rejected a message."""
-_CLOCK_TOLERANCE: Final = 0.005  # seconds by which grpc's clock may be ahead of the event loop
+"""The prefix of grpc-core's error text if the server, not the client, rejected a message."""
+_CLOCK_TOLERANCE: Final = 0.005  # seconds by which grpc's clock may be ahead of Python's
 
 _MethodStubs = dict[str, Any]
 
@@ -81,7 +78,7 @@ class GrpcioUpstream:
             response = await call
         except grpc.aio.AioRpcError as error:
             return _response_or_raise(error, endpoint, deadline, channel)
-        if response is None:  # status OK, but no complete message
+        if response is None:  # the status is OK, but the message is incomplete
             raise backend_garbage("the backend's response has no message", endpoint.authority)
         if len(response) > MIN_ACCOUNTED_BYTES:  # grpcio delivers a response in one piece
             wire.memory.grow(len(response))
@@ -91,10 +88,9 @@ class GrpcioUpstream:
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Yield each response message. A status other than OK is the last response. The first
-        message has the metadata, and a last response without a message has the trailing
-        metadata. If grpcio sees the status of a stream without messages before the initial
-        metadata, it drops the initial metadata."""
+        """Yield a response for each message. The first response has the initial metadata. A status
+        other than OK, or trailing metadata, is yielded in a last response without a message. grpcio
+        may drop the initial metadata of a stream without messages."""
         message = self._message(wire)
         channel, _ = self._channels.get(endpoint) or self._open(endpoint)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -194,8 +190,8 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
         # as abuse.
         ("grpc.keepalive_time_ms", 310_000),
         ("grpc.keepalive_timeout_ms", 20_000),
-        # A restarted backend is found within two seconds. The first option also limits the time of
-        # a connection attempt.
+        # The channel reconnects to a restarted backend within two seconds. The first option also
+        # limits the time of a connection attempt.
         ("grpc.min_reconnect_backoff_ms", connect),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),

@@ -1,6 +1,6 @@
 """A gRPC server on grpcio. One generic handler serves all calls, and passes their messages on as
-bytes. The methods in `app.streams` and `app.request_streams` are bidirectional streams. (Server
-streaming looks the same on the wire.) All other methods are unary."""
+bytes. The methods in `app.streams` and `app.request_streams` are served as bidirectional streams,
+which look like server streaming on the wire. All other methods are unary."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FIXED_LIMITS: Final = (
     "connections",
 )
 """Limits that cannot change while a grpcio server listens."""
-_STATUS_SECONDS: Final = 1.0  # seconds within which clients receive the status of their calls
+_STATUS_SECONDS: Final = 1.0  # seconds after the grace period for sending statuses
 _CACHED_METHODS: Final = 256
 _MIN_PING_INTERVAL_MS: Final = 500
 """Minimum interval between a client's pings. With grpc's default of 300,000, many clients that use
@@ -112,7 +112,7 @@ class GrpcioServer:
     def _options(self, *, shared: bool) -> list[tuple[str, int]]:
         limits = self._limits
         return [
-            # This option prevents another process from sharing the port by accident.
+            # The value 0 prevents another process from sharing the port by accident.
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", limits.body + MESSAGE_OVERHEAD),
             ("grpc.max_send_message_length", limits.body + MESSAGE_OVERHEAD),
@@ -122,7 +122,7 @@ class GrpcioServer:
             ("grpc.absolute_max_metadata_size", limits.headers),
             ("grpc.max_concurrent_streams", limits.streams),
             # With this protection, calls that have ended count as streams until grpc frees them, so
-            # that calls of a client that observes the limit are refused.
+            # grpc would refuse calls of clients that respect the limit.
             ("grpc.http.overload_protection", 0),
             ("grpc.max_allowed_incoming_connections", self._max_connections),
             # This limit applies to the TLS handshake and the client's HTTP/2 SETTINGS.
@@ -151,7 +151,7 @@ class GrpcioServer:
         return tuple(self._methods.active)
 
     def stop_accepting(self) -> None:
-        """Do nothing, because grpcio cannot stop accepting before `stop`."""
+        """Do nothing, because grpcio cannot stop accepting connections before `stop`."""
 
     async def stop(self, grace: float) -> None:
         """Stop accepting calls, end the input of streams, wait `grace` seconds, then cancel all
@@ -169,8 +169,8 @@ class GrpcioServer:
 
 
 async def _bind_error(address: Address, message: str) -> OSError:
-    """Return the error of binding `address`, or an error with `message` if the address can be
-    bound."""
+    """Bind `address` again and return the error, or return an error with `message` if the address
+    can be bound."""
     try:
         probe = await bind_sockets(address)
     except OSError as error:
@@ -200,7 +200,6 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._unary = functools.lru_cache(_CACHED_METHODS)(self._create_unary)
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler of one call."""
         method: str = handler_call_details.method
         if stream_handler(self.app, method, self.admission) is None:
             return self._unary(method)

@@ -3,8 +3,8 @@ This module has no I/O.
 
 Bytes are received into a small fixed buffer, so a short frame needs only one system call. The rest
 of a longer frame is received directly into its own buffer. Only ``open`` allocates that buffer,
-after the caller has checked the length. The buffer is not zeroed, so a length that is only
-announced uses no memory.
+after the caller has checked the length. The buffer is not zeroed, so it uses memory only
+for bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FrameReader:
         self.received = 0  # received bytes of the open frame
 
     def get_buffer(self) -> memoryview:
-        """Return the buffer for the next bytes. It is empty if ``is_full``."""
+        """Return the buffer for the next bytes. The buffer is empty if ``is_full``."""
         if self._body is not None:
             return self._body[self.received :]
         if self._start == self._end:
@@ -96,7 +96,7 @@ class FrameReader:
         return self._end - self._start - PREFIX.size >= length
 
     def skip(self, length: int) -> None:
-        """Discard the next frame, which has arrived completely."""
+        """Discard the next frame, which must have arrived completely."""
         self._start += PREFIX.size + length
 
     def open(self, length: int) -> None:

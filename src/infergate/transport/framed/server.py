@@ -80,7 +80,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
 
     def _begin_request(self, length: int) -> None:
         listener, frames = self._listener, self._frames
-        # The start of a ClientHello, read as a length, is many megabytes.
+        # The start of a ClientHello would be read as a length of many megabytes.
         if is_client_hello(frames.peek(CLIENT_HELLO_PREFIX)):
             listener.gate.refuse_tls(self._peer)
             self._state = ConnectionState.CLOSED
@@ -135,7 +135,7 @@ class FrameConnection(HttpServerConnection, asyncio.BufferedProtocol):
         return not self._is_last()
 
     def _is_last(self) -> bool:
-        """Return whether the connection is closed after this response. The protocol has no way to
+        """Return whether the connection closes after this response. The protocol has no way to
         announce a shutdown, so requests that have already arrived still get responses."""
         return self._listener.is_stopping and not self._frames.has_partial_frame
 

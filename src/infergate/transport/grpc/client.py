@@ -67,7 +67,7 @@ class H2Upstream(PooledUpstream):
             try:
                 return await waiter.wait()
             except StreamRefused as refused:
-                reason = refused.with_traceback(None)  # the traceback would form a cycle
+                reason = refused.with_traceback(None)  # the traceback would form a reference cycle
             except asyncio.CancelledError:
                 call.cancel()
                 raise
@@ -166,7 +166,7 @@ class _EndpointPool:
         return connection
 
     async def _wait_for_change(self, deadline: float | None) -> None:
-        """Wait in the queue for a change of capacity. Raises CONNECT and TIMEOUT."""
+        """Wait in the queue until the capacity changes. Raises CONNECT and TIMEOUT."""
         waiter: asyncio.Future[None] = self.loop.create_future()
         self._waiters.append(waiter)
         try:
@@ -213,11 +213,11 @@ class _EndpointPool:
                 continue
             if error is None:  # the first call without a free stream opens another connection
                 waiter.set_result(None)
-            else:  # a new error object for each waiter, because handlers may modify it
+            else:  # each waiter gets its own error, because handlers may modify the error
                 waiter.set_exception(_connect_error(self.endpoint, error))
 
     def add(self, connection: GrpcClientConnection) -> None:
-        """Add `connection`, which is ready, to the pool."""
+        """Add the ready `connection` to the pool."""
         self._connections.append(connection)
 
     def notify_capacity(self, connection: GrpcClientConnection | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Unary and response-streaming gRPC calls to a backend."""
+"""Unary and server-streaming gRPC calls to a backend."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from infergate.transport.net.deferred_inflation import DeferredInflation
 
 class UnaryClientCall(ClientCall):
     """A call with one response, which is reported to `callbacks`. The creator of the call sets
-    `callbacks`. If the server refuses the stream, the response of `retry`, if set, is reported
-    instead."""
+    `callbacks`. If `retry` is set and the server refuses the stream, the response of `retry` is
+    reported."""
 
     callbacks: ExchangeCallbacks[RpcResponse] | None = None
     retry: Callable[[], Awaitable[RpcResponse]] | None = None
-    _message: Any = None  # the complete message, a Buffer or DeferredInflation (decision 50: mypyc)
+    _message: Any = None  # a Buffer or DeferredInflation; mypyc requires Any (decision 50)
     _reader: framing.SingleMessageReader | None = None  # None if the message arrives in one piece
     _task: asyncio.Task[None] | None = None  # inflates the response, or retries
 
@@ -50,12 +50,12 @@ class UnaryClientCall(ClientCall):
             if reader.message is None:
                 self._connection.engine.expect(self._stream, reader.length)
         message = self._message = reader.message
-        # A decompressed message is longer than announced.
+        # A decompressed message may be longer than announced.
         if message is not None and len(message) > max(self._counted_bytes, MIN_ACCOUNTED_BYTES):
             self._set_counted(len(message))
 
     def cancel(self) -> None:
-        """End the call and release its memory. The caller no longer waits."""
+        """End the call without a report to `callbacks`, and release its memory."""
         self.callbacks = None
         if self._task is not None:
             self._task.cancel()
@@ -111,7 +111,7 @@ class UnaryClientCall(ClientCall):
     async def _report(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
         try:
             response = await respond()
-        except Exception as error:  # noqa: BLE001 - the callbacks decide
+        except Exception as error:  # noqa: BLE001 - the callbacks handle it
             if (callbacks := self._take_callbacks()) is not None:
                 callbacks.on_error(error)
         else:
@@ -138,8 +138,8 @@ class StreamingClientCall(ClientCall):
 
     async def next_response(self) -> RpcResponse | None:
         """Return the next response with the metadata that precedes it. After the last message,
-        return the status if it has an error code or metadata, then None. Raises StreamRefused and
-        GatewayError."""
+        return the status if it is an error or has metadata, and then None. Raises StreamRefused
+        and GatewayError."""
         connection = self._connection
         self._set_counted(0)  # the previous message has been used
         while True:

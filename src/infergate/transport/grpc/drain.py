@@ -1,5 +1,5 @@
-"""Ends the request messages of a stream when the server stops, so that the stream ends normally.
-Otherwise, the stream could wait hours for the client's next message."""
+"""Ends the input of a stream when the server stops, so that the stream ends normally. Otherwise,
+the stream could wait hours for the client's next message."""
 
 from __future__ import annotations
 

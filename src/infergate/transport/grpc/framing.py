@@ -1,5 +1,5 @@
-"""gRPC messages in the body of a stream. Each message consists of a compression flag, a length in
-bytes, and the data.
+"""Reads gRPC messages from the body of a stream. Each message consists of a compression flag, a
+length in bytes, and the data.
 
 The source is gRPC over HTTP/2, "Length-Prefixed-Message" and "Message-Encoding".
 """
@@ -23,8 +23,8 @@ _LONG_MESSAGE: Final = 64 * KIB
 MESSAGE_OVERHEAD: Final = 64 * KIB
 """Bytes by which a message may exceed `limits.body`, for the fields around a tensor's data."""
 ENCODINGS: Final = {"gzip": inflation.GZIP, "deflate": inflation.ZLIB}
-"""Accepted compressions, with zlib's `wbits` for each compression. The compression "deflate" has
-the zlib format."""
+"""Accepted encodings, with zlib's `wbits` for each encoding. The encoding "deflate" is the zlib
+format."""
 ACCEPTED_ENCODINGS: Final = "identity, deflate, gzip"
 
 
@@ -61,7 +61,7 @@ def _inflated(data: Buffer, max_length: int, encoding: str) -> Buffer | Deferred
 
 
 def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
-    """Inflate a message. Raises MessageError."""
+    """Yield the pieces of an inflated message. Raises MessageError."""
     try:
         yield from inflation.inflate_pieces(data, ENCODINGS[encoding], max_length)
     except inflation.CorruptDataError as error:
@@ -73,7 +73,7 @@ def _pieces(data: Buffer, max_length: int, encoding: str) -> Iterator[bytes]:
 
 def read_whole(parts: Sequence[Buffer], max_length: int) -> bytes | None:
     """Return the message if `parts`, the start of a body, are one uncompressed message of at most
-    `max_length` bytes. In any other case, `SingleMessageReader` must read the body."""
+    `max_length` bytes. Return None if `SingleMessageReader` must read the body."""
     if len(parts) != 1:
         return None
     part = parts[0]
@@ -89,8 +89,8 @@ def read_whole(parts: Sequence[Buffer], max_length: int) -> bytes | None:
 
 class SingleMessageReader:
     """Reads a body that must be one message of at most `max_length` bytes. `length` is the
-    announced length, or None until it has arrived. `message` is of type `bytes` if the body arrived
-    in one piece. Otherwise the message is assembled in its final buffer."""
+    announced length, or None until the length has arrived. A message in one piece has the type
+    `bytes`. A message in several pieces is assembled in its final buffer."""
 
     def __init__(self, max_length: int, encoding: str) -> None:
         self._max_length: Final = max_length
@@ -153,8 +153,8 @@ class SingleMessageReader:
 
 
 class MessageReader:
-    """Reads a body of any number of messages of at most `max_length` bytes each. Messages are split
-    off on demand. A long message is assembled in its final buffer."""
+    """Reads a body with any number of messages, each of at most `max_length` bytes. Messages are
+    split off on demand. A long message is assembled in its final buffer."""
 
     def __init__(self, max_length: int, encoding: str) -> None:
         self._body = bytearray()  # a list of small pieces would take far more memory
@@ -166,7 +166,6 @@ class MessageReader:
         self._flag = 0
 
     def add(self, parts: Sequence[Buffer]) -> None:
-        """Add bytes of the body."""
         for part in parts:
             buffer = self._buffer
             if buffer is None or self._filled == len(buffer):
@@ -180,14 +179,14 @@ class MessageReader:
                 self._body += part[count:]
 
     def stop_after_current(self) -> None:
-        """Accept no message after the current message. Only `add_last` may follow."""
+        """Accept only messages that have begun to arrive. `add_last` then replaces `add`."""
         if self._buffer is not None and self._filled < len(self._buffer):
             self._last_missing = len(self._buffer) - self._filled
             return
         body, end = self._body, 0
         while len(body) - end >= _PREFIX_SIZE:
             end += _PREFIX_SIZE + int(PREFIX.unpack_from(body, end)[1])
-        del body[end:]  # an incomplete prefix does not begin a message
+        del body[end:]  # an incomplete prefix is not the start of a message
         self._last_missing = end - len(body)
 
     def add_last(self, parts: Sequence[Buffer]) -> None:
@@ -200,7 +199,7 @@ class MessageReader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no bytes are held, not even part of a message."""
+        """Whether the reader holds no bytes."""
         return not self._body and self._buffer is None
 
     @property
@@ -218,8 +217,8 @@ class MessageReader:
         return int(PREFIX.unpack_from(body)[1]) + _PREFIX_SIZE - len(body)
 
     def next_message(self) -> tuple[Buffer | DeferredInflation, int] | None:
-        """Return the next message, if it is complete, and its length in the body. Raises
-        MessageError."""
+        """Return the next message and its length in the body, or None if the message is incomplete.
+        Raises MessageError."""
         if self._buffer is not None:
             return self._take_long(self._buffer)
         body = self._body

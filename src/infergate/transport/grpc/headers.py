@@ -1,7 +1,7 @@
-"""Reads and writes the HTTP/2 headers of gRPC calls, for both ends.
+"""Reads and writes the HTTP/2 headers of gRPC calls, for servers and clients.
 
 The sources are gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and "HTTP to gRPC Status Code Mapping".
-Unspecified cases follow grpc-core. For example, an invalid timeout sets no deadline."""
+Unspecified cases are handled as in grpc-core. For example, an invalid timeout sets no deadline."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class RequestHeaders:
 
 
 def interpret_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
-    """Return the parsed headers of the request `block`, and cache them in the block."""
+    """Parse the headers of the request `block`, and cache the result in the block."""
     request: RequestHeaders | None = None
     template = block.template
     if template is not None and block.size <= limits.headers:
@@ -100,7 +100,7 @@ def interpret_request(block: HeaderBlock, limits: Limits) -> RequestHeaders:
 
 
 def _with_values(request: RequestHeaders, changed: Sequence[tuple[str, str]]) -> RequestHeaders:
-    """Return a copy of `request` with the `changed` values. `request` is not refused."""
+    """Return a copy of `request`, which has no refusal, with the `changed` values."""
     headers, timeout, encoding = dict(request.headers), request.timeout, request.encoding
     for name, value in changed:
         if name in headers:
@@ -149,8 +149,8 @@ def read_timeout(value: str) -> float | None:
 
 
 def write_timeout(seconds: float) -> str:
-    """Format seconds as a grpc-timeout value, rounded up by at most a thousandth. The coarse
-    rounding gives all calls of a route the same value, which receivers can cache."""
+    """Format seconds as a grpc-timeout value, rounded up to microseconds, milliseconds or seconds.
+    The coarse rounding gives most calls of a route the same value, which receivers can cache."""
     unit = "u" if seconds < 1 else "m" if seconds < _MAX_MILLISECOND_TIMEOUT else "S"
     return f"{min(math.ceil(max(0.0, seconds) / _SECONDS[unit]), _MAX_TIMEOUT_VALUE)}{unit}"
 
@@ -177,8 +177,8 @@ def encode_trailers(code: int, details: str, metadata: Mapping[str, str]) -> byt
 
 
 def _percent_encoded(details: str) -> str:
-    """Percent-encode a status message. Spaces at its ends are also encoded, because HTTP/2 forbids
-    them."""
+    """Percent-encode a status message, including leading and trailing spaces, which HTTP/2
+    forbids."""
     text = quote(details, safe=_UNESCAPED, errors="replace")
     stripped = text.strip(" ")
     leading = len(text) - len(text.lstrip(" "))
@@ -188,12 +188,12 @@ def _percent_encoded(details: str) -> str:
 def encode_trailers_only(
     status: int, code: int, details: str, metadata: Mapping[str, str]
 ) -> bytes:
-    """Return the header block of a response that consists only of its status."""
+    """Return the header block of a Trailers-Only response."""
     head = header_blocks.encode_block((":status", str(status)), ("content-type", _CONTENT_TYPE))
     return head + encode_trailers(code, details, metadata)
 
 
-# ---- requests, and reading responses
+# ---- requests to backends, and their responses
 
 
 class ResponseHeaders:
@@ -226,8 +226,8 @@ class ResponseHeaders:
 
 
 def request_prefix(method: str, authority: str, scheme: str, agent: str) -> bytes:
-    """Return the start of a request's header block, which all calls of a method share, without the
-    hop header."""
+    """Return the start of a request's header block, without the hop header. All calls of a method
+    share this start."""
     return header_blocks.encode_block(
         (":method", "POST"),
         (":scheme", scheme),
@@ -241,7 +241,7 @@ def request_prefix(method: str, authority: str, scheme: str, agent: str) -> byte
 
 
 def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
-    """Return the rest of a request's header block, which has the timeout and the metadata."""
+    """Return the end of a request's header block, with the timeout and the metadata."""
     if timeout is None:
         block = b""
     elif 1 <= timeout < _MAX_MILLISECOND_TIMEOUT:
@@ -253,7 +253,7 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
 
 
 def encode_metadata(entries: Mapping[str, str]) -> bytes:
-    """Encode `entries` as fields with cached names. `metadata.to_wire` encodes unusual values."""
+    """Encode `entries` as fields with cached names. `metadata.to_wire` converts unusual entries."""
     block = b""
     for name, value in entries.items():
         start = _encoded_name(name) if len(name) <= _MAX_CACHED_NAME else b""

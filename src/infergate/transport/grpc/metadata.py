@@ -17,7 +17,7 @@ _RESERVED_PREFIXES: Final = ("grpc-", ":")
 _CONNECTION_NAMES: Final = frozenset(
     {"user-agent", "te", "content-type", "content-length", "connection", "host", "accept-encoding"}
 )
-"""Names that concern one connection or encoding and are not forwarded."""
+"""Names that concern a single connection or the encoding, and are not forwarded."""
 _HIDDEN_NAMES: Final = frozenset({"te", "content-type", "content-length"})
 """Names that grpcio hides from applications."""
 _IP_SCHEMES: Final = frozenset({"ipv4", "ipv6"})
@@ -38,7 +38,7 @@ def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
 
 
 def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the metadata to send, without entries that gRPC cannot carry and would reject."""
+    """Convert ``metadata`` to grpcio's format, without entries that gRPC would reject."""
     pairs: list[tuple[str, str | bytes]] = []
     for name, text in metadata.items():
         if not _is_sendable(name):
@@ -48,7 +48,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
                 pairs.append((name, text))
             continue
         try:
-            # A comma separates repeated values. It never occurs in base64.
+            # A comma separates repeated values, and never occurs in base64.
             pairs += [(name, _from_text(piece)) for piece in text.split(",")]
         except (binascii.Error, ValueError):
             continue
@@ -56,7 +56,7 @@ def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def from_wire(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the metadata in ``pairs`` of the wire format, in which base64 may be padded."""
+    """Convert ``pairs`` from the wire format, in which base64 may be padded."""
     return read(
         (name, binary_text(value) if name.endswith(BINARY_SUFFIX) else value)
         for name, value in pairs
@@ -70,7 +70,7 @@ def binary_text(value: str) -> str:
 
 
 def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the metadata to send in wire format, without entries that gRPC cannot carry."""
+    """Convert ``metadata`` to the wire format, without entries that gRPC would reject."""
     return [
         (name, value.strip(" ") if isinstance(value, str) else _to_text(value))
         for name, value in write(metadata)
@@ -79,7 +79,7 @@ def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def parse_peer(peer: str) -> str:
     """Convert grpc's name of a peer (``ipv4:127.0.0.1:1``, ``ipv6:%5B::1%5D:1``, ``unix:/path``)
-    to ``host:port``, with IPv6 in brackets, or ``unix``."""
+    to ``host:port`` (with an IPv6 address in brackets) or to ``unix``."""
     scheme, _, rest = peer.partition(":")
     return unquote(rest) if scheme in _IP_SCHEMES else scheme
 

@@ -35,7 +35,7 @@ def stream_handler(app: RpcApp, method: str, admission: Admission) -> StreamHand
 def build_refusal(
     app: RpcApp, error: GatewayError, method: str, context: RequestContext
 ) -> RpcResponse:
-    """Return the application's response to ``error``, which the application records."""
+    """Return the application's response to ``error``. The application records the error."""
     try:
         return app.refuse(error, RpcRequest(method, metadata=context.headers), context)
     except Exception:

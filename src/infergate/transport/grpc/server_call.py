@@ -63,8 +63,8 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.deadline_timer: Final = DeadlineTimer(self.loop, self._calls)
 
     def end_stream_soon(self, stream: Stream) -> None:
-        """Reset the stream soon after the response, unless the client has ended it. Some clients
-        (curl) treat an immediate reset as a failure, contrary to RFC 9113, 8.1."""
+        """Reset the stream soon after the response, unless the client has ended the request. Some
+        clients (curl) treat an immediate reset as a failure, contrary to RFC 9113, 8.1."""
         if stream.remote_open:
             self.reset_stream_soon(stream)
 
@@ -83,7 +83,7 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServerCall(IncomingRequest):
-    """The base class of calls. The connection calls the methods for events on the stream."""
+    """The base class of calls. The connection invokes the methods for events on the stream."""
 
     __slots__ = (
         "_completion",
@@ -118,7 +118,7 @@ class ServerCall(IncomingRequest):
         self._has_headers = False  # whether response headers were sent
         self._has_ended = False  # whether the status was sent
         self.task: asyncio.Task[None] | None = None  # the task that serves the call, while it runs
-        self._relayed: Cancellable | None = None  # the application's work, until a task takes over
+        self._relayed: Cancellable | None = None  # the relayed request, until a task takes over
         self._completion: asyncio.Future[None] | None = None
         self.deadline = math.inf  # on the clock of the event loop
         self._unsent_response: UnsentResponse | None = None
@@ -134,7 +134,7 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def end(self, fields: HeaderBlock) -> None:
-        """Process trailers, which gRPC requests do not use."""
+        """Handle trailers, which gRPC clients do not send."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -191,7 +191,7 @@ class ServerCall(IncomingRequest):
             self._incoming_message.finish()
 
     def reject_slow_body(self) -> None:
-        """Disconnect a slow sender after reading the bytes that are in the socket buffer."""
+        """Refuse the message if it is still slow after the socket buffer has been read."""
         self._connection.loop.call_later(CATCH_UP_SECONDS, self._reject_slow_sender)
 
     def _reject_slow_sender(self) -> None:
@@ -213,7 +213,7 @@ class ServerCall(IncomingRequest):
             self._unsent_response.start(total_size(queue), self._connection.loop.time(), self)
 
     def _is_reader_slow(self, now: float, limits: Limits) -> bool:
-        """Return whether the response has been unread for too long. If so, end the call."""
+        """Return whether the response has been unread for too long. If so, reset the stream."""
         queue, unsent = self._stream.send_queue, self._unsent_response
         if queue is None or unsent is None:
             return False
@@ -224,7 +224,7 @@ class ServerCall(IncomingRequest):
         return True
 
     def _reset_slow_reader(self) -> None:
-        reason = "the client does not read a response, which is abandoned"
+        reason = "the client does not read its response, so the stream is reset"
         self._connection.listener.gate.refuse(
             ConnectionRefusal.SLOW_READER, self._connection.peer, reason
         )
@@ -243,7 +243,7 @@ class ServerCall(IncomingRequest):
             self.expire_with(MESSAGE_TIMEOUT_TEXT)
 
     def _close(self) -> None:
-        """Release everything, and break the reference cycle of call, stream and task."""
+        """Release all resources, and break the reference cycle of call, stream and task."""
         if self.account.is_admitted:
             self.account.release()
         if self._unsent_response is not None:
@@ -262,7 +262,7 @@ class ServerCall(IncomingRequest):
         self.expire_with(_DEADLINE_TEXT)
 
     def abort_with(self, error: GatewayError) -> None:
-        """End the call with `error` in any state of the call."""
+        """End the call with `error`, whatever the state of the call."""
         connection, stream = self._connection, self._stream
         if not self._has_ended:
             self.context.abort_error = error
@@ -275,7 +275,7 @@ class ServerCall(IncomingRequest):
         self.finish(refusal)
 
     def expire_with(self, details: str) -> None:
-        """End the call with DEADLINE_EXCEEDED, or reset the stream if its status was sent."""
+        """End the call with DEADLINE_EXCEEDED, or reset the stream if the status was sent."""
         if self._has_ended:
             self._connection.engine.reset(self._stream, Code.CANCEL)
             self._connection.flush_soon()
@@ -336,6 +336,6 @@ class ServerCall(IncomingRequest):
     _is_stream: ClassVar = False
 
     def _unexpected_error_response(self) -> RpcResponse:
-        """Return the response to the unexpected exception that is being handled."""
+        """Log the exception that is being handled, and return the response."""
         log.exception("serving %s failed", self._request.method, extra=BUG)  # noqa: LOG004
         return self.build_refusal(internal_error())

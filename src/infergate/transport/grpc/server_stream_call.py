@@ -72,7 +72,7 @@ class StreamCall(ServerCall):
             self._wake()
 
     def sent(self) -> None:
-        """Wake the writer: the queued responses have been sent."""
+        """Wake the writer, because the queued responses have been sent."""
         if self._write_waiter is not None and not self._write_waiter.done():
             self._write_waiter.set_result(None)
 
@@ -152,7 +152,7 @@ class StreamCall(ServerCall):
         self._fail(RpcResponse(code=code, details=refusal.details or error.public))
 
     def _admit(self, missing: int) -> bool:
-        """Admit a message that lacks `missing` bytes; return False if it is refused."""
+        """Admit a message that lacks `missing` bytes. Return False if the message is refused."""
         try:
             if not self.account.is_admitted:
                 self.account.admit(self._reader.held_bytes + missing)
@@ -203,7 +203,7 @@ class StreamCall(ServerCall):
         self.finish(refusal)
 
     def _send_message(self, message: Sequence[Buffer]) -> bool:
-        """Send one message. Return False if data waits for the client's windows."""
+        """Send one message. Return False if data waits for flow-control windows."""
         engine, stream = self._connection.engine, self._stream
         if not self._has_headers:
             self._has_headers = True

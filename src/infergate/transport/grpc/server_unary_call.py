@@ -22,8 +22,8 @@ from infergate.transport.net.timer import body_deadline
 
 
 class UnaryCall(ServerCall):
-    """A call with one request message and one response. The application relays the call by
-    callbacks (`RelayCallbacks`), or serves it in a task."""
+    """A call with one request message and one response. The application relays the call with
+    callbacks (`RelayCallbacks`), or serves the call in a task."""
 
     __slots__ = (
         "_counted_bytes",
@@ -95,7 +95,7 @@ class UnaryCall(ServerCall):
             self._counted_bytes = length
             if message is None:
                 self._connection.engine.expect(self._stream, length + framing.PREFIX.size - arrived)
-        # A decompressed message is longer than announced.
+        # A decompressed message may be longer than announced.
         if message is not None and len(message) > self._counted_bytes:
             self.account.grow(len(message) - self._counted_bytes)
             self._counted_bytes = len(message)
@@ -138,7 +138,6 @@ class UnaryCall(ServerCall):
         self.continue_in_task(functools.partial(listener.app.respond, wire, self.context))
 
     def continue_in_task(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:
-        """Serve the call in a task."""
         self.task = self._connection.loop.create_task(self._serve(respond))
 
     async def _serve(self, respond: Callable[[], Awaitable[RpcResponse]]) -> None:

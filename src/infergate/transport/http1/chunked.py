@@ -18,7 +18,7 @@ _CRLF: Final = b"\r\n"
 
 
 class ChunkedBody:
-    """A body in chunked coding. ``body`` is the part decoded so far."""
+    """A body in chunked coding. ``body`` is the part that has been decoded."""
 
     def __init__(self, limits: Limits) -> None:
         self.body = bytearray()
@@ -31,8 +31,8 @@ class ChunkedBody:
 
     def feed(self, data: bytes, at: int) -> int:
         """Decode ``data``, starting at ``at``. Return the position after the last byte that was
-        used. Raises HeadError for malformed chunks, and TOO_LARGE as soon as a size exceeds the
-        limit."""
+        used. Raises HeadError for malformed chunks, and TOO_LARGE as soon as the chunk
+        sizes exceed the limit."""
         with memoryview(data) as view:
             while not self._in_trailers:
                 if self._missing:

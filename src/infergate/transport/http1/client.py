@@ -26,7 +26,7 @@ _SCRATCH_BYTES: Final = 64 * KIB
 
 
 class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
-    """A connection to a backend that speaks HTTP/1.1."""
+    """An HTTP/1.1 connection to a backend."""
 
     def __init__(self, scratch: memoryview, pool: Pool[Any]) -> None:
         super().__init__(LenientReader, pool)
@@ -69,7 +69,7 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
         if length > MIN_ACCOUNTED_BYTES and not self._charge_bytes(length):
             return
         self._plain = plain
-        # ``allocate`` does not zero the buffer as ``bytearray`` would, so a body that is announced
+        # Unlike ``bytearray``, ``allocate`` does not zero the buffer, so a body that is announced
         # but never sent uses no memory.
         self._body_buffer = allocate(length + 1)
         self._body_buffer[:available] = data[size:]
@@ -81,7 +81,7 @@ class H1ClientConnection(HttpExchangeConnection, asyncio.BufferedProtocol):
 
 
 class H1Upstream(Http1Upstream):
-    """An ``HttpUpstream`` over HTTP/1.1."""
+    """An ``HttpUpstream`` over HTTP/1.1 on the built-in engine."""
 
     def __init__(self, limits: Limits, tls: ClientTls | None = None) -> None:
         scratch = np.empty(_SCRATCH_BYTES, np.uint8).data

@@ -27,7 +27,7 @@ def _is_being_cancelled() -> bool:
 def response_to_failure(
     failure: BaseException, app: HttpApp, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
-    """Return the response to a ``failure`` of the application. Raises ``failure`` again if the
+    """Return the response to a ``failure`` of the application. Raises a CancelledError again if the
     current task is being cancelled."""
     if isinstance(failure, asyncio.CancelledError) and _is_being_cancelled():
         try:
@@ -43,7 +43,7 @@ def response_to_failure(
 def rejection(
     app: HttpApp, error: GatewayError, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
-    """Return the application's response to ``error``, with the status of a ``HeadError``."""
+    """Return the application's response to ``error``. A ``HeadError`` sets its own status."""
     try:
         response = app.refuse(error, dataclasses.replace(wire, body=()), context)
     except Exception:

@@ -124,14 +124,14 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
             raise self._error from error
 
     def _end(self, error: GatewayError | None) -> None:
-        """End the response, with ``error`` if it failed."""
+        """End the response. ``error`` is the reason for a failure, or None."""
         self._is_over = True
         self._error = error
         self._transport.abort()
         self._has_arrived.set()
 
     def _charge_held(self, size: int) -> None:
-        """Charge ``size`` bytes of the response to memory until the next pull."""
+        """Charge ``size`` bytes of the response to memory until the caller pulls the next event."""
         if size < self._charged_bytes:
             self._memory.shrink(self._charged_bytes - size)
             self._charged_bytes = size

@@ -19,7 +19,7 @@ from infergate.transport.http1 import message_head
 class ResponseReader(Protocol):
     """Parses the response to one request and skips 1xx responses before it. ``status`` is 0, and
     all other fields are undefined, until the head is complete. ``keep_alive`` means that the
-    connection can carry another exchange and no bytes followed the response."""
+    connection can carry another exchange, and that no bytes followed the response."""
 
     status: int
     headers: Mapping[str, str]
@@ -44,7 +44,7 @@ ResponseReaderFactory = Callable[[str, int], ResponseReader]
 
 
 class HttpExchangeConnection(PooledConnection):
-    """A connection that carries HTTP/1.1 exchanges. Subclasses receive the bytes."""
+    """A connection that carries HTTP/1.1 exchanges. Subclasses are asyncio protocols."""
 
     def __init__(self, create_reader: ResponseReaderFactory, pool: Pool[Any]) -> None:
         super().__init__(pool)

@@ -1,5 +1,5 @@
-"""A client for responses that consist of lines and last as long as the connection, such as the
-watches of the Kubernetes API."""
+"""A client for responses that consist of lines and last as long as the connection, such as
+responses to watch requests of the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from infergate.transport.http1.exchange import ResponseReader
 
 
 class LineParser:
-    """Splits a body that arrives in pieces into lines of at most ``max_line_bytes``, without empty
-    lines. An empty event comes first, so that the caller learns immediately that the response has
+    """Splits a body that arrives in pieces into lines of at most ``max_line_bytes``. Skips empty
+    lines. The first event is empty, so that the caller learns immediately that the response has
     begun."""
 
     def __init__(self, max_line_bytes: int) -> None:
@@ -32,7 +32,8 @@ class LineParser:
         self._partial_line += partial_line
 
     def next_event(self) -> bytes | None:
-        """Return the next line without its end, or None if it is incomplete. Raises TOO_LARGE."""
+        """Return the next line without the line ending, or None if no line is complete. Raises
+        TOO_LARGE."""
         line = self._lines.popleft() if self._lines else None
         if len(self._partial_line if line is None else line) > self._max_line_bytes:
             public = f"a line of the response exceeds the limit of {self._max_line_bytes} bytes"
@@ -51,9 +52,8 @@ class LineParser:
 
 
 class LineStreamConnection(EventStreamConnection):
-    """A connection for one exchange that yields the lines of a response with the status 200. The
-    limit of a line is ``limits.json``. Any other response is yielded as a
-    single response."""
+    """A connection for one exchange that yields the lines of a response with the status 200. A line
+    has at most ``limits.json`` bytes. Responses with another status are not split."""
 
     def _make_parser(self, reader: ResponseReader) -> EventParser | None:
         return LineParser(self._limits.json) if reader.status == 200 else None

@@ -1,5 +1,5 @@
-"""Heads of HTTP/1 messages (RFC 9110, 9112): validation, errors and serialization. This module has
-no I/O."""
+"""Heads of HTTP/1 messages (RFC 9110 and 9112): validation, errors and serialization. This module
+has no I/O."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ HOP_BY_HOP: Final[frozenset[str]] = frozenset(
         "content-length",
     }
 )
-"""Hop-by-hop fields (RFC 9110, 7.6.1) and Content-Length, which each transport writes itself."""
+"""Hop-by-hop fields (RFC 9110, 7.6.1) and Content-Length, which the transports write themselves."""
 
 _TRANSPORT_FIELDS: Final = HOP_BY_HOP | {"host", "user-agent", "accept-encoding", "expect"}
-"""Fields of requests to backends that the transport writes itself or omits."""
+"""Request fields that the transport to a backend writes itself or omits."""
 
 _TARGET = re.compile("[\x21-\x7e]+")
 _HOST = re.compile(r"(?:\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
@@ -37,7 +37,7 @@ _HOST = re.compile(r"(?:\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-
 _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = re.compile("[\t\x20-\x7e]*")
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
-"""Characters forbidden in fields (RFC 9110, 5.5). CR and LF would start a new field."""
+"""Characters forbidden in field values (RFC 9110, 5.5). CR and LF would start a new field."""
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _BODILESS: Final = frozenset({204, 304})
 _WITHOUT_LENGTH: Final = frozenset({"GET", "HEAD"})
@@ -54,8 +54,7 @@ cheaper than a system call for each part."""
 
 
 class HeadError(GatewayError):
-    """The error for a request that is rejected with an HTTP status for which there is no
-    ``Kind``."""
+    """The error for a request that is rejected with an HTTP status that no ``Kind`` has."""
 
     def __init__(
         self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST, *, limit: str = ""
@@ -204,9 +203,9 @@ def _without_surrogates(value: str) -> str:
 
 
 def response_head(response: HttpResponse, length: int | None, extra: str, date: bytes) -> bytes:
-    """Return the head of ``response``, whose body has ``length`` bytes, or None if the length is
-    unknown. ``extra`` and ``date`` are complete lines. Raises ValueError for a reason or field that
-    would break the message framing."""
+    """Return the head of ``response``. ``length`` is the length of the body in bytes, or None if it
+    is unknown. ``extra`` and ``date`` are complete lines. Raises ValueError for a reason or
+    field that would break the message framing."""
     status, reason = response.status, response.reason
     line = _status_lines.get(status)
     if reason or line is None:
@@ -234,8 +233,7 @@ def request_head(
 
 
 def _field_lines(lines: str, headers: Mapping[str, str], omitted: frozenset[str]) -> str:
-    """Return ``lines`` with the fields of ``headers`` appended, except the fields in
-    ``omitted``."""
+    """Return ``lines`` followed by the fields of ``headers``, except the fields in ``omitted``."""
     for name, value in headers.items():
         if name in omitted:
             continue

@@ -69,7 +69,7 @@ class HttpRequestHead:
         "query",
     )
 
-    def __init__(  # noqa: PLR0913 - its parts
+    def __init__(  # noqa: PLR0913 - the parts of a head
         self,
         method: str,
         path: str,
@@ -148,8 +148,8 @@ def _parse_target(method: bytes, target: str, headers: dict[str, str]) -> tuple[
 
 
 def keeps_alive(headers: Mapping[str, str], *, is_http10: bool) -> bool:
-    """Return whether the client wants to keep the connection (RFC 9112, 9.3), and requests no
-    upgrade."""
+    """Return whether the sender of ``headers`` wants to keep the connection (RFC 9112, 9.3), and
+    requests no upgrade."""
     connection = headers.get("connection")
     if connection is None:
         return not is_http10
@@ -209,11 +209,11 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
         self._headers: Mapping[str, str] = {}
         self._lines: list[bytes] = []
         self._names: list[tuple[bytes, str]] = []
-        """For each line, the field name with its colon, and the name in lower case. Both are empty
-        for a line in which heads must not differ."""
+        """Two forms of each line's field name: with the colon, and in lower case. Both forms are
+        empty for a line in which heads must not differ."""
 
     def add_head(self, raw: bytes, parsed: ParsedT, headers: Mapping[str, str]) -> None:
-        """Cache ``parsed``, the parsed form of ``raw``, whose headers are ``headers``."""
+        """Cache ``parsed``, the parsed form of ``raw`` with ``headers``."""
         weight = 2 * len(raw) + _BYTES_PER_FIELD * (1 + len(headers))
         self.add(raw, parsed, weight)
         self.template = None
@@ -229,8 +229,8 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
                 self._names[index] = b"%b:" % name, key
 
     def similar_headers(self, raw: bytes) -> dict[str, str] | None:
-        """Return the headers of ``raw`` if it differs from the template only in plain values, or
-        None."""
+        """Return the headers of ``raw``, or None if more than plain values differ from the
+        template."""
         known = self._lines
         lines = raw.split(b"\r\n")
         if self.template is None or len(lines) != len(known):
@@ -279,7 +279,7 @@ class RequestHeadParser:
 
 
 def check_size(received: bytes, limits: Limits) -> None:
-    """Raise HeadError if a head, which may be incomplete, is already too large."""
+    """Raise HeadError if a complete or partial head is too large."""
     if len(received) <= limits.headers:
         return
     line, _, fields = received.partition(b"\r\n")
@@ -297,8 +297,8 @@ class PartialHeadChecker:
         self._parsed_bytes = 0
 
     def allows(self, received: bytes) -> bool:
-        """Return whether ``received`` may be the start of a head. ``received`` grows with each
-        call."""
+        """Return whether ``received`` may be the start of a head. ``received`` must begin with the
+        bytes of the previous call."""
         try:
             self._parser.feed_data(received[self._parsed_bytes :])
         except httptools.HttpParserError:

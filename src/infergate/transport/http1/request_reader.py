@@ -22,7 +22,8 @@ _PREFIX_BYTES: Final = 16  # number of bytes by which other protocols are recogn
 
 
 class RequestReader:
-    """``read_head`` returns the head of the next request, then ``read_body`` returns the body."""
+    """Reads the requests of a connection. ``read_head`` returns the next head, then ``read_body``
+    returns the body."""
 
     def __init__(
         self, scratch: memoryview, limits: Limits, *, accept_both_lengths: bool = False
@@ -30,9 +31,9 @@ class RequestReader:
         self._scratch = scratch
         self._limits = limits
         self._head_parser = request_head.RequestHeadParser(limits)
-        self._accepts_both_lengths = accept_both_lengths  # until the first head is complete
+        self._accepts_both_lengths = accept_both_lengths  # False after the first head
         self._head_checker: request_head.PartialHeadChecker | None = None
-        self._data = b""  # received bytes, taken up to _at
+        self._data = b""  # received bytes, of which _at bytes are taken
         self._at = 0
         self._length = 0  # Content-Length of the body
         self._body_buffer: memoryview | None = None
@@ -64,7 +65,7 @@ class RequestReader:
 
     @property
     def missing(self) -> int:
-        """The number of bytes of the body that have not arrived, or 0 if its length is unknown."""
+        """The number of bytes of the body that have not arrived, or 0 for a chunked body."""
         return self._length - self.received if self._chunked_body is None else 0
 
     @property
@@ -87,7 +88,7 @@ class RequestReader:
     def read_head(self) -> request_head.HttpRequestHead | None:
         """Return the next request's head, or None if it is incomplete. Raises HeadError."""
         data, at = self._data, self._at
-        if data[at : at + 1] in {b"\r", b"\n"}:  # RFC 9112, 2.2
+        if data[at : at + 1] in {b"\r", b"\n"}:  # empty lines before a request (RFC 9112, 2.2)
             self._at = at = len(data) - len(data[at:].lstrip(b"\r\n"))
             self._accepts_both_lengths = False
         end = data.find(b"\r\n\r\n", at) + 4

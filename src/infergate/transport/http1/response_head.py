@@ -1,5 +1,5 @@
-"""A fast parser of plain response heads. Such heads are complete and strict HTTP/1.1 with exactly
-one length. ``response_reader`` parses all other responses."""
+"""A fast parser of plain response heads. A plain head is complete and strict HTTP/1.1 with exactly
+one Content-Length. ``response_reader`` parses all other responses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """An HTTP/1.1 listener on the built-in engine. All its connections share one scratch buffer,
-because an event loop processes received bytes before it fills the buffer again. Pipelined requests
+because the event loop processes received bytes before it fills the buffer again. Pipelined requests
 wait unparsed, and bytes beyond ``MAX_READ_AHEAD`` stay in the socket."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FAST_ARRIVAL: Final = 16 * KIB
 
 
 class H1Server(HttpAppListener):
-    """A ``Server`` for HTTP."""
+    """A ``Server`` for HTTP on the built-in engine."""
 
     _scratch: memoryview | None = None  # created for the first connection
 
@@ -161,7 +161,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
         super().reject_slow_body()
 
     def _on_timeout(self) -> None:
-        """Read bytes below the watermark before anything times out."""
+        """Read bytes below the watermark before the body times out."""
         if self._state is ConnectionState.BODY and self._reset_watermark():
             self._timer.set(CATCH_UP_SECONDS)
         else:

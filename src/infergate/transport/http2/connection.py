@@ -5,7 +5,7 @@ and returns events. The output accumulates until `take_output` returns it.
   refilled when its owner calls `release`, so a slow owner slows down the peer.
 - A budget (`limits`) is charged for every frame that does not advance a request.
 - A frame on a closed stream is a stream error, because other calls share the connection. It is a
-  connection error only if RFC 9113 requires this.
+  connection error only if RFC 9113 requires a connection error.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _MAX_REASON: Final = 200  # the maximum length of a GOAWAY reason that is sent o
 _UPDATE_AT: Final = limits.CONNECTION_WINDOW // 2
 """Received bytes after which the connection's window is refilled."""
 _IN_FLIGHT_BLOCKS: Final = 2
-"""Number of header blocks that a peer may have sent before it received the gateway's RST_STREAM."""
+"""Number of header blocks that a peer may send on a stream before it receives RST_STREAM."""
 
 
 class Http2Connection(Http2FrameReader):
-    """A connection. `streams` holds the open streams by number."""
+    """The base class of both ends of a connection. `streams` holds the open streams by number."""
 
     is_client = False  # whether the gateway opens the streams
 
@@ -89,7 +89,7 @@ class Http2Connection(Http2FrameReader):
 
     @property
     def is_frame_pending(self) -> bool:
-        """Whether a header block or another frame is held because it is incomplete."""
+        """Whether the connection holds an incomplete header block or frame."""
         return self._block is not None or bool(self._unparsed)
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
@@ -105,7 +105,7 @@ class Http2Connection(Http2FrameReader):
             case frames.PRIORITY:
                 self._charge_budget("priorities")
                 if len(payload) != PRIORITY_SIZE:
-                    if self._is_idle(stream):  # no RST_STREAM is allowed (RFC 9113, 6.4)
+                    if self._is_idle(stream):  # it must not be reset (RFC 9113, 6.4)
                         reason = "a PRIORITY frame of the wrong size"
                         raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
                     raise Http2StreamError(stream, Code.FRAME_SIZE_ERROR)
@@ -188,7 +188,7 @@ class Http2Connection(Http2FrameReader):
         if not stream.received_headers:
             raise Http2StreamError(stream.id, Code.PROTOCOL_ERROR)
         stream.receive_window -= body
-        if length > body:  # return padding immediately: the owner does not receive it
+        if length > body:  # release padding now, because the owner does not receive it
             self._send_window_update(length - body, stream)
         if stream.remaining_length is not None:
             stream.remaining_length -= body
@@ -251,7 +251,7 @@ class Http2Connection(Http2FrameReader):
             self._closed_streams.add(number, None)
             self._events.append(Reset(stream, code, is_unprocessed=code == Code.REFUSED_STREAM))
 
-    def _on_window_update(  # noqa: C901 - clients send two updates for each call
+    def _on_window_update(  # noqa: C901 - inlined, because clients send two updates per call
         self, number: int, increment: int
     ) -> None:
         out = self.outbound
@@ -402,8 +402,8 @@ class Http2Connection(Http2FrameReader):
         self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None = None
     ) -> bool:
         """Send part of a body. `trailers` end the body. If they are empty, the body ends without
-        trailers; if they are None, more parts follow. Return False if data waits for the peer's
-        windows. A `Sent` event then follows."""
+        trailers; if they are None, more parts follow. Return False if data waits for
+        flow-control windows. A `Sent` event then follows."""
         if not stream.local_open:
             return True
         sent = self.outbound.send_data(stream, parts, trailers)
@@ -461,7 +461,7 @@ class Http2Connection(Http2FrameReader):
         self._send_window_update(limits.CONNECTION_WINDOW - self._receive_window)
 
     def _reset_and_report(self, number: int, code: Code) -> None:
-        """Reset a stream, which may never have been open, and report it to its owner."""
+        """Reset a stream, which may never have been open, and report the reset to the owner."""
         self._send_reset(number, code)
         stream = self.streams.get(number)
         if stream is not None:

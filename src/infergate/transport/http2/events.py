@@ -1,5 +1,5 @@
-"""Events of an HTTP/2 peer, as reported to the code that uses the connection. Events that occur
-for every request are named tuples, which cost a third as much to create as other objects."""
+"""Events that an HTTP/2 connection reports to the code that uses it. Events that occur for every
+request are named tuples, which are created three times as fast as other objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.stream import Stream
 
 new: Final = tuple.__new__
-"""Creates a named tuple without the function that checks its arguments."""
+"""Creates a named tuple without the cost of its constructor."""
 
 
 class Headers(NamedTuple):
@@ -40,8 +40,8 @@ class Trailers(NamedTuple):
 
 @dataclass(slots=True)
 class Reset:
-    """The peer reset the stream or broke a rule. `is_unprocessed` means that the peer processed
-    nothing."""
+    """The peer reset the stream or broke a rule. `is_unprocessed` means that the peer did not
+    process the request."""
 
     stream: Stream
     code: int
@@ -57,7 +57,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Ready:
-    """The peer's first SETTINGS arrived, or later SETTINGS that allow more streams."""
+    """The peer's first SETTINGS arrived, or later SETTINGS allow more streams."""
 
 
 @dataclass(slots=True)

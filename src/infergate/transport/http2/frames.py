@@ -1,4 +1,4 @@
-"""HTTP/2 frames on the wire (RFC 9113, 4, 6 and 7): constants and serialization."""
+"""HTTP/2 frames on the wire (RFC 9113, sections 4, 6 and 7): constants and serialization."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def settings(values: Iterable[tuple[int, int]]) -> bytes:
-    """Return a SETTINGS frame of identifiers and their values."""
+    """Return a SETTINGS frame with `values`, which are pairs of identifier and value."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in values))
 
 
@@ -118,4 +118,4 @@ def window_update(stream: int, increment: int) -> bytes:
 
 SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)
 PONG_HEADER: Final = FRAME_HEADER.pack(8 << 8 | PING, ACK, 0)
-"""The frame header of the acknowledgement of a PING."""
+"""The frame header of a PING acknowledgement."""

@@ -8,8 +8,8 @@ size (grpcio) add every field to the table, which has no effect if the size is 0
 A decoding error ends the connection, but an invalid field concerns only one stream. A block is
 therefore decoded completely before it is validated.
 
-Once a peer acknowledges the SETTINGS, its table is empty and an update to any other size is an
-error (RFC 7541, 4.2). The required update to size 0 may be missing: some peers that never use a
+Once a peer acknowledges the SETTINGS, its table is empty, and an update to a size other than 0 is
+an error (RFC 7541, 4.2). The required update to size 0 may be missing: some peers that never use a
 table omit it.
 """
 
@@ -46,7 +46,7 @@ class HeaderBlockDecoder:
         self._templates.clear()
 
     def decode(self, block: bytes) -> HeaderBlock:
-        """Return the fields of `block`. Raises Http2ConnectionError if it cannot be decoded."""
+        """Return the fields of `block`. Raises Http2ConnectionError if decoding fails."""
         cache = self.cache
         return (
             cache.get(block)

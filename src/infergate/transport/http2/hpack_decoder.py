@@ -1,5 +1,5 @@
-"""Decodes header blocks (RFC 7541) into fields, each a pair of bytes. A client can encode a field
-in a single byte. The loop therefore does as little work per field as possible, and limits the
+"""Decodes header blocks (RFC 7541) into pairs of name and value. A peer can encode a field in a
+single byte. The loop therefore does as little work per field as possible, and limits the
 decoded size. Any error ends the connection, because the state of the dynamic table is unknown
 afterwards."""
 
@@ -21,12 +21,12 @@ FIELD_OVERHEAD: Final = 32
 STATIC_FIELDS: Final[tuple[HeaderField, ...]] = tuple(HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC_INDEX: Final = len(STATIC_FIELDS) + 1
 _DEFAULT_TABLE_SIZE: Final = 4096
-"""Size of a peer's dynamic table until it acknowledges the SETTINGS that announce size 0."""
+"""Size of a peer's dynamic table before the peer acknowledges the SETTINGS with size 0."""
 MAX_PREFIX_LENGTH: Final = 0x7F
-"""The largest value of the 7-bit prefix of a string's length. The length of a shorter string is in
-one byte with the Huffman bit."""
+"""The largest value of the 7-bit prefix of a string's length. A smaller length shares one byte with
+the Huffman bit."""
 _MAX_SHIFT: Final = 28
-"""Maximum number of bits of an integer. No valid length or index has more bits."""
+"""Maximum shift, in bits, of the last byte of an integer. No valid length or index needs more."""
 
 
 class HeaderBlockTooLargeError(Http2ConnectionError):
@@ -43,7 +43,7 @@ class HpackDecoder:
 
     def __init__(self, max_size: int) -> None:
         """`max_size` is the largest decoded size of a block. Each field counts as `FIELD_OVERHEAD`
-        bytes more than its text."""
+        bytes more than its name and value."""
         self._max_size: Final = max_size
         self._entries: deque[HeaderField] = deque()  # the newest first
         self._table_size = 0
@@ -105,7 +105,7 @@ class HpackDecoder:
 
     def _add(self, pair: HeaderField) -> None:
         if not self._table_limit:
-            return  # an entry that does not fit empties the table, which is empty (RFC 7541, 4.4)
+            return  # a table of size 0 stays empty (RFC 7541, 4.4)
         self.is_stateless = False
         self._entries.appendleft(pair)
         self._table_size += len(pair[0]) + len(pair[1]) + FIELD_OVERHEAD
@@ -126,7 +126,8 @@ class HpackDecoder:
 
 
 def read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, int]:
-    """Return the integer at `position` (RFC 7541, 5.1) and its end. Raises IndexError."""
+    """Return the integer at `position` (RFC 7541, 5.1) and the position after it. Raises
+    IndexError."""
     value = block[position] & prefix_mask
     position += 1
     if value < prefix_mask:
@@ -144,7 +145,7 @@ def read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, in
 
 
 def read_string(block: bytes, position: int) -> tuple[bytes, int]:
-    """Return the string at `position` (RFC 7541, 5.2) and its end."""
+    """Return the string at `position` (RFC 7541, 5.2) and the position after it."""
     is_huffman = block[position] & 0x80
     length, position = read_integer(block, position, MAX_PREFIX_LENGTH)
     end = position + length

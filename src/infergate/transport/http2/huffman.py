@@ -1,4 +1,4 @@
-"""The Huffman code of header fields (RFC 7541, 5.2 and appendix B), decoded one byte at a time. The
+"""Decodes the Huffman code of header fields (RFC 7541, 5.2 and appendix B) byte by byte. The
 library `hpack` has a table of state transitions for half a byte. This module computes the
 transition for a whole byte on first use, and caches it."""
 

@@ -1,6 +1,6 @@
-"""Outgoing frames of a connection, within the peer's flow-control windows. DATA beyond the windows
-waits on its stream as memory views, which are split into frames when they may be sent, and are
-never copied. Streams with queued data are served in the order of queueing."""
+"""Outgoing frames of a connection, within the peer's flow-control windows. Data beyond the windows
+waits in the queue of its stream. When the windows allow, the queue is split into frames without
+copying. Streams are served in the order in which their queues began."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from infergate.transport.http2.header_blocks import TABLE_SIZE_ZERO
 from infergate.transport.http2.stream import Stream
 
 _MAX_DATA_FRAME: Final = 256 * KIB
-"""The longest DATA frame sent to any peer, because other streams wait behind it."""
+"""Maximum payload of DATA frames from a queue, because other streams wait behind a frame."""
 
 
 class OutboundFrames:
@@ -128,7 +128,7 @@ class OutboundFrames:
                 self.send_headers(stream, trailers, end=True)
 
     def _send(self, stream: Stream) -> bool:
-        """Send the queue of `stream` as far as the windows allow; return whether it is empty."""
+        """Send the queue of `stream` as far as the windows allow. Return whether it is empty."""
         queue = stream.send_queue
         assert queue is not None
         max_size = min(self.max_frame_size, _MAX_DATA_FRAME)

@@ -14,7 +14,7 @@ from infergate.transport.http2.header_blocks import HeaderBlock
 from infergate.transport.http2.stream import Stream
 
 _MAX_EXPECTED_UPDATES: Final = 2 * limits.EARLY_STREAMS
-"""Maximum number of window updates for new streams that are not charged to the budget."""
+"""The budget is not charged for up to this many window updates for new streams."""
 _PING_PAYLOAD: Final = b"there? \0"
 _DRAIN_PING_PAYLOAD: Final = b"draining"
 """Payload of the PING after the first GOAWAY. An acknowledgement of the PING confirms that the peer
@@ -40,7 +40,8 @@ class _RoleConnection(Http2Connection):
 
     def _on_closed_stream_headers(self, number: int) -> None:
         if not self.is_client and number not in self._closed_streams:
-            # The stream may never have been open, and stream numbers must grow (RFC 9113, 5.1.1).
+            # The stream may never have been open, and stream numbers must increase (RFC 9113,
+            # 5.1.1).
             raise Http2ConnectionError("headers on a closed stream", Code.STREAM_CLOSED)
         if not self._closed_streams.accept_headers(number):
             self._charge_budget("headers on closed streams")
@@ -52,7 +53,7 @@ class _RoleConnection(Http2Connection):
         raise Http2StreamError(number, Code.ENHANCE_YOUR_CALM)
 
     def _is_opening(self, number: int) -> bool:
-        """Return whether headers on `number`, which is not open, open a stream. Raises
+        """Return whether headers on stream `number`, which is not open, open the stream. Raises
         Http2ConnectionError."""
         raise NotImplementedError
 
@@ -187,7 +188,6 @@ class Http2ClientConnection(_RoleConnection):
 
     @property
     def can_open_stream(self) -> bool:
-        """Whether a stream may be opened."""
         return (
             self._has_received_settings
             and not self.is_retired

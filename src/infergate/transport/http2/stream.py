@@ -1,4 +1,4 @@
-"""The state of one HTTP/2 stream, the same at both ends of a connection."""
+"""The state of one HTTP/2 stream, at either end of a connection."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from infergate.core.tensor import Buffer
 
 
 class Stream:
-    """One HTTP/2 stream; `owner` is set by the code that uses the connection. A window may become
-    negative, because a peer may shrink it (RFC 9113, 6.9.2)."""
+    """One HTTP/2 stream. The code that uses the connection sets `owner`. The send window may become
+    negative, because the peer may shrink it (RFC 9113, 6.9.2)."""
 
     __slots__ = (
         "extra_granted",
@@ -39,10 +39,10 @@ class Stream:
         """Number of bytes by which `expect` has raised the receive window above its initial
         size."""
         self.unreleased = 0
-        """Bytes that were received and released, but not yet granted by a WINDOW_UPDATE."""
-        self.send_queue: deque[Buffer] | None = None  # data that waits for the peer's windows
+        """Released bytes that no WINDOW_UPDATE has returned to the peer yet."""
+        self.send_queue: deque[Buffer] | None = None  # data that waits for flow-control windows
         self.trailers: bytes | None = None
         """The trailers that follow `send_queue`. If they are empty, the last DATA frame ends the
         stream. If they are None, more data may follow."""
         self.remaining_length: int | None = None
-        """Number of body bytes that have not arrived, if a content-length was announced."""
+        """Number of body bytes that have not arrived, or None without a content-length."""

@@ -1,6 +1,6 @@
-"""Opens listening sockets, unless a worker process receives them from the supervisor. The sockets
-listen before any process accepts, because the system may report only to ``listen`` that an address
-is in use."""
+"""Opens listening sockets. (A worker process receives its sockets from the supervisor.) The sockets
+listen before any process accepts connections, because the system may report a conflict over the
+address only at ``listen``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def bind_sockets(
     With ``listen=False``, the sockets only reserve the port, and processes of the same user may
     listen on it with SO_REUSEPORT. The address may overlap with the addresses of ``closing``, which
     are sockets that will be closed soon. If the new socket covers the address of a closing socket,
-    that socket is duplicated, so that clients can connect at any time."""
+    the closing socket is duplicated, so that clients can connect at any time."""
     if address.unix:
         file = SocketFile(address.unix, address.mode)
         sock = file.bind()

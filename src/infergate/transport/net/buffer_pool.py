@@ -1,6 +1,6 @@
 """A pool of buffers for long bodies, which keeps unused buffers for a while.
 
-The C library returns blocks of this length to the system immediately, and allocating new memory can
+The C library returns long blocks to the system immediately, and allocating new memory can
 take longer than all other work on a tensor (docs/decisions/0028-buffer-pool.md). A buffer is at
 most twice as long as requested, so the size of the bodies limits the memory of the buffers."""
 
@@ -31,7 +31,7 @@ class BufferPool:
 
     def __init__(self, max_unused_bytes: int = MAX_UNUSED_BYTES) -> None:
         self.max_unused_bytes = max_unused_bytes
-        self.unused_bytes = 0  # bytes in unused buffers
+        self.unused_bytes = 0
         self._unused: list[tuple[float, Memory]] = []  # (unused since, buffer)
         self._next_sweep = 0.0
 

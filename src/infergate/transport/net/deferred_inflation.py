@@ -22,14 +22,14 @@ from infergate.core.tensor import Buffer
 _inflation_locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = (
     WeakKeyDictionary()
 )
-_MAX_IMMEDIATE_PIECES: Final = 8  # maximum number of pieces inflated immediately
+_MAX_IMMEDIATE_PIECES: Final = 8
 
 
 def inflate_or_defer(
     pieces: Iterator[bytes], length: int, max_bytes: int
 ) -> Buffer | DeferredInflation:
-    """Inflate a message of ``length`` compressed bytes, or defer the inflation if it is long.
-    ``pieces`` yields at most ``max_bytes`` bytes in total; errors of ``pieces`` are raised."""
+    """Inflate a message of ``length`` compressed bytes, or defer the inflation of a long message.
+    ``pieces`` yields at most ``max_bytes`` bytes in total. Errors of ``pieces`` propagate."""
     beginning: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -41,7 +41,7 @@ def inflate_or_defer(
 
 
 class DeferredInflation:
-    """A ``DeferredMessage`` that is compressed. Only ``prefix`` has been inflated."""
+    """A compressed ``DeferredMessage``. Only ``prefix`` has been inflated."""
 
     def __init__(
         self, beginning: bytes, pieces: Iterator[bytes], length: int, max_bytes: int
@@ -56,9 +56,8 @@ class DeferredInflation:
         return self._length
 
     async def inflate(self, memory: MemoryAccount) -> Buffer:
-        """Inflate the complete message. Raises OVERLOADED, and the errors that ``pieces``
-        raises."""
-        # Pages use memory only when they are written.
+        """Inflate the complete message. Raises OVERLOADED. Errors of ``pieces`` propagate."""
+        # Pages use no memory until they are written.
         buffer = np.empty(min(self._length * MAX_RATIO, self._max_bytes), np.uint8).data
         inflation_lock = _inflation_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         filled = 0

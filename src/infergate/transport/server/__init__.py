@@ -1,7 +1,7 @@
-"""The parts shared by the listeners of all protocols.
+"""Code that the listeners of all protocols share.
 
-Read ``listener`` first: it binds, tracks its connections and drains them. ``connection`` defines
-the interfaces between a listener and its connections, ``connection_gate`` limits and counts
+Start with ``listener``, which binds, tracks connections and drains them. ``connection`` defines the
+interfaces between a listener and its connections, ``connection_gate`` limits and counts
 connections, ``admission`` limits requests and memory, ``accept`` shares sockets between worker
 processes, and ``tls_transport`` adds TLS to a connection.
 """

@@ -1,11 +1,11 @@
 """Accepts connections from sockets that several worker processes share, and spreads the connections
 evenly.
 
-The first process to wake up would otherwise accept all waiting connections, and gRPC clients keep
-their few connections for hours. Each process publishes its number of connections (``WorkerLoads``),
-and a process with more connections than another waits briefly before it accepts. If no other
-process accepts during that time, the process accepts a growing number of connections. A busy or
-hanging process therefore delays a connection by only two milliseconds. (Measurements:
+Without balancing, the first process to wake up would accept all waiting connections, and gRPC
+clients keep their few connections for hours. Each process publishes its number of connections
+(``WorkerLoads``), and a process with more connections than another waits briefly before it accepts.
+If no other process accepts during that time, the process accepts a growing number of connections. A
+busy or hanging process therefore delays a connection by only two milliseconds. (Measurements:
 docs/decisions/0025-workers.md.)"""
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _WAIT_FOR_OTHERS: Final = 0.002
 _MAX_BATCH: Final = 64
 """Maximum number of connections accepted in a row if other processes do not accept."""
 _RETRY_AFTER_EXHAUSTION: Final = 1.0
-"""Seconds until the next attempt when the system is out of descriptors or memory, as in asyncio."""
+"""Seconds until the next attempt if the system is out of descriptors or memory. asyncio uses the
+same delay."""
 
 
 class Acceptor:
@@ -59,7 +60,7 @@ class Acceptor:
             self._loads.report(self._count_connections() + len(self._starting))
 
     def close(self) -> None:
-        """Stop accepting. The caller keeps ownership of the sockets."""
+        """Stop accepting connections. The caller keeps ownership of the sockets."""
         self._is_open = False
         for sock in self._sockets:
             self._loop.remove_reader(sock)
@@ -99,7 +100,7 @@ class Acceptor:
         try:
             connection, _ = sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
-            return False  # accepted by another process, or the client has disconnected
+            return False  # another process was faster, or the client has disconnected
         except OSError as error:
             _log.error("cannot accept: %s", error, extra=CANNOT_ACCEPT)
             self._pause(sock, _RETRY_AFTER_EXHAUSTION, self._listen)

@@ -15,11 +15,11 @@ from infergate.transport.net.timer import body_deadline
 MAX_STREAMS = 1024
 """Maximum number of streams per process. Streams may stay open for hours."""
 RESERVED_PART: Final = 16
-"""The divisor of the part of ``limits.in_flight_bytes`` that is reserved for short bodies."""
+"""The part of ``limits.in_flight_bytes`` that is reserved for short bodies, as a divisor."""
 OPTIONAL_PART: Final = 4
-"""The divisor of the part of ``limits.in_flight_bytes`` that optional work may use: recording, the
-payload log, copies for mirrors and comparisons. New optional work starts only while at most half of
-this part is in use, so that started work can grow and finish."""
+"""The part of ``limits.in_flight_bytes`` that optional work may use, as a divisor. Optional work is
+recording, the payload log, and copies for mirrors and comparisons. New optional work starts only
+while at most half of this part is in use, so that started work can grow and finish."""
 READER_GRACE: Final = 1.0  # grace period of a reader when memory is short, in seconds
 MAX_PAUSE: Final = 2.0
 """Seconds without progress after which a client counts as stalled. A sender also has this much time
@@ -37,8 +37,8 @@ class Admission:
         self.apply_limits(limits)
         self.requests = 0
         self.bytes = 0
-        """Bytes of request bodies as announced, of data derived from them, and of unsent
-        responses."""
+        """The total bytes of announced request bodies, of data derived from request bodies, and of
+        unsent responses."""
         self.optional_bytes = 0
         """The part of ``bytes`` that optional work holds."""
         self.transfers: Final[dict[PendingTransfer, None]] = {}
@@ -47,7 +47,7 @@ class Admission:
         self.streams = 0
 
     def apply_limits(self, limits: Limits) -> None:
-        """Apply new limits from now on. Requests that were admitted before are not affected."""
+        """Apply ``limits`` to new requests. Requests that are already admitted are not affected."""
         self._max_requests = limits.in_flight
         self._max_bytes = limits.in_flight_bytes
         self._patience = limits.idle_body_time
@@ -121,12 +121,12 @@ class Admission:
         self.streams += 1
 
     def release_stream(self) -> None:
-        """Finish a stream."""
+        """Stop counting a stream."""
         self.streams -= 1
 
 
 class RequestAccount:
-    """The memory account of one request in ``admission``. It is released at most once."""
+    """The memory account of one request. Only the first call of ``release`` has an effect."""
 
     __slots__ = ("_admission", "_bytes", "is_admitted")
 
@@ -153,8 +153,8 @@ class RequestAccount:
             self._bytes = size
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes. The growth is not limited if no other request holds memory.
-        Optional work is not considered."""
+        """Count ``size`` more bytes. Raises OVERLOADED, unless only this request and optional work
+        hold memory."""
         if self.is_admitted:
             admission = self._admission
             if self._bytes == admission.bytes - admission.optional_bytes:
@@ -171,7 +171,7 @@ class RequestAccount:
 
     def detach(self, size: int) -> RequestAccount:
         """Move ``size`` bytes to a new account of the same class, which has no request. The owner
-        of the new account calls ``close``, not ``release``."""
+        of the new account must call ``close`` instead of ``release``."""
         account: RequestAccount = type(self)(self._admission)
         if self.is_admitted:
             self._bytes -= size
@@ -199,7 +199,7 @@ class RequestAccount:
 
 
 class OptionalAccount(RequestAccount):
-    """A detached account of optional work, which counts in ``Admission.optional_bytes`` as well."""
+    """A detached account of optional work, which also counts in ``Admission.optional_bytes``."""
 
     __slots__ = ()
 
@@ -216,7 +216,6 @@ class OptionalAccount(RequestAccount):
             self._bytes += size
 
     def shrink(self, size: int) -> None:
-        """Subtract ``size`` bytes."""
         if self.is_admitted:
             self._admission.optional_bytes -= size
             super().shrink(size)
@@ -235,7 +234,7 @@ class ResponseReceiver(Protocol):
         ...
 
     def disconnect_soon(self) -> None:
-        """Disconnect the client soon, but not inside this call."""
+        """Disconnect the client soon after this call returns."""
         ...
 
 
@@ -243,7 +242,7 @@ class BodySender(Protocol):
     """A client that is sending a body."""
 
     def reject_slow_body(self) -> None:
-        """Reject the body soon if it is still slow, but not inside this call."""
+        """Reject the body soon after this call returns, if the body is still slow."""
         ...
 
 
@@ -257,7 +256,7 @@ class PendingTransfer:
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        # The client is set only while waiting, so that no reference cycle remains.
+        # The client is set only during a transfer, so that no reference cycle remains.
         self._client: ResponseReceiver | None = None
         self.size = self._remaining = self._transferred = self._rate_transferred = 0
         self._started_at = self._last_progress = self._rate_since = 0.0
@@ -305,7 +304,7 @@ class PendingTransfer:
         return self.seconds_left(now) > patience
 
     def restart_rate(self, now: float) -> None:
-        """Measure the rate from now on."""
+        """Measure the rate from ``now``, unless the measurement began recently."""
         if now - self._rate_since >= MAX_PAUSE:
             self._rate_since, self._rate_transferred = now, self._transferred
 
@@ -318,8 +317,8 @@ class PendingTransfer:
 class UnsentResponse(PendingTransfer):
     """The unsent part of a response that waits for a slow reader. The response counts as memory,
     but is never refused. All its bytes count until the last byte is sent, because its buffers
-    are freed only then. The reader must read at least once per ``limits.idle_body_time``, at the
-    minimum body rate."""
+    are freed only then. The reader must read at least once per ``limits.idle_body_time``, and at
+    least at the minimum body rate."""
 
     def start(self, size: int, now: float, client: ResponseReceiver) -> None:
         """Start waiting for ``client`` to read ``size`` bytes, and count the bytes."""
@@ -327,7 +326,6 @@ class UnsentResponse(PendingTransfer):
         super().start(size, now, client)
 
     def grow(self, size: int) -> None:
-        """Add ``size`` bytes."""
         self._admission.bytes += size
         self.size += size
         self._remaining += size

@@ -15,7 +15,7 @@ class AcceptedConnection(Protocol):
     """The listener's view of a client's connection."""
 
     def close_when_idle(self) -> None:
-        """Close after the request in progress, or now if there is no request."""
+        """Close after the request in progress, or immediately if there is no request."""
         ...
 
     def cancel_with(self, error: GatewayError) -> None:
@@ -23,7 +23,7 @@ class AcceptedConnection(Protocol):
         ...
 
     def abort(self) -> None:
-        """Close now and cancel the request in progress."""
+        """Close immediately, and cancel the request in progress."""
         ...
 
     def active_requests(self) -> Iterable[asyncio.Future[None]]:

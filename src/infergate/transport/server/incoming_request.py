@@ -22,7 +22,7 @@ class IncomingRequest:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class IncomingHttpRequest(IncomingRequest):
     """A request to an ``HttpApp``. ``is_complete`` means that the request has arrived completely.
-    ``body_started_at`` is the loop time at which the body began to arrive, or 0."""
+    ``body_started_at`` is the loop time at which the body began to arrive, or 0 until then."""
 
     __slots__ = ("body_started_at", "is_complete", "is_http10", "keep_alive", "wire")
 

@@ -1,5 +1,5 @@
-"""Loads certificates and keys from PEM files, and reads when a certificate expires.
-``CertificateError`` names the file and the cause; most of OpenSSL's errors name neither."""
+"""Loads certificates and keys from PEM files, and reads the expiry times of certificates.
+``CertificateError`` names the file and the reason. Most of OpenSSL's errors name neither."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _REASONS: Final = {
     "CA_MD_TOO_WEAK": "the certificate's signature is too weak to be safe",
 }
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""The TLS 1.2 cipher suites of listeners and backends. All have forward secrecy and AEAD. CBC
-suites (Lucky 13 and its successors) and RSA key exchange are excluded, because RFC 9113, 9.2.2
-forbids them."""
+"""The TLS 1.2 cipher suites of connections from clients and to backends. All suites provide forward
+secrecy and AEAD. CBC suites (Lucky 13 and its successors) and RSA key exchange are excluded,
+because RFC 9113, 9.2.2 prohibits them."""
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
 _EXPLICIT_0: Final = 0xA0
 
@@ -89,8 +89,8 @@ def _read(file: Path) -> bytes:
 
 
 def _not_after(der: bytes) -> float:
-    """Return the ``notAfter`` time of a certificate (RFC 5280, 4.1): TBSCertificate has version,
-    serialNumber, signature, issuer, and validity, which has notBefore and notAfter."""
+    """Return the ``notAfter`` time of a certificate, in seconds since 1970. The field follows
+    version, serialNumber, signature, issuer and notBefore (RFC 5280, 4.1)."""
     _, position, _ = _read_element(der, 0)
     _, position, _ = _read_element(der, position)
     tag, _, end = _read_element(der, position)

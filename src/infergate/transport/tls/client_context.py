@@ -1,6 +1,6 @@
 """TLS to backends, for HTTP and gRPC. A backend without configured authorities is verified against
 OpenSSL's default authorities on this machine, which SSL_CERT_FILE and SSL_CERT_DIR replace. Changed
-files are loaded for the next connection; unusable files are ignored."""
+files are loaded for the next connection. If they are unusable, the previous certificates remain."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from infergate.transport.tls.file_watch import FileWatch
 log = logging.getLogger(__name__)
 
 NO_TLS: Final = "no TLS connection to the backend could be made"
-"""The client's error if the backend is not trusted or does not speak TLS."""
+"""The error text for clients if the backend is not trusted or does not speak TLS."""
 NO_HTTP2: Final = "the backend does not speak HTTP/2 over TLS (ALPN h2)"
-"""The client's error if the backend does not agree on HTTP/2."""
+"""The error text for clients if the backend does not select HTTP/2."""
 
 _HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 """Matches the file names that OpenSSL looks up in a directory (openssl-rehash)."""
@@ -44,8 +44,7 @@ class ClientTlsContext:
         return self._settings.server_name or host
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for the next connection. It verifies the certificate and the host
-        name."""
+        """Return the context for the next connection. Changed files are loaded first."""
         if self._watch.has_changed():
             try:
                 self._context = self._load()
@@ -73,8 +72,7 @@ class ClientTlsContext:
 
 
 def default_authorities() -> bytes:
-    """Return OpenSSL's default authorities in PEM, or empty bytes if there are no default
-    authorities."""
+    """Return OpenSSL's default authorities in PEM, or empty bytes if there are none."""
     authorities: dict[bytes, None] = {}
     for path in _default_files():
         try:

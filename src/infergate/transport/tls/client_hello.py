@@ -9,8 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 NO_APPLICATION_PROTOCOL: Final = b"\x15\x03\x03\0\2\2\x78"
-"""The fatal alert as a record. It is in plain text, because the server has not sent any bytes
-yet."""
+"""The fatal alert as a record, in plain text because the server has not sent any bytes yet."""
 _MAX_HELLO: Final = 64 * 1024
 """Maximum size of a ClientHello that is examined. OpenSSL handles longer ClientHellos."""
 _HANDSHAKE, _CLIENT_HELLO, _ALPN = 0x16, 1, 16
@@ -43,8 +42,8 @@ class AlpnOffer:
         return offered is not None and not self._protocols & offered
 
     def _is_complete(self, received: bytearray) -> bool:
-        """Move complete records from ``received``. Return whether the ClientHello is complete.
-        Raises ValueError if the bytes are not a ClientHello."""
+        """Move complete records from ``received`` to ``_hello``. Return whether the ClientHello is
+        complete. Raises ValueError if the bytes are not a ClientHello."""
         hello = self._hello
         while len(received) >= _RECORD_HEAD:
             if received[0] != _HANDSHAKE:
@@ -65,7 +64,7 @@ def _offered_protocols(hello: bytes) -> set[bytes] | None:
     """Return the protocols in the ALPN extension, or None without this extension. Raises IndexError
     and ValueError."""
     at = _VERSION_AND_RANDOM
-    for size in (1, 2, 1):  # skips session ID, cipher suites and compression methods
+    for size in (1, 2, 1):  # skip session ID, cipher suites and compression methods
         at = _vector_end(hello, at, size)
     for kind, content in _extensions(hello[at + 2 : _vector_end(hello, at, 2)]):
         if kind == _ALPN:

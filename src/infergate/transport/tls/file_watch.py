@@ -11,7 +11,7 @@ _CHECK_INTERVAL: Final = 1.0  # seconds between two checks
 
 
 class FileWatch:
-    """Detects changed or replaced ``files``. It checks them at most once a second."""
+    """Checks at most once a second whether ``files`` were changed or replaced."""
 
     def __init__(
         self, files: Iterable[Path | None], clock: Callable[[], float] = time.monotonic
