@@ -73,9 +73,9 @@ a backend with only one model."""
 _SPACE_SEPARATED_CLAIMS: Final = frozenset({"scope", "scp"})
 """Claims that contain words separated by spaces (RFC 8693, 4.2)."""
 
-_MAX_CACHED_DECISIONS: Final = 256
-"""Maximum number of cached decisions per identity. Clients choose model names, so the number and
-length of cached names are limited."""
+_MAX_CACHED_DECISIONS: Final = 8192
+"""Maximum number of cached decisions of a configuration. Clients choose model names, so the number
+and length of cached names are limited, to a total of 4 MB."""
 _MAX_CACHED_MODEL_CHARS: Final = 256
 
 Claims = Mapping[str, Any]
@@ -176,23 +176,31 @@ def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
     return ()
 
 
+_Decisions = BoundedCache[tuple[tuple[CompiledRule, ...], type, str], bool]
+
+
 class RulePermit:
-    """The combined permission of all rules for one identity."""
+    """The combined permission of all ``rules`` for one identity. Permits with the same rules share
+    their ``decisions``."""
 
     __slots__ = ("_decisions", "_rules", "highest_priority", "identity", "weight")
 
     def __init__(
-        self, identity: str, rules: Sequence[CompiledRule], share: ClientShare = DEFAULT_SHARE
+        self,
+        identity: str,
+        rules: tuple[CompiledRule, ...],
+        share: ClientShare = DEFAULT_SHARE,
+        decisions: _Decisions | None = None,
     ) -> None:
         self.identity: str = identity
         self.weight: float = share.weight
         self.highest_priority: int = share.highest_priority
         self._rules: Final = rules
-        self._decisions: Final = BoundedCache[tuple[type, str], bool](_MAX_CACHED_DECISIONS)
+        self._decisions: Final = _new_decisions() if decisions is None else decisions
 
     def allows(self, operation: type, model: str) -> bool:
         """Return whether any rule allows ``operation`` on ``model`` (rule 1)."""
-        key = operation, model
+        key = self._rules, operation, model
         cached = self._decisions.get(key)
         if cached is not None:
             return cached
@@ -202,6 +210,10 @@ class RulePermit:
         return allowed
 
 
+def _new_decisions() -> _Decisions:
+    return BoundedCache(_MAX_CACHED_DECISIONS)
+
+
 class AccessRules:
     """All rules and ``shares`` of a configuration. The first share that matches an identity
     applies."""
@@ -209,11 +221,12 @@ class AccessRules:
     def __init__(self, rules: Sequence[AccessRule], shares: Sequence[ClientShare] = ()) -> None:
         self._rules: Final = tuple(map(CompiledRule, rules))
         self._shares: Final = [(matcher(share.identities), share) for share in shares]
+        self._decisions: Final = _new_decisions()
 
     def permit_for(self, identity: str, claims: Claims = NO_CLAIMS) -> RulePermit:
         """Return the permit of ``identity``, whose token has ``claims``."""
-        applicable = [rule for rule in self._rules if rule.applies_to(identity, claims)]
-        return RulePermit(identity, applicable, self._share_of(identity))
+        applicable = tuple([rule for rule in self._rules if rule.applies_to(identity, claims)])
+        return RulePermit(identity, applicable, self._share_of(identity), self._decisions)
 
     def _share_of(self, identity: str) -> ClientShare:
         return next((share for matches, share in self._shares if matches(identity)), DEFAULT_SHARE)

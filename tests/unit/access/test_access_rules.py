@@ -191,13 +191,24 @@ def test_rule_order_is_irrelevant_and_rules_only_add_permissions(
 
 
 def test_the_cache_of_models_is_bounded() -> None:
-    permit = AccessRules([AccessRule(("*",), ("m*",))]).permit_for("key:a")
-    for number in range(1000):
-        assert permit.allows(InferRequest, f"m{number}")
-        assert not permit.allows(InferRequest, f"x{number}")
-    assert permit.allows(InferRequest, "m" * 1000)
-    assert len(permit._decisions) <= 256
-    assert max(len(model) for _, model in permit._decisions) <= 256
+    rules = AccessRules([AccessRule(("*",), ("m*",))])
+    for client in range(10):
+        permit = rules.permit_for(f"key:{client}")
+        for number in range(1000):
+            assert permit.allows(InferRequest, f"m{client}-{number}")
+            assert not permit.allows(InferRequest, f"x{client}-{number}")
+        assert permit.allows(InferRequest, "m" * 1000)
+    assert 0 < len(rules._decisions) <= 8192, "of all clients together"
+    assert max(len(model) for _, _, model in rules._decisions) <= 256
+
+
+def test_clients_with_other_rules_do_not_share_cached_decisions() -> None:
+    rules = AccessRules([AccessRule(("key:a",), ("m",)), AccessRule(("key:b",), ("n",))])
+    for _ in range(2):
+        for identity, model in (("key:a", "m"), ("key:b", "n")):
+            assert rules.permit_for(identity).allows(InferRequest, model)
+        for identity, model in (("key:a", "n"), ("key:b", "m"), ("key:c", "m")):
+            assert not rules.permit_for(identity).allows(InferRequest, model)
 
 
 def test_health_checks_and_changes_are_distinguished() -> None:
