@@ -246,11 +246,11 @@ class DecodeImageConfig(_TensorSection):
     )
     max_pixels: Annotated[int, Field(ge=1, le=_PILLOW_MAX_PIXELS)] = Field(
         default=DEFAULT_MAX_PIXELS,
-        description="Maximum total number of pixels in the images of a request, before and after "
+        description="Maximum total number of pixels in the images of an input, before and after "
         "resizing. The limit is checked before an image is decoded.",
     )
     max_images: Positive = Field(
-        default=DEFAULT_MAX_IMAGES, description="Maximum number of images per request."
+        default=DEFAULT_MAX_IMAGES, description="Maximum number of images per input."
     )
 
 

@@ -263,7 +263,7 @@ def parse_url(value: Any) -> Url:
     try:
         parts = urlsplit(value)
     except ValueError:
-        raise ValueError("the brackets of the URL are unbalanced") from None
+        raise ValueError("the host of the URL is invalid, or its brackets are unbalanced") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("a URL must not have a user, query or fragment here")
     authority = parts.netloc

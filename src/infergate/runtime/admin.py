@@ -183,4 +183,4 @@ def json_response(fields: Mapping[str, Any], status: int = 200) -> HttpResponse:
 def not_allowed(*methods: str) -> HttpResponse:
     """Return the response to a request whose method is not one of ``methods``."""
     allowed = {"allow": ", ".join(methods)}
-    return text_response(405, f"this path supports only {methods[0]}", allowed)
+    return text_response(405, f"method not allowed; use {' or '.join(methods)}", allowed)

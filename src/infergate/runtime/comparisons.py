@@ -87,7 +87,7 @@ class ComparisonsApp:
             return await self._report(wire.query.removeprefix("format="))
         if wire.method != "DELETE":
             allowed = {"allow": "GET, HEAD, DELETE"}
-            return text_response(405, "this path supports only GET, HEAD and DELETE", allowed)
+            return text_response(405, "method not allowed; use GET, HEAD or DELETE", allowed)
         if not self.allows_reset:
             disabled = "DELETE is disabled; 'listeners.admin.actions: true' enables it"
             return text_response(403, disabled)

@@ -88,10 +88,9 @@ def model_path(model: str, version: str, label: str, suffix: str) -> str:
     """Return the path of ``model``, followed by ``suffix``. Raises BAD_REQUEST and UNSUPPORTED."""
     if not model:
         raise GatewayError(Kind.UNSUPPORTED, "TensorFlow Serving has no list of models")
-    if model in {".", ".."} or label in {".", ".."}:
-        raise GatewayError(
-            Kind.UNSUPPORTED, f"a path cannot contain the name '{model}' or '{label}'"
-        )
+    for kind, name in (("model", model), ("label", label)):
+        if name in {".", ".."}:
+            raise GatewayError(Kind.UNSUPPORTED, f"a path cannot contain the {kind} '{name}'")
     parts = ["/v1/models/", _encode(model)]
     if version:
         if numeric_version(version) is None:

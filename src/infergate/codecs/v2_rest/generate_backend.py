@@ -88,7 +88,9 @@ def _input_value(tensor: Tensor, input_metadata: TensorMetadata | None) -> Any:
     subject = f"input '{tensor.name}'"
     if input_metadata is None or tensor.name in (ID, PARAMETERS):
         raise _unsupported(f"{subject}, which is not in the model's metadata,")
-    if tensor.shared_memory is not None or tensor.datatype in _BINARY_ONLY_DATATYPES:
+    if tensor.shared_memory is not None:
+        raise _unsupported(f"{subject} in shared memory")
+    if tensor.datatype in _BINARY_ONLY_DATATYPES:
         raise _unsupported(f"{subject} of datatype {tensor.datatype.value}")
     if tensor.datatype is Datatype.BYTES:
         data: Any = write_strings(tensor)
