@@ -253,7 +253,7 @@ def test_an_mlserver_that_fails_in_a_stream(gateway: Infergate) -> None:
     assert status == 200
     first, error = events(body)
     assert first["outputs"][0]["data"] == [0]
-    assert "broke off" in error["error"]
+    assert "is incomplete" in error["error"]
 
 
 def test_mlserver_streams_report_an_unknown_model(gateway: Infergate) -> None:
@@ -406,7 +406,7 @@ routes:
         (HEAD + EVENT + b"data: {}\n\n", "outputs is missing"),
         (HEAD + EVENT + b"data: [DONE]\n\n", "invalid response"),
         (HEAD + EVENT + b'data: {"error":"enough"}\n\n', "enough"),
-        (HEAD + EVENT + b"data: {", "broke off"),
+        (HEAD + EVENT + b"data: {", "is incomplete"),
         (HEAD + EVENT + b"data: " + b"x" * 100_000, "over the limit"),
         (HEAD + EVENT + b": still here\n" * 5 + b"wait", "in time"),
     ],

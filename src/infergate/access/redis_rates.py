@@ -1,11 +1,12 @@
 """Rate-limit buckets that several gateways share in Redis.
 
-One script per request charges all of its buckets like ``rate_limits.LocalBuckets``, on the clock of
-Redis, so the gateways' clocks need not agree.
+One call of a script per request charges all buckets of the request, by the same rules as
+``rate_limits.LocalBuckets``. The script uses the clock of Redis, so the gateways' clocks need not
+agree.
 
-If Redis does not respond in time, it is not queried for a second. Meanwhile the configured fallback
-applies: ``local`` (each gateway counts for itself), ``open`` (no limits) or ``closed`` (all
-requests are rejected)."""
+If a call to Redis fails or times out, Redis is not queried for one second. Meanwhile the configured
+fallback applies: ``local`` (each gateway counts for itself), ``open`` (no limits) or ``closed``
+(all requests are rejected)."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ end
 return {0, '0'}
 """
 """KEYS are buckets; ARGV holds the cost and burst of each charge. The script returns 0 if all
-buckets were charged. Otherwise it returns the number of the bucket that is too full, from 1, and
-the seconds to wait."""
+buckets were charged. Otherwise it returns the 1-based index of the bucket with the longest wait,
+and the seconds to wait."""
 
 
 def redis_client(url: str, timeout: float) -> Any:
@@ -86,7 +87,7 @@ class RedisRateStore:
         local: RateBuckets,
     ) -> None:
         """``client`` is a ``redis.asyncio.Redis``; ``timeout`` is in seconds; ``fallback`` is
-        LOCAL, OPEN or CLOSED. ``on_failure`` is called when Redis does not respond; ``local``
+        LOCAL, OPEN or CLOSED. ``on_failure`` is called when a call to Redis fails; ``local``
         holds the buckets of this gateway."""
         self._redis: Final[Any] = client
         self._script: Final[Any] = client.register_script(SCRIPT)

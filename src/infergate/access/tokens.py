@@ -106,7 +106,10 @@ class JwtVerifier:
         claims = _verified_claims(token, key, issuer)
         subject = claims.get(issuer.subject)
         if not isinstance(subject, str) or not _is_valid_subject(subject):
-            raise invalid_token(f"the token's claim '{issuer.subject}' is not a valid name")
+            raise invalid_token(
+                f"the token's claim '{issuer.subject}' must be a string of 1 to "
+                f"{_MAX_SUBJECT_CHARS} printable characters"
+            )
         permit = self._rules.permit_for(f"{TOKEN_PREFIX}{issuer.name}:{subject}", claims)
         return _CachedToken(issuer, keys, claims["exp"] + issuer.leeway, permit)
 

@@ -40,7 +40,7 @@ class BackendSettings:
     priority_header: str = PRIORITY_HEADER
     """The lower-case name of the header with the priority of an inference in the queue."""
     retry_share: float = DEFAULT_SHARE
-    """Maximum number of concurrent retries, as a fraction of the inferences in progress."""
+    """Maximum number of concurrent retries, as a fraction of the requests in progress."""
     min_retries: int = DEFAULT_MIN_RETRIES
     """Number of concurrent retries that are always allowed."""
     max_header_bytes: int = FORWARDED_HEADER_BYTES

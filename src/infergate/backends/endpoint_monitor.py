@@ -58,15 +58,16 @@ class AddressWatch(Protocol):
         on_state: Callable[[bool], None],
     ) -> NoReturn:
         """Call ``on_change`` with all addresses and ports whenever they may have changed. After
-        each attempt, call ``on_state`` with true if the addresses are up to date, or false."""
+        each attempt, call ``on_state`` with true if the addresses are up to date, and with false
+        otherwise."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringSettings:
-    """``resolve_interval`` (the time between lookups of a DNS name), ``check_interval`` and
-    ``check_timeout`` are in seconds. ``health_checks`` enables or disables health checks. None
-    enables health checks if there are several servers."""
+    """The settings of DNS lookups and health checks. ``resolve_interval`` (the time between lookups
+    of a DNS name), ``check_interval`` and ``check_timeout`` are in seconds. ``health_checks``
+    enables or disables health checks; None enables them if there are several servers."""
 
     resolve_interval: float = 5.0
     health_checks: bool | None = None

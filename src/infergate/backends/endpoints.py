@@ -62,7 +62,8 @@ class ConfiguredEndpoint:
 class BalanceSettings:
     """Load-balancing settings. ``policy`` is a key of POLICIES. With ``uses_hashing``, the hash of
     a request's key selects the endpoint if the request has a key. ``rise`` and ``fall`` are the
-    numbers of consecutive health checks that make an endpoint healthy or unhealthy."""
+    numbers of consecutive successful and failed health checks after which an endpoint is up or
+    down."""
 
     policy: str = "least-request"
     uses_hashing: bool = False
@@ -90,11 +91,11 @@ class EndpointHandle(ClusterMember):
         self._endpoints: Final = endpoints
         self.endpoint: Final = endpoint
         self.configured_index: Final = configured_index
-        """The position of the endpoint in the configuration, from 0."""
+        """The zero-based index of the endpoint in the configuration."""
         self.checks_ok = 0
         self.checks_failed = 0
         self.is_suspected = False
-        """Whether a health check is running that will eject the endpoint if it fails."""
+        """Whether a health check is running whose failure ejects the endpoint."""
 
     def begin_attempt(self) -> EndpointHandle:
         """Count an attempt on an endpoint that the load balancer did not pick."""

@@ -76,9 +76,10 @@ class HeaderFilter:
     def __init__(
         self, globs: Iterable[str], max_bytes: int = 0, *, counts_hops: bool = False
     ) -> None:
-        """``max_bytes`` limits the total size of the selected headers; 0 disables the limit. Trace
-        headers are truncated to the W3C limits. If the other headers exceed the limit, ``select``
-        raises an error. With ``counts_hops``, the filter also selects the hop header, with the
+        """``max_bytes`` limits the total size of the selected headers; 0 disables the limit. If
+        there is a limit, trace headers are first truncated to the W3C limits, and baggage is then
+        shortened until the headers fit. If the headers without baggage exceed the limit, ``select``
+        raises TOO_LARGE. With ``counts_hops``, the filter also selects the hop header, with the
         value for the next gateway."""
         names = [glob.lower() for glob in globs]
         self._counts_hops: Final = counts_hops
@@ -96,8 +97,8 @@ class HeaderFilter:
         return bool(self._select_names((name,)).names)
 
     def select(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the selected headers. Raises TOO_LARGE if the headers exceed ``max_bytes``, and
-        TOO_MANY_HOPS if the request has passed too many gateways."""
+        """Return the selected headers. Raises TOO_LARGE if the headers without baggage exceed
+        ``max_bytes``, and TOO_MANY_HOPS if the request has passed too many gateways."""
         if self._pattern is None:
             return {}
         names = tuple(headers)

@@ -1,7 +1,7 @@
 """Sends a message to an endpoint of a backend and returns the response.
 
-*Rule 1.* Every exchange ends at the client's deadline or after the timeout of the route or, if the
-route has none, of the backend. The earlier of the two times is sent to the server.
+*Rule 1.* An exchange ends at the client's deadline or after the timeout, whichever is earlier. This
+time is sent to the server. The timeout is the route's or, if the route has none, the backend's.
 *Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
 by default only if nothing was sent, because a request that was sent may have been executed.
 *Rule 3.* Each request for a stream of responses is a separate call. The client's deadline limits
@@ -86,7 +86,7 @@ class RequestSender(Generic[Req, Resp]):
         self.hash_key: Final = settings.hash_key
         self.returns_headers: Final = self._response_filter.selects_any
         self._latencies: Final[dict[str, LatencyQuantile]] = {}
-        """By route, the latencies for hedges that are sent after a percentile of the latencies."""
+        """The recent latencies of each route whose hedge delay is a percentile of its latencies."""
 
     def with_upstream(self, upstream: Upstream[Req, Resp]) -> RequestSender[Req, Resp]:
         """Return a copy that uses ``upstream`` and shares endpoints, queue and counters."""
@@ -389,9 +389,10 @@ class RequestSender(Generic[Req, Resp]):
         )
 
     def response_outcome(self, response: Resp, context: RequestContext) -> AttemptOutcome:
-        """Return the outcome of the attempt that returned ``response``. If the model is
-        unavailable, the attempt has failed only if an endpoint has served that model before,
-        because clients may also request models that are not loaded, or query their readiness."""
+        """Return the outcome of the attempt that returned ``response``. A response that reports an
+        unavailable model is a failure only if it responds to an inference and an endpoint has
+        served the model before. Otherwise, the model may never have been loaded, or the client may
+        only query its readiness."""
         model = context.record.model
         is_known = model in self.endpoints.known_models
         status = self.access.response_status(response)

@@ -80,8 +80,9 @@ class TracedUpstream(Generic[Req, Resp]):
                     yield response
 
     def _with_trace(self, wire: Req, span: BackendSpan | None) -> Req:
-        """Return ``wire`` with the trace header of ``span``. If the header has to be added, return
-        a copy, because other attempts may use ``wire``."""
+        """Return a copy of ``wire`` with the ``traceparent`` of ``span`` or, if the trace is not
+        propagated, without ``traceparent``. Other attempts may use ``wire``, so it is not changed.
+        If the trace is propagated but there is no span, return ``wire``."""
         if span is None and self._propagates:
             return wire
         headers = dict(self._access.request_headers(wire))

@@ -66,8 +66,8 @@ def encode(response: InferResponse, headers: Mapping[str, str]) -> bytes:
 
 def decode(value: bytes) -> CachedResponse:
     """Return the response and the headers that ``encode`` converted to ``value``. The outputs' data
-    are views of ``value``. Raises ValueError, TypeError, KeyError, IndexError or RecursionError for
-    bytes that ``encode`` cannot have returned."""
+    are views of ``value``. May raise ValueError, TypeError, KeyError, IndexError or RecursionError
+    for other bytes; ``check`` validates completely."""
     start = _LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES])
     if start > _LENGTH_BYTES + _MAX_JSON:
         raise ValueError("the description is too long")
@@ -83,7 +83,7 @@ def decode(value: bytes) -> CachedResponse:
             )
         )
     if position != len(value):
-        raise ValueError("the data does not have the size of the outputs")
+        raise ValueError("the size of the tensor data does not match the outputs")
     response = InferResponse(model, version, "", _original(parameters), tuple(tensors), is_last)
     return CachedResponse(response, headers)
 

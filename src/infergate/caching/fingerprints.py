@@ -24,8 +24,8 @@ part."""
 
 
 def fingerprint(scope: bytes, parts: Sequence[Buffer]) -> int:
-    """Return a positive number below 2⁶³ that is equal for equal bytes in all processes. The call
-    takes microseconds, because it samples long parts."""
+    """Return a positive number below 2⁶³ that is equal for equal ``scope`` and ``parts`` in all
+    processes. The call takes microseconds, because it samples long parts."""
     numbers = [number for part in parts for number in (len(part), _summarize(part))]
     packed = struct.pack(f"<{len(numbers)}Q", *numbers)
     hashed = hashlib.blake2b(packed, digest_size=_NUMBER_BYTES, key=scope[:64])

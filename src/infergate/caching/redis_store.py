@@ -1,14 +1,17 @@
 """The store of cached responses that several gateways share in Redis or Valkey.
 
-Each backend has an epoch, a random value in Redis. A cached response contains the epoch that was
-read before its inference was sent, and is valid while Redis has the same epoch. A lookup reads the
-epoch, which it returns as its tag, together with the response, so a hit takes one round trip.
+Each backend has an epoch in Redis, which is a random value. A cached response contains the epoch
+that was read before its inference was sent, and is valid while Redis has the same epoch. A lookup
+reads the response and the epoch together, so a hit takes one round trip. It returns the epoch as
+its tag.
 
 *Rule 1.* A value whose checksum, format or tensors are invalid counts as a miss. A lookup reads at
 most the maximum size of a response.
 *Rule 2.* While Redis does not respond, every lookup is a miss, and no response is written.
-*Rule 3.* If the epoch in memory has advanced, a worker renews the epoch in Redis before it uses
-Redis. An invalidation therefore takes effect even if Redis was unavailable when it happened.
+*Rule 3.* The workers of a gateway also count the invalidations of each backend in memory (the
+argument ``epoch``). If this count has increased, a worker replaces the random value in Redis before
+it uses Redis. An invalidation therefore takes effect even if Redis was unavailable when it
+happened.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ class RedisStore:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """``client`` is a ``redis.asyncio.Redis``; ``timeout`` is in seconds. ``on_failure`` is
-        called when Redis does not respond."""
+        called when a call to Redis fails."""
         self._redis: Final[Any] = client
         self._timeout: Final = timeout
         self._max_bytes: Final = max_entry_bytes + _HEADER.size
@@ -76,7 +79,8 @@ class RedisStore:
         self._retry_at = 0.0
         self._is_unavailable = False
         self._epochs: Final[dict[str, int]] = {}
-        """The epoch in memory for which each backend's epoch in Redis was read or renewed."""
+        """By backend, the count of invalidations (Rule 3) when this process first used the epoch in
+        Redis or last replaced it."""
         self._writes: Final[set[asyncio.Task[None]]] = set()
         self._write_bytes = 0
 
@@ -135,7 +139,7 @@ class RedisStore:
         return b"", tag if created else b""
 
     def _validate(self, value: bytes, tag: bytes) -> StoredValue | None:
-        """Return the response in ``value``, or None if ``value`` is invalid (rule 1)."""
+        """Return the response in ``value``, or None if ``value`` is invalid (Rule 1)."""
         if not _HEADER.size < len(value) <= self._max_bytes:
             return None
         created, expires, epoch, checksum = _HEADER.unpack_from(value)

@@ -4,11 +4,12 @@ The memory is a file of blocks. An index in the same file maps each key to its b
 the entries by their last use. Every operation holds a file lock, which the system releases if the
 process ends.
 
-*Rule 1.* While a process changes the index or the blocks, a mark in the file is set. A process that
-takes the lock and finds the mark empties the store, because another process was killed in the
-middle of a change. A killed worker can therefore never corrupt a response.
-*Rule 2.* The event loop never waits for the lock and copies no long values. A thread runs an
-operation on a long value, or an operation that has to wait for the lock.
+*Rule 1.* While a process changes the index or the blocks, a dirty flag in the file is set. A
+process that takes the lock and finds the flag set empties the store, because another process was
+killed in the middle of a change. A killed worker can therefore never corrupt a response.
+*Rule 2.* In ``get``, ``put`` and ``invalidate``, the event loop does not wait for the lock and
+copies no long values. A thread runs an operation on a long value, or an operation that has to wait
+for the lock.
 *Rule 3.* Positions in the file do not depend on the configured size, which may change while other
 processes use the file. Unused parts of the file occupy no memory.
 *Rule 4.* Emptying the store keeps the epochs, so that no obsolete key becomes valid again.
@@ -40,7 +41,8 @@ MAX_BLOCKS: Final = 1 << 24
 """Maximum number of blocks, which take 64 GiB."""
 _NUMBER_BYTES: Final = 8
 _MAX_SECONDS: Final = 1e9
-"""Maximum time in seconds, about 31 years. The file has times as 64-bit numbers of nanoseconds."""
+"""Maximum time in seconds, about 31 years. The file stores times as 64-bit integers of
+nanoseconds."""
 _HEADS: Final = 1 << 16
 """Number of hash chains. With one million entries, a chain has 15 entries on average."""
 _EPOCHS: Final = 1024
@@ -280,7 +282,7 @@ class SharedStore:
         head[_COUNT] -= 1
 
     def _unlink(self, entry: int) -> None:
-        """Remove ``entry`` from the list that orders entries by their last use."""
+        """Remove ``entry`` from the LRU list."""
         entries, head = self._entries, self._head
         base = entry * _ENTRY_NUMBERS
         older, newer = entries[base + _OLDER], entries[base + _NEWER]

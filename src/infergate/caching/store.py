@@ -37,7 +37,8 @@ class ResponseStore(Protocol):
         ...
 
     def epoch(self, backend: str) -> int:
-        """Return the number of invalidations of ``backend``, which is part of the keys."""
+        """Return the number of times that ``backend`` was invalidated. This number is part of the
+        backend's keys."""
         ...
 
     async def invalidate(self, backend: str) -> None:

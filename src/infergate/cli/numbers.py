@@ -16,12 +16,12 @@ def parse_positive(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive, finite number")
     return value
 
 
 def parse_count(text: str) -> int:
     """Return a whole number from 1 to a billion. Raises ArgumentTypeError."""
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _MAX_COUNT):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {_MAX_COUNT}")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 to {_MAX_COUNT}")
     return int(text)

@@ -1,4 +1,5 @@
-"""``infergate trace``: shows one failed or slow request that a running gateway remembers."""
+"""``infergate trace``: shows the failed or slow requests with a given ID that a running gateway
+remembers."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def _find(request_id: str, admin: str) -> list[Json]:
         samples = [*history.get("failed", ()), *history.get("slowest", ()), *samples]
     found = {
         (sample["time"], sample.get("worker")): sample
-        for sample in reversed(samples)  # the history comes last, because it has more fields
+        # Reversed, so that the samples of the history, which have more fields, replace the others.
+        for sample in reversed(samples)
         if sample.get("request_id") == request_id
     }
     return sorted(found.values(), key=lambda sample: -sample["time"])

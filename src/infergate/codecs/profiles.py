@@ -45,12 +45,12 @@ KSERVE: Final = Profile(
     loads_by_name=True,
     loads_by_field_1=True,
 )
-# The OpenVINO model server has the binary extension over REST (see its source code), and only the
-# six V2 operations that every server has (docs/model_server_rest_api_kfs.md), but no configuration,
-# statistics or repository. This profile has not been tested with a real server, and the server's
-# name in metadata is an assumption.
+# The OpenVINO model server has the binary extension over REST (see its source code). Its only V2
+# operations are the six that every server has (docs/model_server_rest_api_kfs.md). This profile has
+# not been tested with a real server, and the server's name in metadata is an assumption.
 OVMS: Final = Profile("ovms", supports_binary=True, loads_by_name=True)
-# Legacy servers load a model by its name. They differ from each other only in their start options.
+# Legacy servers load a model by its name. They differ from each other only in their
+# command-line options.
 TRTSERVER: Final = Profile("trtserver-1.x", supports_classification=True, loads_by_name=True)
 # GraphPipe has only inferences and metadata. The author of a server chooses its name, so infergate
 # cannot detect these two profiles; they must be configured.

@@ -59,8 +59,9 @@ class ComparedBatch(NamedTuple):
 
 
 def pack_pair(exchange: Exchange, actual: Outcome, baseline: Outcome | None) -> PackedPair | bytes:
-    """Return the packed outcomes of an inference: the outcome of ``exchange``, ``actual``, which is
-    the outcome of its copy, and the outcome of the noise baseline."""
+    """Pack the outcomes of an inference: the served outcome in ``exchange``, the outcome ``actual``
+    of the copy, and the outcome ``baseline`` of the noise baseline or None. A short pair without
+    errors is returned pickled."""
     outcomes = [exchange.outcome, actual, *(() if baseline is None else (baseline,))]
     is_short = sum([outcome.size for outcome in outcomes]) <= MAX_SHORT_BYTES
     expected, packed, *noise = [_pack(outcome, copy=is_short) for outcome in outcomes]
@@ -75,7 +76,7 @@ def pack_pair(exchange: Exchange, actual: Outcome, baseline: Outcome | None) -> 
     )
     if is_short and all(outcome.error is None for outcome in outcomes):
         return pickle.dumps(tuple(pair), pickle.HIGHEST_PROTOCOL)
-    return pair  # the pickle of an error needs ``ipc_message``
+    return pair  # ``pickle`` alone cannot serialize a GatewayError; ``ipc_message`` can
 
 
 def _pack(outcome: Outcome, *, copy: bool) -> PackedOutcome:
@@ -103,7 +104,8 @@ def compare_batch(
     pairs: Sequence[PackedPair | Buffer],
 ) -> ComparedBatch:
     """Compare ``pairs`` of inferences on ``route``. The result contains no elements of outputs that
-    match a glob in ``redacted``. If there are any globs, it contains no response bodies either."""
+    match a glob in ``redacted``. If there are any globs, it also contains no elements of inferences
+    with ``is_forwarded``, whose output is a complete response body."""
     batch = ComparedBatch(Summary(), {}, {})
     is_redacted = name_matcher(redacted)
     for position, packed in enumerate(pairs):

@@ -21,8 +21,9 @@ _MAX_EXPONENT: Final = 64
 INFINITE_BIN: Final = _MAX_EXPONENT - _MIN_EXPONENT + 2
 BIN_COUNT: Final = INFINITE_BIN + 1
 """Errors are counted in fixed bins, so that histograms can be merged. There is a bin for 0, and a
-bin for infinite errors (NaN or infinity against another value). The other bins hold errors with
-2**(e-1) <= error < 2**e; the first and the last of these also hold smaller and larger errors."""
+bin for infinite errors (NaN or infinity against another value). For each exponent e from
+_MIN_EXPONENT to _MAX_EXPONENT, there is a bin for 2**(e-1) <= error < 2**e. The first of these bins
+also holds smaller errors, and the last also holds larger finite errors."""
 Bins = Annotated[Counter[Annotated[int, Field(ge=0, lt=BIN_COUNT)]], Counts]
 """The number of errors in each bin."""
 
@@ -38,7 +39,8 @@ def bin_of(error: float) -> int:
 
 
 def bin_limit(index: int) -> float:
-    """Return the upper bound of the errors in bin ``index``."""
+    """Return the nominal upper bound of bin ``index``. The last finite bin may hold larger
+    errors."""
     if index == ZERO_BIN:
         return 0.0
     return math.inf if index == INFINITE_BIN else 2.0 ** (index - 1 + _MIN_EXPONENT)
@@ -115,8 +117,9 @@ class ErrorStats:
         return _ratio(self.sum_relative, self.bins.total() - self.without_relative)
 
     def quantile(self, share: float) -> float:
-        """Return an upper bound for the quantile ``share`` of the absolute errors. It is less than
-        twice the exact quantile."""
+        """Return an estimate of the quantile ``share`` of the absolute errors. If the exact
+        quantile is within the range of the bins, the estimate is at least the exact quantile and at
+        most twice the exact quantile."""
         wanted, count = share * self.bins.total(), 0
         for index in sorted(self.bins):
             count += self.bins[index]

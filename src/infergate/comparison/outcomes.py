@@ -140,8 +140,8 @@ def _describe(tensor: Tensor | None) -> str:
 
 
 def without_values(comparison: Comparison, hides: Callable[[str], object]) -> Comparison:
-    """Return ``comparison`` without the element values of the outputs that ``hides`` selects by
-    name, and of the entry OTHER."""
+    """Return ``comparison`` with hidden element values in the entry OTHER and in the outputs whose
+    names ``hides`` selects."""
 
     def hide(difference: ElementDifference | None) -> ElementDifference | None:
         return difference and replace(difference, expected=HIDDEN, actual=HIDDEN)

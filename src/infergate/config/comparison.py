@@ -49,8 +49,8 @@ class ToleranceConfig(Section):
 
 
 class OutputRuleConfig(ToleranceConfig):
-    """How an output is compared. All given criteria must hold. With `top_k` or `cosine`, single
-    elements are compared only if a tolerance or `quantile` is also given."""
+    """The comparison rules of an output. All given criteria must hold. With `top_k` or `cosine`,
+    individual elements are compared only if a tolerance or `quantile` is also given."""
 
     quantile: Fraction | None = Field(
         default=None,
@@ -128,8 +128,8 @@ class CompareConfig(Section):
     )
     outputs: dict[str, OutputRuleConfig] = Field(
         default={},
-        description="Rules for single outputs, by the name that clients use. Example: `{scores: "
-        "{top_k: 1}}`.",
+        description="Rules for individual outputs, keyed by the name that clients use. Example: "
+        "`{scores: {top_k: 1}}`.",
     )
     baseline: BaselineConfig | None = Field(
         default=None,

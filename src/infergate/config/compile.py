@@ -173,7 +173,8 @@ def _listeners(
 
 def listener_protocols(config: schema.Config) -> dict[str, tuple[str, ...]]:
     """Return the protocols of each listener that serves several protocols and models, keyed by the
-    listener's path in the configuration. The first protocol that claims a path serves it."""
+    listener's path in the configuration. If several protocols of a listener claim the same URL
+    path, the first of them serves it."""
     listeners = config.listeners
     found: dict[str, tuple[str, ...]] = {}
     if listeners.http is not None:

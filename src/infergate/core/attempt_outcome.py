@@ -17,5 +17,5 @@ class AttemptOutcome(enum.Enum):
     """The endpoint closed the connection early or sent an invalid response. Either the endpoint or
     this request is the cause."""
     UNKNOWN = "unknown"
-    """The outcome says nothing about the endpoint, because the client disconnected or set a
-    deadline that was too short."""
+    """The outcome says nothing about the endpoint, for example because the client disconnected or
+    set a deadline that was too short."""

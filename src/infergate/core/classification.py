@@ -22,8 +22,9 @@ from infergate.core.tensor import Tensor, pack_bytes
 CLASSIFICATION: Final = "classification"
 MAX_CLASSES: Final = 16384
 """Maximum number of classes in one response. A class becomes a string many times the size of its
-value, so without this limit a small request could produce a response far beyond the limits.
-Formatting the maximum number takes 20 to 50 ms. Triton has no such limit."""
+value, so without this limit a small request could produce a response far larger than the configured
+limits on messages. Formatting the maximum number takes 20 to 50 ms. Triton has no such
+limit."""
 _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 """The numbers of digits to try, in this order. Nine digits are enough for any 32-bit float."""
 
@@ -31,7 +32,7 @@ _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 def class_count(output: RequestedOutput) -> int | None:
     """Return how many classes ``output`` requests, or None if it requests the values themselves.
 
-    Raises BAD_REQUEST unless the parameter is an integer that servers accept."""
+    Raises BAD_REQUEST unless the parameter is an integer from 1 to 2^32-1."""
     count = output.parameters.get(CLASSIFICATION)
     if count is None:
         return None

@@ -17,7 +17,7 @@ class BackendCounters:
     """Attempts after the first, by reason: ``not_sent``, ``broken``, ``timeout`` or
     ``declined``."""
     budget_exhausted: int = 0
-    """Requests for which the retry budget prevented a retry or a hedge."""
+    """Retries and hedges that were not sent because the retry budget was exhausted."""
     hedges_won: int = 0
     """Hedges whose response was used."""
     hedges_lost: int = 0

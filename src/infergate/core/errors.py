@@ -187,7 +187,7 @@ def error_headers(error: GatewayError) -> dict[str, str]:
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds in a backend's Retry-After header, or None if the header is absent or a
-    date. Names in ``headers`` are lower-case."""
+    """Return the seconds in a backend's Retry-After header, or None if the header is absent or not
+    a whole number, for example a date. Names in ``headers`` are lower-case."""
     value = headers.get(RETRY_AFTER_HEADER, "")
     return float(value) if re.fullmatch("[0-9]{1,9}", value) else None

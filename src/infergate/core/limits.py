@@ -1,4 +1,5 @@
-"""The limits on a single request. docs/limits.md compares each limit with other servers."""
+"""The limits on a single request. docs/limits.md compares each limit with the
+limits of other servers."""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ class Limits:
     """Maximum size of all header lines, or of the metadata, of one request (Caddy, h11: 16 KiB).
     The limit is higher if a listener's protocol needs it (``CodecPlugin.min_header_bytes``)."""
     response_header: int = 64 * KIB
-    """Maximum length of a header line of a backend's response (Envoy: 60 KiB). The limit is higher
-    if the backend's protocol needs it (``CodecPlugin.max_response_header_bytes``)."""
+    """Maximum length of a header line of a backend's response (Envoy: 60 KiB for all lines). The
+    limit is higher if the backend's protocol needs it
+    (``CodecPlugin.max_response_header_bytes``)."""
     header_count: int = 100
     """Maximum number of header lines of one request (Envoy: 100, HAProxy: 101)."""
     tensors: int = 1024

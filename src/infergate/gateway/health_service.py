@@ -100,4 +100,6 @@ class HealthService:
 
 
 def _malformed_request() -> RpcResponse:
-    return RpcResponse(code=_INVALID_ARGUMENT, details="the HealthCheckRequest cannot be read")
+    return RpcResponse(
+        code=_INVALID_ARGUMENT, details="the HealthCheckRequest is malformed or longer than 64 KiB"
+    )

@@ -1,4 +1,4 @@
-"""Lists models and their states, with the clients' names.
+"""Lists models and their states, under the names that clients use.
 
 A slow backend must not delay the results of other backends. Each query has a short timeout, and all
 queries for one response share a longer timeout. The number of concurrent queries is limited."""
@@ -148,9 +148,9 @@ class ModelCatalogue:
     async def _listed_models(
         self, operation: ModelIndexRequest, context: RequestContext
     ) -> tuple[list[tuple[ModelIndexEntry, RouteBinding]], list[str]]:
-        """Return the listed models with the clients' names and their routes, and the errors of
-        backends that cannot be reached. Models with exact routes come first. Each backend is
-        queried once."""
+        """Return the listed models, under the names that clients use, with their routes, and the
+        errors of backends that cannot be reached. Models with exact routes come first. Each backend
+        is queried once."""
         backends = {binding.backend.name: binding.backend for binding in self._bindings}
         names = self._table.name_rule
         indexes = await asyncio.gather(
@@ -327,8 +327,8 @@ class ModelCatalogue:
         return ModelStatistics(tuple(model for models in results for model in models))
 
     def _versions_to_query(self, model: str, entries: Sequence[ModelIndexEntry]) -> list[str]:
-        """Return the versions to query: only the empty version, which means all versions, if a
-        route accepts it, and otherwise every version in ``entries``."""
+        """Return the versions to query. If a route accepts the empty version, which means all
+        versions, return only the empty version; otherwise return every version in ``entries``."""
         if self._table.find(model, "") is not None:
             return [""]
         return list(dict.fromkeys(entry.version for entry in entries))

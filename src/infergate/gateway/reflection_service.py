@@ -64,7 +64,8 @@ class ReflectionService:
                 request = self._parse(message)
             except DecodeError:
                 yield RpcResponse(
-                    code=_INVALID_ARGUMENT, details="the ServerReflectionRequest cannot be read"
+                    code=_INVALID_ARGUMENT,
+                    details="the ServerReflectionRequest is malformed or longer than 64 KiB",
                 )
                 return
             yield RpcResponse((self._respond(request).SerializeToString(deterministic=True),))

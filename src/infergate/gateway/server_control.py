@@ -53,8 +53,8 @@ class ControlPermissions:
 
 NO_PERMISSIONS: Final = ControlPermissions()
 BindAny = Callable[[str, RequestContext], RouteBinding]
-"""Returns the first route of a model for any version, and records the route in the context. Raises
-NOT_FOUND."""
+"""Returns the binding of a model's first route, whatever version the route serves, and records the
+route in the context. Raises NOT_FOUND."""
 ModelsChanged = Callable[[str, bool], Awaitable[None]]
 """Receives the name of a backend on which a model was loaded or unloaded, and whether all endpoints
 have finished the operation. An operation that failed or was abandoned may continue on a server."""
@@ -76,8 +76,8 @@ class ServerControl:
         self._bind_any: Final = bind_any
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
-        """Execute ``operation``. Raises NO_BACKEND if loading and unloading are disabled,
-        UNSUPPORTED, and errors of the backend."""
+        """Execute ``operation``. Raises UNSUPPORTED, NOT_FOUND for a model without a route, the
+        errors of the backend, and NO_BACKEND if loading and unloading are disabled."""
         match operation:
             case ModelLoadRequest() | ModelUnloadRequest():
                 if not self._permissions.repository:

@@ -121,8 +121,8 @@ class StagedRequest:
 
 class SharedMemory:
     """The registered regions. With ``enabled``, clients may register regions. ``backends`` are the
-    backends that read regions themselves. This object keeps the regions of ``predecessor``, the
-    instance of the previous configuration."""
+    backends that read regions themselves. If both configurations enable shared memory, this object
+    keeps the regions of ``predecessor``, the instance of the previous configuration."""
 
     def __init__(
         self,
@@ -253,8 +253,8 @@ class SharedMemory:
     ) -> None:
         for name in self._matching_names(request.name, request.cuda):
             del self._regions[name]
-        # A backend may have regions that were registered before this process started, so this
-        # process does not know them.
+        # The request goes to every backend, because a backend may have regions that were registered
+        # before this process started.
         kinds = (False, True) if request.cuda is None else (request.cuda,)
         requests = (
             backend.perform(replace(request, cuda=cuda), context)

@@ -46,23 +46,23 @@ _BACKEND_METRICS: Final[tuple[MetricSpec[BackendCounters], ...]] = (
     MetricSpec("histogram", "infergate_queue_seconds", _queue_wait, (),
         "Waiting time of queued inferences, in seconds."),
     MetricSpec("counter", "infergate_queue_refusals", _rejections, ("reason",),
-        "Inferences refused by a backend's queue: full, or expired (waited past the deadline)."),
+        "Inferences rejected by a backend's queue: full, or expired (waited past the deadline)."),
     MetricSpec("counter", "infergate_queue_shed", attrgetter("shed_by_priority"), ("priority",),
-        "Inferences refused or displaced because a backend's queue was full, by priority."),
+        "Inferences rejected or displaced because a backend's queue was full, by priority."),
 )  # fmt: skip
 _CONCURRENCY: Final[MetricSpec[ConcurrencyStats]] = MetricSpec(
     "gauge", "infergate_backend_places",
     lambda each: {"taken": each.in_use, "free": max(each.max_concurrent - each.in_use, 0)},
-    ("state",), "Concurrency limit (limits.max_requests) of a backend: slots taken and free.",
+    ("state",), "Concurrency slots (limits.max_requests) of a backend, by state: taken or free.",
 )  # fmt: skip
 _ROUTE_METRICS: Final[tuple[MetricSpec[RouteCounters], ...]] = (
     MetricSpec("counter", "infergate_fallbacks", attrgetter("fallbacks"), (),
         "Inferences sent to a route's fallback backend."),
     MetricSpec("counter", "infergate_mirrored_requests", attrgetter("mirrored"), ("outcome",),
-        "Mirrored inferences by outcome; dropped: too many copies were in progress."),
+        "Mirrored inferences by outcome: ok, failed, or dropped (a limit was reached)."),
     MetricSpec("counter", "infergate_comparisons", attrgetter("comparisons"), ("result",),
-        "Comparisons of mirrored with served responses, by result: equal, within_noise, "
-        "different, error (not compared), or dropped (a limit was reached)."),
+        "Comparisons of mirrored responses with the served responses, by result: equal, "
+        "within_noise, different, error (not compared), or dropped (a limit was reached)."),
     MetricSpec("counter", "infergate_output_differences", attrgetter("differences"),
         ("output", "cause"),
         "Mirrored outputs that differ from served outputs, by cause."),
@@ -80,7 +80,7 @@ _HELPER_METRICS: Final[tuple[MetricSpec[BackendCounters], ...]] = (
         lambda each: histogram_value(each.queue_wait), (),
         "Waiting time of messages that were queued for a helper process, in seconds."),
     MetricSpec("counter", "infergate_helper_queue_refusals", _rejections, ("reason",),
-        "Messages refused by the helper processes' queue: full (too many of one client), or "
+        "Messages rejected by the helper processes' queue: full (too many of one client), or "
         "expired (waited too long)."),
 )  # fmt: skip
 

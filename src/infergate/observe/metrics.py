@@ -1,7 +1,8 @@
 """The Prometheus metrics of a process.
 
-*Rule 1.* Label values come from the configuration or the code, never from clients: route patterns,
-backend names, protocols, operations and outcomes. A request without a route has an empty label.
+*Rule 1.* Label values come from the configuration or the code: route patterns, backend names,
+protocols, operations and outcomes. The only exception is a limited number of output names, which
+come from servers. No label value comes from a client. A request without a route has an empty label.
 *Rule 2.* docs/metrics.md documents every metric with its type, unit and labels.
 """
 
@@ -64,7 +65,7 @@ class Metrics:
         self.tasks: Final = gauge("infergate_tasks", "Tasks of the event loop.")
         self.loop_blocked_seconds: Final = counter(
             "infergate_loop_held_up_seconds",
-            "Total delay of the event loop by callbacks of 0.1 s or more, in seconds.",
+            "Total time for which callbacks of 0.1 s or more blocked the event loop, in seconds.",
             unit="seconds",
         )
         self.in_flight_bytes: Final = gauge(
@@ -112,12 +113,12 @@ class Metrics:
         )
         self.refused_requests: Final = counter(
             "infergate_refused_requests",
-            "Requests refused because of a limit, by the limit's name (docs/limits.md).",
+            "Requests rejected because of a limit, by the limit's name (docs/limits.md).",
             ["limit"],
         )
         self.certificate_reloads: Final = counter(
             "infergate_certificate_reloads",
-            "Reloads of certificate files: taken, or failed (the previous files stay in use).",
+            "Reloads of certificate files: taken (in use), or failed (the old files stay in use).",
             ["listener", "outcome"],
         )
         self.open_descriptors: Final = gauge("infergate_open_descriptors", "Open file descriptors.")
@@ -133,7 +134,7 @@ class Metrics:
         )
         self.access_refused: Final = counter(
             "infergate_access_refused",
-            "Requests refused by authentication, authorization or rate limiting, by reason.",
+            "Requests rejected by authentication, authorization or rate limiting, by reason.",
             ("reason",),
         )
         self.access_failures: Final = counter(
@@ -143,8 +144,7 @@ class Metrics:
         )
 
     def restrict_labels(self, names: Callable[[], MetricNames]) -> None:
-        """Drop the series of routes and backends that are not among the names that ``names``
-        returns."""
+        """Drop the series of routes and backends whose names ``names`` does not return."""
         self._requests.names = self.backends.names = names
 
     def console_families(self) -> list[Metric]:

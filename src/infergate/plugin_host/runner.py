@@ -1,8 +1,8 @@
 """Runs the methods of a plug-in outside the gateway's event loop.
 
 Each plug-in has its own event loop, in its own thread, for its asynchronous methods, and threads
-for its plain methods. A blocked plug-in therefore delays only its own calls. A call that does not
-end in time is abandoned: the caller gets an error that names the plug-in, and the memory of the
+for its synchronous methods. A blocked plug-in therefore delays only its own calls. A call that does
+not end in time is abandoned: the caller gets an error that names the plug-in, and the memory of the
 call stays charged until the call ends. Threads cannot be stopped, so a plug-in with too many such
 calls receives no further calls until some of them end.
 """
@@ -44,7 +44,7 @@ _LOG_SECONDS: Final = 10.0
 _log: Final = logging.getLogger(__name__)
 
 Step = Callable[[], Any]
-"""A plain or asynchronous function without arguments, which calls the plug-in."""
+"""A synchronous or asynchronous function without arguments, which calls the plug-in."""
 
 
 class PluginCallError(GatewayError):
@@ -89,8 +89,8 @@ def _nothing() -> None:
 
 class PluginRunner:
     """Runs the calls of ``plugin``. ``label`` names the plug-in in errors and logs, for example
-    ``hook 'guard'``. ``start`` and ``discard`` block the calling thread; all other methods are
-    called on the gateway's event loop."""
+    ``hook 'guard'``. ``start`` and ``discard`` block the calling thread; all other public
+    methods are called on the gateway's event loop."""
 
     def __init__(
         self, plugin: Plugin, label: str, counters: PluginCounters, kinds: FailureKinds
@@ -132,7 +132,7 @@ class PluginRunner:
 
         async def close() -> None:
             closing: Any = self.plugin.close()
-            if inspect.isawaitable(closing):  # a plug-in may define a plain method
+            if inspect.isawaitable(closing):  # a plug-in may define a synchronous method
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await closing
 
@@ -250,7 +250,8 @@ class PluginRunner:
             return outcome.value
         if isinstance(error, GatewayError) and _is_valid(error):
             self.counters.calls["rejected"] += 1
-            # A plug-in may raise one instance repeatedly, which would extend its traceback.
+            # A plug-in may raise the same exception object repeatedly, and each raise would extend
+            # the object's traceback.
             rejection = error.reworded(error.public)
             rejection.origin = self._kinds.origin
             raise rejection

@@ -70,8 +70,8 @@ def _outcome(outcome: Outcome) -> Json:
 
 
 def as_text(part: RecordedExchange | DamagedPart) -> str:
-    """Return a one-line description of ``part``, which may contain control characters from
-    clients."""
+    """Return a one-line description of ``part``. The description is not escaped: it may contain
+    control characters from clients."""
     if isinstance(part, DamagedPart):
         return f"{part.position:>12}  DAMAGED  {part.length} bytes: {part.reason}"
     exchange, request = part.exchange, part.exchange.request

@@ -44,8 +44,9 @@ _log = logging.getLogger("infergate")
 
 
 class Recorder:
-    """Writes exchanges to files. Call the methods on the event loop, except ``close``, which must
-    be called at the end to stop the writer thread."""
+    """Writes exchanges to files. Call the methods on the event loop, except ``close``, which
+    blocks: call ``close`` in another thread or after the loop has ended. The owner must call it to
+    stop the writer thread."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Recorder:
         counters.exchanges.update(dict.fromkeys(RESULTS, 0))
         self._queued = self._queued_bytes = 0
         self._problem = ""
-        """The reason why recording stopped without a command, or an empty string."""
+        """The failure that stopped recording, or an empty string."""
         self._file = ""
         self._late_stop: asyncio.Future[None] | None = None
         """The last stop that did not complete within the timeout, or None."""

@@ -31,8 +31,8 @@ M = TypeVar("M", bound=LoadedCandidate)
 
 
 class CandidateTable(Generic[M]):
-    """One or more candidates with their relative shares of the requests (above 0). If ``shares`` is
-    None, all shares are equal."""
+    """One or more candidates. ``shares`` are their weights, reduced during slow start; each share
+    is above 0. If ``shares`` is None, all shares are equal."""
 
     __slots__ = ("cumulative_shares", "members", "shares")
 

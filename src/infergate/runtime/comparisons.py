@@ -113,7 +113,9 @@ class ComparisonsApp:
             case "":
                 return await self._as_json(total)
             case _:
-                return text_response(400, "the formats are report and html")
+                return text_response(
+                    400, "unknown format; expected format=report, format=html or no query"
+                )
 
     async def _merged(self) -> Summary:
         from infergate.comparison.summary import Summary

@@ -34,8 +34,8 @@ class WorkerGroup:
     aggregate_statistics: Callable[[str, str], Awaitable[ModelStatistics]] | None = None
     """Returns the group's statistics of a model and version."""
     rate_buckets: Callable[[bytes], RateBuckets] = lambda _: LocalBuckets()
-    """Returns the buckets of the rate limits that the bytes identify. By default, the buckets are
-    local to the process."""
+    """Returns the buckets for a set of rate limits. The argument identifies the set. By default,
+    the buckets are local to the process."""
     response_store: Callable[[], ResponseStore] = field(
         default_factory=lambda: functools.cache(LocalStore)
     )

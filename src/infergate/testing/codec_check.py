@@ -33,7 +33,7 @@ LossyRoundTrip = Callable[[Any], Any]
 """Returns the canonical value after a round trip over the protocol, without the parts that the
 protocol cannot represent."""
 ServerResponse = Callable[[Operation, Response], Response]
-"""Returns the response that a server must send for the client to read the expected response."""
+"""Maps the response that the client expects to the response that the server must send."""
 
 _WIRE_TYPES: Final[dict[TransportKind, tuple[type, type]]] = {
     TransportKind.HTTP: (HttpRequest, HttpResponse),
@@ -83,7 +83,7 @@ def check_codec(
 
 
 def _exchanges(codec: Codec[Any, Any]) -> Iterator[tuple[Operation, Response, tuple[bytes, ...]]]:
-    """Yield operations, responses and invalid bodies. Inferences have no invalid bodies."""
+    """Yield operations, responses and invalid bodies. For inferences, yield no invalid bodies."""
     for operation, response in samples.SAMPLE_EXCHANGES:
         yield operation, response, samples.INVALID_BODIES
     for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
@@ -97,7 +97,9 @@ def _check_errors(codec: Codec[Any, Any], transport_kind: TransportKind) -> None
     for kind in Kind:
         for public in ("what went wrong", "", "größe \ud800 \n\r\0", "x" * 100_000):
             wire = codec.build_error(GatewayError(kind, public, retry_after=1.5))
-            assert isinstance(wire, _WIRE_TYPES[transport_kind][1]), f"{kind}: {type(wire)}"
+            assert isinstance(wire, _WIRE_TYPES[transport_kind][1]), (
+                f"build_error returns {type(wire).__name__} for {kind}"
+            )
             is_error = _is_rejected(codec.parse_response, wire, InferRequest("m"), DEFAULT_LIMITS)
             assert is_error, f"{kind}: the wire form of the error is parsed as a response"
 
@@ -118,7 +120,9 @@ class _CodecCheck:
             if error.kind is not Kind.UNSUPPORTED:
                 raise AssertionError(f"{operation} is rejected with {error!r}") from error
             return None
-        assert isinstance(request, _WIRE_TYPES[self.transport_kind][0]), type(request)
+        assert isinstance(request, _WIRE_TYPES[self.transport_kind][0]), (
+            f"build_request returns {type(request).__name__}"
+        )
         return request
 
     def check_exchange(self, operation: Operation, request: Any, response: Response) -> None:
@@ -133,10 +137,14 @@ class _CodecCheck:
         parsed = read_request(request)
         assert_same("request", self.round_trip(operation), parsed.operation)
         summary = codec.summarize(request)
-        assert summary.operation is type(parsed.operation), f"summarize returns {summary.operation}"
+        assert summary.operation is type(parsed.operation), (
+            f"summarize returns the operation {summary.operation}; parse_request returns "
+            f"{type(parsed.operation)}"
+        )
         for name in ("model", "version"):
             assert getattr(summary, name) == getattr(parsed.operation, name, ""), (
-                f"summarize: {name}"
+                f"summarize returns the {name} {getattr(summary, name)!r}; parse_request returns "
+                f"{getattr(parsed.operation, name, '')!r}"
             )
         assert_same("summarized request", parsed.operation, read_request(request).operation)
         if isinstance(codec, SupportsContentEncoding):
@@ -147,7 +155,9 @@ class _CodecCheck:
             for body in samples.INVALID_BODIES:
                 codec.open_request(_encoded(request, body))
         wire_response = codec.build_response(self.server_response(operation, response), parsed)
-        assert isinstance(wire_response, _WIRE_TYPES[self.transport_kind][1]), type(wire_response)
+        assert isinstance(wire_response, _WIRE_TYPES[self.transport_kind][1]), (
+            f"build_response returns {type(wire_response).__name__}"
+        )
         parsed_response = codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
         assert_same("response", self.round_trip(response), parsed_response)
         if not isinstance(codec, SupportsPassThrough):
@@ -176,7 +186,9 @@ class _CodecCheck:
                 assert sequence == "by name"
                 continue  # the protocol's sequence ids are numbers
             for form in (wire, completed(codec.validate(wire, DEFAULT_LIMITS), model)):
-                assert codec.sequence_of(form, DEFAULT_LIMITS) == sequence, f"sequence {sequence!r}"
+                assert codec.sequence_of(form, DEFAULT_LIMITS) == sequence, (
+                    f"sequence_of does not return the sequence {sequence!r}"
+                )
         rewritten = codec.rewrite_request(request, "other", "9", self.profile)
         if rewritten is not None:
             assert_same(
@@ -202,8 +214,8 @@ class _CodecCheck:
     def check_hostile(
         self, operation: Operation, request: Any, response: Response, bodies: tuple[bytes, ...]
     ) -> None:
-        """Check that any bytes are either parsed or raise GatewayError, and that ``validate`` and
-        the parser reject the same messages."""
+        """Check that the codec either parses any bytes or raises GatewayError, and that
+        ``validate`` and the parser reject the same messages."""
         codec = self.codec
         # isinstance with a protocol is slow, and there are thousands of corrupted messages
         validator = codec if isinstance(codec, SupportsPassThrough) else None

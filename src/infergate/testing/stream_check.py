@@ -30,13 +30,18 @@ def check_stream(
     inferences without loss. ``profile`` is a kind of server that supports streams."""
     codec: Any = plugin.create(options or {})
     has_streams = isinstance(codec, SupportsStreaming)
-    assert has_streams, f"{plugin.name}: the codec has no streams"
-    assert codec.capabilities.supports_streaming, f"{plugin.name}: the capabilities exclude streams"
+    assert has_streams, f"{plugin.name}: the codec does not implement SupportsStreaming"
+    assert codec.capabilities.supports_streaming, (
+        f"{plugin.name}: capabilities.supports_streaming is false"
+    )
     for datatype in sorted(codec.capabilities.datatypes, key=lambda datatype: datatype.value):
         for request, response in samples.inferences(datatype):
             model = samples.metadata_for(request, response)
             wire = codec.build_stream_request(request, profile, model)
-            assert wire is not None, f"the profile {profile.name} has no stream"
+            assert wire is not None, (
+                f"build_stream_request returns None for the profile {profile.name}; pass a profile "
+                "that supports streams"
+            )
             parsed = completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
             assert_same("request of a stream", request, parsed.operation)
             assert parsed.wants_stream or codec.streaming_method, "the request is not for a stream"

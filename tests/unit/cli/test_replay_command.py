@@ -86,7 +86,7 @@ def test_a_rule_for_an_unknown_output_is_an_error_and_no_report_is_written(
     rules.write_text("outputs: {z: {top_k: 1}}")
     argv = ["--compare", str(rules), "--report", str(report), "--fast"]
     assert main(["replay", recording, "--config", config, *argv]) == 2
-    assert "no response has the output 'z'" in capsys.readouterr().err
+    assert "the rules name the output 'z', but no response has it" in capsys.readouterr().err
     assert not report.exists()
 
 

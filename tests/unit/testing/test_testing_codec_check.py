@@ -139,7 +139,7 @@ def test_a_sound_codec_passes() -> None:
         (BuildsForAnotherTransport, "HttpRequest"),
         (LosesTheId, "request: "),
         (LosesAnOutput, "response: "),
-        (PeeksWrongly, "summarize: model"),
+        (PeeksWrongly, "summarize returns the model"),
         (MisreadsWhatItSummarized, "summarized request"),
         (ValidatesNothing, "parse_request and validate differ"),
         (KeepsTheClientsModel, "rewritten request"),

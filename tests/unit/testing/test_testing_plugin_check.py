@@ -107,7 +107,7 @@ def test_a_codec_with_streams_passes() -> None:
     [
         ("parse_stream_response", lambda *_: None, "0 instead of 2 responses arrived"),
         ("parse_stream_response", lambda *_: InferResponse("other"), "response of a stream"),
-        ("build_stream_request", lambda *_: None, "has no stream"),
+        ("build_stream_request", lambda *_: None, "build_stream_request returns None"),
     ],
 )
 def test_a_broken_stream_is_found(method: str, broken: Any, expected: str) -> None:
@@ -121,5 +121,5 @@ def test_a_broken_stream_is_found(method: str, broken: Any, expected: str) -> No
 
 
 def test_a_profile_without_streams_is_reported() -> None:
-    with pytest.raises(AssertionError, match="has no stream"):
+    with pytest.raises(AssertionError, match="build_stream_request returns None"):
         check_stream(REST)

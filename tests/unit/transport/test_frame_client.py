@@ -89,9 +89,9 @@ async def test_a_socket_without_a_listener(
     ("response", "public"),
     [
         (b"", "the backend closed the connection before it responded"),
-        (b"\4", "the backend's response broke off"),
-        (b"\4\0\0\0", "the backend's response broke off"),
-        (b"\4\0\0\0abc", "the backend's response broke off"),
+        (b"\4", "the backend's response is incomplete"),
+        (b"\4\0\0\0", "the backend's response is incomplete"),
+        (b"\4\0\0\0abc", "the backend's response is incomplete"),
         (framed(b""), "the backend's response is an empty frame"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the backend speaks HTTP, not frames"),
     ],

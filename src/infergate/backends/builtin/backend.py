@@ -77,8 +77,8 @@ class BuiltinBackend(InProcessBackend):
         timeout. Raises the errors of ``perform``."""
         async with aclosing(self._find(request).stream(request)) as responses:
             while True:
-                # The timeout applies to each response, not to the loop: between two responses, the
-                # caller's own code runs, and a timeout must not cancel that code.
+                # The timeout applies to each response, not to the whole iteration: between two
+                # responses, the caller's own code runs, and a timeout must not cancel that code.
                 try:
                     async with asyncio.timeout(self._deadline(context) - time.monotonic()):
                         response = await anext(responses, None)

@@ -1,4 +1,4 @@
-"""Trains the model ``digits``. Writes its weights, and held-out images for its test.
+"""Trains the model ``digits``, and writes its weights and held-out images for its test.
 
 infergate does not import this module. The module needs scikit-learn, which
 contains the data set::
@@ -29,7 +29,8 @@ TEST_IMAGES: Final = 40
 
 
 def train(pixels: Floats, labels: npt.NDArray[Any]) -> dict[str, Floats]:
-    """Fit weights with Adam to the cross-entropy of ``pixels`` [n,64] and ``labels`` [n]."""
+    """Train the weights with Adam on ``pixels`` [n,64] and ``labels`` [n], minimizing the
+    cross-entropy. Return the weights by name."""
     rng = np.random.default_rng(SEED)
     fitted = {
         "hidden": rng.normal(0, (2 / 64) ** 0.5, (64, HIDDEN)).astype(np.float32),

@@ -157,7 +157,10 @@ class EmbeddingsCodec(ClientCodec):
         if "dimensions" in members:
             raise bad_request("dimensions is not supported: the model decides the vectors' size")
         if members.get("model") != summary.model:
-            raise bad_request("the body must be an object with exactly one member model")
+            raise bad_request(
+                'the body must be a JSON object in which "model" occurs exactly once, at the top '
+                "level"
+            )
         encoding = members.get("encoding_format", "float")
         if encoding not in ("float", "base64"):
             raise bad_request(
@@ -187,7 +190,7 @@ class EmbeddingsCodec(ClientCodec):
             counts = outputs.get(options.tensors.tokens)
             if counts is None or counts.datatype not in INTEGERS:
                 raise backend_garbage(
-                    f"output '{options.tensors.tokens}' does not hold numbers of tokens"
+                    f"output '{options.tensors.tokens}' must hold integer token counts"
                 )
             tokens = int(counts.numpy().sum())
         embeddings: list[Any] = list(vectors)
@@ -235,7 +238,8 @@ def _find_model(body: Buffer) -> str:
             except orjson.JSONDecodeError:
                 break
     raise bad_request(
-        f"model, a string, must be in the first or the last {_SEARCHED_BYTES} bytes of the body"
+        'the member "model" must be a string in the first or the last '
+        f"{_SEARCHED_BYTES} bytes of the body"
     )
 
 
@@ -315,7 +319,7 @@ def _token_tensor(request: EmbeddingRequest, metadata: TensorMetadata) -> Tensor
     tokens = np.frombuffer(request.data, "<i8")
     values = tokens.astype(NUMPY_DTYPES[datatype])
     if (values != tokens).any():
-        raise bad_request(f"input has a token that is not {datatype.value}")
+        raise bad_request(f"a token in input does not fit into {datatype.value}")
     return Tensor(metadata.name, datatype, shape, values.view(np.uint8).data)
 
 

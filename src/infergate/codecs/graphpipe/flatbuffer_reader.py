@@ -42,7 +42,7 @@ LONG_STRING_BYTES: Final = 128
 copying batches."""
 _MAX_BATCH_STRINGS: Final = 1 << 13
 _MAX_BATCH_BYTES: Final = 1 << 14
-"""Limits on a batch. numpy temporarily needs several times 8 bytes for each string and for each
+"""Limits on a batch. numpy needs several temporary 64-bit integers for each string and for each
 byte."""
 
 
@@ -69,7 +69,7 @@ class FlatbufferMessage:
         self.remaining_bytes = MAX_EXPANSION * self.end
 
     def root(self, label: str) -> FlatbufferTable:
-        """Return the outermost table, which error messages call ``label``. Raises BAD_REQUEST."""
+        """Return the root table, which error messages call ``label``. Raises BAD_REQUEST."""
         if self.end < _OFFSET_BYTES:
             raise bad_request(f"{self.end} bytes are too short for the flatbuffer {label}")
         return FlatbufferTable(self, _U32(self.data, 0)[0], label)
@@ -235,7 +235,8 @@ class FlatbufferTable:
         starts = np.arange(begin, begin + _OFFSET_BYTES * length, _OFFSET_BYTES) + offsets
         if starts.max() > end - _OFFSET_BYTES:
             raise _out_of_bounds(f"a string of {self.label}.{field.name}")
-        # Read the length that would start at each byte position.
+        # View the data as a 32-bit integer at every byte offset, so that one index operation reads
+        # all lengths.
         lengths = np.ndarray((end - _OFFSET_BYTES + 1,), "<u4", data, strides=(1,))
         sizes = _OFFSET_BYTES + lengths[starts].astype(np.int64)
         if (starts + sizes).max() > end:

@@ -314,8 +314,8 @@ class RowReader:
 
     def read_inputs(self, value: JsonValue, key: str = "inputs") -> tuple[Tensor, ...]:
         """Return the tensors in ``value``, a member named ``key``: an object with a member for each
-        input, or the value of the only input. Other members are ignored. Raises like
-        :meth:`read_instances`."""
+        input, or the value of the only input. Other members are ignored. Raises the same
+        errors as :meth:`read_instances`."""
         node = value.node
         if not is_object(node) or _base64_text(node) is not None:
             name, datatype = self._only_input(
@@ -419,8 +419,8 @@ class RowReader:
         if self._containers > MAX_CONTAINERS:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"{owner}: over {MAX_CONTAINERS} rows or lists (the limit; lists of numbers in "
-                "columns and plain rows do not count)",
+                f"{owner}: more than {MAX_CONTAINERS} nested lists or rows (the limit); send "
+                "numbers as rectangular lists, which do not count",
             )
         check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)
 

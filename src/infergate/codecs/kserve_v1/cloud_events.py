@@ -7,8 +7,8 @@ is in binary mode. A request in structured mode has the content type
 content type and all ``_KSERVE_ATTRIBUTES`` is also a structured event, but its response is plain.
 
 *Rule 2.* The event of a response has KServe's source and type. The event's id depends only on the
-request's source and id, so the response to a repeated request is the same. The event's time is the
-request's time, because codecs have no clock."""
+request's source and id, so the responses to a repeated request have the same id. The event's time
+is the request's time, because codecs have no clock."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def write_list(entries: Sequence[ModelIndexEntry]) -> HttpResponse:
 
 
 def write_readiness(model: str, entries: Sequence[ModelIndexEntry]) -> HttpResponse:
-    """Return the response with the state of each version in ``entries``. If no version is ready,
-    the status is 503."""
+    """Return the response with the state of each numeric version in ``entries`` or, if no version
+    is numeric, of version 1. If no version is ready, the status is 503."""
     if not any(entry.state == READY for entry in entries):
         return _response(503, {"error": f"Model with name {model} is not ready."})
     numbered = [

@@ -35,7 +35,8 @@ _PREDICTIONS: Final = "predictions"
 _OUTPUTS: Final = "outputs"
 _WANTED: Final = (SIGNATURE, INSTANCES, INPUTS)
 _SEARCHED_BYTES: Final = 64 * KIB
-"""Number of bytes at the beginning and at the end of a body that are searched for a signature."""
+"""Number of bytes at the beginning and at the end of a body that are searched for a signature. Only
+the beginning of a compressed body is searched."""
 _SIGNATURE_MEMBER: Final = re.compile(
     rb'"signature_name"[ \t\r\n]*+:[ \t\r\n]*+("(?:[^"\\]++|\\.)*+")', re.DOTALL
 )
@@ -134,8 +135,9 @@ def read_signature(members: Mapping[str, JsonValue]) -> str:
 
 
 def check_signature(signature: str, requested: RequestedModel) -> None:
-    """Raise BAD_REQUEST if ``find_signature`` did not find ``signature``. In that case, the access
-    check did not see the model to which the options map the signature."""
+    """Raise BAD_REQUEST if ``signature`` is not the signature that ``find_signature`` found. The
+    options may map the two signatures to different models, so the access check may have covered
+    another model."""
     if signature != requested.spec.signature:
         raise bad_request(
             f"'{SIGNATURE}' must be in the first or last {_SEARCHED_BYTES // KIB} KiB of the "
@@ -160,7 +162,8 @@ def without_signature(body: bytes) -> bytes:
 
 
 def decoded_json(headers: Mapping[str, str], body: Sequence[Buffer], limits: Limits) -> bytes:
-    """Return a body without its content encoding. Raises client errors and TOO_LARGE."""
+    """Return a body without its content encoding. Raises BAD_REQUEST, UNSUPPORTED_ENCODING and
+    TOO_LARGE."""
     data = decode_body(headers, body, limits) if CONTENT_ENCODING in headers else join_parts(body)
     check_json_size(len(data), limits.json)
     return data if isinstance(data, bytes) else bytes(data)

@@ -3,8 +3,8 @@
 The elements are written to tensor_content (raw) or, as TensorFlow Serving does by default, to the
 field of their type (typed). Strings are always typed, because TensorFlow's Python library does not
 read them in tensor_content. Clients that use TensorFlow or numpy read both forms, but clients in
-other languages often read only the fields. FP32, FP64 and BOOL elements have the same bytes in both
-forms. Integers and 16-bit floats are converted one by one, which is slow."""
+other languages often read only the typed fields. FP32, FP64 and BOOL elements have the same bytes
+in both forms. Integers and 16-bit floats are converted one by one, which is slow."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _SIZE_TAG: Final = 1 << 3 | VARINT
 _UNCHANGED: Final = frozenset({Datatype.FP32, Datatype.FP64, Datatype.BOOL})
 """The datatypes whose packed values are the bytes of tensor_content."""
 MAX_TYPED_ELEMENTS: Final = 1 << 16
-"""Maximum number of elements of all other datatypes that ``auto`` writes typed. Writing an element
-takes 0.1 µs."""
+"""Maximum number of elements of a tensor of integers or 16-bit floats that ``auto`` writes typed.
+Writing an element takes 0.1 µs."""
 _COST_OF_STRING: Final = 8
 _COST_OF_INTEGER: Final = 4
 """The cost of writing a string and an integer, as the number of bytes of JSON that take the same

@@ -1,4 +1,4 @@
-"""The legacy HTTP codec. It converts between HTTP messages and canonical operations.
+"""The codec of the HTTP API of the TensorRT Inference Server 1.x (the legacy API).
 
 The references are the API's protobuf files, and messages captured from its servers and clients
 (docs/fidelity-trtis.md)."""
@@ -48,8 +48,9 @@ class TrtisHttpCodec(TrtisCodec):
     # ---- for clients
 
     def summarize(self, wire: HttpRequest) -> RequestSummary:
-        """Return the operation, model and version that the path names. The header is not parsed. If
-        the header is invalid, ``build_error`` reports this instead of any other error."""
+        """Return the operation, model and version that the path names. The header
+        NV-InferRequest is not parsed. If an inference has no valid NV-InferRequest, ``build_error``
+        reports that error, whatever error it was called with."""
         match = match_path(wire.method, wire.path)
         wire.codec_state = match.operation
         return match.summary

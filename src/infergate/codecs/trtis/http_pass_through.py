@@ -1,7 +1,7 @@
 """Pass-through between legacy HTTP clients and servers, with the tensors unchanged.
 
-*Rule 1.* A request is valid if the parser accepts it, or if ``validated_headers`` contains the
-request's header. Validation needs the model's metadata.
+*Rule 1.* A request is valid if the parser accepts it, or if the cache of validated headers contains
+the request's header and the body has the expected size. Validation needs the model's metadata.
 
 *Rule 2.* The client receives the same response as from a translation: the outputs in the requested
 order, the client's id, and the gateway's NV-Status.
@@ -137,7 +137,8 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 
 def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
     """Return ``wire`` with the path of ``model`` and ``version``, or None if ``wire`` needs
-    translation. Raises UNSUPPORTED for a name that a path cannot contain."""
+    translation. Raises BAD_REQUEST for a missing header, NOT_FOUND for a name that no model can
+    have, and UNSUPPORTED for a name that a path cannot contain."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(http_frontend.MISSING_HEADER)

@@ -1,9 +1,9 @@
-"""Assembles message heads from cached parts, because this is much faster than the protobuf runtime
-(docs/decisions/0018).
+"""Assembles messages without their raw tensor data from cached parts, because this is much faster
+than the protobuf runtime (docs/decisions/0018).
 
-The protobuf runtime writes each part, and parts are joined in the order of their field numbers, so
-the runtime would write the same bytes. Only short parts are cached, because names come from
-clients.
+The protobuf runtime encodes each part, and the parts are joined in the order of their field
+numbers, so the result equals the runtime's encoding of the whole message. Only short parts are
+cached, because clients choose the names and could fill the memory with long parts.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def build_head(
     tensors: Sequence[Tensor],
     requested_outputs: Sequence[RequestedOutput] = (),
 ) -> bytes | None:
-    """Return the encoding of `message` without its raw entries, or None if the message or any part
-    has parameters, or any tensor is in shared memory. Raises ValueError for values that protobuf
-    cannot hold."""
+    """Return the encoding of `message`, with its id, but without its raw entries. Return None if
+    the message, a tensor or a requested output has parameters, or if a tensor or a requested output
+    is in shared memory. Raises ValueError for values that protobuf cannot hold."""
     if message.parameters:
         return None
     model, version = message.model, message.version

@@ -1,8 +1,8 @@
 """Caches the heads of requests and responses, with the results of the full check or with only the
 model's name and version.
 
-A cached head gives the same result as the full check. The full check reads each message that does
-not match a cached head. Heads with typed elements or regions in shared memory are not cached."""
+Cached results equal the results of the full check, which reads each message that does not match a
+cached head. Results are not cached for heads with typed contents or regions in shared memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ _new_tuple: Final = tuple.__new__
 
 
 class HeadNames:
-    """The model and version in a head, and the head with the latest replacement names."""
+    """The model and version in a head, and a copy of the head with the names of the last `renamed`
+    call."""
 
     __slots__ = ("_head", "_latest_head", "_latest_names", "model", "version")
 

@@ -9,7 +9,7 @@ match the number of elements; all other variable dimensions are 1.
 a scalar.
 *Rule 4.* Requests name no outputs and select no format. Responses are JSON and never compressed.
 
-The sources are Triton's ``extension_generate.md`` and ``http_server.cc``, and the behaviour of a
+The sources are Triton's ``extension_generate.md`` and ``http_server.cc``, and the behavior of a
 real server (docs/fidelity-v2.md)."""
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ ID: Final = "id"
 
 
 class GenerateFormat:
-    """The ``ParsedRequest.response_options`` of requests whose responses follow Rule 3."""
+    """A marker in ``ParsedRequest.response_options``: the response is written by Rule 3."""
 
 
 def read_generate_request(
     wire: HttpRequest, model: str, version: str, limits: Limits, *, wants_stream: bool
 ) -> PartialInferRequest[ParsedRequest]:
-    """Read a request, which the model's metadata completes. This function raises errors about the
-    body's encoding and size, and the result's ``complete`` raises errors about the JSON."""
+    """Read a request. The result becomes a complete inference when the model's metadata is known.
+    This function raises errors about the body's encoding and size, and the result's ``complete``
+    raises errors about the JSON."""
     body = bytes(decode_body(wire.headers, wire.body, limits))
     if not body:
         raise bad_request("the body is empty")
@@ -86,7 +87,8 @@ def _complete(
     )
     if PARAMETERS in inputs:
         raise bad_request(
-            f"'{PARAMETERS}' is both an input of the model and the request's parameters"
+            f"the model has an input named '{PARAMETERS}', which the generate extension reserves "
+            "for the request's parameters; send a V2 inference request instead"
         )
     nested_members = (
         read_all_members(members.pop(PARAMETERS), PARAMETERS) if PARAMETERS in members else {}
@@ -184,7 +186,8 @@ def _shape_error(name: str, count: int, dimensions: Sequence[int]) -> GatewayErr
 
 
 def write_generate_response(response: InferResponse, spelling: tuple[bytes, bytes, bytes]) -> bytes:
-    """Write a response (Rule 3). Raises UNSUPPORTED if JSON cannot express it."""
+    """Write a response (Rule 3). ``spelling`` is the JSON of NaN, Infinity and -Infinity. Raises
+    UNSUPPORTED if JSON cannot express the response."""
     members: dict[str, Any] = {"model_name": response.model}
     if response.id:
         members[ID] = response.id

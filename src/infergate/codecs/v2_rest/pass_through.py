@@ -3,8 +3,8 @@
 *Rule 1.* Requests that pass through and requests that are translated are validated by the same
 function.
 
-*Rule 2.* A response is read only up to the end of its names, which every server writes first. Names
-that differ are replaced in place. The tensors are not checked.
+*Rule 2.* A response is parsed only up to the end of its names, which servers usually write first.
+Names that differ are replaced in place. The tensors are not checked.
 
 *Rule 3.* If the names are not at the beginning of a response, or if its JSON is not UTF-8 (Triton's
 BYTES), the response is parsed and written again.
@@ -244,8 +244,8 @@ def _leading_members(body: Buffer, end: int) -> dict[bytes, re.Match[bytes]] | N
 
 
 def _ends_in_array(body: Buffer, end: int) -> bool:
-    """Return whether the last member of the object is an array. If it is, it must be
-    ``outputs``."""
+    """Return whether the last member of the object is an array. Only ``outputs`` is an array, so
+    that member is then ``outputs``."""
     tail = bytes(memoryview(body)[max(0, end - _TAIL_BYTES) : end])
     return tail.translate(None, _WHITESPACE).endswith(b"]}")
 

@@ -16,7 +16,7 @@ def split_notes(
     route: Route, request: InferRequest, context: RequestContext, *, has_own_id: bool
 ) -> Iterator[str]:
     """Yield a sentence about the target of ``request`` if ``route`` has a split. ``has_own_id`` is
-    true if the client sent a request id."""
+    true if the client sent a request ID."""
     if not route.split:
         return
     if sequence_key(request) is not None:
@@ -26,7 +26,10 @@ def split_notes(
     elif has_own_id:
         cause = f"The value of the header '{REQUEST_ID_HEADER}'"
     else:
-        yield "The gateway gives such requests random ids, which select each request's target."
+        yield (
+            "The request has neither a sequence nor a header that selects the target. The gateway "
+            "assigns a random request ID, which selects the target."
+        )
         return
     key = split_key(request, context, route.split_by)
     index = pick_target([target.percent for target in route.split], f"{route.label}\0{key}")

@@ -36,8 +36,8 @@ _NAMES: Final = NameRule(allow_slash=True)
 
 @dataclass(frozen=True, slots=True)
 class TensorPair:
-    """An input or output of the old model, and its counterpart ``new`` or None. If the pair is not
-    certain, ``reason`` is the reason, and ``alternatives`` has the possible names."""
+    """An input or output of the old model, and its counterpart ``new`` or None. ``reason`` says why
+    the pair is not certain, or is empty. ``alternatives`` has the possible names."""
 
     old: TensorMetadata
     new: TensorMetadata | None
@@ -57,8 +57,8 @@ class TensorPair:
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """A model of the old server, and its counterpart ``new`` or None. If the pair is not certain,
-    ``reason`` is the reason, and ``alternatives`` has the possible names."""
+    """A model of the old server, and its counterpart ``new`` or None. ``reason`` says why the pair
+    is not certain, or is empty. ``alternatives`` has the possible names."""
 
     old: ProbedModel
     new: ProbedModel | None
@@ -168,7 +168,8 @@ class Pairing:
     ) -> TensorPair:
         if len(unpaired) * len(rest) > _MAX_COMPARISONS:  # GraphPipe servers list all graph nodes
             names = [item.name for item in rest[:_MAX_ALTERNATIVES]]
-            return TensorPair(tensor, None, "too many tensors have other names", names)
+            reason = "no tensor has this name, and too many tensors remain to compare them by shape"
+            return TensorPair(tensor, None, reason, names)
         fitting = [item for item in rest if self._tensor_pair(tensor, item).is_certain]
         rivals = [i for i in unpaired if fitting and self._tensor_pair(i, fitting[0]).is_certain]
         if len(fitting) == 1 and len(rivals) == 1:
@@ -180,8 +181,10 @@ class Pairing:
         return TensorPair(tensor, None, reason, names)
 
     def _tensor_pair(self, old: TensorMetadata, new: TensorMetadata) -> TensorPair:
-        if problem := find_tensor_name_problem(old.name) or find_tensor_name_problem(new.name):
-            return TensorPair(old, new, f"a name {problem}")
+        if problem := find_tensor_name_problem(old.name):
+            return TensorPair(old, new, f"the old name {problem}")
+        if problem := find_tensor_name_problem(new.name):
+            return TensorPair(old, new, f"the new name {problem}")
         cast = None
         if old.datatype != new.datatype:
             cast = self._cast(old.datatype, new.datatype)

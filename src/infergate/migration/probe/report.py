@@ -93,7 +93,7 @@ def remarks(findings: ProbeFindings, given_models: Sequence[str]) -> Iterator[st
     found = {model.name for server in findings.servers for model in server.models}
     for name in given_models:
         if name not in found:
-            yield f"model {shown(name)}: no server has it"
+            yield f"model {shown(name)}: no server serves it; check the name given with --model"
 
 
 def _problems(server: ProbedServer) -> dict[str, list[str]]:
@@ -109,13 +109,13 @@ def example_text(examples: Sequence[ExampleRequest], omitted: int = 0) -> str:
     """Return requests as text. ``omitted`` is the number of models whose requests are not shown."""
     blocks = []
     for example in [item for item in examples if not item.problem]:
-        through = ", through infergate with the written configuration"
+        through = ", through infergate with the configuration that infergate probe writes"
         blocks.append(
             f"# {shown(example.model)}{through if example.needs_gateway else ''}\n"
             f"{escape_unsafe(example.curl)}\n\n{escape_unsafe(example.python)}\n"
         )
     if omitted:
-        blocks.append(f"# For requests of {omitted} more models: --json\n")
+        blocks.append(f"# The requests of {omitted} more models are not shown; use --json\n")
     return "\n".join(blocks)
 
 

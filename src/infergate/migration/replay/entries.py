@@ -69,7 +69,8 @@ def read_entries(files: Sequence[Path]) -> Iterator[Entry]:
 
 
 def of_model(entries: Iterator[Entry], model: str | None) -> Iterator[Entry]:
-    """Yield the inferences of ``model``, or of all models if it is None, and the damaged parts."""
+    """Yield the damaged parts, and the inferences of ``model`` or, if ``model`` is None, of all
+    models."""
     for entry in entries:
         is_other = isinstance(entry, RecordedExchange) and entry.exchange.request.model != model
         if model is None or not is_other:
@@ -77,8 +78,8 @@ def of_model(entries: Iterator[Entry], model: str | None) -> Iterator[Entry]:
 
 
 def read_entry(file: Path, number: int) -> RecordedExchange:
-    """Return inference ``number`` of ``file``, counted from 1 in file order, without damaged parts.
-    Raises RecordingError."""
+    """Return inference ``number`` of ``file``. Inferences are counted from 1 in file order; damaged
+    parts are not counted. Raises RecordingError."""
     count = 0
     for entry in _read(file):
         if isinstance(entry, RecordedExchange):

@@ -2,8 +2,9 @@
 
 *Rule 1.* An inference of a sequence is sent after the response to the previous inference of the
 sequence.
-*Rule 2.* Memory is bounded: entries are read only when a sender is free and the inferences in
-progress hold less than ``_MAX_HELD_BYTES``. A single inference may exceed this limit.
+*Rule 2.* Memory is bounded: at most one batch of entries is read ahead, and an inference is sent
+only if it and the inferences in progress hold at most ``_MAX_HELD_BYTES`` together. A single
+inference may exceed this limit.
 *Rule 3.* Reading files and comparing long tensors run in threads."""
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _MAX_HELD_BYTES: Final = 256 * MIB
 _BATCH: Final = 64
 _BATCH_BYTES: Final = 8 * MIB
 _MAX_INLINE_BYTES: Final = 64 * KIB
-"""Maximum size of the tensors that are compared on the event loop."""
+"""Maximum total size of two outcomes that are compared on the event loop."""
 _MAX_OUTPUT_NAMES: Final = 10_000
 _MAX_ROUTES: Final = 1000
 _PEER: Final = "replay"
@@ -51,8 +52,9 @@ _BODY_REDACTED: Final = "the body of the request was redacted in the recording"
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """``headers`` are sent with each inference, in addition to the recorded headers. ``rules``
-    decide whether outcomes are equal."""
+    """The options of a replay. ``headers`` are sent with each inference, in addition to the
+    recorded headers. ``rules`` decide whether outcomes are equal. If ``max_requests`` is None, all
+    recorded inferences are sent."""
 
     pace: Pace = field(default_factory=Pace)
     concurrency: int = 32
@@ -99,8 +101,9 @@ class Replayer:
         self._started = 0.0
 
     async def run(self) -> ReplayResult:
-        """Replay all entries and return the result. Raises RecordingError, and
-        ComparisonRuleError if a rule does not fit the recorded outputs."""
+        """Replay the entries and return the result. Raises RecordingError, and ComparisonRuleError
+        if a rule names an output that no response has, or does not apply to the datatype of its
+        output."""
         try:
             async with asyncio.TaskGroup() as senders:
                 for _ in range(self._options.concurrency):
@@ -112,8 +115,8 @@ class Replayer:
         unknown = self._options.rules.outputs.keys() - self._output_names
         if unknown and self._output_names:
             raise ComparisonRuleError(
-                f"no response has the output '{min(unknown)}' of the rules; expected one of: "
-                f"{', '.join(sorted(self._output_names))}"
+                f"the rules name the output '{min(unknown)}', but no response has it; expected one "
+                f"of: {', '.join(sorted(self._output_names))}"
             )
         return self.result
 

@@ -72,14 +72,14 @@ class ConfigTarget:
 
 
 class UrlTarget:
-    """Sends inferences to ``urls`` in ``protocol`` or, if ``protocol`` is empty, in the recorded
-    client's protocol. The URL is the first that begins with ``<protocol>=``, or else the first with
-    a scheme of the protocol."""
+    """Sends inferences to ``urls``, using ``protocol`` or, if ``protocol`` is empty, the protocol
+    of the recorded client. The URL is the first that begins with ``<protocol>=``, or else the first
+    with a scheme of the protocol."""
 
     def __init__(
         self, urls: Sequence[str], protocol: str = "", header_names: Sequence[str] = ()
     ) -> None:
-        """``header_names`` are headers to send even if they may be credentials. Raises
+        """``header_names`` are headers to send even if they may hold credentials. Raises
         ReplayTargetError for a URL or protocol that no inference could use."""
         _check_urls(urls, protocol)
         self._urls: Final = tuple(urls)

@@ -53,8 +53,8 @@ def _listeners(config: Config, addresses: Mapping[str, Address]) -> list[Json]:
 
 
 def _envelopes(config: Config, listener: str, protocols: Collection[str]) -> list[str]:
-    """Return the protocols under which requests in the listener's envelopes are counted, except
-    ``protocols``."""
+    """Return the protocol names that the metrics use for requests in the listener's envelopes,
+    without the names in ``protocols``."""
     options = compiled.envelope_options(config, listener) if protocols else {}
     if not options:
         return []

@@ -146,7 +146,7 @@ class PooledConnection(asyncio.BaseProtocol):
         self._fail(self._cut_short(exc))
 
     def _cut_short(self, exc: BaseException | None) -> GatewayError:
-        return backend_garbage("the backend's response broke off", self._error_detail(exc))
+        return backend_garbage("the backend's response is incomplete", self._error_detail(exc))
 
     # ---- the response
 

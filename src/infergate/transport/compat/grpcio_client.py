@@ -229,7 +229,7 @@ def _response_or_raise(
         public = "the backend's response is too large"
         raise backend_failure(Kind.TOO_LARGE, public, detail) from error
     if is_abandoned or details.startswith(_LOCAL_STATUSES):
-        raise backend_garbage("the backend's response broke off", detail) from error
+        raise backend_garbage("the backend's response is incomplete", detail) from error
     initial_metadata = () if has_started else error.initial_metadata()
     metadata = _merged_metadata(initial_metadata, error.trailing_metadata())
     return RpcResponse(code=code.value[0], details=details, metadata=metadata)

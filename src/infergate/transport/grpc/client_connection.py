@@ -288,7 +288,7 @@ class ClientCall:
             self.fail(refusal)
         else:
             if end:
-                public = "the backend's response broke off"
+                public = "the backend's response is incomplete"
                 self.fail(backend_garbage(public, self._detail("no grpc-status")))
 
     def end(self, fields: HeaderBlock) -> None:
@@ -313,7 +313,7 @@ class ClientCall:
         elif self._is_late:
             self.expire()
         else:
-            self.fail(backend_garbage("the backend's response broke off", self._detail(detail)))
+            self.fail(backend_garbage("the backend's response is incomplete", self._detail(detail)))
 
     @property
     def _is_late(self) -> bool:
@@ -322,7 +322,7 @@ class ClientCall:
     def on_connection_lost(self, error: BaseException | None) -> None:
         detail = self._detail(repr(error))
         if self._has_response:
-            self.fail(backend_garbage("the backend's response broke off", detail))
+            self.fail(backend_garbage("the backend's response is incomplete", detail))
         else:
             self.fail(
                 backend_garbage("the backend closed the connection before it responded", detail)
@@ -345,7 +345,9 @@ class ClientCall:
         self._end_headers = response
         if code is None or is_abandoned:
             reason = "no grpc-status" if code is None else f"grpc-status {code}: {details}"
-            self._error = backend_garbage("the backend's response broke off", self._detail(reason))
+            self._error = backend_garbage(
+                "the backend's response is incomplete", self._detail(reason)
+            )
         self._finish()
 
     def _finish(self) -> None:
@@ -393,7 +395,7 @@ class ClientCall:
     def _message_error(self, error: framing.MessageError) -> GatewayError:
         detail = self._detail(error)
         if isinstance(error, framing.InvalidMessageError):
-            return backend_garbage("the backend's response broke off", detail)
+            return backend_garbage("the backend sent an invalid gRPC message", detail)
         return backend_failure(Kind.TOO_LARGE, "the backend's response is too large", detail)
 
     def _detail(self, reason: object) -> str:

@@ -197,8 +197,10 @@ def encode_trailers_only(
 
 
 class ResponseHeaders:
-    """The parsed headers or trailers of a response. `status` is 0 for trailers. `code` is None if
-    there is no valid grpc-status. `is_abandoned` is the result of the function `is_abandoned`."""
+    """The parsed headers or trailers of a response. `status` is the HTTP status, or 0 for trailers.
+    `code` is the grpc-status. If grpc-status is missing and the HTTP status is not 200, `code` is
+    the gRPC code for the HTTP status. Otherwise, a missing or malformed grpc-status gives None.
+    `is_abandoned` is the result of the function `is_abandoned`."""
 
     __slots__ = ("code", "details", "encoding", "is_abandoned", "is_grpc", "metadata", "status")
 
@@ -253,7 +255,8 @@ def request_suffix(timeout: float | None, metadata: Mapping[str, str]) -> bytes:
 
 
 def encode_metadata(entries: Mapping[str, str]) -> bytes:
-    """Encode `entries` as fields with cached names. `metadata.to_wire` converts unusual entries."""
+    """Encode `entries` as fields with cached names. `metadata.to_wire` converts binary entries,
+    entries with long names, and values that are not printable ASCII."""
     block = b""
     for name, value in entries.items():
         start = _encoded_name(name) if len(name) <= _MAX_CACHED_NAME else b""

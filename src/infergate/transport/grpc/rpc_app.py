@@ -39,5 +39,5 @@ def build_refusal(
     try:
         return app.refuse(error, RpcRequest(method, metadata=context.headers), context)
     except Exception:
-        log.exception("refusing %s failed", method, extra=BUG)
+        log.exception("building the error response to %s failed", method, extra=BUG)
         return RpcResponse(code=INTERNAL, details="internal error")

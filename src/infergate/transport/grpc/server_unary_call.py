@@ -172,7 +172,7 @@ class UnaryCall(ServerCall):
         self._close()
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the time limits of the arriving message or of the response."""
+        """Return whether the client is too slow to send the message or to read the response."""
         if self._stream.remote_open and self.task is None:
             received, last_progress = self._received_bytes, self._last_progress
             due = body_deadline(limits, self._started_at, received, last_progress)

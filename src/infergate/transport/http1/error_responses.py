@@ -27,13 +27,14 @@ def _is_being_cancelled() -> bool:
 def response_to_failure(
     failure: BaseException, app: HttpApp, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
-    """Return the response to a ``failure`` of the application. Raises a CancelledError again if the
-    current task is being cancelled."""
+    """Return the response to a ``failure`` of the application. Re-raises ``failure`` if it is a
+    CancelledError and the current task is being cancelled."""
     if isinstance(failure, asyncio.CancelledError) and _is_being_cancelled():
         try:
             raise failure
         finally:
-            failure = _NO_FAILURE  # the error refers to frames that hold messages
+            # The error's traceback keeps frames, and thus messages, alive.
+            failure = _NO_FAILURE
     if isinstance(failure, GatewayError):
         return rejection(app, failure, wire, context)
     log.error("handling %s %s failed", wire.method, wire.path, exc_info=failure, extra=BUG)
@@ -43,11 +44,14 @@ def response_to_failure(
 def rejection(
     app: HttpApp, error: GatewayError, wire: HttpRequest, context: RequestContext
 ) -> HttpResponse:
-    """Return the application's response to ``error``. A ``HeadError`` sets its own status."""
+    """Return the application's response to ``error``. The status of a ``HeadError`` replaces the
+    application's status."""
     try:
         response = app.refuse(error, dataclasses.replace(wire, body=()), context)
     except Exception:
-        log.exception("rejecting %s %s failed", wire.method, wire.path, extra=BUG)
+        log.exception(
+            "building the error response to %s %s failed", wire.method, wire.path, extra=BUG
+        )
         response = HttpResponse(500)
     if isinstance(error, HeadError):
         return dataclasses.replace(response, status=error.status)

@@ -1,5 +1,6 @@
-"""A fast parser of plain response heads. A plain head is complete and strict HTTP/1.1 with exactly
-one Content-Length. ``response_reader`` parses all other responses."""
+"""A fast parser of plain response heads. A plain head is complete and strict HTTP/1.1, with a
+Content-Length, without Transfer-Encoding or Upgrade, and without repeated fields.
+``response_reader`` parses all other responses."""
 
 from __future__ import annotations
 

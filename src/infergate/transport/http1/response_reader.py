@@ -13,8 +13,8 @@ from infergate.transport.http1.request_head import HeadFields
 
 _MAX_LINES: Final = 256
 _MAX_OVERHEAD_BYTES: Final = MIB
-"""Maximum number of consecutive bytes that belong to an incomplete head, or that are chunk sizes or
-trailers, and so contribute neither a complete head nor body bytes."""
+"""Maximum number of consecutive bytes without progress: bytes of incomplete or 1xx heads, chunk
+sizes and trailers. A complete final head or body bytes reset the count."""
 
 
 class LenientReader:

@@ -85,7 +85,7 @@ class H1Connection(Http1Connection, asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _receive(self, *, has_new_bytes: bool = False) -> None:
-        """Take requests until one is being served or more bytes are needed."""
+        """Read requests until the application serves a request or more bytes are needed."""
         reader = self._reader
         while self._state is ConnectionState.HEAD:
             try:

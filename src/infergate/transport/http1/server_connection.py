@@ -41,7 +41,7 @@ from infergate.transport.server.listener import HttpAppListener
 log = logging.getLogger(__name__)
 
 _LINGER_SECONDS: Final = 5.0
-"""Seconds in which bytes are still read after an early rejection (nginx lingering_timeout: 5
+"""Seconds for which bytes are still read after an early rejection (nginx lingering_timeout: 5
 s)."""
 
 
@@ -424,7 +424,8 @@ class HttpServerConnection(asyncio.BaseProtocol):
         return self._listener.is_stopping
 
     def active_requests(self) -> Iterator[asyncio.Future[None]]:
-        """Return the task that serves the request, or a future for a relayed request."""
+        """Yield the task that serves the request, or a future if the request is relayed. Yield
+        nothing if no request is being served."""
         if self._relayed is not None and self._task is None and self._completion is None:
             self._completion = self._listener.loop.create_future()
         future = self._completion or self._task

@@ -51,7 +51,8 @@ class Http2FrameReader:
         self._max_headers = min(max_block, MAX_FRAME)  # the longest HEADERS frame
         self._unparsed = NOTHING
         self.progress_count = 0
-        """A counter that grows when a header block is complete or the held frame changes."""
+        """The number of complete header blocks and of incomplete frames so far. While it does not
+        change, the same header block or frame is incomplete."""
         self._expected_preface = self.preface
         self.first_bytes = b""  # the first bytes from the peer, if they are not HTTP/2
         self._has_received_settings = False  # whether SETTINGS have arrived
@@ -126,7 +127,7 @@ class Http2FrameReader:
         raise NotImplementedError
 
     def _on_stream_error(self, fault: Http2StreamError) -> None:
-        """Reset the stream, within the peer's budget."""
+        """Reset the stream. The error may count against the peer's budget."""
         raise NotImplementedError
 
     # ---- splitting
@@ -227,8 +228,10 @@ class Http2FrameReader:
     def _read_frame(  # noqa: C901, PLR0912 - another call would cost time for each frame
         self, data: bytes | bytearray, view: memoryview, at: int, end: int
     ) -> int:
-        """Read the frame at `at`, or only the header of an incomplete DATA frame. `view` is a view
-        of `data`. Return the position after the frame, or `at` if it has not arrived."""
+        """Read the frame at `at`. Of a DATA frame or a frame of an unknown type, read only the
+        header and the padding length; `_continue_frame` reads the payload. Read a run of DATA
+        frames with equal headers at once. `view` is a view of `data`. Return the position after the
+        bytes that were read, or `at` if more bytes are needed."""
         payload_start = at + FRAME_HEADER_SIZE
         if payload_start > end:
             return at
@@ -251,7 +254,7 @@ class Http2FrameReader:
             return payload_start + 1
         self._check_frame(kind, stream, length)
         if kind > frames.CONTINUATION:
-            self._charge_budget("frames of unknown kinds")
+            self._charge_budget("frames of unknown types")
             self._payload_left, self._padding_left, self._data_stream = length, 0, None
             return payload_start
         if payload_end > end:
@@ -310,10 +313,10 @@ class Http2FrameReader:
         if kind in _BLOCK_KINDS and length > self._max_block:
             raise Http2ConnectionError("a header block is too long", Code.ENHANCE_YOUR_CALM)
         if not min_length <= length <= max_length:
-            reason = "the frame's size is wrong for its kind"
+            reason = "the frame's size is wrong for its type"
             raise Http2ConnectionError(reason, Code.FRAME_SIZE_ERROR)
         if on_stream is not None and on_stream != (stream != 0):
-            raise Http2ConnectionError("the frame's stream is wrong for its kind")
+            raise Http2ConnectionError("the frame's stream is wrong for its type")
 
     def _data_target(self, number: int, flags: int, length: int, padding: int) -> Stream | None:
         """Return the stream of a DATA frame, or None to discard it. `padding` includes the padding
@@ -323,7 +326,9 @@ class Http2FrameReader:
         if not self._has_received_settings:
             raise Http2ConnectionError("the first frame is not SETTINGS")
         if not number or padding > length:
-            raise Http2ConnectionError("DATA on stream 0, or with too much padding")
+            raise Http2ConnectionError(
+                "a DATA frame is on stream 0, or its padding exceeds its length"
+            )
         try:
             return self._on_data(number, flags, length, length - padding)
         except Http2StreamError as fault:
@@ -348,7 +353,8 @@ class Http2FrameReader:
         self._on_data_payload(stream, (), 0, end=self._ends_stream)
 
     def _continue_frame(self, view: memoryview, at: int, end: int) -> int:
-        """Pass on or discard the available bytes of an unfinished DATA or unknown frame."""
+        """Pass on the available bytes of an unfinished DATA frame. Discard the bytes of other
+        frames, and of DATA frames without a stream."""
         body = self._payload_left - self._padding_left
         target = self._data_stream
         if target is None or not target.remote_open:
@@ -419,7 +425,7 @@ _BLOCK_KINDS: Final = frozenset({HEADERS, frames.CONTINUATION})
 _FRAME_RULES: Final[Sequence[tuple[int, int, bool | None]]] = (
     (0, _ANY_LENGTH, True),  # DATA
     (0, _ANY_LENGTH, True),  # HEADERS
-    (0, 64, True),  # PRIORITY: a wrong size is an error of the stream
+    (0, 64, True),  # PRIORITY: a wrong size is a stream error
     (4, 4, True),  # RST_STREAM
     (0, limits.MAX_SETTINGS * frames.SETTING.size, False),
     (0, _ANY_LENGTH, True),  # PUSH_PROMISE
@@ -428,5 +434,5 @@ _FRAME_RULES: Final[Sequence[tuple[int, int, bool | None]]] = (
     (4, 4, None),  # WINDOW_UPDATE
     (0, _ANY_LENGTH, True),  # CONTINUATION
 )
-"""For each kind of frame: its minimum length, its maximum length, and where it may occur: on a
-stream (True), on the connection (False), or on both (None)."""
+"""For each frame type, by its number: the minimum length, the maximum length, and where the frame
+may occur: on a stream (True), on the connection (False), or on both (None)."""

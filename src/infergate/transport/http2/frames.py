@@ -36,12 +36,13 @@ MAX_HEADER_LIST_SIZE: Final = 6
 DEFAULT_WINDOW: Final = 65_535
 LARGEST_WINDOW: Final = 2**31 - 1
 LAST_STREAM: Final = 2**31 - 1
-"""The highest stream number. In a GOAWAY, it means that all streams are processed."""
+"""The highest stream identifier. In a GOAWAY, it means that all streams are processed."""
 MIN_FRAME_SIZE: Final = 16_384  # the payload size that every peer accepts
 LARGEST_FRAME_SIZE: Final = 2**24 - 1
 
 FRAME_HEADER: Final = struct.Struct(">IBI")
-"""A frame header: length and kind in one word (`length << 8 | kind`), flags, and stream."""
+"""A frame header: length and type in one word (`length << 8 | type`), flags, and stream
+identifier."""
 FRAME_HEADER_SIZE: Final = FRAME_HEADER.size
 UINT32: Final = struct.Struct(">I")
 SETTING: Final = struct.Struct(">HI")
@@ -86,7 +87,7 @@ class Http2StreamError(Exception):
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Return a frame of any kind."""
+    """Return a frame of any type."""
     return FRAME_HEADER.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 

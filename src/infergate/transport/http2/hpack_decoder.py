@@ -30,10 +30,11 @@ _MAX_SHIFT: Final = 28
 
 
 class HeaderBlockTooLargeError(Http2ConnectionError):
-    """A block exceeds the size limit. Its effect on the dynamic table is unknown."""
+    """The decoded size of a block exceeds the limit. The effect of the block on the dynamic table
+    is unknown."""
 
     def __init__(self) -> None:
-        super().__init__("too many headers", Code.ENHANCE_YOUR_CALM)
+        super().__init__("the decoded header block is too large", Code.ENHANCE_YOUR_CALM)
 
 
 class HpackDecoder:
@@ -63,7 +64,8 @@ class HpackDecoder:
         try:
             return self._decode(block)
         except (IndexError, HPACKError) as error:
-            raise Http2ConnectionError("HPACK", Code.COMPRESSION_ERROR) from error
+            reason = f"the header block is not valid HPACK: {error}"
+            raise Http2ConnectionError(reason, Code.COMPRESSION_ERROR) from error
 
     def _decode(self, block: bytes) -> list[HeaderField]:
         fields: list[HeaderField] = []
@@ -100,7 +102,7 @@ class HpackDecoder:
             return STATIC_FIELDS[index - 1]
         self.is_stateless = False
         if not index:
-            raise IndexError("index 0")
+            raise IndexError("the index is 0")
         return self._entries[index - _FIRST_DYNAMIC_INDEX]
 
     def _add(self, pair: HeaderField) -> None:
@@ -113,7 +115,7 @@ class HpackDecoder:
 
     def _resize(self, limit: int) -> None:
         if limit > self._max_table_limit:
-            raise IndexError("the dynamic table is too large")
+            raise IndexError("the size of the dynamic table exceeds its limit")
         if limit != self._table_limit:  # an update to the same size changes nothing
             self.is_resized, self.is_stateless = True, False
             self._table_limit = limit
@@ -141,7 +143,7 @@ def read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, in
             return value, position
         shift += 7
         if shift > _MAX_SHIFT:
-            raise IndexError("the integer is too long")
+            raise IndexError("an integer is too long")
 
 
 def read_string(block: bytes, position: int) -> tuple[bytes, int]:
@@ -150,6 +152,6 @@ def read_string(block: bytes, position: int) -> tuple[bytes, int]:
     length, position = read_integer(block, position, MAX_PREFIX_LENGTH)
     end = position + length
     if end > len(block):
-        raise IndexError("truncated string")
+        raise IndexError("a string is truncated")
     text = block[position:end]
     return (huffman.decode(text) if is_huffman else text), end

@@ -2,7 +2,8 @@
 
 The C library returns long blocks to the system immediately, and allocating new memory can
 take longer than all other work on a tensor (docs/decisions/0028-buffer-pool.md). A buffer is at
-most twice as long as requested, so the size of the bodies limits the memory of the buffers."""
+most twice as long as requested, so the buffers in use take at most twice the memory of the
+bodies."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ class BufferPool:
         return view.data
 
     def _take_unused(self, size: int) -> Memory | None:
-        """Return the most recently returned buffer that fits, so that older buffers expire."""
+        """Return the most recently released buffer that fits, so that older buffers expire."""
         for index in reversed(range(len(self._unused))):
             if size <= self._unused[index][1].size <= 2 * size:
                 _, memory = self._unused.pop(index)

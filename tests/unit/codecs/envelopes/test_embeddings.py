@@ -122,8 +122,11 @@ def test_escapes_in_the_models_name() -> None:
         (b'{"a":"' + b"x" * 20_000 + b'","model":"e","b":"' + b"x" * 20_000 + b'"}', "first or"),
         (b'{"model":"e","input":"a"', "invalid JSON"),
         (b'[{"model":"e","input":"a"}]', "must be an object"),
-        (b'{"input":{"model":"e"}}', "exactly one member model"),
-        (b'{"mod\\u0065l":"counted","user":"","input":{"model":"e"}}', "exactly one member model"),
+        (b'{"input":{"model":"e"}}', '"model" occurs exactly once'),
+        (
+            b'{"mod\\u0065l":"counted","user":"","input":{"model":"e"}}',
+            '"model" occurs exactly once',
+        ),
         (b'{"model":"e","model":"counted","input":"a"}', "'model' twice"),
         (b'{"model":"e"}', "input is missing"),
         (b'{"model":"e","input":null}', "input is missing"),

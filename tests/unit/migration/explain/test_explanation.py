@@ -229,7 +229,7 @@ async def test_the_target_of_a_split_is_named_if_the_request_decides(
 
 async def test_a_generated_id_decides_at_random() -> None:
     found = await explained(SPLIT_IN_HALF, built(M, "v2-grpc"))
-    assert found.notes[0].startswith("The gateway gives such requests random ids")
+    assert found.notes[0].startswith("The request has neither a sequence nor a header that")
 
 
 async def test_a_cast_is_named() -> None:

@@ -58,7 +58,7 @@ def test_remarks_say_what_to_try() -> None:
     assert list(report.remarks(findings(*unknown), ["other"])) == [
         "a:1: connection refused; check the port",
         f"triton 2.51.0 at grpc://10.0.0.7:8001: {names}: no metadata",
-        "model other: no server has it",
+        "model other: no server serves it; check the name given with --model",
     ]
 
 
@@ -85,5 +85,5 @@ def test_no_control_character_of_a_server_reaches_the_terminal() -> None:
 def test_the_requests_of_many_models_are_only_in_the_json() -> None:
     examples = [ExampleRequest("m", "curl", "python"), ExampleRequest("n", problem="unknown")]
     assert report.example_text(examples, 5) == (
-        "# m\ncurl\n\npython\n\n# For requests of 5 more models: --json\n"
+        "# m\ncurl\n\npython\n\n# The requests of 5 more models are not shown; use --json\n"
     )

@@ -262,7 +262,7 @@ async def test_further_responses_of_a_stream_are_a_difference_and_are_not_awaite
 
 async def test_a_rule_for_an_output_that_no_response_has_is_an_error() -> None:
     rules = ComparisonRules(outputs={"z": OutputRule(atol=1)})
-    with pytest.raises(ComparisonRuleError, match=r"no response has the output 'z'.*: y"):
+    with pytest.raises(ComparisonRuleError, match=r"the rules name the output 'z', but.*: y"):
         await replayed(recorded(exchange(1)), options=replace(FAST, rules=rules))
 
 

@@ -164,7 +164,7 @@ def test_bytes_are_accepted_as_by_h2(wire_bytes: bytes) -> None:
             "too_many",
             "too long",
             "a closed stream",
-            "size is wrong for its kind",
+            "size is wrong for its type",
         }
         reason = events[-1].reason
         if "never opened" in reason and _ALTSVC in frame_kinds(wire_bytes):

@@ -428,7 +428,7 @@ FLOODS = {
     "empty DATA": lambda i: data(1) if i else OPEN,
     "priorities": lambda i: frame(2, 0, 1, bytes(5)),
     "window updates": lambda i: window_update(0, 1),
-    "frames of unknown kinds": lambda i: frame(77, 0, 0),
+    "frames of unknown types": lambda i: frame(77, 0, 0),
     "streams that break rules": lambda i: headers(2 * i + 1, OK),
     "GOAWAY frames": lambda i: frame(7, 0, 0, bytes(8)),
     "PING acknowledgements": lambda i: frame(6, 1, 0, bytes(8)),
