@@ -419,7 +419,7 @@ class RowReader:
         if self._containers > MAX_CONTAINERS:
             raise GatewayError(
                 Kind.TOO_LARGE,
-                f"{owner}: more than {MAX_CONTAINERS} nested lists or rows (the limit); send "
+                f"{owner}: over {MAX_CONTAINERS} nested lists or rows (the limit); send "
                 "numbers as rectangular lists, which do not count",
             )
         check_loop_cost(self._limits, self._containers, MAX_CONTAINERS_ON_LOOP)

@@ -114,11 +114,11 @@ def test_escapes_in_the_models_name() -> None:
 @pytest.mark.parametrize(
     ("sent", "mentions"),
     [
-        (b"", "model, a string"),
-        (b"[]", "model, a string"),
-        (b'{"input":"a"}', "model, a string"),
-        (b'{"model":7,"input":"a"}', "model, a string"),
-        (b'{"model":"\\x","input":"a"}', "model, a string"),
+        (b"", 'the member "model" must be a string'),
+        (b"[]", 'the member "model" must be a string'),
+        (b'{"input":"a"}', 'the member "model" must be a string'),
+        (b'{"model":7,"input":"a"}', 'the member "model" must be a string'),
+        (b'{"model":"\\x","input":"a"}', 'the member "model" must be a string'),
         (b'{"a":"' + b"x" * 20_000 + b'","model":"e","b":"' + b"x" * 20_000 + b'"}', "first or"),
         (b'{"model":"e","input":"a"', "invalid JSON"),
         (b'[{"model":"e","input":"a"}]', "must be an object"),
@@ -166,7 +166,7 @@ def test_the_number_of_texts_is_limited() -> None:
     [
         ("a", TOKENS, "takes INT32 tokens, not text"),
         ([1], TEXTS, "takes text, not tokens"),
-        ([2**40], TOKENS, "not INT32"),
+        ([2**40], TOKENS, "does not fit into INT32"),
         ("a", metadata(shape=(1, -1, 16)), "has the shape [1, -1, 16]"),
         (["a", "b"], metadata(shape=(1, 1)), "has the shape [1, 1]; the request has [2, 1]"),
         ([1], metadata("INT64", (-1,)), "has the shape [-1]; the request has [1, 1]"),
@@ -218,7 +218,7 @@ def test_usage_is_the_sum_of_the_counts() -> None:
         "prompt_tokens": 7,
         "total_tokens": 7,
     }
-    with pytest.raises(GatewayError, match="numbers of tokens"):
+    with pytest.raises(GatewayError, match="integer token counts"):
         CODEC.build_response(InferResponse("counted", outputs=(vectors,)), parsed)
 
 

@@ -346,4 +346,4 @@ def test_the_number_of_statistics_values_is_bounded() -> None:
     wire = RpcResponse((message.SerializeToString(),))
     with pytest.raises(GatewayError, match="cannot be read") as caught:
         V2.parse_response(wire, messages.ModelStatisticsRequest(""), DEFAULT_LIMITS)
-    assert f"more than {MAX_VALUES} fields" in caught.value.detail
+    assert f"more than {MAX_VALUES} nested fields" in caught.value.detail

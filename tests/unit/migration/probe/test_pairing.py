@@ -162,7 +162,10 @@ def test_two_old_models_with_similar_names_are_uncertain() -> None:
 
 def test_names_that_no_message_can_contain_are_uncertain() -> None:
     [pair] = pair_tensors([tensor("x")], [tensor("x\n")])
-    assert (pair.is_certain, pair.reason) == (False, "a name contains the control character U+000A")
+    assert (pair.is_certain, pair.reason) == (
+        False,
+        "the new name contains the control character U+000A",
+    )
     [other] = pair_models([model("m")], [model("M\n")])
     assert (other.can_mirror, other.reason) == (
         False,

@@ -31,8 +31,8 @@ def test_a_result_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"kind": "other"}, "not the result of a replay of format 1"),
-        ({"format": 2}, "not the result of a replay of format 1"),
+        ({"kind": "other"}, "not a replay result of format 1"),
+        ({"format": 2}, "not a replay result of format 1"),
         ({"counts": {"sent": "many"}}, "sent: "),
         ({"reasons": {"a": -1}}, "a: "),
         ({"damaged": [1]}, "0: "),
