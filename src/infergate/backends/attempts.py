@@ -5,7 +5,7 @@ connection broke, the attempt timed out, or the endpoint reported that it is una
 *Rule 2.* If nothing was sent, the next endpoint is tried immediately and without using the retry
 budget, because this costs no more than choosing that endpoint first. Any other retry waits for its
 backoff and uses the budget.
-*Rule 3.* No attempt starts after the deadline, and every backoff ends before the deadline.
+*Rule 3.* If a backoff could not end before the deadline, no further attempt is made.
 """
 
 from __future__ import annotations

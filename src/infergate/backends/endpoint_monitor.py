@@ -1,12 +1,13 @@
 """Background tasks for the endpoints of a backend: they resolve DNS names or watch a service's
 addresses, check the health of servers, and close connections to removed addresses.
 
-Tasks run from ``start`` to ``stop``. A backend with a single fixed address needs no tasks.
+Tasks run from ``start`` to ``stop``. A backend with a single fixed address needs no tasks unless
+its health checks are enabled explicitly.
 
-*Rule 1.* Gateways must not run in lockstep: each period varies randomly by a tenth, the first
-period is shortened at random, and the checks of a round are spread out.
-*Rule 2.* A failure or a bug affects only one endpoint or name. The failure is logged, and the next
-round starts as usual."""
+*Rule 1.* Gateways must not run in lockstep: each period varies randomly by up to a tenth, the first
+round of checks begins after a random part of a period, and the checks of a round are spread out.
+*Rule 2.* A failure or a bug affects only one endpoint or name, and the next round starts as usual.
+Bugs are logged."""
 
 from __future__ import annotations
 

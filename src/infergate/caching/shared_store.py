@@ -1,8 +1,8 @@
 """The store of cached responses that the worker processes of one gateway share in memory.
 
 The memory is a file of blocks. An index in the same file maps each key to its blocks, and orders
-the entries by their last use. Every operation holds a file lock, which the system releases if the
-process ends.
+the entries by their last use. Lookups and changes hold a file lock, which the system releases if
+the process ends.
 
 *Rule 1.* While a process changes the index or the blocks, a dirty flag in the file is set. A
 process that takes the lock and finds the flag set empties the store, because another process was

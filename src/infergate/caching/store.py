@@ -51,7 +51,8 @@ class ResponseStore(Protocol):
         ...
 
     def set_max_bytes(self, max_bytes: int) -> None:
-        """Set the maximum size. Entries beyond it are evicted; 0 empties the store."""
+        """Set the maximum size. If the store is larger, some or all entries are evicted; 0 empties
+        the store."""
         ...
 
     def usage(self) -> CacheStats:

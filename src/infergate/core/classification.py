@@ -23,8 +23,7 @@ CLASSIFICATION: Final = "classification"
 MAX_CLASSES: Final = 16384
 """Maximum number of classes in one response. A class becomes a string many times the size of its
 value, so without this limit a small request could produce a response far larger than the configured
-limits on messages. Formatting the maximum number takes 20 to 50 ms. Triton has no such
-limit."""
+limits on messages. Formatting the maximum number takes 20 to 50 ms. Triton has no such limit."""
 _SIGNIFICANT_DIGITS: Final = (7, 8, 9)
 """The numbers of digits to try, in this order. Nine digits are enough for any 32-bit float."""
 

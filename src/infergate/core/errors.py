@@ -68,8 +68,9 @@ class GatewayError(Exception):
 
     ``public`` is sent to the client. It names the tensor, field or route at fault and never
     contains tensor data, secrets or addresses. ``detail`` may contain addresses and is only logged.
-    ``retry_after`` is in seconds, and is set for OVERLOADED and RATE_LIMITED. ``limit`` is the name
-    of the exceeded limit (docs/limits.md), or empty; metrics use it as a label."""
+    ``retry_after`` is in seconds. It is set for OVERLOADED and RATE_LIMITED, and for the error of a
+    backend that sent Retry-After. ``limit`` is the name of the exceeded limit (docs/limits.md), or
+    empty; metrics use it as a label."""
 
     def __init__(  # noqa: PLR0913 - most arguments are keyword-only
         self,
@@ -90,7 +91,8 @@ class GatewayError(Exception):
         self.limit = limit
 
     def append_limit_key(self) -> None:
-        """Append the configuration key of the exceeded limit to ``public``, if ``limit`` is set."""
+        """Append the configuration key of the exceeded limit to ``public``. Do nothing if ``limit``
+        cannot be configured or ``public`` already has the key."""
         key = f"limits.{self.limit}"
         if self.limit in CONFIGURED_LIMITS and key not in self.public:
             self.public = f"{self.public} ({key})"

@@ -1,4 +1,4 @@
-"""The limits on a single request. docs/limits.md compares each limit with the
+"""The limits on requests, connections and memory. docs/limits.md compares each limit with the
 limits of other servers."""
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class HealthService:
     ) -> AsyncIterator[RpcResponse]:
         """Send the current status and every change of the status, until the client disconnects.
 
-        When the gateway drains, the last message is NOT_SERVING. The stream then ends, so that it
-        does not delay the drain."""
+        When the gateway drains, the last message for a known service is NOT_SERVING. The stream
+        then ends, so that it does not delay the drain."""
         del context
         with self._readiness.watching():
             async for message in messages:

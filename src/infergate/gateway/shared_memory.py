@@ -4,8 +4,8 @@ For most backends, the gateway copies the inputs from the regions before it send
 the outputs to the regions after it receives the response. A backend that reads regions itself
 receives every registration, and requests to this backend refer to the regions by name.
 
-- The same limits apply to copies as to messages: ``limits.body`` limits the copies of one request,
-  and ``limits.in_flight_bytes`` limits all copies together.
+- The same limits apply to copied inputs as to messages: ``limits.body`` limits the copies of one
+  request, and ``limits.in_flight_bytes`` limits all copies together.
 - Outputs must fit into their regions and must not overlap. All outputs are checked before the first
   output is written.
 - Every registration and unregistration is logged to ``infergate.audit``.

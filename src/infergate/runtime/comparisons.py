@@ -1,8 +1,8 @@
 """Comparisons of mirrored responses: the helper process that compares responses, the folders of
 mismatches, and the path ``/comparisons`` of the admin listener.
 
-The modules that compare and summarize are imported only if a route has a comparison, because they
-take time and memory in every process.
+The modules that compare and summarize are imported only if a route has a comparison or a client
+requests ``/comparisons``, because they take time and memory in every process.
 """
 
 # ruff: noqa: PLC0415 - see the module's docstring

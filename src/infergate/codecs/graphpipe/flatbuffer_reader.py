@@ -269,8 +269,8 @@ def _gather(
     begins: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
 ) -> None:
-    """Append non-empty pieces of ``data`` to ``packed``. Long pieces are copied one by one. Short
-    pieces are copied byte by byte with an index array."""
+    """Append non-empty pieces of ``data`` to ``packed``. If the pieces are long on average, they
+    are copied one by one. Otherwise, they are copied byte by byte with an index array."""
     ends = np.cumsum(sizes)
     total = int(ends[-1])
     if total >= LONG_STRING_BYTES * len(sizes):

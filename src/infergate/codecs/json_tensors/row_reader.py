@@ -12,7 +12,8 @@ arrays are visited element by element.
 *Rule 2.* Values are not coerced (Rule 1 of ``json_data``). A BYTES element may also be ``{"b64":
 "…"}``.
 
-*Rule 3.* Every error names the tensor. If the rows are objects, the error also names the row.
+*Rule 3.* Every error about a value names the tensor. If the rows are objects, the error also names
+the row.
 """
 
 from __future__ import annotations
@@ -314,8 +315,8 @@ class RowReader:
 
     def read_inputs(self, value: JsonValue, key: str = "inputs") -> tuple[Tensor, ...]:
         """Return the tensors in ``value``, a member named ``key``: an object with a member for each
-        input, or the value of the only input. Other members are ignored. Raises the same
-        errors as :meth:`read_instances`."""
+        input, or the value of the only input. Other members are ignored. Raises the
+        same errors as :meth:`read_instances`."""
         node = value.node
         if not is_object(node) or _base64_text(node) is not None:
             name, datatype = self._only_input(

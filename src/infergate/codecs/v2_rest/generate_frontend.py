@@ -2,7 +2,7 @@
 
 *Rule 1.* A member with the name of a model input holds that tensor, as a scalar or a list. The
 member ``parameters`` is an object that may hold further inputs and parameters. The member ``id`` is
-the request's id. Any other member is a parameter.
+the request's id, unless the model has an input of that name. Any other member is a parameter.
 *Rule 2.* A tensor has the shape in the model's metadata. The last variable dimension is set to
 match the number of elements; all other variable dimensions are 1.
 *Rule 3.* The members of a response are in alphabetical order. A tensor of one element is written as

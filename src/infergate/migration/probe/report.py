@@ -76,7 +76,7 @@ def _batch_text(metadata: ModelMetadata) -> str:
 
 
 def remarks(findings: ProbeFindings, given_models: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each address and model that needs attention, with advice."""
+    """Yield a sentence for each address and model that needs attention."""
     for target in findings.targets:
         if target.problem is not None:
             yield f"{target.target.text}: {target.problem.reason}; {target.problem.advice}"

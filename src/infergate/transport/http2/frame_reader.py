@@ -69,7 +69,8 @@ class Http2FrameReader:
     # ---- to be implemented by subclasses
 
     def _on_frame(self, kind: int, stream: int, flags: int, payload: bytes) -> None:
-        """Handle any frame except DATA, WINDOW_UPDATE and the frames of header blocks."""
+        """Handle a frame of any known type except DATA, WINDOW_UPDATE and the frames of header
+        blocks."""
         raise NotImplementedError
 
     def _on_data(self, number: int, flags: int, length: int, body: int) -> Stream | None:
