@@ -52,7 +52,7 @@ def test_a_folder_without_mismatches_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("[", "is not JSON"), ("{}", "not the result of a replay"), ("[" * 10**5, "is not JSON")],
+    [("[", "is not JSON"), ("{}", "not a replay result"), ("[" * 10**5, "is not JSON")],
 )
 def test_a_file_that_is_no_result_is_an_error_with_its_name(
     text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

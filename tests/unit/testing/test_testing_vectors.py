@@ -185,7 +185,7 @@ def test_a_wrong_case_is_named(
 def test_a_case_has_one_wire_file(write: Write) -> None:
     folder = write(REQUEST, GOOD)
     (folder / "case/wire.rpc").write_bytes(b"")
-    with pytest.raises(ValueError, match="one wire file"):
+    with pytest.raises(ValueError, match="exactly one of the wire files"):
         load(folder)
 
 
