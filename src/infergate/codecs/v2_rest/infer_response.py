@@ -182,7 +182,8 @@ def ok_response(
 
 def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
     """Return the decoded body of a response with status 200. Raises the backend's error for any
-    other status, and NeedsOffloadError if a helper process must inflate the body."""
+    other status, BACKEND_GARBAGE if the body cannot be decoded, and NeedsOffloadError if a helper
+    process must inflate the body."""
     if not is_unencoded(wire.headers):
         check_loop_cost(limits, MAX_RATIO * total_size(wire.body), limits.json_inline)
     try:
@@ -251,8 +252,8 @@ def read_response(
 def _read_message(
     message: MessageBody, operation: InferRequest, limits: Limits
 ) -> tuple[InferResponse, bool, int]:
-    """Read any response. Also return whether the response contains the model's name, and the number
-    of outputs that are binary data."""
+    """Return the response, whether its JSON contains the model's name, and the number of outputs
+    that are binary data."""
     fields = read_members(parse_backend_json(message.json, limits), "the body", (*_FIELDS, "error"))
     if "outputs" not in fields:
         if "error" in fields:  # Triton and Seldon report some errors with status 200
