@@ -1,7 +1,9 @@
 """Chooses among the endpoints of one backend.
 
 1. Endpoints that are down (``health``) or ejected (``outliers``) get no requests while other
-   endpoints are available. The only endpoint of a backend is always used.
+   endpoints are available. There are two exceptions: the requests of a sequence go to the
+   sequence's owner, and a further attempt of a request prefers any endpoint that the request has
+   not tried. The only endpoint of a backend is always used.
 2. Panic: if no endpoint is available, or the share of available endpoints is below
    ``panic_threshold``, all endpoints are used, because the checks are probably wrong (Envoy's panic
    threshold).
