@@ -195,7 +195,8 @@ class Frontend(Generic[Req, Resp]):
             authorized.version,
         ):
             raise bad_request(
-                f"the names in a compressed message must be in its first {PREFIX_BYTES} bytes"
+                "the model name and version of a compressed message must be in the first "
+                f"{PREFIX_BYTES} bytes of the inflated message"
             )
 
     async def open_stream(self, context: RequestContext) -> None:
