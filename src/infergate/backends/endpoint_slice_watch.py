@@ -59,9 +59,9 @@ class WatchTimes:
     """Times in seconds. ``request`` is the timeout of a list request, and of the connection for a
     watch. The client requests a watch of a random duration, from ``watch`` to twice ``watch``. If
     the API server has not ended the watch ``grace`` later, the connection is dead, and the client
-    ends the watch. Delays between attempts grow from ``min_delay`` to ``max_delay``, and start
-    again after an attempt that has lasted for ``progress`` or has received an event. Changes that
-    arrive within ``merge`` are published together."""
+    ends the watch. Delays between attempts grow from ``min_delay`` to ``max_delay``. They start
+    again at ``min_delay`` after an attempt that has lasted for ``progress`` or has received an
+    event. Changes that arrive within ``merge`` are published together."""
 
     request: float = 10.0
     watch: float = 120.0

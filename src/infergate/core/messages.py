@@ -271,7 +271,8 @@ class TensorMetadata:
 
 @record
 class ModelSignature:
-    """Another signature of a TensorFlow model. ``method`` is its TensorFlow method name."""
+    """A signature of a TensorFlow model in ``ModelMetadata.signatures``. ``method`` is its
+    TensorFlow method name."""
 
     name: str
     method: str

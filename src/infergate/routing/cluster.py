@@ -8,7 +8,8 @@
    ``panic_threshold``, all endpoints are used, because the checks are probably wrong (Envoy's panic
    threshold).
 3. The last available endpoint is never ejected.
-4. Slow start: the share of a new or readmitted endpoint grows from 10 % to 100 % over a window.
+4. Slow start: the weight of a new or readmitted endpoint grows from 10 % to 100 % of its configured
+   weight over a window.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from infergate.routing.outliers import DEFAULT_RULE, OutlierRule, OutlierState
 
 _MIN_SHARE: Final = 0.1  # Envoy's min_weight_percent
 _SLOW_START_STEPS: Final = 20
-"""Number of steps in which a share grows within the window."""
+"""Number of steps in which the weight of an endpoint grows within the window."""
 
 
 class ClusterMember:

@@ -160,7 +160,7 @@ def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise backend_garbage("the backend's metadata is not a JSON object")
+        raise backend_garbage("the backend's metadata is not a JSON object, or is too long")
     return document
 
 
@@ -193,7 +193,7 @@ def _tensors_from_json(items: Any, limits: Limits) -> tuple[TensorMetadata, ...]
             return ()
         case list():
             return tuple(_tensor_from_json(item, limits) for item in items)
-    raise backend_garbage("the backend's metadata has no list of inputs or outputs")
+    raise backend_garbage("'Inputs' or 'Outputs' in the backend's metadata is not a list")
 
 
 def _tensor_from_json(item: Any, limits: Limits) -> TensorMetadata:
@@ -207,4 +207,6 @@ def _tensor_from_json(item: Any, limits: Limits) -> TensorMetadata:
                 return TensorMetadata(
                     name, metadata_datatype(number), dimensions, description=description
                 )
-    raise backend_garbage("the backend's metadata has an invalid input or output")
+    raise backend_garbage(
+        "an input or output in the backend's metadata has no valid Name, Shape and Type"
+    )

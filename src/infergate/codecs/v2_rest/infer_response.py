@@ -103,7 +103,7 @@ def write_response(
 
 
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
-    """Return the number of tensor bytes that ``write_response`` writes as JSON or compresses."""
+    """Return the number of tensor bytes that ``write_response`` writes as JSON or may compress."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     accept, binary_by_output = response_format.accept_encoding, response_format.binary_by_output
