@@ -1,4 +1,4 @@
-"""Reads the client's credential from its headers or metadata. This module has no I/O.
+"""Reads the credential in the headers or metadata of a request. This module has no I/O.
 
 ``Authorization: Bearer …`` (RFC 6750, 2.1) holds a key or a token; ``x-api-key: …`` holds a key.
 
@@ -16,7 +16,7 @@ from infergate.access.rejection import malformed
 BEARER: Final = "authorization"
 API_KEY: Final = "x-api-key"
 MAX_CREDENTIAL_CHARS: Final = 8192
-"""Maximum length of a token. A token that lists many groups has about 4000 characters."""
+"""Maximum length of a key or token. A token that lists many groups has about 4000 characters."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """The syntax ``token68`` (RFC 9110, 11.2)."""
 _SCHEME: Final = re.compile(r"bearer +", re.IGNORECASE)

@@ -26,12 +26,13 @@ _MAX_EVENT_BYTES: Final = 2 * MIB
 """Maximum size of an event, which holds one slice. etcd stores at most 1.5 MiB per object."""
 _MAX_NAMESPACE: Final = 63
 _watches: Final[WeakValueDictionary[Hashable, EndpointSliceWatch]] = WeakValueDictionary()
-"""The latest watch of each service. After a reload, the new watch of the service continues from the
-latest watch. A watch is added when it starts, so a rejected configuration adds no watch."""
+"""The latest watch by service, port, zone and TLS settings. After a reload, a new watch continues
+from the latest watch with the same key. A watch is added when it starts, so a rejected
+configuration adds no watch."""
 
 
 def make_watch(name: str, config: BackendConfig, limits: Limits) -> EndpointSliceWatch | None:
-    """Return the watch of the backend ``name``, or None if its configuration names no service."""
+    """Return the watch of the backend ``name``, or None if it has no section ``kubernetes``."""
     settings = config.kubernetes
     if settings is None:
         return None

@@ -1,8 +1,8 @@
 """Watches the EndpointSlices of a Kubernetes service: one list, then one stream of changes.
 
 1. The watch continues from the last resource version that it has seen, even after a connection
-   breaks. The slices are listed again only if the API server has forgotten that version (410) or if
-   a response cannot be understood.
+   breaks. The slices are listed again only if the API server has forgotten that version (410), if
+   the watch reports an error, or if a response cannot be understood.
 2. Bookmarks advance the version while nothing changes, so that it rarely expires.
 3. Attempts that make no progress are repeated after a growing, random delay.
 4. The token is read from its file for each request, because the kubelet rotates it.
@@ -40,8 +40,9 @@ from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.transport.base import Endpoint, HttpStreamingUpstream
 
 _PAGE_SLICES: Final = 10
-"""Maximum number of slices in one response to a list request, which limits the time for parsing the
-response. By default, Kubernetes puts 100 endpoints into a slice, which then has about 45 kB."""
+"""Maximum number of slices in one response to a list request. It limits the time for parsing a
+response: by default, Kubernetes puts up to 100 endpoints into a slice, which then has about
+45 kB."""
 _MAX_PAGES: Final = MAX_SLICES // _PAGE_SLICES
 _MAX_TOKEN_BYTES: Final = 64 * 1024
 _MAX_REASON: Final = 300
@@ -55,10 +56,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """Times in seconds. The API server ends a watch after a random time from ``watch`` to twice
-    ``watch``, or else the client ends it ``grace`` later, because the connection is dead. Delays
-    between attempts grow from ``min_delay`` to ``max_delay``, and start again after an attempt that
-    has lasted for ``progress``. Changes that arrive within ``merge`` are published together."""
+    """Times in seconds. ``request`` is the timeout of a list request, and of the connection for a
+    watch. The client requests a watch of a random duration, from ``watch`` to twice ``watch``. If
+    the API server has not ended the watch ``grace`` later, the connection is dead, and the client
+    ends the watch. Delays between attempts grow from ``min_delay`` to ``max_delay``. They start
+    again at ``min_delay`` after an attempt that has lasted for ``progress`` or has received an
+    event. Changes that arrive within ``merge`` are published together."""
 
     request: float = 10.0
     watch: float = 120.0
@@ -144,7 +147,8 @@ class EndpointSliceWatch:
         on_state: Callable[[bool], None],
     ) -> NoReturn:
         """Pass the addresses to ``on_change`` whenever they may have changed. Call ``on_state``
-        after each attempt with true if the addresses are up to date, or false."""
+        with true when the slices have been listed or a watch has begun, and with false when an
+        attempt has failed."""
         self._on_change, self._on_state = on_change, on_state
         loop = asyncio.get_running_loop()
         failures = 0
@@ -184,8 +188,8 @@ class EndpointSliceWatch:
             self._report(f"the token cannot be read: {error}")
 
     def _report(self, reason: str | None) -> None:
-        """Report the result of an attempt: None, or the reason of its failure. Log the result if it
-        differs from the previous result."""
+        """Report that the addresses are up to date (``reason`` is None), or the reason why an
+        attempt failed. Log the report if it differs from the previous report."""
         self._on_state(reason is None)
         if reason == self._last_reason:
             return
@@ -227,7 +231,7 @@ class EndpointSliceWatch:
             document = _parse_response(response)
             found = [] if document.get("items") is None else document["items"]
             if not isinstance(found, list):
-                raise MalformedObjectError("the items of the list are not a list")
+                raise MalformedObjectError("the member 'items' of the list is not an array")
             for item in found:
                 listed.update(item)
             position = str(_object(document, "metadata").get("continue") or "")
@@ -325,7 +329,7 @@ def _object(holder: dict[str, Any], key: str) -> dict[str, Any]:
 def _resource_version(item: dict[str, Any]) -> str:
     version = _object(item, "metadata").get("resourceVersion")
     if not isinstance(version, str) or not 0 < len(version) <= _MAX_VERSION:
-        raise MalformedObjectError("it has no metadata.resourceVersion")
+        raise MalformedObjectError("its metadata.resourceVersion is missing or too long")
     return version
 
 

@@ -4,8 +4,8 @@
 request hangs may still serve inferences.
 
 *Rule 2.* Before the first successful detection, an unreachable, unready or overloaded server causes
-an error. After a permanent error (such as NOT_FOUND), the generic profile is used for a minute, and
-after any other error for a second."""
+an error, and so does a detection that reaches the client's deadline. After a permanent error (such
+as NOT_FOUND), the generic profile is used for a minute, and after any other error for a second."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class ProfileDetection:
 
     async def profile(self, context: RequestContext) -> Profile:
         """Return the profile, and detect it if needed. ``context`` must have a deadline. Raises
-        GatewayError if the server cannot be reached, and TimeoutError if another caller's detection
-        outlasts the deadline."""
+        GatewayError as described in Rule 2, and TimeoutError if another caller's detection outlasts
+        the deadline."""
         return self.declared or await self._cache.get(context)
 
     def _complete(self, profile: Profile) -> Profile:

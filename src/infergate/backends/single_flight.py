@@ -22,8 +22,8 @@ from infergate.core.request_context import RequestContext
 T = TypeVar("T")
 
 STALE_SECONDS: Final = 1.0
-"""Seconds for which a possibly outdated value is used. This is also the minimum interval between
-fetches, however many requests clients send."""
+"""Seconds for which a possibly outdated value is used. ``refresh`` and ``mark_stale`` therefore
+cause at most one successful fetch in this time, however many requests clients send."""
 
 
 @dataclass(slots=True)

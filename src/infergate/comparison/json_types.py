@@ -14,13 +14,13 @@ MAX_COUNT: Final = 2**63 - 1
 def _check_counts(counts: Counter[Any]) -> Counter[Any]:
     for key, value in counts.items():
         if not 0 <= value <= MAX_COUNT:
-            raise ValueError(f"the count of {key!r} is {value}")
+            raise ValueError(f"the count of {key!r} is {value}; expected 0 to 2**63 - 1")
     return +counts  # without zeros
 
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Counts = AfterValidator(_check_counts)
-"""An annotation of counters: counts must not be negative, and zeros are removed."""
+"""An annotation of counters: counts must be between 0 and MAX_COUNT, and zeros are removed."""
 Size = Annotated[
     float,
     BeforeValidator(lambda value: math.inf if value is None else value),

@@ -34,7 +34,9 @@ class Timeline:
             raise ValueError("an interval is after the year 9999")
         for compared, equal in self.intervals.values():
             if not equal <= compared > 0:
-                raise ValueError(f"{equal} of {compared} comparisons in an interval are equal")
+                raise ValueError(
+                    f"impossible counts in an interval: {equal} of {compared} comparisons are equal"
+                )
 
     @property
     def seconds(self) -> int:

@@ -43,7 +43,7 @@ class Outline:
     """The readable entries of a configuration, keyed as in the file."""
 
     listeners: Mapping[KeyPath, Address]
-    """Addresses of enabled listeners, keyed by their paths below ``listeners``."""
+    """The addresses of readable, enabled listeners, keyed by their paths below ``listeners``."""
     listener_models: Mapping[KeyPath, str]
     """The models named by listeners, keyed by the path of each name."""
     backends: Mapping[str, BackendConfig | None] | None
@@ -54,8 +54,8 @@ class Outline:
     has_frontend: bool
     """Whether any listener, readable or not, may accept requests."""
     has_all_routes: bool
-    """Whether all routes are readable. An unreadable route may match models that no other route
-    matches."""
+    """Whether there are routes, and all of them are readable. An unreadable route may match models
+    that no other route matches."""
     access: AccessConfig | None
     """The section ``access``, or None if it is missing or unreadable."""
     has_workers: bool
@@ -64,7 +64,8 @@ class Outline:
     has_open_actions: bool
     """Whether console actions are enabled without a key."""
     tensorflow_serving: TensorFlowServingConfig | None
-    """The section ``tensorflow_serving``, or None if it is unreadable."""
+    """The section ``tensorflow_serving``. None if it is unreadable or, in an invalid
+    configuration, missing."""
     allows_slash: bool
     """Whether model names may contain "/"."""
     has_recording: bool
@@ -168,8 +169,8 @@ def _validated(section: type[AnySection], data: Any) -> AnySection | None:
 
 
 def _readable(section: type[AnySection], data: Any) -> AnySection | None:
-    """Return ``data`` as a ``section`` without its invalid keys, or None if an essential key is
-    invalid."""
+    """Return ``data`` as a ``section`` without its invalid keys. Return None if an essential key is
+    invalid, or if the section is invalid without these keys."""
     if isinstance(data, section):
         return data
     try:

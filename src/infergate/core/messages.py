@@ -160,7 +160,8 @@ class SharedMemoryStatusRequest:
 
 @record
 class SharedMemoryRegisterRequest:
-    """Register ``size`` bytes from ``offset`` of the system region ``key``.
+    """Register the region ``name``: ``size`` bytes from ``offset`` of the POSIX shared memory
+    object ``key``.
 
     ``device`` and ``handle`` describe GPU memory (CUDA IPC), which has no ``key``."""
 
@@ -270,7 +271,8 @@ class TensorMetadata:
 
 @record
 class ModelSignature:
-    """Another signature of a TensorFlow model. ``method`` is its TensorFlow method name."""
+    """A signature of a TensorFlow model in ``ModelMetadata.signatures``. ``method`` is its
+    TensorFlow method name."""
 
     name: str
     method: str

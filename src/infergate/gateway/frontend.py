@@ -51,8 +51,8 @@ class RequestAuthorizer(Protocol):
     """Authorizes the requests of each client, and applies rate limits."""
 
     async def authorize(self, summary: RequestSummary, context: RequestContext) -> RequestSummary:
-        """Authorize the request with ``summary``. Return the summary with which the gateway
-        continues. Raises GatewayError."""
+        """Authorize the request with ``summary``. Return ``summary``, or a copy with a false
+        ``can_pass_through`` if the message must be parsed to check it. Raises GatewayError."""
         ...
 
     async def authenticate(self, context: RequestContext) -> None:
@@ -195,7 +195,8 @@ class Frontend(Generic[Req, Resp]):
             authorized.version,
         ):
             raise bad_request(
-                f"the names in a compressed message must be in its first {PREFIX_BYTES} bytes"
+                "the model name and version of a compressed message must be in the first "
+                f"{PREFIX_BYTES} bytes of the inflated message"
             )
 
     async def open_stream(self, context: RequestContext) -> None:

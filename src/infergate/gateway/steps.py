@@ -26,7 +26,8 @@ _HELPER: Final = "helper"
 
 class Steps:
     """Wraps the steps of a gateway in spans of ``tracer``, once, when the gateway is built. Without
-    ``tracer``, each method returns its argument, so that untraced requests have no overhead."""
+    ``tracer``, each method returns the given step, stream or ``Offload`` unchanged, so that
+    untraced requests have no overhead."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer: Final = tracer

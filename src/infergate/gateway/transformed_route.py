@@ -2,7 +2,8 @@
 
 Short steps run on the event loop, and long numpy steps in a thread. A helper process, or a thread
 if there are no helpers, decodes images and runs Python code for single elements. The memory for
-steps in helpers and threads is charged before the steps run."""
+steps in helpers and threads is charged before the steps run. Steps of plug-ins run outside these
+threads and helpers (``AsyncStep``)."""
 
 from __future__ import annotations
 
@@ -194,8 +195,9 @@ def _threads() -> ThreadPoolExecutor:
 async def _run_in_thread(
     run: Callable[[], tuple[Tensor, ...]], size: int, context: RequestContext
 ) -> tuple[Tensor, ...]:
-    """Call ``run`` in a thread. The ``size`` bytes that ``run`` uses stay charged until ``run``
-    returns, even if the request is cancelled. Raises TIMEOUT at the deadline."""
+    """Call ``run`` in a thread. ``size`` is the number of bytes that ``run`` uses. If it exceeds
+    MIN_ACCOUNTED_BYTES, the bytes stay charged until ``run`` returns, even if the request is
+    cancelled. Raises TIMEOUT at the deadline."""
     account = None
     if size > MIN_ACCOUNTED_BYTES:
         context.memory.grow(size)

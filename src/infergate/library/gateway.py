@@ -41,7 +41,7 @@ class Gateway:
 
     Calls take a ``timeout`` in seconds, which includes waiting and retries. Routes, access rules
     and backends treat the ``headers`` of a call like a client's headers. Calls raise
-    ``GatewayError``."""
+    ``GatewayError``, or RuntimeError if the gateway is not running."""
 
     def __init__(self, config: Config, *, access_log: bool = False) -> None:
         """Raises ConfigError for conflicts between the entries of ``config``."""
@@ -124,7 +124,8 @@ class Gateway:
         progress finish under the old configuration. Without ``config``, read the file again.
 
         Raises ConfigError if the new configuration is invalid, and ConfigRejectedError if it cannot
-        replace the active configuration, which then stays in effect."""
+        replace the active configuration, which then stays in effect. Raises ValueError without
+        ``config`` if the gateway does not come from a file."""
         new = await asyncio.to_thread(self._read, config)
         await self._require_running().reload(new)
 

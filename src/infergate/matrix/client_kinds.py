@@ -24,7 +24,7 @@ class _TypedContentsCodec(V2Grpc):
         if not isinstance(operation, InferRequest):
             return wire
         if not can_be_typed(operation.inputs):
-            raise GatewayError(Kind.UNSUPPORTED, "this datatype has no typed contents")
+            raise GatewayError(Kind.UNSUPPORTED, "the datatype of an input has no typed contents")
         message = ModelInferRequest.FromString(bytes(join_parts(wire.message)))
         message.ClearField("raw_input_contents")
         for input_message, tensor in zip(message.inputs, operation.inputs, strict=True):

@@ -1,7 +1,7 @@
 """Aggregates the metrics of several processes.
 
 *Rule 1.* Counters, histograms and gauges are added up, except the metrics in the tables below,
-whose sum would have no meaning.
+whose sum would have no meaning. The earliest creation time of a metric is kept.
 *Rule 2.* The counters of exited processes remain part of the sums, because a counter that decreases
 would look like a restart."""
 
@@ -38,7 +38,7 @@ _TAKE_MAX: Final = frozenset(
 )
 _TAKE_MIN: Final = frozenset({"infergate_certificate_expiry_seconds", "process_start_time_seconds"})
 _CUMULATIVE_TYPES: Final = frozenset({"counter", "histogram", "summary"})
-"""Types of families that never decrease."""
+"""Types of families whose values never decrease."""
 _CREATED: Final = "_created"
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]

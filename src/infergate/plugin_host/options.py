@@ -60,7 +60,7 @@ def read_options(options_type: type | None, values: Mapping[str, Any]) -> Any:
 def _unknown_names(
     options_type: type, values: Mapping[str, Any]
 ) -> Iterator[tuple[OptionPath, str]]:
-    """Yield the names in ``values`` that the type would ignore."""
+    """Yield each name in ``values`` that the type does not have, with a message."""
     if issubclass(options_type, BaseModel):
         if options_type.model_config.get("extra") == "allow":
             return

@@ -98,7 +98,7 @@ class MismatchFolder:
         return STORED
 
     def remove_expired(self) -> None:
-        """Delete the files that have reached their maximum age."""
+        """Delete the files that have reached their maximum age, and partial files."""
         with suppress(OSError):
             if self._storage.path.exists():
                 with self._locked():

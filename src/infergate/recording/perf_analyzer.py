@@ -46,7 +46,8 @@ from infergate.core.tensor import Parameters, Tensor, check_data, check_shape, p
 MAX_FILE_BYTES: Final = 64 * MIB
 """Maximum size in bytes of a file to import. Parsing takes 15 times as much memory."""
 MAX_ENTRIES: Final = 1 << 20
-"""Maximum number of requests in a file. An export needs about 200 bytes of memory per request."""
+"""Maximum number of requests in an export, and of entries in each list of an import. An export
+needs about 200 bytes of memory per request."""
 _CHUNK_BYTES: Final = 1 * MIB
 _SEQUENCE_START: Final = "sequence_start"
 _SEQUENCE_END: Final = "sequence_end"
@@ -73,7 +74,8 @@ def export_perf_analyzer(
     succeeds.
 
     If ``metadata`` has a batch dimension, each row of a batch becomes a request. Raises BAD_REQUEST
-    for several models, TOO_LARGE for more than ``MAX_ENTRIES`` requests, and OSError."""
+    for several models and for tensors that lack a row of the batch, TOO_LARGE for more than
+    ``MAX_ENTRIES`` requests, and OSError."""
     with tempfile.TemporaryFile(dir=file.parent) as spool:
         export = _Export(spool, metadata is not None and bool(metadata.max_batch_size))
         for exchange in exchanges:
@@ -130,7 +132,9 @@ class _Export:
         self.starts[sequence] += bool(request.parameters.get(_SEQUENCE_START))
         for row in range(self._row_count(request)):
             if self.summary.requests == MAX_ENTRIES:
-                raise GatewayError(Kind.TOO_LARGE, f"there are more than {MAX_ENTRIES} requests")
+                raise GatewayError(
+                    Kind.TOO_LARGE, f"the export would have more than {MAX_ENTRIES} requests"
+                )
             key = self.summary.requests if sequence is None else (sequence, self.starts[sequence])
             entry = (self._spool(request.inputs, row), self._spool(outputs, row))
             self.streams.setdefault(key, []).append(entry)
@@ -236,7 +240,7 @@ def import_perf_analyzer(file: Path, metadata: ModelMetadata) -> Iterator[Exchan
 
 def _check_aligned(first: list[Node], second: list[Node], path: str) -> None:
     if len(first) != len(second):
-        raise bad_request(f"{path} has {len(second)} entries, but 'data' has {len(first)}")
+        raise bad_request(f"{path} has {len(second)} entries; expected {len(first)}, as in 'data'")
 
 
 def _exchange(

@@ -37,7 +37,8 @@ _SCAN_BYTES: Final = 1 << 20
 """Number of bytes that are searched at a time for the next frame."""
 _MAX_WASTED_READS: Final = 2
 """Maximum number of bytes of damaged frames that are read in full, as a multiple of the file's
-size. Only a file that was made to be slow to read exceeds this limit."""
+size and in addition to the size of one record. Only a file that was made to be slow to read exceeds
+this limit."""
 _NO_HEADER: Final = "there is no valid frame header"
 
 
@@ -81,7 +82,7 @@ class _RecordingReader:
         self._max_record_bytes: Final = max_record_bytes
         self._size: Final = os.fstat(file.fileno()).st_size
         self._id: bytes | None = None
-        """The file's id, or None if the file header is damaged."""
+        """The file's id. None if the file header is damaged and no frame has been read yet."""
         self._wasted_bytes = 0
 
     def read(self) -> Iterator[RecordedExchange | DamagedPart]:

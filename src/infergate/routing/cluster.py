@@ -1,12 +1,15 @@
 """Chooses among the endpoints of one backend.
 
 1. Endpoints that are down (``health``) or ejected (``outliers``) get no requests while other
-   endpoints are available. The only endpoint of a backend is always used.
+   endpoints are available. There are two exceptions: the requests of a sequence go to the
+   sequence's owner, and a further attempt of a request prefers any endpoint that the request has
+   not tried. The only endpoint of a backend is always used.
 2. Panic: if no endpoint is available, or the share of available endpoints is below
    ``panic_threshold``, all endpoints are used, because the checks are probably wrong (Envoy's panic
    threshold).
 3. The last available endpoint is never ejected.
-4. Slow start: the share of a new or readmitted endpoint grows from 10 % to 100 % over a window.
+4. Slow start: the weight of a new or readmitted endpoint grows from 10 % to 100 % of its configured
+   weight over a window.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from infergate.routing.outliers import DEFAULT_RULE, OutlierRule, OutlierState
 
 _MIN_SHARE: Final = 0.1  # Envoy's min_weight_percent
 _SLOW_START_STEPS: Final = 20
-"""Number of steps in which a share grows within the window."""
+"""Number of steps in which the weight of an endpoint grows within the window."""
 
 
 class ClusterMember:

@@ -194,7 +194,7 @@ def model_matcher(pattern: str) -> Callable[[str], object]:
 
 def serving_backends(routes: Iterable[Route]) -> frozenset[str]:
     """Return the names of the backends whose responses clients may receive. Backends that get only
-    mirrored copies or no requests are not included."""
+    mirrored copies, or 0 % of a split, are not included."""
     names: set[str] = set()
     for route in routes:
         names.update((route.backend, route.fallback))
@@ -231,7 +231,7 @@ class RouteTable:
         return routes
 
     def depends_on_headers(self, model: str) -> bool:
-        """Return whether the route for ``model`` depends on the request's headers."""
+        """Return whether the route for ``model`` may depend on the request's headers."""
         return any(route.headers for route in self.candidates(model))
 
     def find(

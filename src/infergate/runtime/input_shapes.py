@@ -16,7 +16,8 @@ MAX_TENSORS: Final = 16
 _MAX_NAME: Final = 64
 _MAX_DIMENSIONS: Final = 8
 _MAX_TEXT_BYTES: Final = 64 * 1024
-"""Maximum number of bytes of text, such as JSON, that are parsed again for the console."""
+"""Maximum number of bytes of text, such as JSON, that are parsed again for the console. If a codec
+cannot estimate the text, the limit applies to the whole message."""
 _READS_PER_SECOND: Final = 10.0
 """Maximum number of requests per second that are parsed again. Thousands of requests may fail in a
 second."""

@@ -51,9 +51,9 @@ class ConfiguredCache:
         self._store.set_max_bytes(self._max_bytes)
 
     async def models_changed(self, backend: str, is_finished: bool) -> None:  # noqa: FBT001 - a callback
-        """Invalidate all responses of ``backend``. If the operation on the backend's models has not
-        finished, repeat the invalidation for a while, because a server may still be loading a
-        model."""
+        """Invalidate all responses of ``backend``. ``is_finished`` is false if the operation on the
+        backend's models failed or was cancelled. The invalidation is then repeated for a while,
+        because a server may still be loading a model."""
         if (previous := self._later.pop(backend, None)) is not None:
             previous.cancel()
         if not is_finished:
@@ -70,7 +70,7 @@ class ConfiguredCache:
         return self._store.usage()
 
     async def close(self, *, is_last: bool) -> None:
-        """Close the connections. If this is the last cache in use, free the memory."""
+        """Close the connections to Redis. If this is the last cache in use, free the memory."""
         for task in self._later.values():
             task.cancel()
         await asyncio.gather(*self._later.values(), return_exceptions=True)

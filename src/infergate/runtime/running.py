@@ -194,7 +194,8 @@ class RunningGateway:
         """Keeps the traffic of the last hour for the console. None in workers."""
         self.demo: ConsoleDemo | None = None
         self.on_retired: Callable[[], object] = lambda: None
-        """Called after an old configuration has been closed, to freeze the remaining objects."""
+        """Called after an old configuration has been closed, to exempt the remaining objects from
+        garbage collection (``gc.freeze``)."""
 
     @property
     def config(self) -> Config:

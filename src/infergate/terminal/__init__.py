@@ -39,8 +39,8 @@ class Table:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether ``stream`` is a terminal and colors are not disabled
-    (https://no-color.org)."""
+    """Return whether ``stream`` is a terminal, and neither NO_COLOR (https://no-color.org) nor
+    TERM=dumb disables colors."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 

@@ -13,7 +13,7 @@ For tests of plug-ins, start with ``check_codec``, ``check_model``, ``check_hook
 - ``codec_check``: a check that a codec follows ``infergate.codecs.base``
 - ``stream_check``: the same check for the streams of a codec
 - ``plugin_check``: checks that run Python models, request hooks and transforms as the gateway does
-- ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, run through a codec in both directions
+- ``vectors``: cases in ``tests/vectors/<protocol>/<case>/``, which a codec parses and may build
 - ``canonical``: operations and responses as JSON, for reading and comparing
 - ``samples``: the fixed examples that ``check_codec`` uses
 - ``strategies``: random canonical requests and responses (requires hypothesis)

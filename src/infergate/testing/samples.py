@@ -102,7 +102,7 @@ SAMPLE_EXCHANGES: Final[tuple[tuple[Operation, Response], ...]] = (
         messages.Settings({"log_info": False, "log_verbose_level": 1}),
     ),
 )
-"""The operations other than inferences, each with a response."""
+"""Operations other than inferences, each with a response."""
 
 
 def metadata_for(operation: Operation, response: Response) -> messages.ModelMetadata | None:

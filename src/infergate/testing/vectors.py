@@ -53,8 +53,8 @@ class ExpectedError:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A test case. Exactly one of ``canonical`` and ``error`` is set. ``operation`` is set only for
-    responses."""
+    """A test vector, read from the folder of a case. Exactly one of ``canonical`` and ``error``
+    is set. ``operation`` is set only for responses."""
 
     protocol: str
     name: str

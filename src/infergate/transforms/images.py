@@ -135,7 +135,7 @@ class DecodeImage(TensorStep):
     def measure(self, tensor: Tensor) -> tuple[Spec, int]:
         """Read only the headers of the images. Return the spec of the result for ``tensor``, and
         the memory in bytes that decoding takes in addition to the result. Raises TransformError for
-        images that are invalid or too large."""
+        too many images, and for images that are invalid or too large."""
         (spec,) = self.forward_specs(Spec(BYTES, tensor.shape))
         count = math.prod(tensor.shape)
         if count > self.max_images:
@@ -150,7 +150,10 @@ class DecodeImage(TensorStep):
             resampled = self._resampled_pixels(header)
             if max(total, resampled) > self.max_pixels:
                 found = f"element {index}: an image of {header.width} x {header.height} pixels"
-                limit = f"the limit for all images and for a resized image is {self.max_pixels}"
+                limit = (
+                    f"the limit for the sum of all images and for a resized image is "
+                    f"{self.max_pixels}"
+                )
                 raise TransformError(self.tensor, f"{found}; {limit} (max_pixels)")
             sides = header.width + header.height
             pixels = header.pixels + resampled

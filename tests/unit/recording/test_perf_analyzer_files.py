@@ -106,7 +106,10 @@ def test_a_batch_dimension_is_added(tmp_path: Path) -> None:
         ({"data": [{"x": {"content": [1], "shape": [-2]}}]}, "shape has -2"),
         ({"data": [{"t": ["a"]}]}, r"data\[0\].t needs a 'shape'"),
         ({"data": [[{"x": 1.5}]]}, r"data\[0\]\[0\].x"),
-        ({"data": [{}], "validation_data": []}, "validation_data has 0 entries, but 'data' has 1"),
+        (
+            {"data": [{}], "validation_data": []},
+            "validation_data has 0 entries; expected 1, as in 'data'",
+        ),
         ({"data": [[{}]], "validation_data": [[{}, {}]]}, r"validation_data\[0\] has 2 entries"),
         ({"data": [{}], "validation_data": [{"x": [1]}]}, r"validation_data\[0\]: the model"),
     ],

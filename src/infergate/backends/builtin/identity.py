@@ -36,7 +36,8 @@ class Identity(UnaryModel):
     )
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the inputs as outputs. Raises BAD_REQUEST for inputs with other names."""
+        """Return the inputs as outputs. Raises BAD_REQUEST for a request without inputs, for an
+        input with another name, and for invalid requested outputs."""
         inputs = tensors_by_name(request.inputs)
         if not inputs:
             raise invalid_request(

@@ -5,7 +5,10 @@ same name, with an element or a list for each row. *Rule 2.* Otherwise, if the m
 input, the table's columns become the input's columns, in the same order: N rows of K columns become
 a matrix of shape [N, K]. *Rule 3.* A column of scalars has the shape [N], or [N, 1] if the input
 has two dimensions. *Rule 4.* The cells of CSV are converted to the input's datatype. An empty cell
-is NaN for floats and an empty string for BYTES."""
+is NaN for floats, an empty string for BYTES, and an error for other datatypes.
+
+All readers raise BAD_REQUEST and TOO_LARGE. They raise UNSUPPORTED if the datatype of an input is
+unknown, and NeedsOffloadError for a large table on the event loop."""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def read_records(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Read ``dataframe_records``: a list of objects. Raises BAD_REQUEST and TOO_LARGE."""
+    """Read ``dataframe_records``: a list of objects."""
     key = "dataframe_records"
     rows = value.node
     if not is_array(rows) or not len(rows) or not is_object(rows[0]):
@@ -55,8 +58,7 @@ def read_records(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> t
 
 
 def read_split(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Read ``dataframe_split``, which has ``columns`` and ``data``. ``index`` is ignored. Raises
-    BAD_REQUEST and TOO_LARGE."""
+    """Read ``dataframe_split``, which has ``columns`` and ``data``. ``index`` is ignored."""
     key = "dataframe_split"
     members = read_members(value, key, ("columns", "data"))
     for name in ("columns", "data"):
@@ -68,7 +70,7 @@ def read_split(value: JsonValue, metadata: ModelMetadata, limits: Limits) -> tup
 
 
 def read_csv(body: bytes, metadata: ModelMetadata, limits: Limits) -> tuple[Tensor, ...]:
-    """Read a CSV text with a header. Raises BAD_REQUEST and TOO_LARGE."""
+    """Read a CSV text with a header."""
     _check_cells(body.count(b",") + body.count(b"\n") + body.count(b"\r"), limits)
     try:
         text = body.decode("utf-8-sig")
@@ -117,8 +119,8 @@ def _read_integer(cell: str) -> int:
 
 
 def _read_float(cell: str) -> Any:
-    """Return a finite float, or the literal for NaN or an infinity. Raises ValueError for a number
-    that is too large."""
+    """Return a finite float, or the literal for NaN or an infinity. Raises ValueError for text
+    that is not a number, and for a number that is too large."""
     _check_number(cell)
     number = float(cell or "nan")
     if math.isfinite(number):
@@ -146,7 +148,7 @@ class _Columns:
                 f"{key} has {len(names)} columns; expected 1 to {MAX_COLUMNS}",
             )
         if len(set(names)) < len(names):
-            raise bad_request(f"{key} has a column twice")
+            raise bad_request(f"{key} has two columns with the same name")
         inputs = input_types(metadata.inputs)
         self.names: Final = names
         is_named = set(names) == set(inputs)

@@ -46,7 +46,8 @@ JSON_HEADERS: Final = {"content-type": "application/json"}
 TEXT_HEADERS: Final = {"content-type": "text/plain"}
 
 BodyReader = Callable[[bytes, ModelMetadata, Limits], tuple[tuple[Tensor, ...], Parameters]]
-"""Returns the tensors and the parameters in a body. Raises BAD_REQUEST and TOO_LARGE."""
+"""Returns the tensors and the parameters in a body. Raises BAD_REQUEST, TOO_LARGE and UNSUPPORTED,
+and NeedsOffloadError on the event loop."""
 
 
 class RowsCodec(ClientCodec, ABC):
@@ -133,8 +134,8 @@ def _predictions(outputs: tuple[Tensor, ...]) -> bytes:
 
 
 def read_parameters(members: Mapping[str, JsonValue], key: str) -> Parameters:
-    """Return the parameters in the member ``key`` of a body, which may be absent or null. Raises
-    BAD_REQUEST and TOO_LARGE."""
+    """Return the parameters in the member ``key`` of a body. The member may be absent or null.
+    Raises BAD_REQUEST and TOO_LARGE."""
     if key not in members or members[key].node is None:
         return NO_PARAMETERS
     values = read_plain_object(members[key].node, key)

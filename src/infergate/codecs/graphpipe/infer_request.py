@@ -7,8 +7,9 @@ graphpipe-go's Serve ignores output names and returns all outputs in that order.
 with the same name for an input and an output describes the nodes of a graph (graphpipe-tf). The
 request to such a backend lists no outputs, and the backend returns its default outputs.
 
-*Rule 3.* A request lists an output that is not in the metadata only if the backend has a graph,
-which can return any of its nodes. A server that ignores names would return a different output.
+*Rule 3.* A request lists an output that is not in the metadata only if the metadata has no outputs
+or the backend has a graph, which can return any of its nodes. A server that ignores names would
+return a different output.
 """
 
 from __future__ import annotations

@@ -34,8 +34,9 @@ from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadat
 
 _SERVER_NAME: Final = "infergate"
 MAX_TENSORS: Final = 8192
-"""Maximum number of inputs or outputs in metadata; graphpipe-tf lists every node of a graph. Each
-input or output takes 1 µs on the event loop even if a helper process parsed the message."""
+"""Maximum number of inputs, and of outputs, in a flatbuffer; graphpipe-tf lists every node of a
+graph. Each input or output takes 1 µs on the event loop even if a helper process parsed the
+message."""
 MAX_TENSORS_ON_LOOP: Final = 1024
 """Maximum number of inputs and outputs that are parsed on the event loop. Parsing an input or
 output takes 10 µs."""
@@ -43,7 +44,8 @@ MAX_BYTES_ON_LOOP: Final = 1 * MIB
 """Maximum size in bytes of a MetadataResponse that is parsed on the event loop."""
 MAX_JSON_ON_LOOP: Final = 64 * KIB
 MAX_JSON_BYTES: Final = 4 * MIB
-"""Maximum bytes of metadata as JSON. The limit is low, because values become Python objects."""
+"""Maximum size in bytes of metadata as JSON. The limit is low, because values become Python
+objects."""
 
 # ---- for clients
 
@@ -158,7 +160,7 @@ def read_json(body: bytes, limits: Limits) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise backend_garbage("the backend's metadata is not a JSON object")
+        raise backend_garbage("the backend's metadata is not a JSON object, or is too long")
     return document
 
 
@@ -191,7 +193,7 @@ def _tensors_from_json(items: Any, limits: Limits) -> tuple[TensorMetadata, ...]
             return ()
         case list():
             return tuple(_tensor_from_json(item, limits) for item in items)
-    raise backend_garbage("the backend's metadata has no list of inputs or outputs")
+    raise backend_garbage("'Inputs' or 'Outputs' in the backend's metadata is not a list")
 
 
 def _tensor_from_json(item: Any, limits: Limits) -> TensorMetadata:
@@ -205,4 +207,6 @@ def _tensor_from_json(item: Any, limits: Limits) -> TensorMetadata:
                 return TensorMetadata(
                     name, metadata_datatype(number), dimensions, description=description
                 )
-    raise backend_garbage("the backend's metadata has an invalid input or output")
+    raise backend_garbage(
+        "an input or output in the backend's metadata has no valid Name, Shape and Type"
+    )

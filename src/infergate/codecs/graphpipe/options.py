@@ -24,8 +24,8 @@ class ErrorStyle(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A listener's options. Every path refers to ``model``. If ``model`` is empty, each path names
-    a model."""
+    """A listener's options. If ``model`` is empty, each path names a model; otherwise every path
+    refers to ``model``."""
 
     model: str = ""
     errors: ErrorStyle = ErrorStyle.STATUS

@@ -38,7 +38,7 @@ _NOT_READY: Final = 503
 
 
 def explanation_request(model: str, body: bytes) -> InferRequest:
-    """Return a request that only servers of this protocol can serve."""
+    """Return an explanation request, which only servers of KServe's V1 protocol can serve."""
     parameters = OpaqueParameters({}, (PROTOCOL,), body, (Kind.UNSUPPORTED, _NO_EXPLAINER))
     return InferRequest(model, parameters=parameters)
 
@@ -129,7 +129,8 @@ def _read_list(wire: HttpResponse, limits: Limits) -> messages.ModelIndex:
 
 
 def _read(wire: HttpResponse, name: str, limits: Limits) -> Any:
-    """Return the member ``name``, or None. Raises BACKEND_GARBAGE and NeedsOffloadError."""
+    """Return the member ``name`` of the body, or None if it is absent. Raises BACKEND_GARBAGE and
+    NeedsOffloadError."""
     body = bytes(join_parts(wire.body))
     check_loop_cost(limits, len(body), MAX_SLOW_BYTES_ON_LOOP)
     try:

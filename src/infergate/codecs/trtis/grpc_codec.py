@@ -60,7 +60,8 @@ class TrtisGrpcCodec(TrtisCodec):
     # ---- for clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Return the operation, model and version. Only top-level fields are read."""
+        """Return the operation and the model. For inferences, also return the version; only the
+        top-level fields of their messages are read."""
         if wire.method in _INFERENCES:
             try:
                 return _read_state(wire).summary

@@ -191,8 +191,8 @@ def read_body(  # noqa: PLR0913, PLR0917 - the message and its path
 def _read_fields(
     body: MessageBody, limits: Limits
 ) -> tuple[RequestFields, frozenset[WireFeature], int]:
-    """Read the JSON of any request, the features of its message, and the number of inputs that are
-    binary data."""
+    """Return the fields in the JSON of a request, the features of the message, and the number of
+    inputs that are binary data."""
     reader = TensorReader(REQUEST_RULES, BinaryDataReader(body.binary), limits)
     members = reader.read_members(parse_json(body.json, limits), "the body", _FIELDS)
     if "inputs" not in members:

@@ -103,7 +103,7 @@ def write_response(
 
 
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
-    """Return the number of tensor bytes that ``write_response`` writes as JSON or compresses."""
+    """Return the number of tensor bytes that ``write_response`` writes as JSON or may compress."""
     options = parsed.response_options
     response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
     accept, binary_by_output = response_format.accept_encoding, response_format.binary_by_output
@@ -182,7 +182,8 @@ def ok_response(
 
 def read_response_body(wire: HttpResponse, limits: Limits) -> Buffer:
     """Return the decoded body of a response with status 200. Raises the backend's error for any
-    other status, and NeedsOffloadError if a helper process must inflate the body."""
+    other status, BACKEND_GARBAGE if the body cannot be decoded, and NeedsOffloadError if a helper
+    process must inflate the body."""
     if not is_unencoded(wire.headers):
         check_loop_cost(limits, MAX_RATIO * total_size(wire.body), limits.json_inline)
     try:
@@ -251,8 +252,8 @@ def read_response(
 def _read_message(
     message: MessageBody, operation: InferRequest, limits: Limits
 ) -> tuple[InferResponse, bool, int]:
-    """Read any response. Also return whether the response contains the model's name, and the number
-    of outputs that are binary data."""
+    """Return the response, whether its JSON contains the model's name, and the number of outputs
+    that are binary data."""
     fields = read_members(parse_backend_json(message.json, limits), "the body", (*_FIELDS, "error"))
     if "outputs" not in fields:
         if "error" in fields:  # Triton and Seldon report some errors with status 200

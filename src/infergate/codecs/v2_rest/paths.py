@@ -22,8 +22,8 @@ STATISTICS_PATH: Final = "/v2/models/stats"
 LOGGING_PATH: Final = "/v2/logging"
 TRACE_PATH: Final = "/v2/trace/setting"
 TRANSLATED_ACTIONS: Final = frozenset({"generate", "generate_stream", "infer_stream"})
-"""The actions of inference requests that few servers support. The gateway translates such
-requests."""
+"""The actions of inference requests that few servers support. The gateway always translates
+requests with these actions."""
 
 
 @record
@@ -31,9 +31,9 @@ class V2PathMatch:
     """The operation and the names in a path. A name that the path does not contain is empty.
 
     ``method`` is the HTTP method that the path requires. If ``allows_get`` is true, the path also
-    allows GET. ``action`` distinguishes the kinds of inference requests. ``region`` is the name of
-    a shared memory region, which is GPU memory if ``cuda`` is true. ``summary`` describes the
-    request.
+    allows GET. ``action`` is the part of the path after the model and version, such as ``infer``
+    or ``generate_stream``. ``region`` is the name of a shared memory region, which is GPU memory if
+    ``cuda`` is true. ``summary`` describes the request.
     """
 
     method: str
@@ -184,6 +184,6 @@ def memory_path(region: str, action: str, *, cuda: bool) -> str:
 def _quote_segment(segment: str) -> str:
     if segment in (".", ".."):
         raise GatewayError(
-            Kind.UNSUPPORTED, f"a model name or version may not be '{segment}' over REST"
+            Kind.UNSUPPORTED, f"a name or version may not be '{segment}' in a REST path"
         )
     return quote(segment, safe="", errors="replace")

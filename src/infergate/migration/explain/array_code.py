@@ -14,7 +14,7 @@ from infergate.core.tensor import Tensor, float32_from_bf16, unpack_bytes
 _MAX_LITERALS: Final = 64
 """Maximum number of elements that are written as a list."""
 _MAX_INLINE_BYTES: Final = 4096
-"""Maximum size in bytes of a tensor that is written in base64."""
+"""Maximum size in bytes of a tensor that is written in base64, or of BYTES written as a list."""
 _NUMPY_NAMES: Final = {
     **{datatype: np.dtype(dtype).name for datatype, dtype in NUMPY_DTYPES.items()},
     Datatype.BOOL: "bool_",

@@ -35,7 +35,8 @@ _ACCESS_NOTE: Final = "Access rules and rate limits are not applied here."
 _OWN_SERVICES: Final = tuple(f"/{name}/" for name in (HEALTH_SERVICE, *REFLECTION_SERVICES))
 """The method prefixes of the gateway's own gRPC services."""
 _CACHE_NOTE: Final = (
-    "The gateway sends only misses of the route's response cache, which is not read here."
+    "The gateway does not send requests that hit the route's response cache. The cache is not read "
+    "here."
 )
 _SERVER_NOTE: Final = "The gateway itself answers requests about the server."
 

@@ -70,7 +70,7 @@ def transform_steps(client: InferRequest, transformed: InferRequest) -> Iterator
 
 
 def response_steps(rewrite: Rewrite) -> Iterator[str]:
-    """Yield a sentence for each change of the response."""
+    """Yield a sentence for each change that ``rewrite`` makes to the response."""
     for client_name, backend_name in rewrite.outputs.items():
         yield f"rewrite.outputs: output '{backend_name}' is returned as '{client_name}'"
     if rewrite.model:

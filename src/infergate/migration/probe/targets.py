@@ -59,7 +59,9 @@ class ProbeTarget:
         """Yield groups of protocols, each protocol with the URL to try. A group is tried only if no
         protocol of the previous groups was detected. The protocols of the URL's scheme come first.
         Framed protocols come last unless the scheme is ``tcp``, because an HTTP server that
-        receives a frame waits for more bytes until the timeout."""
+        receives a frame waits for more bytes until the timeout. With ``tls``, framed protocols are
+        tried only for the scheme ``tcp``. For a Unix socket, the only group is the protocols of the
+        scheme."""
         scheme = self.url.scheme
         if not self.url.host:
             yield [(name, self.url) for name in plugins() if scheme in protocols.schemes(name)]

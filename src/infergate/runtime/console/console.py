@@ -113,7 +113,7 @@ class Console:
         try:
             request = orjson.loads(join_parts(wire.body))
             if not isinstance(request, dict):
-                raise bad_request("expected a JSON object")
+                raise bad_request("the body is not a JSON object")
             result = await self._run_action(action, request)
             outcome = result.get("outcome", "ok")
         except orjson.JSONDecodeError as error:

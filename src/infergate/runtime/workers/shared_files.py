@@ -17,7 +17,7 @@ class SharedFiles(NamedTuple):
     log_lock: int
     """The lock for writing log lines."""
     rate_buckets: int
-    """The shared rate-limit counters."""
+    """The shared rate limit buckets."""
     response_cache: int
     """The shared response cache."""
 

@@ -51,7 +51,10 @@ class WorkerSlot:
             return None  # a new worker will start with the active configuration
         except TimeoutError:
             suffix = "" if await _abandon(worker) else " and was killed"
-            return f"worker {self.number} took longer than {seconds:g} s{suffix}"
+            return (
+                f"worker {self.number} took longer than {seconds:g} s to prepare the configuration"
+                f"{suffix}"
+            )
         except (RequestFailedError, OSError) as error:
             return str(error)
         return ""

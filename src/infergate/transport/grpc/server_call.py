@@ -262,7 +262,7 @@ class ServerCall(IncomingRequest):
         self.expire_with(_DEADLINE_TEXT)
 
     def abort_with(self, error: GatewayError) -> None:
-        """End the call with `error`, whatever the state of the call."""
+        """End the call with `error`, or only cancel the call if its status was sent."""
         connection, stream = self._connection, self._stream
         if not self._has_ended:
             self.context.abort_error = error

@@ -56,9 +56,9 @@ class Http1Connection(HttpServerConnection):
     def _write(
         self, method: str, response: HttpResponse, *, keep_alive: bool, is_http10: bool
     ) -> None:
-        """Write ``response`` to a request of ``method``. ``keep_alive`` announces that the
-        connection stays open, because an HTTP/1.0 client does not assume this. Raises ValueError,
-        and writes nothing, if a header would break the message framing."""
+        """Write ``response`` to a request of ``method``. ``keep_alive`` is true if the
+        connection stays open; the head announces this to an HTTP/1.0 client, which does not assume
+        it. Raises ValueError, and writes nothing, if a header would break the message framing."""
         connection = "connection: close\r\n"
         if keep_alive:
             connection = "connection: keep-alive\r\n" if is_http10 else ""

@@ -104,7 +104,8 @@ class _Template:
         self._tail = fixed + split.skeleton[-1]
 
     def read(self, block: bytes, max_size: int) -> HeaderBlock | None:
-        """Return the fields of `block`, or None if it differs in more than the varying values."""
+        """Return the fields of `block`. Return None if it differs in more than the varying values,
+        has an invalid value or is larger than `max_size`."""
         fields = self._fields
         if fields is None:
             return None
@@ -162,8 +163,9 @@ class _Template:
 
 
 class HeaderTemplates:
-    """The templates of a connection, with the most recently used first. A new template replaces the
-    last template of the list, so that blocks that occur once do not displace templates in use."""
+    """The templates of a connection, with the most recently used first. If the list is full, a new
+    template replaces the last template, so that blocks that occur once do not displace templates in
+    use."""
 
     def __init__(self, max_size: int) -> None:
         """`max_size` is the largest decoded size of a block."""

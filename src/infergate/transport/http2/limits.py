@@ -1,6 +1,6 @@
 """Limits on the demands of one HTTP/2 peer, in addition to :class:`~infergate.core.limits.Limits`
 (docs/limits.md). A limit with a rate is a token bucket (`FrameBudget`): each frame uses one
-token. Tokens are refilled over time, and with each frame that the gateway sends."""
+token. Tokens are refilled over time, and for some limits also when the gateway sends frames."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MAX_CONTINUATIONS: Final = 32  # CONTINUATION frames per header block
 MAX_SETTINGS: Final = 64  # settings per SETTINGS frame
 MAX_GOAWAY: Final = 16 * KIB  # the longest GOAWAY frame, in bytes
 GLITCH_BURST: Final = 500.0
-"""Bucket size for frames that advance no request (nghttp2: 1000). Such frames are resets, empty
-DATA, priorities, window updates that no DATA from the gateway has caused, refused streams, and
-unknown frames."""
+"""Bucket size for frames that advance no request (nghttp2: 1000). Examples are resets, empty DATA,
+priorities, window updates that no DATA from the gateway has caused, refused streams, and unknown
+frames. Each HEADERS or DATA frame that the gateway sends adds two tokens."""
 GLITCH_RATE: Final = 50.0  # tokens per second for frames that advance no request (nghttp2: 33)
 SETTINGS_BURST: Final = 100.0
 """Bucket size for SETTINGS frames. Frames that the gateway sends do not refill this bucket, because
@@ -47,8 +47,8 @@ EARLY_REFUSED_STREAMS: Final = 4096
 """Number of streams from the start of a connection that may be refused without being counted as a
 flood, until the client has acknowledged the SETTINGS."""
 PING_BURST: Final = 5.0
-"""Bucket size for PING frames (grpc: 2). DATA and headers that the gateway sends refill the
-bucket."""
+"""Bucket size for PING frames (grpc: 2). The bucket is full again after the gateway has sent
+HEADERS or DATA."""
 PING_RATE: Final = 2.0  # tokens per second for PINGs, twice the rate of a reasonable client
 MAX_CLOSED_STREAMS: Final = 1024
 """Closed streams per connection on which late frames are still recognized."""

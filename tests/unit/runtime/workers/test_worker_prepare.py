@@ -107,7 +107,8 @@ async def test_a_worker_with_a_plugin_that_hangs_is_not_killed(
 ) -> None:
     monkeypatch.setattr(worker_slot, "_PREPARE_SECONDS", 0.02)
     monkeypatch.setattr(plugins, "CREATE_SECONDS", 0.03)
-    assert await harness.prepare(factor=3) == "worker 0 took longer than 0.05 s"
+    problem = await harness.prepare(factor=3)
+    assert problem == "worker 0 took longer than 0.05 s to prepare the configuration"
     assert harness.worker.kills == 0
     monkeypatch.undo()
     assert await harness.prepare(factor=4) == "", "the worker prepares another configuration"
@@ -122,7 +123,8 @@ async def test_a_worker_that_does_not_respond_is_killed(
     monkeypatch.setattr(plugins, "CREATE_SECONDS", 0.0)
     monkeypatch.setattr(worker_slot, "_DISCARD_SECONDS", 0.01)
     harness.worker.is_silent = True
-    assert await harness.prepare() == "worker 0 took longer than 0.01 s and was killed"
+    problem = await harness.prepare()
+    assert problem == "worker 0 took longer than 0.01 s to prepare the configuration and was killed"
     assert harness.worker.kills == 1
 
 
