@@ -16,7 +16,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def names() -> st.SearchStrategy[str]:
-    """Tensor and model names: any non-empty Unicode text that ``core.name_rules`` accepts."""
+    """Names of tensors and models: short text that ``core.name_rules`` accepts as a tensor name."""
     characters = st.characters(
         exclude_categories=["Cs", "Cc", "Zl", "Zp"],
         exclude_characters="\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
