@@ -116,7 +116,8 @@ class MirrorConfig(Section):
     percent: Percent = Field(
         default=100.0,
         description="Percentage of the route's inferences to copy. The inferences of a sequence "
-        "are either all copied or all skipped. `0` turns the mirror off. Example: `10`.",
+        "are either all copied or all skipped. Inferences that use shared memory are never copied. "
+        "`0` turns the mirror off. Example: `10`.",
     )
     max_requests: Positive = Field(
         default=16,
