@@ -336,8 +336,8 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
 
 
 class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
-    """A relayed request whose message is translated. The message is short, and no step of the route
-    waits."""
+    """A relayed request whose message is translated. If the message is long or a step must wait, a
+    task continues the request."""
 
     __slots__ = ("_codec_offload", "_operation", "_parsed", "_result")
 

@@ -25,7 +25,7 @@ def names() -> st.SearchStrategy[str]:
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Any Unicode text, including the empty text."""
+    """Unicode text of up to 12 characters, including the empty text."""
     return st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
@@ -81,7 +81,7 @@ def tensor_lists(
 def infer_requests(
     datatypes: frozenset[Datatype] = frozenset(Datatype),
 ) -> st.SearchStrategy[InferRequest]:
-    """Any inference."""
+    """Inferences with one to three inputs and at most two requested outputs."""
     output = st.builds(RequestedOutput, names(), parameters())
     return st.builds(
         InferRequest,
@@ -97,7 +97,7 @@ def infer_requests(
 def infer_responses(
     datatypes: frozenset[Datatype] = frozenset(Datatype),
 ) -> st.SearchStrategy[InferResponse]:
-    """Any response to an inference."""
+    """Responses to inferences, with one to three outputs."""
     return st.builds(
         InferResponse,
         model=names(),
