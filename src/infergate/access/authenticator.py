@@ -54,12 +54,12 @@ class Authenticator:
         self._keys: Final = keys
         self._tokens: Final = tokens
         self.anonymous: Final = rules.anonymous_permit()
-        """The permit of clients without credentials, or None if no rule admits them."""
+        """The permit of anonymous clients, or None if no rule admits them."""
         self._permits: Final = BoundedCache[str, RulePermit](_MAX_CACHED_PERMITS)
 
     def identify_now(self, context: RequestContext, now: float) -> RulePermit | None:
-        """Return the permit of the client, or None if its credential is not cached and ``identify``
-        must be called. Raises AccessRejected."""
+        """Return the permit of the client. Return None if ``identify`` must be called, because a
+        token is not cached, or a key is unknown or its file must be read. Raises AccessRejected."""
         credential = read_credential(context.headers)
         if credential is not None:
             secret, tokens = credential.secret, self._tokens_for(credential)
@@ -89,7 +89,8 @@ class Authenticator:
         return self._permit_of(KEY_PREFIX + name)
 
     def _tokens_for(self, credential: Credential) -> JwtVerifier | None:
-        """Return the verifier of tokens if ``credential`` is a token, or None."""
+        """Return the verifier of tokens, or None if ``credential`` does not have the form of a
+        token or no tokens are accepted."""
         is_token = credential.may_be_token and credential.secret.count(".") == 2
         return self._tokens if is_token else None
 

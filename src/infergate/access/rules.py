@@ -3,8 +3,8 @@
 1. A request that no rule allows is rejected. A rule cannot reject requests, so the order of rules
    is irrelevant.
 2. ``*`` matches every identified client. Anonymous clients match only the word ``anonymous``.
-3. Every rule, whatever its models, also allows its operations on the server as a whole. Operations
-   that affect all models need a rule for all models."""
+3. Every rule, whatever its models, also allows its operations on the server as a whole, but
+   operations that affect all models need a rule for all models."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ _MODEL_OPERATIONS: Final = frozenset(
 """Operations on a model. Their model name may be empty, because a route for all models may lead to
 a backend with only one model."""
 _SPACE_SEPARATED_CLAIMS: Final = frozenset({"scope", "scp"})
-"""Claims that contain words separated by spaces (RFC 8693, 4.2)."""
+"""Claims that contain words separated by spaces: ``scope`` (RFC 8693, 4.2), and ``scp``, which some
+issuers use instead."""
 
 _MAX_CACHED_DECISIONS: Final = 8192
 """Maximum number of cached decisions of a configuration. Clients choose model names, so the number

@@ -60,7 +60,8 @@ class WatchedFile(Generic[T]):
         return self._value
 
     refreshed = current
-    """An unknown key needs no extra check, because ``current`` checks the file often enough."""
+    """The method of ``JwkSource``. A token whose key is unknown needs no extra check of the file,
+    because ``current`` checks the file often enough."""
 
     async def _check(self) -> None:
         try:
@@ -81,7 +82,7 @@ class WatchedFile(Generic[T]):
             return
         data = self._path.read_bytes()
         if data != self._data:
-            self._stamp = stamp  # set even if parsing fails, so that the error is logged only once
+            self._stamp = stamp  # set even if parsing fails, so that the file is not parsed again
             self._value = self._parse(data)
             if self._data is not None:
                 _log.info("%s was read again", self._path, extra=ACCESS_FILE_LOADED)

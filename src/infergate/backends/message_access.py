@@ -19,7 +19,8 @@ class MessageAccess(Generic[Req, Resp]):
     """Functions that read and change the messages of one transport. ``unavailable_statuses`` are
     the statuses of an unavailable endpoint: HTTP 502, 503 and 504 (Envoy's gateway failures) or
     gRPC UNAVAILABLE. 500 and INTERNAL are not among them, because servers also return 500 and
-    INTERNAL for invalid input. ``with_request_headers`` returns a copy of a request."""
+    INTERNAL for invalid input. ``with_request_headers`` returns a copy of a request with the given
+    headers instead of its own."""
 
     add_request_headers: Callable[[Req, Mapping[str, str]], None]
     response_headers: Callable[[Resp], Mapping[str, str]]

@@ -83,8 +83,9 @@ class ResponseCache:
         return found
 
     async def put(self, key: CacheKey, tag: bytes, value: bytes, ttl: float) -> bool:
-        """Store ``value`` for ``ttl`` seconds in memory and in the remote store. Return whether the
-        value fits into memory. ``tag`` is the tag from ``get_remote``."""
+        """Store ``value`` for ``ttl`` seconds in memory and, unless ``tag`` is empty, in the remote
+        store. ``tag`` is the tag from ``get_remote``. A value of more than ``max_entry_bytes`` is
+        not stored. Return whether the value was stored in memory."""
         if len(value) > self.max_entry_bytes:
             return False
         now = self.clock()

@@ -25,7 +25,7 @@ def run(arguments: Arguments) -> int:
         print_tables([table.summary(results)])
         seconds = time.monotonic() - started
         print(f"\n{table.notes(results)}")
-        print(f"\n{len(findings)} cases in {seconds:.1f} s; --page prints every pair")
+        print(f"\n{len(findings)} results in {seconds:.1f} s; --page prints every pair")
     return int(any(finding.mark is Mark.WRONG for finding in findings))
 
 

@@ -98,7 +98,10 @@ def _check(arguments: Arguments) -> None:
     files = [Path(name) for name in arguments.operands]
     imported = [file for file in files if file.suffix == PERF_ANALYZER]
     if imported and (len(files) > 1 or arguments.model is None or arguments.export is not None):
-        _fail(f"{imported[0]}: a file of perf_analyzer is replayed alone, and needs --model")
+        _fail(
+            f"{imported[0]}: a perf_analyzer file must be the only file, needs --model, and "
+            "cannot be exported"
+        )
     if arguments.export is not None and (arguments.to or arguments.config is not None):
         if arguments.model is None:
             _fail("--export with --to or --config requests the model's metadata and needs --model")

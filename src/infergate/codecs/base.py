@@ -2,12 +2,13 @@
 operations and back, both for clients and for backends.
 
 Codecs use no I/O, clock, logging or asyncio. A frontend calls ``summarize``, ``parse_request``,
-``build_response`` and ``build_error``; a backend calls ``build_request`` and ``parse_response``. If
-the client and the backend speak the same protocol and the route renames no tensor, the gateway
-calls ``validate``, ``rewrite_request`` and ``rewrite_response`` of a :class:`SupportsPassThrough`
-codec instead, and decodes no tensor.
+``build_response`` and ``build_error``; a backend calls ``build_request`` and ``parse_response``. A
+message can pass through if the client and the backend speak the same protocol and the route needs
+no decoded tensors, for example to rename them. The gateway then calls ``validate``,
+``rewrite_request`` and ``rewrite_response`` of a :class:`SupportsPassThrough` codec instead, and
+keeps no decoded tensors.
 
-*Rule 1.* Any bytes parse or raise :class:`GatewayError`; no other exception escapes.
+*Rule 1.* A codec parses any bytes or raises :class:`GatewayError`; no other exception escapes.
 
 *Rule 2.* The result of ``parse_request`` obeys Rule 1 of ``core.tensor``; ``validate`` rejects
 exactly the requests that ``parse_request`` rejects. If only ``parse_request`` needs the model's
@@ -155,8 +156,9 @@ class Codec(Protocol[Req, Resp]):
     name: str
     capabilities: Capabilities
     needs_profile: bool
-    """Whether requests depend on the backend's :class:`Profile`. If false, the gateway does not
-    detect the profile for requests, and inferences must not depend on the profile."""
+    """Whether the gateway must detect the backend's :class:`Profile` before it builds a request. If
+    false, an undetected profile is replaced by a generic profile, and inferences must not depend on
+    a detected profile."""
     needs_metadata: bool
     """Whether ``build_request`` and ``parse_response`` need the model's metadata for inferences."""
     streaming_methods: frozenset[str]
@@ -230,8 +232,8 @@ class SupportsPassThrough(Protocol[Req, Resp]):
         the result of ``validate``, or the client's message if ``validate`` was not called.
 
         In the result, the client's id replaces the backend's id, and ``model`` and ``version``,
-        unless empty, replace the backend's names. Raises the backend's error, as ``parse_response``
-        does.
+        unless empty, replace the backend's model name and version. Raises the backend's error, as
+        ``parse_response`` does.
         """
 
 
@@ -240,8 +242,8 @@ class SupportsPriority(Protocol[Req_contra]):
     """Implemented by a codec whose messages can pass through and contain a priority."""
 
     def priority_of(self, wire: Req_contra) -> int:
-        """Return the priority of the inference ``wire``, the result of ``validate``. Return 0 if
-        the inference has no priority or was not validated. Never raises."""
+        """Return the priority of the inference ``wire``, or 0 if the inference has no priority or
+        was not validated. Never raises."""
 
 
 @runtime_checkable

@@ -20,8 +20,8 @@ def plugins() -> dict[str, CodecPlugin]:
 
 
 def broken_plugins() -> dict[str, str]:
-    """Return the reason for each entry point that could not be loaded, by its name. A broken
-    package does not prevent the gateway from serving other protocols."""
+    """Return the reasons why entry points cannot be used, by entry point name. A broken package
+    does not prevent the gateway from serving other protocols."""
     return _installed()[1]
 
 

@@ -118,8 +118,9 @@ def hex_dump(data: bytes) -> Iterator[str]:
 
 
 def _decode_protobuf(method: str, message: Sequence[Buffer], index: int) -> str:
-    """Return a message of ``method`` as text, or an empty string if it is invalid or has too many
-    fields. ``index`` is 0 for a request and 1 for a response."""
+    """Return a message of ``method`` as text. Return an empty string if the method is unknown, or
+    if the message is invalid or has too many fields. ``index`` is 0 for a request and 1 for a
+    response."""
     data = bytes(join_parts(message))
     try:
         message_class = SCHEMA.method_classes(method)[index]

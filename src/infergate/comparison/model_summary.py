@@ -77,10 +77,10 @@ class WorstCase:
 @dataclass(slots=True)
 class OutputSummary:
     """The comparisons of an output. ``known`` counts the differences of an ignored output;
-    ``differences`` excludes them. ``required_atol`` is the smallest ``atol`` with which all
-    comparisons pass, except ``unresolvable`` comparisons, which fail with every ``atol``. ``rules``
-    and ``datatypes`` are the rules and datatypes that applied, limited to the first four in
-    alphabetical order."""
+    ``differences`` excludes them. ``unresolvable`` counts comparisons that fail with every
+    ``atol``. ``required_atol`` is the smallest ``atol`` with which all other comparisons pass.
+    ``rules`` and ``datatypes`` are the rules and datatypes that applied, limited to the first four
+    in alphabetical order."""
 
     datatypes: Annotated[set[Text], Field(max_length=_MAX_TEXTS)] = field(default_factory=set)
     rules: Annotated[set[Text], Field(max_length=_MAX_TEXTS)] = field(default_factory=set)
@@ -181,7 +181,9 @@ class ModelSummary:
 
     def __post_init__(self) -> None:
         if not self.known <= self.equal <= self.compared - self.unresolvable:
-            raise ValueError("the counts of equal and of all comparisons contradict each other")
+            raise ValueError(
+                "contradicting counts: expected known <= equal <= compared - unresolvable"
+            )
 
     def add(self, comparison: Comparison, time: float, request_id: str) -> None:
         self.compared += 1

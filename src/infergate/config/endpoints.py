@@ -119,11 +119,11 @@ class OutlierConfig(Section):
         default=5,
         description="Number of consecutive failures after which an endpoint is ejected. `0` "
         "disables outlier detection. An attempt fails if the endpoint was unreachable, broke the "
-        "connection, exceeded the `timeout` of the route or backend, or returned HTTP 502, 503 or "
-        "504 or gRPC UNAVAILABLE to an inference of a model that the backend has served before. A "
-        "broken connection may be the fault of the request, so such failures eject an endpoint "
-        "only if an immediate health check also fails. This check does not depend on "
-        "`health.checks`.",
+        "connection, sent an invalid response, exceeded the `timeout` of the route or backend or "
+        "the `per_try_timeout`, or returned HTTP 502, 503 or 504 or gRPC UNAVAILABLE to an "
+        "inference of a model that the backend has served before. Broken connections and invalid "
+        "responses may be the fault of the request, so they eject an endpoint only if an immediate "
+        "health check also fails. This check does not depend on `health.checks`.",
     )
     base_ejection_time: PositiveDuration = Field(
         default=30.0,

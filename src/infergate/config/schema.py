@@ -266,8 +266,8 @@ class LimitsConfig(Section):
     headers: PositiveSize | None = Field(
         default=None,
         description="Maximum total size of the headers or metadata of a request. The default is "
-        "16KiB, but 64KiB on `listeners.http`, where the legacy API sends NV-InferRequest as a "
-        "header.",
+        "16KiB, but 64KiB on listeners with `trtis-http`, such as `listeners.http`, because this "
+        "protocol sends NV-InferRequest as a header.",
     )
     response_header: PositiveSize | None = Field(
         default=None,

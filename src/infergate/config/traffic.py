@@ -58,7 +58,7 @@ class HedgeConfig(Section):
 
 class BackendLimits(Section):
     """Limits of a backend: concurrent inferences, the queue, the retry budget, and the size of
-    forwarded headers. Only inferences count toward these limits."""
+    forwarded headers. Only inferences count toward `max_requests` and `max_queue`."""
 
     max_requests: NonNegative = Field(
         default=0,
@@ -83,7 +83,7 @@ class BackendLimits(Section):
     retry_percent: WholePercent = Field(
         default=round(DEFAULT_SHARE * 100),
         description="Retry budget: the maximum number of concurrent retries and hedges, as a "
-        "percentage of the inferences in progress. Beyond the budget, failures are returned "
+        "percentage of the requests in progress. Beyond the budget, failures are returned "
         "without a retry.",
     )
     min_retries: NonNegative = Field(
@@ -116,7 +116,8 @@ class MirrorConfig(Section):
     percent: Percent = Field(
         default=100.0,
         description="Percentage of the route's inferences to copy. The inferences of a sequence "
-        "are either all copied or all skipped. `0` turns the mirror off. Example: `10`.",
+        "are either all copied or all skipped. Inferences that use shared memory are never copied. "
+        "`0` turns the mirror off. Example: `10`.",
     )
     max_requests: Positive = Field(
         default=16,

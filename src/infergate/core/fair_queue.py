@@ -15,7 +15,7 @@ latest job of the most loaded connection of the most loaded client. The load is 
 of waiting jobs; the load of a client is divided by the client's weight. If a new job would make its
 own client the most loaded, the new job displaces only a job of another connection of this client,
 or is rejected.
-*Rule 4.* Every operation takes O(log n) time, except ``take`` with ``max_cost``."""
+*Rule 4.* Every operation takes amortized O(log n) time, except ``take`` with ``max_cost``."""
 
 from __future__ import annotations
 

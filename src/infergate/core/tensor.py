@@ -32,11 +32,11 @@ carry only scalars."""
 
 
 class OpaqueParameters(dict[str, Any]):
-    """Parameters that are meaningful only to servers of certain ``protocols``. They were parsed
-    from ``text``, which is sent to these servers unchanged.
+    """Parameters with a special meaning to servers of certain ``protocols``. If the parameters were
+    parsed from ``text``, the text is sent to these servers unchanged.
 
-    ``rejection`` is the error for servers of other protocols, if the parameters have no meaning in
-    other protocols."""
+    ``rejection`` is the error for servers of other protocols. If it is None, these servers get the
+    parameters like any other parameters."""
 
     __slots__ = ("protocols", "rejection", "text")
 
@@ -57,8 +57,8 @@ class OpaqueParameters(dict[str, Any]):
         return type(self), (dict(self), self.protocols, self.text, self.rejection)
 
     def is_passed_to(self, protocol: str) -> bool:
-        """Return whether servers of ``protocol`` get the parameters or their text. Raises
-        ``rejection`` if they have no meaning in ``protocol``."""
+        """Return whether the parameters have a special meaning to servers of ``protocol``. If they
+        have none, raises ``rejection`` unless it is None."""
         if protocol in self.protocols:
             return True
         if self.rejection is not None:
@@ -69,8 +69,9 @@ class OpaqueParameters(dict[str, Any]):
 NO_PARAMETERS: Final[Parameters] = EMPTY_MAPPING
 Buffer = bytes | bytearray | memoryview
 MAX_BYTES_ELEMENTS: Final = 1 << 20
-"""The maximum number of BYTES elements of a tensor. Walking an element takes about 0.2 µs. If a
-message has more than ``MAX_ELEMENTS_ON_LOOP`` elements, a helper process walks them."""
+"""The maximum number of BYTES elements of all tensors of a message together. Walking an element
+takes about 0.2 µs. If a message has more than ``MAX_ELEMENTS_ON_LOOP`` elements, a helper process
+walks them."""
 _LENGTH_PREFIX = struct.Struct("<I")
 
 
@@ -88,7 +89,7 @@ class Tensor:
     """The shared memory that holds the data, or that the server wrote the data to."""
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Return the elements as an array of ``shape``, which is a read-only view where possible.
+        """Return the elements as an array of ``shape``, which is a view of ``data`` where possible.
 
         BYTES elements become an object array of ``bytes``. BF16 becomes float32, which is exact."""
         if self.datatype is Datatype.BYTES:
@@ -213,8 +214,8 @@ def add_bytes_elements(
 
 
 def check_shape(name: str, shape: Sequence[Any], limits: Limits) -> tuple[int, ...]:
-    """Return ``shape`` as a tuple of dimensions. Raises BAD_REQUEST, which names the tensor, for a
-    negative dimension."""
+    """Return ``shape`` as a tuple of dimensions. Raises BAD_REQUEST, which names the tensor, for
+    too many dimensions or a dimension that is not an integer from 0 to 2^63-1."""
     if len(shape) > limits.rank:
         raise bad_request(
             f"tensor '{name}': shape has {len(shape)} dimensions; the limit is {limits.rank}",

@@ -27,7 +27,8 @@ class ClientTls:
     """TLS settings for connections to a backend.
 
     Without ``ca``, the system's trusted authorities apply. Without ``server_name``, the endpoint's
-    host is verified. Infergate presents ``certificate`` and ``key`` to the server (mTLS)."""
+    host is verified. With ``certificate`` and ``key``, infergate authenticates to the server
+    (mTLS)."""
 
     ca: Path | None = None
     server_name: str | None = None

@@ -86,8 +86,8 @@ class CodecOffload(Generic[Req, Resp]):
         parsed: ParsedRequest,
     ) -> tuple[Resp, int]:
         """Return ``build(response, parsed)``, and the number of bytes charged to the request's
-        memory (0 for a short response). Raises OVERLOADED, or TOO_LARGE for a response of more than
-        ``limits.body`` bytes."""
+        memory. Only long responses to inferences are charged. Raises OVERLOADED, or TOO_LARGE for a
+        response of more than ``limits.body`` bytes."""
         codec = self._text_codec
         if codec is None:
             return build(response, parsed), 0
@@ -154,7 +154,7 @@ class CodecOffload(Generic[Req, Resp]):
 
     def _allocated_bytes(self, message: Any, cost: int) -> int:
         """Return the number of bytes that a helper allocates to process ``cost`` bytes of
-        ``message``, except the text of a response, which ``WriteReservation`` charges."""
+        ``message``. The text of a response is not included; ``WriteReservation`` charges it."""
         if isinstance(message, Response | HttpResponse):
             return cost
         if isinstance(message, PartialInferRequest):

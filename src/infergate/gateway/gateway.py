@@ -1,8 +1,8 @@
 """Performs the operations that the frontends of all protocols call.
 
-The gateway routes an operation on a model by name and version, sends it to the backend with the
-backend's names, and returns the response with the client's names. For an operation on the server,
-the gateway queries the backends.
+The gateway routes an operation on a model by name, version and headers, sends it to the backend
+with the backend's names, and returns the response with the client's names. For an operation on the
+server, the gateway queries the backends.
 """
 
 from __future__ import annotations
@@ -337,8 +337,8 @@ class RoutingGateway:
     async def configuration(
         self, operation: messages.ModelConfigRequest, context: RequestContext
     ) -> messages.ModelConfig:
-        """Return the configuration of a model from the server. If the server reports none, return
-        a configuration derived from the model's metadata."""
+        """Return the configuration of a model from the server. If the server reports none, or the
+        model's metadata is declared or transformed, derive the tensors from the metadata."""
         model, version = operation.model, operation.version
         binding, settings = self.bind(model, version, context), NO_PARAMETERS
         if (

@@ -5,7 +5,7 @@ A dispatcher's ``relay`` replaces ``respond`` on routes that need only the steps
 routes, ``sender`` of ``PassThrough`` or ``RoutePlan`` is not None.
 
 - ``Relay.start`` reads the summary, applies the name rule, finds the route and authorizes the
-  request. If ``respond`` must serve the request, ``start`` returns None without any effect.
+  request. If ``respond`` must serve the request, ``start`` returns None and sends nothing.
 - ``RelayedRequest`` sends the request, and receives the response or the error by a callback of the
   upstream. ``RelayedPassThrough`` checks and rewrites messages, and ``RelayedTranslation``
   translates short messages. As in ``respond``, the request ends with a response, metrics and a log
@@ -118,7 +118,7 @@ class Relay(Generic[Req, Resp]):
     def start(
         self, wire: Req, context: RequestContext, callbacks: RelayCallbacks[Resp]
     ) -> Cancellable | None:
-        """Start to serve ``wire``, or return None without any effect. Never raises."""
+        """Start to serve ``wire``, or return None if ``respond`` must serve it. Never raises."""
         frontend = self.frontend
         try:
             summary = self._summarize(wire)
@@ -336,8 +336,8 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
 
 
 class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
-    """A relayed request whose message is translated. The message is short, and no step of the route
-    waits."""
+    """A relayed request whose message is translated. If the message is long or a step must wait, a
+    task continues the request."""
 
     __slots__ = ("_codec_offload", "_operation", "_parsed", "_result")
 

@@ -1,5 +1,5 @@
 """Adapts the inferences of a route to the route's backend in steps, which are chosen once for each
-route. A plain route has no steps."""
+route. A route whose inferences need no changes has no steps."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _Respond = Callable[[Response], Awaitable[InferResponse]]
 
 
 class RoutePlan:
-    """Runs inferences on the backend of ``binding``. ``TrafficSplit`` uses the other targets.
-    ``declared`` is the metadata from the configuration, keyed by the client's model name."""
+    """Runs inferences on the backend of ``binding``. ``TrafficSplit`` uses the route's other
+    targets. ``declared`` is the metadata from the configuration, keyed by the client's model
+    name."""
 
     def __init__(
         self,

@@ -24,8 +24,8 @@ def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -
     """Return a tensor with the elements of ``values``; its inverse is :meth:`Tensor.numpy`.
 
     Without ``datatype``, the datatype follows from the array's dtype. Python integers become INT64,
-    Python floats become FP64, and strings (as UTF-8) and bytes become BYTES. Raises TypeError if an
-    element cannot be converted to the datatype."""
+    Python floats become FP64, and strings (as UTF-8) and bytes become BYTES. Raises TypeError,
+    ValueError or OverflowError if an element cannot be converted to the datatype."""
     if datatype is Datatype.BYTES:
         return tensor_from_array(name, datatype, _bytes_array(values))
     if isinstance(values, np.ndarray):

@@ -60,13 +60,21 @@ def _is_tuple_of(expected: type, value: Any) -> bool:
 def check_tensor_metadata(tensor: TensorMetadata) -> None:
     """Raise InvalidResultError unless the fields of ``tensor`` are valid."""
     if not isinstance(tensor.name, str) or not tensor.name:
-        raise InvalidResultError(f"a tensor has the name {tensor.name!r}")
+        raise InvalidResultError(
+            f"a tensor has the name {tensor.name!r}; expected a non-empty string"
+        )
     if not isinstance(tensor.datatype, str) or tensor.datatype not in DATATYPES_BY_NAME:
-        raise InvalidResultError(f"tensor '{tensor.name}' has the datatype {tensor.datatype!r}")
+        raise InvalidResultError(
+            f"tensor '{tensor.name}' has the datatype {tensor.datatype!r}; expected a V2 datatype "
+            "such as 'FP32'"
+        )
     if not isinstance(tensor.shape, tuple) or not all(
         type(dimension) is int and dimension >= -1 for dimension in tensor.shape
     ):
-        raise InvalidResultError(f"tensor '{tensor.name}' has the shape {tensor.shape!r}")
+        raise InvalidResultError(
+            f"tensor '{tensor.name}' has the shape {tensor.shape!r}; expected a tuple of integers, "
+            "each at least -1"
+        )
 
 
 def model_response(
@@ -203,7 +211,9 @@ def check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tenso
 
 def _check_tensor(tensor: Tensor, limits: Limits) -> None:
     if not isinstance(tensor.name, str) or not isinstance(tensor.datatype, Datatype):
-        raise InvalidResultError("a tensor has no valid name or datatype")
+        raise InvalidResultError(
+            "the name of a tensor is not a string, or its datatype is not a Datatype"
+        )
     if not isinstance(tensor.shape, tuple):
         raise InvalidResultError(
             f"tensor '{tensor.name}': shape is {_type(tensor.shape)}; expected tuple"

@@ -54,8 +54,8 @@ def rendezvous_owner(key: str, candidates: Iterable[N]) -> N:
 
 
 def _score(hashed: bytes, candidate: HashCandidate) -> tuple[float, bytes]:
-    """Return the logarithm of the score, and the digest. Logarithms rank candidates in the same
-    order as scores. The digest breaks ties between scores that rounding makes equal."""
+    """Return the logarithm of u^(1/weight), which ranks candidates in the same order, and the
+    digest, which breaks ties between logarithms that rounding makes equal."""
     digest = _hash(hashed + candidate.name)
     return log((int.from_bytes(digest) + 1) / _HASH_RANGE) / candidate.weight, digest
 

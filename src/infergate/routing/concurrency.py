@@ -54,8 +54,8 @@ class ConcurrencyLimit(Generic[T]):
         self._queue.discard(request)
 
     def release(self, now: float) -> T | None:
-        """Release a slot. Return the waiting request that gets the slot, or None if no request
-        waits."""
+        """Release a slot. Return the item of the waiting request that gets the slot, or None if no
+        request waits or the deadlines of all have passed."""
         queue = self._queue
         if queue.waiting:
             self._intervals.add(now)

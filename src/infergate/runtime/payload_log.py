@@ -117,7 +117,7 @@ class HttpBatchSink(HttpEventSink):
 
 
 def structured_message(event: CloudEvent) -> WireEvent:
-    """Return ``event`` as the body of a message in structured mode."""
+    """Return the headers and the body of a message with ``event`` in structured mode."""
     return {"content-type": STRUCTURED_TYPE}, structured_json(event)
 
 

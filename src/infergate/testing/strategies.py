@@ -16,7 +16,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def names() -> st.SearchStrategy[str]:
-    """Tensor and model names: any non-empty Unicode text that ``core.name_rules`` accepts."""
+    """Names of tensors and models: short text that ``core.name_rules`` accepts as a tensor name."""
     characters = st.characters(
         exclude_categories=["Cs", "Cc", "Zl", "Zp"],
         exclude_characters="\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
@@ -25,7 +25,7 @@ def names() -> st.SearchStrategy[str]:
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Any Unicode text, including the empty text."""
+    """Unicode text of up to 12 characters, including the empty text."""
     return st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
@@ -81,7 +81,7 @@ def tensor_lists(
 def infer_requests(
     datatypes: frozenset[Datatype] = frozenset(Datatype),
 ) -> st.SearchStrategy[InferRequest]:
-    """Any inference."""
+    """Inferences with one to three inputs and at most two requested outputs."""
     output = st.builds(RequestedOutput, names(), parameters())
     return st.builds(
         InferRequest,
@@ -97,7 +97,7 @@ def infer_requests(
 def infer_responses(
     datatypes: frozenset[Datatype] = frozenset(Datatype),
 ) -> st.SearchStrategy[InferResponse]:
-    """Any response to an inference."""
+    """Responses to inferences, with one to three outputs."""
     return st.builds(
         InferResponse,
         model=names(),

@@ -108,9 +108,9 @@ def test_a_server_that_cannot_be_reached_is_reported_though_there_are_rules(
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
-        (["a.json"], "is replayed alone, and needs --model"),
-        (["a.json", "a.igrec", "--model", "m"], "is replayed alone, and needs --model"),
-        (["a.json", "--model", "m", "--export", "b.json"], "is replayed alone"),
+        (["a.json"], "must be the only file, needs --model, and cannot be exported"),
+        (["a.json", "a.igrec", "--model", "m"], "must be the only file"),
+        (["a.json", "--model", "m", "--export", "b.json"], "cannot be exported"),
         (["a.json", "--model", "m", "--to", "http://127.0.0.1:9"], "needs --protocol"),
         (["a.igrec", "--to", "http://h", "--export", "b.json"], "needs --model"),
         (

@@ -304,9 +304,21 @@ async def test_start_and_close_run_once() -> None:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("UnhashableMetadata", "backend 'py': tensor 'X' has the datatype ['FP32']"),
+        (
+            "UnhashableMetadata",
+            (
+                "backend 'py': tensor 'X' has the datatype ['FP32']; "
+                "expected a V2 datatype such as 'FP32'"
+            ),
+        ),
         ("BadVersions", "backend 'py': metadata.versions is not a tuple of strings"),
-        ("BadMetadata", "backend 'py': tensor 'X' has the datatype 'FLOAT'"),
+        (
+            "BadMetadata",
+            (
+                "backend 'py': tensor 'X' has the datatype 'FLOAT'; "
+                "expected a V2 datatype such as 'FP32'"
+            ),
+        ),
         ("FailsToStart", "backend 'py': start failed: OSError: no connection"),
         (
             "FailsInConstructor",

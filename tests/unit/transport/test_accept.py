@@ -157,5 +157,5 @@ async def test_accepting_resumes_after_descriptors_are_exhausted(
     workers[0].listener = ExhaustedSocket(workers[0].listener)  # type: ignore[assignment]
     workers[0].accept()
     writers = await open_connections(workers[0], 1)
-    assert "cannot accept: [Errno 24] Too many open files" in caplog.text
+    assert "cannot accept a connection: [Errno 24] Too many open files" in caplog.text
     await close_all(writers)

@@ -151,7 +151,10 @@ def _read_load(wire: HttpRequest) -> str:
     because the backend loads the model from its own repository."""
     size = total_size(wire.body)
     if size > MAX_LOAD_BYTES:
-        raise GatewayError(Kind.TOO_LARGE, f"{size} bytes exceed the limit of {MAX_LOAD_BYTES}")
+        raise GatewayError(
+            Kind.TOO_LARGE,
+            f"the request to load a model has {size} bytes; the limit is {MAX_LOAD_BYTES}",
+        )
     if not is_unencoded(wire.headers):
         raise GatewayError(
             Kind.UNSUPPORTED_ENCODING, "a request to load a model must not be compressed"
@@ -170,7 +173,7 @@ def _read_load(wire: HttpRequest) -> str:
 
 
 def _write_models(response: Response, operation: Operation) -> HttpResponse:
-    """Write the response to an operation that manages models."""
+    """Write the response to an operation that lists models or describes a model."""
     if isinstance(response, ModelIndex):
         names = dict.fromkeys(entry.name for entry in response.models)
         return _json_response({"models": list(map(_describe, names))})

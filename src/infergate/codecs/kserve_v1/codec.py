@@ -138,7 +138,7 @@ class KServeV1Codec(NestedListEstimates):
     # ---- pass-through
 
     def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
-        """Check everything in the request except the values in the rows, and remove the event."""
+        """Check everything in the request except the values in the rows. Unwrap a CloudEvent."""
         if _match_of(wire).summary.operation is not InferRequest:
             self.parse_request(wire, limits)
             return wire
@@ -165,8 +165,8 @@ class KServeV1Codec(NestedListEstimates):
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Return the response, in an event if the request was in an event. The body is unchanged,
-        because it does not contain the model's name."""
+        """Return the response, in a CloudEvent if the request was in a CloudEvent. The body is
+        unchanged, because it does not contain the model's name."""
         del version, limits
         if wire.status != 200:
             raise backend_error(wire)

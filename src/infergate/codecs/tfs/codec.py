@@ -87,7 +87,8 @@ class TfsGrpcCodec(BinaryEstimates):
     # ---- for clients
 
     def summarize(self, wire: RpcRequest) -> RequestSummary:
-        """Return the operation, model and version. Only the ModelSpec is read."""
+        """Return the operation, model and version. Only the ModelSpec or, in a request to reload,
+        the list of models is read."""
         if wire.method == pb.RELOAD:
             return RequestSummary(messages.ModelLoadRequest, self._read_reload(wire).model)
         if _is_health_check(wire):
@@ -272,7 +273,8 @@ class TfsGrpcCodec(BinaryEstimates):
     def rewrite_response(
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
     ) -> RpcResponse:
-        """Replace the model and version, and the signature that the client named."""
+        """Replace the model and version. If the options map the client's signature to a model,
+        restore the signature."""
         del limits
         if wire.code:
             raise_status(wire)
@@ -321,7 +323,7 @@ def _other_message(response: Response, options: _ResponseOptions) -> Any:
             message = pb.ReloadConfigResponse()
             message.status.SetInParent()
             return message
-    raise TypeError(f"it has no {type(response).__name__}")
+    raise TypeError(f"there is no message for {type(response).__name__}")
 
 
 def _parse_other(wire: RpcRequest, message_class: Any) -> Any:

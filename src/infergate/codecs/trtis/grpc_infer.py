@@ -39,7 +39,7 @@ MAX_REQUEST_FIELDS: Final = 24 * KIB
 MAX_RESPONSE_FIELDS: Final = MAX_REQUEST_FIELDS + 4 * MAX_CLASSES
 """Maximum number of fields of a response. A class takes four fields."""
 _OTHER_FIELDS: Final = 16
-"""Maximum number of fields that are not raw data. The messages define three such fields."""
+"""Allowance for fields that are not raw data. The messages define at most three such fields."""
 
 
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:

@@ -1,8 +1,9 @@
 """The protobuf text format, as the C++ servers print and parse it.
 
-Parsing with protobuf's ``text_format`` takes about 1 µs per byte, and clients repeat their headers,
-so this module caches short texts. This module does not use protobuf to print, because protobuf for
-Python prints ``8.0`` where C++ prints ``8``. Printed text is ASCII without control characters."""
+Parsing with protobuf's ``text_format`` takes 1 to 2.5 µs per character, and clients repeat their
+headers, so this module caches texts. This module does not use protobuf to print, because protobuf
+for Python prints ``8.0`` where C++ prints ``8``. Printed strings are ASCII without control
+characters."""
 
 from __future__ import annotations
 
@@ -19,10 +20,9 @@ from google.protobuf.text_encoding import CEscape
 from infergate.core.bounded_cache import BoundedCache
 
 MAX_CACHED: Final = 2048
-"""Maximum number of characters of a cached text. The caches take less than 8 MiB."""
+"""Maximum number of characters of a short text. The caches of short texts take less than 8 MiB."""
 MAX_ON_LOOP: Final = 8192
-"""Maximum number of characters that are parsed on the event loop. Parsing a character takes 1 to
-2.5 µs."""
+"""Maximum number of characters that are parsed on the event loop."""
 CACHE_SIZE: Final = 512
 _FLOAT: Final = struct.Struct("<f")
 _RECENT_SIZE: Final = 8

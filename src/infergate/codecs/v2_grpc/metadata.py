@@ -78,8 +78,8 @@ def read_model_config(message: Any) -> ModelConfig:
 
 def write_model_config(response: ModelConfig) -> Any:
     """Build a ModelConfigResponse. If `response` has the server's own message, return that message
-    with the tensor names from the settings. Raises ValueError for settings that do not fit the
-    message."""
+    with the model name of `response` and the tensor names from its settings. Raises ValueError for
+    settings that do not fit the message."""
     config = from_plain(ModelConfigMessage, response.settings)
     if response.message:
         names = [[tensor.name for tensor in tensors] for tensors in (config.input, config.output)]
@@ -103,7 +103,7 @@ def write_statistics(response: ModelStatistics) -> Any:
 
 
 def read_model_metadata(message: Any) -> ModelMetadata:
-    """Read a ModelMetadataResponse of any server."""
+    """Read a ModelMetadataResponse of any server. Raises BACKEND_GARBAGE."""
     parameters: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for entry in message.parameters:
@@ -160,7 +160,7 @@ def _read_tensors(messages: Any) -> tuple[TensorMetadata, ...]:
 
 
 def write_model_metadata(response: ModelMetadata) -> Any:
-    """Build a ModelMetadataResponse. Raises ValueError for a dimension beyond int64."""
+    """Build a ModelMetadataResponse. Raises ValueError for an integer of more than 64 bits."""
     message = ModelMetadataResponse(
         name=response.name, versions=response.versions, platform=response.platform
     )

@@ -2,8 +2,8 @@
 
 The head of a ModelInferRequest or ModelInferResponse is the message without the id and the raw
 tensor data. Many messages have the same head, so the parsed head is looked up in a
-`MessageHeadCache`. Messages in an unusual encoding are not split; the full check reads them. Only
-the full check reports errors.
+`MessageHeadCache`. Messages in an unusual encoding are not split; the full check (`infer_request`,
+`infer_response`) reads them. Only the full check reports errors.
 
 Many messages of a client differ only in the text of the id and in the raw data. `MessageLayouts`
 keeps the positions of the id and the raw data, keyed by the length of the message. A later message

@@ -80,8 +80,8 @@ MAX_PARAMETER_VALUES: Final = 1 << 14
 
 @record
 class MessageBody:
-    """A message's JSON and the binary data after the JSON. If the message has no length header,
-    the binary data is None."""
+    """A message's JSON and the binary data after the JSON. If the message has no header
+    Inference-Header-Content-Length (the length header), the binary data is None."""
 
     json: bytes
     binary: memoryview | None
@@ -130,7 +130,8 @@ class BinaryDataReader:
         """The number of tensors that were read."""
 
     def take(self, name: str, size: int) -> Buffer:
-        """Return the next ``size`` bytes. Raises BAD_REQUEST if fewer bytes are left."""
+        """Return the next ``size`` bytes. Raises BAD_REQUEST if fewer bytes are left or the
+        message has no length header."""
         if self._binary is None:
             raise bad_request(
                 f"tensor '{name}': {BINARY_DATA_SIZE} needs the header "
@@ -167,8 +168,8 @@ def read_tensors(node: Node, path: str, reader: TensorReader) -> tuple[Tensor, .
 
 @dataclass(slots=True)
 class TensorReader:
-    """The state of reading the tensors of one message. It counts BYTES elements, parameter values
-    and characters of text."""
+    """The state of reading the tensors of one message. It counts BYTES elements, and the values and
+    text characters of parameters."""
 
     rules: DataRules
     binary_data: BinaryDataReader

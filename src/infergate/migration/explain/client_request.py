@@ -1,5 +1,5 @@
-"""Builds the request for ``infergate explain`` from a curl or grpcurl command, from a URL, headers
-and a body, or from a recording.
+"""Builds the request for ``infergate explain`` from a curl or grpcurl command, from a URL or gRPC
+method with headers and a body, or from a recording.
 
 *Rule.* Files of more than ``max_bytes`` are rejected, as the gateway rejects bodies beyond
 ``limits.body``. Commands are parsed but not executed, and shell variables are not expanded."""
@@ -152,7 +152,9 @@ class _Command:
                     continue
                 value = attached or next(rest, None)
                 if option not in _IGNORED_OPTIONS | _VALUED or value is None:
-                    raise RequestError(f"option '{option}' of the command is not supported")
+                    raise RequestError(
+                        f"option '{option}' of the command is not supported or has no value"
+                    )
                 if option in _VALUED:
                     self.options.append((option, value))
 

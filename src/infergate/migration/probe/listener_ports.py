@@ -21,15 +21,15 @@ class ListenerPorts:
         self._is_local: Final = bool(self._taken)
 
     def assign(self, preferred: int) -> int:
-        """Return ``preferred`` or a higher port that is not taken. Raises OSError if all are
-        taken."""
+        """Return ``preferred`` or, in steps of ``_STEP``, the next higher port that is not taken.
+        Raises OSError if all these ports are taken."""
         port = preferred
         while port in self._taken or (
             self._is_local and not _can_bind(socket.AF_INET, (HOST, port))
         ):
             port += _STEP
             if port > 65535:
-                raise OSError(f"no port is free near port {preferred}")
+                raise OSError(f"no port is free: tried every hundredth port from {preferred}")
         self._taken.add(port)
         return port
 

@@ -85,7 +85,7 @@ class HistoryQuery(NamedTuple):
         return True
 
     def _concerns(self, event: Json) -> bool:
-        """Return whether ``event`` belongs to this subject or to no endpoint. The endpoints of a
+        """Return whether ``event`` belongs to this subject or to no backend. The backends of a
         route are not known here, so all events belong to each route."""
         if not event["backend"] or self.kind in {ALL, ROUTE}:
             return True

@@ -46,7 +46,10 @@ def parse(description: Any, limits: Limits) -> Tensor:
     name, shape = description.get("name", ""), description.get("shape")
     datatype = DATATYPES_BY_NAME.get(str(description.get("datatype")))
     if not isinstance(name, str) or datatype is None or not isinstance(shape, list):
-        raise bad_request(f"input {name!r}: name, datatype or shape is missing or invalid")
+        raise bad_request(
+            f"input {name!r}: expected a string as name, a V2 datatype such as FP32, and a list as "
+            "shape"
+        )
     checked = check_shape(name, shape, limits)
     data = description.get("data")
     try:
@@ -55,7 +58,9 @@ def parse(description: Any, limits: Limits) -> Tensor:
         raise bad_request(f"input {name!r}: {error}") from None
     if not isinstance(data, list):
         if len(wire) * prod(checked) > MAX_BYTES:
-            raise bad_request(f"input {name!r}: filling it would take more than {MAX_BYTES} bytes")
+            raise bad_request(
+                f"input {name!r}: filling its shape would take more than {MAX_BYTES} bytes"
+            )
         wire *= prod(checked)
     check_data(name, datatype, checked, wire)
     return Tensor(name, datatype, checked, wire)

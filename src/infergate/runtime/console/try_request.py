@@ -223,10 +223,10 @@ def _headers(request: Json) -> dict[str, str]:
     if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
         raise bad_request("headers must be an object of strings")
     if len(headers) > DEFAULT_LIMITS.header_count:
-        raise bad_request(f"more than {DEFAULT_LIMITS.header_count} headers")
+        raise bad_request(f"headers must have at most {DEFAULT_LIMITS.header_count} members")
     for name, value in headers.items():  # a transport would reject other headers
         if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
-            raise bad_request(f"{name!r} is not a valid header")
+            raise bad_request(f"the name or the value of header {name!r} is invalid")
     return {name.lower(): value for name, value in headers.items()}
 
 

@@ -189,7 +189,8 @@ class Supervisor:
 
     async def start(self) -> None:
         """Bind every address and start every worker. If a step fails, stop everything. Raises
-        OSError, which names the address, or ProcessEndedError if a worker cannot serve."""
+        OSError with the address or the worker's error, or ProcessEndedError if a worker ends or
+        does not start in time."""
         try:
             self._sockets = await self._bind_all(self._config, {})
             await self._admin_gateway.start()
@@ -210,8 +211,8 @@ class Supervisor:
     async def _bind_all(
         self, config: Config, existing: Mapping[str, ListenerSockets]
     ) -> dict[str, ListenerSockets]:
-        """Return the sockets of ``config``, which are the sockets in ``existing`` and newly bound
-        sockets. Raises OSError."""
+        """Return the sockets of ``config``. Sockets in ``existing`` are used again, and the others
+        are bound. Raises OSError."""
         sockets: dict[str, ListenerSockets] = {}
         bind_grpc = load_engine(config.engine).bind_grpc
         addresses = {socket_key(*item): item for item in worker_addresses(config).items()}

@@ -2,9 +2,9 @@
 
 grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
 distinguishes them by the channel's state and the clock, which a server cannot influence, before it
-considers grpc-core's texts. CONNECT is raised only if the call was certainly not sent: the channel
-is not connected *and* grpc-core reports a failed connection. Other failures of the connection are
-BACKEND_GARBAGE, which is never retried."""
+considers grpc-core's texts. CONNECT is raised only if the call was certainly not sent: no authority
+is trusted, or the channel is not connected *and* grpc-core reports a failed connection. Other
+failures of the connection are BACKEND_GARBAGE, after which only idempotent requests are retried."""
 
 from __future__ import annotations
 

@@ -221,7 +221,8 @@ class _EndpointPool:
         self._connections.append(connection)
 
     def notify_capacity(self, connection: GrpcClientConnection | None = None) -> None:
-        """Wake waiting calls, because streams may be free or `connection` accepts no more calls."""
+        """Wake the next waiting call, because a stream may be free, or all waiting calls, because
+        `connection` accepts no more calls."""
         if connection is not None:
             if connection not in self._connections:
                 return

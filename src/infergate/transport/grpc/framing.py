@@ -51,9 +51,11 @@ def _check_prefix(flag: int, length: int, max_length: int, encoding: str) -> Non
         # The text is the same as in grpc-core.
         raise MessageTooLongError(f"Received message larger than max ({length} vs. {max_length})")
     if flag > 1:
-        raise InvalidMessageError(f"a message with the invalid compression flag {flag}")
+        raise InvalidMessageError(f"a message has the compression flag {flag}; expected 0 or 1")
     if flag and encoding not in ENCODINGS:
-        raise InvalidMessageError("a compressed message without a known grpc-encoding")
+        raise InvalidMessageError(
+            "a message is compressed, but grpc-encoding is not gzip or deflate"
+        )
 
 
 def _inflated(data: Buffer, max_length: int, encoding: str) -> Buffer | DeferredInflation:
@@ -118,7 +120,7 @@ class SingleMessageReader:
             elif self.message is None:
                 self._start(part)
             elif len(part):
-                raise InvalidMessageError("more than one message")
+                raise InvalidMessageError("the body has more than one message; expected one")
 
     def _start(self, data: Buffer) -> None:
         if self._partial_prefix:
@@ -141,7 +143,7 @@ class SingleMessageReader:
         buffer, end = self._buffer, self._filled + len(data)
         assert buffer is not None
         if end > len(buffer):
-            raise InvalidMessageError("more than one message")
+            raise InvalidMessageError("the body has more than one message; expected one")
         buffer[self._filled : end] = data
         self._filled = end
         if end == len(buffer):

@@ -241,8 +241,8 @@ class GrpcServerConnection(server_call.CallConnection):
             self.abort()
 
     def _is_receiving_stalled(self, now: float, limits: Limits) -> bool:
-        """Return whether a handshake, header block or small frame has been incomplete for too
-        long."""
+        """Return whether the connection preface, a header block or a frame other than DATA has been
+        incomplete for too long."""
         engine = self.engine
         if engine.is_closed:
             return False

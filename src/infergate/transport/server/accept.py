@@ -3,10 +3,10 @@ evenly.
 
 Without balancing, the first process to wake up would accept all waiting connections, and gRPC
 clients keep their few connections for hours. Each process publishes its number of connections
-(``WorkerLoads``), and a process with more connections than another waits briefly before it accepts.
-If no other process accepts during that time, the process accepts a growing number of connections. A
-busy or hanging process therefore delays a connection by only two milliseconds. (Measurements:
-docs/decisions/0025-workers.md.)"""
+(``WorkerLoads``), and a process that has clearly more connections than another waits briefly before
+it accepts. If no other process accepts during that time, the process accepts a growing number of
+connections. A busy or hanging process therefore delays a connection by only two milliseconds.
+(Measurements: docs/decisions/0025-workers.md.)"""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Acceptor:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return False  # another process was faster, or the client has disconnected
         except OSError as error:
-            _log.error("cannot accept: %s", error, extra=CANNOT_ACCEPT)
+            _log.error("cannot accept a connection: %s", error, extra=CANNOT_ACCEPT)
             self._pause(sock, _RETRY_AFTER_EXHAUSTION, self._listen)
             return False
         connection.setblocking(False)  # noqa: FBT003 - setblocking has no keyword

@@ -253,7 +253,7 @@ def test_names_that_are_not_unicode() -> None:
         CODEC.build_response(InferResponse("m", outputs=(bad,)), parsed)
     with raises_kind(Kind.BAD_REQUEST, "not valid Unicode"):
         CODEC.build_request(InferRequest("m", inputs=(bad,)), GENERIC)
-    with raises_kind(Kind.UNSUPPORTED, "it has no ModelIndexEntry"):
+    with raises_kind(Kind.UNSUPPORTED, "there is no message for ModelIndexEntry"):
         CODEC.build_response(ModelIndexEntry("m"), parsed)  # no response of the protocol
 
 
