@@ -260,7 +260,8 @@ class V2RestCodec:
 
 
 def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-    """Return the JSON length in the headers, at most ``max_bytes``, or ``max_bytes`` by default."""
+    """Return the length of the JSON, at most ``max_bytes``. Return ``max_bytes`` if the headers
+    contain no valid length."""
     header = wire.headers.get(JSON_LENGTH_HEADER, "")
     return (
         min(int(header), max_bytes)
