@@ -107,7 +107,7 @@ class LocalBuckets:
 
     def __init__(self) -> None:
         self._empty_at: Final[dict[str, float]] = {}
-        """The time at which each bucket will be empty. The least recently charged bucket is first."""
+        """The time at which each bucket will be empty. The least recently charged is first."""
 
     def __len__(self) -> int:
         return len(self._empty_at)
