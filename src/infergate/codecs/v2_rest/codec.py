@@ -87,7 +87,7 @@ class V2RestCodec:
     ) -> None:
         if non_finite not in NON_FINITE_SPELLINGS:
             raise ValueError(
-                f"non_finite is {non_finite!r}, not one of {sorted(NON_FINITE_SPELLINGS)}"
+                f"non_finite is {non_finite!r}; expected one of {sorted(NON_FINITE_SPELLINGS)}"
             )
         self._options: Final = (non_finite, compress_min)
         self._spelling: Final = NON_FINITE_SPELLINGS[non_finite]
