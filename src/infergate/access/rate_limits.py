@@ -20,8 +20,8 @@ from infergate.core.bounded_cache import BoundedCache
 from infergate.routing.table import model_matcher
 
 MAX_BUCKETS: Final = 65_536
-"""Maximum number of non-empty buckets, which take about 20 MB. The oldest buckets are dropped
-first."""
+"""Maximum number of buckets, about 20 MB in total. When it is exceeded, empty buckets are dropped
+first, and then the least recently charged buckets."""
 _TOLERANCE_SECONDS: Final = 1e-6
 """Times that differ by less than this count as equal, because sums of floats are inexact."""
 _MAX_CACHED_PLANS: Final = 4096
@@ -71,9 +71,9 @@ class RateStore(Protocol):
     """Buckets outside this host."""
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that is too full (rule 1).
-        Raises AccessRejected if the store is unavailable and the configured fallback is to reject
-        requests."""
+        """Charge all buckets and return None, or charge nothing and return the exceeded limit with
+        the longest wait (rule 1). Raises AccessRejected if the store is unavailable and the
+        configured fallback is to reject requests."""
         ...
 
 
@@ -81,15 +81,16 @@ class RateBuckets(Protocol):
     """Buckets in the memory of this host."""
 
     def fill(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        """Charge all buckets and return None, or return the bucket that is too full (rule 1)."""
+        """Charge all buckets and return None, or charge nothing and return the exceeded limit with
+        the longest wait (rule 1)."""
         ...
 
 
 def find_exceeded(
     charges: Sequence[BucketCharge], empty_at: Iterable[float], now: float
 ) -> ExceededLimit | None:
-    """Return the charge with the longest wait if the buckets will be empty at the times
-    ``empty_at``, or None if no charge has to wait."""
+    """Return the exceeded limit with the longest wait, or None if no charge has to wait.
+    ``empty_at`` are the times at which the buckets will be empty, without the charges."""
     worst: ExceededLimit | None = None
     for index, ((_, cost, capacity), empty_time) in enumerate(zip(charges, empty_at, strict=True)):
         level = empty_time - now
@@ -106,7 +107,7 @@ class LocalBuckets:
 
     def __init__(self) -> None:
         self._empty_at: Final[dict[str, float]] = {}
-        """The time at which each bucket will be empty. The oldest bucket comes first."""
+        """The time at which each bucket will be empty. The least recently charged is first."""
 
     def __len__(self) -> int:
         return len(self._empty_at)

@@ -1,8 +1,8 @@
 """Active health checks, in the backend's own protocol.
 
-*Rule 1.* A check sends the protocol's readiness request (V2, legacy TRT) or, for GraphPipe, a
-metadata request. If the server does not understand the request, the codec's alternative form is
-tried.
+*Rule 1.* A check sends the protocol's readiness request (V2, legacy TRT) or, if the protocol has
+none, another short request, such as GraphPipe's metadata request. If the server rejects the request
+or responds with an error, the codec's alternative form of the request, if any, is tried.
 *Rule 2.* A server that rejects the check itself (unsupported, not authorized) counts as healthy,
 because the server is reachable and may be able to serve inferences. Over V2 REST, a server that
 rejects the check counts as unhealthy, because Triton responds with 400 while it is not ready."""
@@ -33,7 +33,7 @@ _HEALTHY_REJECTIONS: Final = frozenset(
     }
 )
 _NOT_UNDERSTOOD: Final = _HEALTHY_REJECTIONS | {Kind.BACKEND_GARBAGE, Kind.BACKEND_ERROR}
-"""Errors after which the alternative form of the request is tried (see ``remote``)."""
+"""Errors after which the alternative form of the request is tried."""
 
 
 async def check_health(

@@ -32,7 +32,8 @@ _END: Final = object()
 
 class PythonModelBackend(InProcessBackend):
     """Serves the model of ``runner``. At most ``max_requests`` inferences run at a time, including
-    abandoned ones, and at most ``max_queue`` wait."""
+    abandoned ones, and at most ``max_queue`` wait. If ``max_requests`` is 0,
+    ``DEFAULT_CONCURRENCY`` applies."""
 
     profile = Profile("python")
     server = ServerMetadata("python", "")

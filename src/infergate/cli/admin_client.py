@@ -50,7 +50,7 @@ def get_json(
     headers = {"authorization": f"Bearer {key}"} if key else {}
     opener = build_opener(ProxyHandler({}))
     try:
-        request = Request(f"{admin}{path}", method=method, headers=headers)  # noqa: S310 - http only
+        request = Request(f"{admin}{path}", method=method, headers=headers)  # noqa: S310 - HTTP(S) only
         with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
             data: Any = json.load(response)
     except HTTPError as error:

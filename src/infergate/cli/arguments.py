@@ -50,8 +50,8 @@ def parse(argv: Sequence[str]) -> Arguments:
 
 
 def _command_position(argv: Sequence[str]) -> int | None:
-    """Return the index of the command's name in ``argv``. Return None if ``argv`` has only options,
-    or an unknown option before the first other argument."""
+    """Return the index of the command's name in ``argv``, or None if ``argv`` has only options and
+    their values, or if an unknown option precedes the name."""
     options = [option for command in COMMANDS.values() for option in command.options]
     has_value = dict.fromkeys(_GENERAL_FLAGS, False)
     has_value |= {flag: option.has_value for option in options for flag in option.flags}

@@ -194,8 +194,8 @@ def _has_failed(entry: Json) -> float:
 
 
 def _health_rank(entry: Json) -> int:
-    """Return the rank of an endpoint's health; a lower rank is worse. An endpoint that is unused or
-    draining has the rank of ``up``, because the endpoint needs no attention."""
+    """Return the rank of an endpoint's health; a lower rank is worse. ``unknown`` (unused) and
+    ``draining`` have the same rank as ``up``, because these endpoints need no attention."""
     health = entry.get("health", "unknown")
     if health in _HEALTHY:
         return len(_FAILING)

@@ -163,7 +163,8 @@ def duration_text(seconds: float) -> str:
 
 
 def atol_text(output: OutputSummary) -> str:
-    """Return the smallest ``atol`` with which all comparisons of an output pass."""
+    """Return the smallest ``atol`` with which all comparisons of an output pass, except those that
+    fail with any ``atol``, and the number of these comparisons."""
     if not output.unresolvable:
         return round_up(output.required_atol)
     if not output.required_atol:

@@ -234,7 +234,10 @@ def _logged(outline: Outline) -> Iterator[Finding]:
             yield path, "requires the top-level section payload_log, which names the sink"
         earlier = first.setdefault((route.model, route.version), index)
         if outline.routes[earlier].payload_log != route.payload_log:
-            yield path, f"must equal payload_log of routes[{earlier}], which has the same model"
+            yield (
+                path,
+                f"must equal that of routes[{earlier}], which has the same model and version",
+            )
 
 
 def _cast_problem(name: str, target: Datatype) -> str | None:

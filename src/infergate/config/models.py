@@ -31,7 +31,7 @@ class TensorConfig(Section):
 
 class DeclaredModelConfig(Section):
     """Metadata of a model whose backend does not provide it, such as datatypes for a GraphPipe
-    server."""
+    server. It takes precedence over metadata from the backend."""
 
     max_batch_size: NonNegative = Field(
         default=0,

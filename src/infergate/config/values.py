@@ -231,7 +231,8 @@ def _unix_path(path: str) -> str:
         )
     if "\0" in path or len(path.encode("utf-8", "surrogateescape")) > _MAX_UNIX_PATH_BYTES:
         raise ValueError(
-            f"'unix:{path}': the path of a socket may have at most {_MAX_UNIX_PATH_BYTES} bytes"
+            f"'unix:{path}': the path of a socket may have at most {_MAX_UNIX_PATH_BYTES} bytes "
+            "and no NUL"
         )
     return path
 

@@ -19,7 +19,8 @@ LOSSLESS_TARGETS: Final = {
     Datatype.BOOL: INTEGERS | (FLOATS - {Datatype.BF16}),
     Datatype.BF16: frozenset({Datatype.FP32, Datatype.FP64}),
 }
-"""For each datatype that some protocol does not support, the datatypes that hold all its values."""
+"""For each datatype that some protocol does not support, the datatypes to which ``convert`` casts
+it without loss."""
 
 
 def convert(tensor: Tensor, target: Datatype) -> Tensor:

@@ -16,7 +16,8 @@ LogEvent = Mapping[str, Any]
 or empty."""
 
 LOG_EVENTS: Final[dict[str, LogEvent]] = {}
-"""All events by name. Lines that another library logs have the event ``log``."""
+"""All events by name. In JSON, most lines that other libraries log have the event ``log``, which is
+not in this mapping."""
 
 
 def _event(name: str, advice: str = "") -> LogEvent:

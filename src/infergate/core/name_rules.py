@@ -120,9 +120,9 @@ def check_tensor_name(name: str, label: str) -> None:
 
 
 def escape_unsafe(text: str) -> str:
-    r"""Return ``text`` with ``\uXXXX`` for each character that names must not contain, except line
-    feeds and tabs. These characters could hide or forge text in terminals, editors and browsers.
-    Escaping does not change the meaning of JSON text."""
+    r"""Return ``text`` with ``\uXXXX`` for each of the UNSAFE_CHARACTERS, except line feeds and
+    tabs. These characters could hide or forge text in terminals, editors and browsers. Escaping
+    does not change the meaning of JSON strings."""
     return _TO_ESCAPE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -54,7 +54,7 @@ _id_numbers: Final = itertools.count(1)
 
 class Dispatch(ABC, Generic[Req, Resp]):
     """Dispatches the requests of one listener to the frontends of several protocols. Each protocol
-    owns complete paths, first path segments or service names."""
+    claims complete paths, first path segments or service names."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Dispatch(ABC, Generic[Req, Resp]):
 
 
 class HttpDispatch(Dispatch[HttpRequest, HttpResponse]):
-    """Chooses the protocol by the complete path or, if no protocol owns it, by the first path
+    """Chooses the protocol by the complete path or, if no protocol claims it, by the first path
     segment."""
 
     def relay(
@@ -265,7 +265,9 @@ async def _call_service(
     record = context.record
     record.protocol, record.operation = "grpc", wire.method[1:]
     if wire.deferred is not None:  # the message is too long for these services
-        record.record_error(GatewayError(Kind.TOO_LARGE, "the message is too long"))
+        record.record_error(
+            GatewayError(Kind.TOO_LARGE, "the message is too long for this service")
+        )
         return RpcResponse(code=_RESOURCE_EXHAUSTED, details=record.error)
     response = await service(wire, context)
     if response.code:

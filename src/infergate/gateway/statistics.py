@@ -57,7 +57,8 @@ class GatewayStatistics:
         self._configured_models = frozenset(configured_models)
 
     def record(self, record: RequestRecord, seconds: float, now: float) -> None:
-        """Count a finished request that took ``seconds``. ``now`` is the wall-clock time."""
+        """Count a finished request that took ``seconds``, if it is an inference with a route.
+        ``now`` is the wall-clock time."""
         if record.operation not in _INFERENCES or not record.route:
             return
         counters = self._counters.get(record.model)

@@ -1,8 +1,9 @@
 """The recording files of one process: rotation, and the limit on their total size.
 
-All workers of a gateway share a folder. The name of a file contains the worker's number, and each
-worker manages the files with its number, including the files of earlier workers. Each of *n*
-workers may use 1/*n* of the total size, so that all workers together never exceed the total size.
+All workers of a gateway share a folder. The name of a file contains the number of the worker that
+wrote it. Each of *n* workers manages the files whose number modulo *n* is its own number, including
+the files of earlier workers. It may use 1/*n* of the maximum total size, so that all workers
+together never exceed this size.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class DirectorySettings:
 
 
 class DirectoryFullError(Exception):
-    """The recording files have reached their total size."""
+    """The recording files have reached their maximum total size."""
 
 
 class _StoredFile(NamedTuple):
@@ -58,7 +59,7 @@ class RecordingDirectory:
         self._file: RecordingFile | None = None
         self._name = ""
         self._stored: list[_StoredFile] = []
-        """The other files of this process, from old to new."""
+        """The other files that this process manages, from old to new."""
 
     @property
     def current(self) -> str:
@@ -68,7 +69,8 @@ class RecordingDirectory:
     def append(self, parts: Sequence[Buffer]) -> int:
         """Append the record ``parts`` and return the size of its frame in bytes. A part of the
         frame may stay in memory until ``flush``. Raises DirectoryFullError, OSError, and
-        UnrecordableError for a record that is larger than the maximum total size."""
+        UnrecordableError for a record that is larger than this process's share of the total
+        size."""
         size = max_frame_bytes(total_size(parts))
         if size > self._max_bytes:
             raise UnrecordableError("the record is larger than the maximum size of the recording")
@@ -115,8 +117,8 @@ class RecordingDirectory:
         while not self._fits(size):
             if not (self._settings.removes_oldest and self._stored):
                 raise DirectoryFullError(
-                    f"the files in {self._settings.path} have reached their total size of "
-                    f"{self._settings.total_bytes} bytes"
+                    f"the files in {self._settings.path} have reached this process's share of the "
+                    f"maximum total size of {self._settings.total_bytes} bytes"
                 )
             with suppress(FileNotFoundError):
                 (self._settings.path / self._stored[0].name).unlink()
@@ -128,7 +130,7 @@ class RecordingDirectory:
         return used + current + size <= self._max_bytes
 
     def _list(self) -> list[_StoredFile]:
-        """Return the files with this worker's number, except the current file."""
+        """Return the files that this worker manages, except the current file."""
         found = []
         with suppress(FileNotFoundError), os.scandir(self._settings.path) as entries:
             for entry in entries:

@@ -80,9 +80,9 @@ def assemble(
     running.
 
     ``make_builtin`` creates the backend of embedded models from a name and a timeout in seconds.
-    The admin listener reports ``history``. ``group`` connects the process to the other workers, and
-    is None if there are no other workers. Raises PluginError, and OSError if a file cannot be
-    used."""
+    The admin listener reports ``history``. ``group`` connects a worker or the supervisor to the
+    gateway's other processes, and is None if there are none. Raises PluginError, and OSError if a
+    file cannot be used."""
     is_worker = group is not None and group.console_source is None
     group, limits = group or WorkerGroup(), compiled.limits(config)
     metrics, admission = group.metrics, Admission(limits)
@@ -389,7 +389,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         listen(ADMIN, admin_app, transports.make_http_server, _FIXED_HTTP, _HTTP_1)
     in_process = CanonicalFrontend(factory.gateway, limits, record, assign_id, authorizer)
     make_in_process = functools.partial(InProcessListener, in_process, shared.admission)
-    gate = ConnectionGate()  # admits no connections
+    gate = ConnectionGate()  # unused, because the listener has no connections
     listeners[IN_PROCESS] = ListenerSpec(Address(), in_process, make_in_process, gate, limits)
     return listeners
 

@@ -214,7 +214,7 @@ async def _run_until_stopped(
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("bug: automatic reloads have stopped", exc_info=error, extra=BUG)
+        _log.error("bug: reloads on SIGHUP or file changes have stopped", exc_info=error, extra=BUG)
 
 
 async def _reload_on_sighup(

@@ -53,8 +53,8 @@ class BackgroundGateway:
     - ``recordings`` are files of ``infergate record``, or folders with such files.
     - ``folder`` is the base of relative paths.
 
-    ``with`` raises ConfigError, RecordingError and OSError. An argument of another type raises
-    TypeError."""
+    The constructor raises ConfigError, RecordingError, OSError, and TypeError for an argument of
+    another type. ``with`` raises OSError, for example if an address is in use."""
 
     def __init__(
         self,

@@ -30,8 +30,8 @@ _MAX_EXIF_SEGMENTS: Final = 32
 """Maximum number of EXIF segments of a JPEG. Cameras write one segment. Pillow appends each segment
 to the previous segments, which takes quadratic time."""
 _MAX_SCANS: Final = 100
-"""Maximum number of scans of a progressive JPEG. Encoders write about 10 scans. A decoder visits
-every pixel in each scan, even if the scan is short."""
+"""Maximum number of scans of a JPEG. Encoders write about 10 scans in a progressive JPEG. A decoder
+visits every pixel in each scan, even if the scan is short."""
 _MAX_CHUNKS: Final = 1 << 16
 """Maximum number of chunks of a PNG. Pillow reads each chunk in Python."""
 _START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

@@ -19,7 +19,8 @@ from infergate.transforms.step import AsyncStep, Spec, Step, TransformError, spe
 _INTERPRETER_BYTES: Final = 64 * 1024
 _NUMPY_BYTES: Final = 256 * 1024
 """Maximum memory in bytes of steps that run on the event loop: steps with Python code for each
-element, and steps that use only numpy. Such steps take a few milliseconds at most."""
+element, and steps that use only numpy. Within these limits, steps take at most a few
+milliseconds."""
 _MAX_EMPTY_SIZE: Final = 1 << 59
 """Maximum product of the nonzero dimensions of a tensor without elements."""
 

@@ -198,7 +198,7 @@ class Constant(TensorStep):
 
     def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         if self.tensor in specs:
-            raise TransformError(self.tensor, "the route sets this input")
+            raise TransformError(self.tensor, "the route sets this input; do not send it")
         batch = _batch_size(specs) if self.batch else ()
         data_bytes = len(self._data) * math.prod(batch) if self.datatype is Datatype.BYTES else 0
         spec = Spec(self.datatype.v2_name, (*batch, *self.shape), max(data_bytes, 0))

@@ -29,7 +29,7 @@ _MAX_BYTE = 255
 
 
 def decode_base64(element: bytes) -> bytes:
-    """Return the bytes of Base64 text, which may have line breaks. Raises ValueError."""
+    """Return the bytes of Base64 text, which may contain whitespace. Raises ValueError."""
     return base64.b64decode(element.translate(None, _WHITESPACE), validate=True)
 
 
@@ -45,7 +45,7 @@ class _BytesStep(TensorStep):
         return (Spec(BYTES, spec.shape, self.max_result_bytes(spec)),)
 
     def max_result_bytes(self, spec: Spec) -> int:
-        """Return the maximum length of the result's data in bytes."""
+        """Return the maximum length of the result's data in bytes, or 0 for metadata."""
         return spec.max_bytes
 
     backward_specs = forward_specs
@@ -158,6 +158,8 @@ class TextDecode(_TextStep):
         for index, (row, length) in enumerate(zip(rows, lengths, strict=False)):
             kept = row[:length]
             if length and not 0 <= kept.min() <= kept.max() <= _MAX_BYTE:
-                raise TransformError(self.tensor, f"row {index} has values that are not bytes")
+                raise TransformError(
+                    self.tensor, f"row {index} has values that are not bytes (0 to 255)"
+                )
             elements.append(kept.astype(np.uint8).tobytes())
         return (bytes_tensor(self.tensor, tensor.shape[:-1], pack_bytes(elements)),)

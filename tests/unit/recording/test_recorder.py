@@ -375,7 +375,7 @@ async def test_a_full_folder_stops_recording_and_keeps_every_record(
         while found.recorder.is_active:
             found.recorder.record(sample_exchange(size=1000), UNLIMITED)
             await found.settled()
-        assert "have reached their total size of 20000 bytes" in caplog.text
+        assert "share of the maximum total size of 20000 bytes" in caplog.text
         assert len(found.exchanges()) == found.results["recorded"] > 10
         assert found.results["not_written"] == 1
 

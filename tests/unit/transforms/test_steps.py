@@ -219,7 +219,7 @@ def test_constants_are_repeated_for_the_batch() -> None:
     assert run(words, fp32([1, 2]))["t"].numpy().tolist() == ["é".encode()] * 2
     filled = Constant(tensor="t", datatype=Datatype.INT8, shape=(2, 2), value=(7,), batch=False)
     assert run(filled, fp32([1, 2]))["t"].numpy().tolist() == [[7, 7], [7, 7]]
-    assert refused(step, fp32([[1]], "t")) == "input 't': the route sets this input"
+    assert refused(step, fp32([[1]], "t")) == "input 't': the route sets this input; do not send it"
 
 
 def test_an_input_of_the_client_replaces_the_default() -> None:

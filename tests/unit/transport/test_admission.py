@@ -109,7 +109,7 @@ def test_optional_work_never_holds_more_than_a_quarter() -> None:
     account.admit(0)
     first = account.detach_optional(100)
     second = account.detach_optional(100)
-    with raises_kind(Kind.OVERLOADED, match="125 bytes of waiting optional work") as caught:
+    with raises_kind(Kind.OVERLOADED, match="125 bytes of earlier optional work") as caught:
         account.detach_optional(0)
     assert caught.value.limit == OPTIONAL_BYTES
     first.grow(50)  # started work may grow

@@ -41,7 +41,8 @@ class Embed(UnaryModel):
     )
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the vectors. Raises BAD_REQUEST for a text that is too long."""
+        """Return the vectors and the numbers of words. Raises BAD_REQUEST for inputs that do not
+        match the signature, and for a text that is too long."""
         tensor = self.signature.checked_inputs(request)["TEXT"]
         texts = [bytes(text) for text in unpack_bytes(tensor.data)]
         if any(len(text) > _MAX_TEXT_BYTES for text in texts):

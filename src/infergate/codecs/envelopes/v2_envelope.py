@@ -27,7 +27,7 @@ class V2Envelope(V2RestCodec, ABC):
     The codec copies each request to a V2 REST request, with another path and method, and with the
     V2 REST header for the length of the JSON. Clients send this length in the content type
     (``binary_type;json-header-size=N``), because the platform does not forward other headers.
-    Responses also have this content type.
+    Responses with binary data have the same content type.
 
     The codec's name remains ``v2-rest``, so that inferences pass through to V2 REST servers.
     """
@@ -49,7 +49,7 @@ class V2Envelope(V2RestCodec, ABC):
 
     def _v2(self, wire: HttpRequest) -> HttpRequest:
         """Return ``wire`` as a V2 REST request. Raises GatewayError."""
-        if wire.path == "/v2" or wire.path.startswith("/v2/"):  # ``validate`` returned ``wire``
+        if wire.path == "/v2" or wire.path.startswith("/v2/"):  # a copy from ``validate``
             return wire
         copy: HttpRequest | None = wire.codec_state
         if copy is None:

@@ -1,7 +1,8 @@
 """Builds requests to GraphPipe servers and parses their responses.
 
-Each server has one model and one address. Every operation except an inference becomes a
-MetadataRequest. Some servers return metadata only in response to a GET. The example servers of
+Each server has one model and one address. Health and metadata operations become a MetadataRequest,
+and other operations except inferences are unsupported. Some servers return metadata only in
+response to a GET, which ``codec`` sends as the alternative request. The example servers of
 graphpipe-py have no metadata, and drop the connection of a client that requests metadata.
 """
 
@@ -64,7 +65,8 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Parse the response to ``operation``. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse the response to ``operation``. Raises the backend's error, BACKEND_GARBAGE, TOO_LARGE
+    and NeedsOffloadError."""
     if isinstance(
         operation,
         messages.ServerLiveRequest | messages.ServerReadyRequest | messages.ModelReadyRequest,

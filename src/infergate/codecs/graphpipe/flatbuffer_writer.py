@@ -4,8 +4,9 @@ The Builder of the flatbuffers library copies all data and is slow for small obj
 writes a message from front to back: a constant head (the vtables and the outermost tables), the
 objects that the head refers to, and the data of each tensor as a separate part of the body.
 
-The writer omits no vector, because clients fail if a vector is absent. All empty vectors share one
-object. Tensor data is aligned to 8 bytes, and other objects are aligned as C++ verifiers require.
+The writer omits no vector, because clients fail if a vector is absent. Unused data, string and
+error vectors share one empty vector. Tensor data is aligned to 8 bytes, and other objects are
+aligned as C++ verifiers require.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class _MessageWriter:
             end += padding + 4 + total_size(data)
             if end > MAX_MESSAGE_BYTES:
                 raise GatewayError(
-                    Kind.TOO_LARGE, f"a GraphPipe message has at most {MAX_MESSAGE_BYTES} bytes"
+                    Kind.TOO_LARGE, f"the GraphPipe message exceeds {MAX_MESSAGE_BYTES} bytes"
                 )
         return parts
 

@@ -23,7 +23,7 @@ _MAX_SHOWN_CHARACTERS: Final = 200
 
 @record
 class GraphPipePathMatch:
-    """The ``operation`` that a control path names, or the model that any other path names."""
+    """The ``operation`` of a control path, or the model of any other path."""
 
     model: str = ""
     version: str = ""

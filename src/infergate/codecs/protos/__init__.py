@@ -68,5 +68,5 @@ class ProtoSchema:
 
 
 SCHEMA: Final = ProtoSchema(files(__name__).joinpath("schema.binpb").read_bytes())
-"""The schema of the V2 and legacy inference services, grpc.health.v1, and grpc.reflection.v1 and
-v1alpha."""
+"""The schema of the V2, legacy and TensorFlow Serving services, grpc.health.v1, grpc.reflection.v1
+and v1alpha, and of recordings."""

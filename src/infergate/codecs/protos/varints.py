@@ -32,8 +32,9 @@ def count(run: Buffer) -> int:
 
 
 def read(run: Buffer, expected_count: int, dtype: str) -> npt.NDArray[Any]:
-    """Return the `expected_count` integers in `run`. Excess high bits are dropped, as in protobuf.
-    Raises MalformedMessageError for an integer of more than ``MAX_VARINT_BYTES`` bytes."""
+    """Return the `expected_count` integers in `run` as `dtype`, or as uint8 if all are below 128.
+    Excess high bits are dropped, as in protobuf. Raises MalformedMessageError for an integer of
+    more than ``MAX_VARINT_BYTES`` bytes."""
     octets = np.frombuffer(run, dtype=np.uint8)
     if expected_count == len(octets):
         return octets  # all integers are below 128 and fit any type

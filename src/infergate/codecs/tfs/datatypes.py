@@ -16,8 +16,8 @@ _REFERENCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ValueField:
-    """A field of TensorProto with values of one type. ``itemsize`` is the size of a value in bytes,
-    or 0 for varints."""
+    """A field of TensorProto that holds values. ``itemsize`` is the size of a value in bytes, or 0
+    for varints and strings."""
 
     name: str
     number: int
@@ -60,7 +60,7 @@ TYPES: Final[dict[Datatype, TensorFlowType]] = {
 """The TensorFlow type of each canonical datatype. Complex, quantized and other types of TensorFlow
 have no canonical datatype."""
 DATATYPES: Final[dict[int, Datatype]] = {entry.number: d for d, entry in TYPES.items()}
-"""The canonical datatypes by number."""
+"""The canonical datatypes by number in the enum DataType."""
 FIELDS_BY_NUMBER: Final[dict[int, ValueField]] = {
     **{entry.field.number: entry.field for entry in TYPES.values()},
     9: ValueField("scomplex_val", 9, 4),

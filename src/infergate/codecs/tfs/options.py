@@ -34,7 +34,8 @@ class TfsOptions:
 
 
 def read_options(names: Sequence[str], options: Mapping[str, Any]) -> TfsOptions:
-    """Return the validated ``options``, which may have only ``names``. Raises ValueError."""
+    """Return the validated ``options``, which may have only the keys ``names``. Raises
+    ValueError."""
     check_option_names(options, names)
     return TfsOptions(
         read_choice(options, "contents", CONTENTS),

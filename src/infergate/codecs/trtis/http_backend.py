@@ -173,7 +173,8 @@ def infer_header_text(wire: HttpResponse) -> str:
 
 
 def _parse_health(wire: HttpResponse, headers: dict[str, str]) -> messages.HealthStatus:
-    """Parse a health response. HTTP 400 with an NV-Status of SUCCESS means "not ready"."""
+    """Parse a health response. A status other than 200 (servers send 400) with an NV-Status of
+    SUCCESS means "not ready"."""
     if wire.status != 200:
         check_status(_parse_nv_status(wire, headers), headers)
     return messages.HealthStatus(ok=wire.status == 200)
@@ -210,7 +211,7 @@ def _kind_of(status: int) -> Kind:
 def _parse_text(message_class: Any, name: str, value: str) -> Any:
     if len(value) > MAX_TEXT:
         raise backend_garbage(
-            f"the backend's {name} has {len(value)} bytes; the limit is {MAX_TEXT}"
+            f"the backend's {name} has {len(value)} characters; the limit is {MAX_TEXT}"
         )
     try:
         return text_format.parse(message_class, value)

@@ -1,4 +1,4 @@
-"""Builds the response messages of all operations except inferences."""
+"""Builds the messages of responses about the server's status, the model index and shared memory."""
 
 from __future__ import annotations
 

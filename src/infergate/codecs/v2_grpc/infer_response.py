@@ -41,7 +41,8 @@ RAW_FIELD: Final = 6
 def read_response(
     message: Sequence[Buffer], limits: Limits, request: InferRequest | None = None
 ) -> InferResponse:
-    """Parse `message`. Outputs in shared memory have no data. Raises BACKEND_GARBAGE."""
+    """Parse `message`. Outputs in shared memory have no data. Raises BACKEND_GARBAGE, TOO_LARGE
+    and NeedsOffloadError."""
     try:
         rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
         head_bytes, typed = cut_contents(rest, limits)
@@ -73,7 +74,7 @@ def _describe(
 ) -> Iterator[DescribedTensor]:
     """Pair each output with its contents. If there is one raw entry per output, each non-empty
     entry takes precedence over typed contents. If there are fewer raw entries, they belong to the
-    outputs without typed contents, in the same order."""
+    outputs without typed contents, in the same order. Raises BACKEND_GARBAGE."""
     if len(raw) == len(outputs):
         contents: list[Buffer | TypedContents] = [
             entry if len(entry) or not typed_contents.has_elements() else typed_contents
@@ -85,7 +86,9 @@ def _describe(
             index for index, typed_contents in enumerate(typed) if not typed_contents.has_elements()
         ]
         if len(raw) not in (0, len(untyped)):
-            raise backend_garbage(f"{len(raw)} raw_output_contents for {len(outputs)} outputs")
+            raise backend_garbage(
+                f"the response has {len(raw)} raw_output_contents for {len(outputs)} outputs"
+            )
         for index, entry in zip(untyped, raw, strict=False):
             contents[index] = entry
     for message, content in zip(outputs, contents, strict=True):

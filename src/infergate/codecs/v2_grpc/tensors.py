@@ -30,8 +30,8 @@ _COPIED_DATATYPES: Final = frozenset({Datatype.FP32, Datatype.FP64})
 _FLOAT_DISCOUNT: Final = 64
 """The cost of writing a byte of integers divided by the cost of writing a byte of floats."""
 TYPED_ON_LOOP: Final = MIB
-"""Maximum size in bytes of typed contents, except floats, that the event loop reads. Reading them
-takes up to 15 ms."""
+"""Maximum size in bytes of one tensor's typed contents, except floats, that the event loop reads.
+Reading them takes up to 15 ms."""
 
 DescribedTensor = tuple[Any, Datatype, Buffer | TypedContents | RegionRef]
 """A tensor's description, its datatype, and its contents or shared memory region."""
@@ -46,7 +46,8 @@ def read_datatype(name: str, datatype_name: str) -> Datatype:
 
 
 def read_tensors(descriptions: Iterable[DescribedTensor], limits: Limits) -> tuple[Tensor, ...]:
-    """Read and validate tensors. Raises MalformedMessageError, BAD_REQUEST and TOO_LARGE."""
+    """Read and validate tensors. Raises MalformedMessageError, NeedsOffloadError, BAD_REQUEST and
+    TOO_LARGE."""
     tensors: list[Tensor] = []
     elements = 0
     for message, datatype, contents in descriptions:

@@ -87,7 +87,7 @@ class V2RestCodec:
     ) -> None:
         if non_finite not in NON_FINITE_SPELLINGS:
             raise ValueError(
-                f"non_finite is {non_finite!r}, not one of {sorted(NON_FINITE_SPELLINGS)}"
+                f"non_finite is {non_finite!r}; expected one of {sorted(NON_FINITE_SPELLINGS)}"
             )
         self._options: Final = (non_finite, compress_min)
         self._spelling: Final = NON_FINITE_SPELLINGS[non_finite]
@@ -260,7 +260,8 @@ class V2RestCodec:
 
 
 def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
-    """Return the JSON length in the headers, at most ``max_bytes``, or ``max_bytes`` by default."""
+    """Return the length of the JSON, at most ``max_bytes``. Return ``max_bytes`` if the headers
+    contain no valid length."""
     header = wire.headers.get(JSON_LENGTH_HEADER, "")
     return (
         min(int(header), max_bytes)

@@ -115,8 +115,9 @@ class JsonHeadCache(Generic[T]):
         binary_count: int,
         limits: Limits,
     ) -> None:
-        """Cache the head of a message that passed the full check. ``binary_count`` is the number of
-        its ``tensors`` that are binary data."""
+        """Cache the head of a message that passed the full check, if the head has occurred recently
+        and all ``tensors`` are binary data. ``binary_count`` is the number of ``tensors`` that are
+        binary data."""
         if split is None or binary_count != len(tensors):
             return
         if self._heads.has_recurred(split.head):

@@ -50,8 +50,9 @@ def make_capturing_backend(
     keeps_queries: bool = False,
 ) -> Backend:
     """Return the backend ``name`` of ``config``, which keeps inferences in ``captured`` instead of
-    sending them. Without ``queries_servers``, the backend sends nothing, and assumes a generic
-    server if its profile is ``auto``."""
+    sending them. With ``keeps_queries``, requests other than inferences are also kept. Without
+    ``queries_servers``, the backend sends nothing, and assumes a generic server if its profile is
+    ``auto``."""
     backend = config.backends[name]
     plugin = plugins().get(backend.protocol)
     if backend.model:

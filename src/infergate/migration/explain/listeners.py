@@ -46,7 +46,7 @@ def codec_of(
     config: Config, listener: str, wire: HttpRequest | RpcRequest
 ) -> tuple[Codec[Any, Any], str]:
     """Return the codec that ``gateway.dispatch`` would choose for ``wire``, and the name of the
-    codec's envelope, or an empty name for a protocol."""
+    codec's envelope, or an empty string if the codec is not an envelope."""
     codecs = _codecs(config, listener)
     path = wire.path if isinstance(wire, HttpRequest) else wire.method
     first = path[1:].partition("/")[0]
@@ -72,8 +72,8 @@ def _codecs(config: Config, listener: str) -> Mapping[str, tuple[Codec[Any, Any]
 
 
 def client_addresses(config: Config, request: ClientRequest) -> ClientAddresses:
-    """Return an address for each transport: the address to which ``request`` was sent, or else the
-    address of the first TCP listener."""
+    """Return an address for each transport: for the transport of ``request``, the address to which
+    it was sent, if known; otherwise, the address of the first TCP listener for several models."""
     shared, addresses = _shared(config), compiled.addresses(config)
     found: dict[TransportKind, str] = {}
     tls: dict[TransportKind, bool] = {}

@@ -1,8 +1,8 @@
 """A ready-to-run inference for each model, as a curl command and as a Python program.
 
-The inputs have the model's names, datatypes and shapes; variable dimensions are 1. Requests go to
-the server itself if it speaks a JSON protocol. Otherwise, requests go to infergate, which must run
-in front of the server."""
+The inputs have the model's names, datatypes and shapes; variable dimensions are 1. A request
+goes to the server itself if one of its protocols can carry the inference in JSON. Otherwise, the
+request goes to infergate, which must run in front of the server."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def example_request(
 
 def _direct_protocol(server: ProbedServer, metadata: ModelMetadata) -> tuple[str, Url] | None:
     datatypes = {tensor.datatype for tensor in (*metadata.inputs, *metadata.outputs)}
-    if metadata.decoupled:  # Triton has no general JSON format for such requests
+    if metadata.decoupled:  # Triton has no general JSON format for streams
         return None
     for item in server.protocols:
         unsupported = _UNSUPPORTED_IN_JSON.get(item.protocol)
@@ -127,7 +127,7 @@ def _example_tensor(tensor: TensorMetadata, shape: tuple[int, ...]) -> Tensor:
     datatype = DATATYPES_BY_NAME.get(tensor.datatype)
     if datatype is None:
         text = tensor.datatype or "not reported"
-        raise ValueError(f"the datatype of input '{tensor.name}' is {text}")
+        raise ValueError(f"the datatype of input '{tensor.name}' is {text}; expected a V2 datatype")
     if datatype is Datatype.BYTES:  # "0" is valid both as text and for models that parse numbers
         array = np.full(shape, b"0", dtype=np.object_)
     else:  # 0 is a valid index, 0.5 a valid pixel

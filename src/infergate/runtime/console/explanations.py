@@ -13,12 +13,12 @@ _MEANINGS: Final = {
     Kind.BAD_REQUEST: "The request violates its protocol or does not match the model's metadata.",
     Kind.UNAUTHENTICATED: "The client sent no credential, or its key or token is not valid.",
     Kind.FORBIDDEN: "The client is authenticated, but no rule allows this operation on this model.",
-    Kind.NOT_FOUND: "No route matches the model's name and version, or the backend does not have "
-    "the model.",
+    Kind.NOT_FOUND: "The path does not exist, no route matches the model's name and version, or "
+    "the backend does not have the model.",
     Kind.ALREADY_EXISTS: "A shared memory region with this name is already registered.",
     Kind.METHOD_NOT_ALLOWED: "The path exists, but does not support this HTTP method.",
-    Kind.UNSUPPORTED: "One of the two protocols cannot express the request: a datatype, an "
-    "operation or a sequence.",
+    Kind.UNSUPPORTED: "The protocol of the client or of the backend cannot express a part of the "
+    "request, such as a datatype, an operation or a sequence.",
     Kind.UNSUPPORTED_ENCODING: "The compression of the body is not supported.",
     Kind.TOO_LARGE: "The request or the response exceeds a size limit.",
     Kind.RATE_LIMITED: "The client has exceeded its rate limit.",

@@ -37,8 +37,9 @@ INTERVAL_SECONDS: Final = 10
 COLUMNS: Final = 360
 """The number of columns: one hour."""
 MAX_SUBJECTS: Final = 384
-"""Maximum number of routes and backends with a history, and maximum number of endpoints. When the
-number is reached, a new subject replaces a subject without traffic for an hour."""
+"""Maximum number of routes and backends together with a history, and maximum number of endpoints
+with a history. When the number is reached, new subjects replace subjects without traffic for an
+hour, or have no history."""
 HUNG_SECONDS: Final = 10.0
 """Seconds without a response after which an event reports that a worker hangs."""
 _MIN_SUBJECTS: Final = 16
@@ -202,8 +203,8 @@ class TrafficHistory:
         return column
 
     def _add_increase(self, process: _Process, before: _Process, ejected: dict[Key, int]) -> None:
-        """Add the counts of ``process`` since ``before`` to its columns, and the ejections to
-        ``ejected``."""
+        """Add the counts of ``process`` since ``before`` to the columns since then, and the
+        ejections to ``ejected``."""
         traffic = process.traffic.increase_since(before.traffic)
         endpoints = process.endpoints.increase_since(before.endpoints)
         if before.id is None:
@@ -265,8 +266,10 @@ class TrafficHistory:
 
 
 def _availability(available: int, down: int, ejected: int) -> str:
-    """Return ``ejected`` if an address is ejected, ``down`` if the checks of all addresses fail,
-    and otherwise ``up``."""
+    """Return the availability of an endpoint from the numbers of its addresses. While an address is
+    available, it is ``ejected`` if another address is ejected, and otherwise ``up``. If none is
+    available, it is ``down`` unless more addresses are ejected than down. An endpoint without
+    addresses is ``up``."""
     if available or not down + ejected:
         return "ejected" if ejected else "up"
     return "down" if down >= ejected else "ejected"

@@ -1,6 +1,6 @@
 """A gRPC server on grpcio. One generic handler serves all calls, and passes their messages on as
 bytes. The methods in `app.streams` and `app.request_streams` are served as bidirectional streams,
-which look like server streaming on the wire. All other methods are unary."""
+because server streaming looks the same on the wire. All other methods are unary."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ class GrpcioServer:
         """Do nothing, because grpcio cannot stop accepting connections before `stop`."""
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting calls, end the input of streams, wait `grace` seconds, then cancel all
-        calls."""
+        """Stop accepting calls, end the input of streams, wait up to `grace` seconds for all calls
+        to end, then cancel the remaining calls."""
         self._methods.stopped.set()
         if self._server is not None:
             stopping = asyncio.create_task(self._server.stop(grace + _STATUS_SECONDS))

@@ -46,7 +46,7 @@ class _ResponseQueue:
         self._queue: asyncio.Queue[RpcResponse | None] = asyncio.Queue()
 
     async def put(self, message: RpcResponse) -> None:
-        """Wait until the queue is empty, then add `message`."""
+        """Wait until the queue has capacity, then add `message`."""
         await self._capacity.acquire()
         self._queue.put_nowait(message)
 

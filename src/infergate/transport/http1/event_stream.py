@@ -131,7 +131,8 @@ class EventStreamConnection(HttpExchangeConnection, asyncio.Protocol):
         self._has_arrived.set()
 
     def _charge_held(self, size: int) -> None:
-        """Charge ``size`` bytes of the response to memory until the caller pulls the next event."""
+        """Set the memory that is charged for held bytes of the response to ``size``. The charge is
+        not raised to ``MIN_ACCOUNTED_BYTES`` or less."""
         if size < self._charged_bytes:
             self._memory.shrink(self._charged_bytes - size)
             self._charged_bytes = size

@@ -3,7 +3,7 @@ and returns events. The output accumulates until `take_output` returns it.
 
 - The connection's receive window is refilled as DATA is read from the socket. A stream's window is
   refilled when its owner calls `release`, so a slow owner slows down the peer.
-- A budget (`limits`) is charged for every frame that does not advance a request.
+- Budgets (`limits`) are charged for frames that do not advance a request.
 - A frame on a closed stream is a stream error, because other calls share the connection. It is a
   connection error only if RFC 9113 requires a connection error.
 """
@@ -29,7 +29,8 @@ _MAX_REASON: Final = 200  # the maximum length of a GOAWAY reason that is sent o
 _UPDATE_AT: Final = limits.CONNECTION_WINDOW // 2
 """Received bytes after which the connection's window is refilled."""
 _IN_FLIGHT_BLOCKS: Final = 2
-"""Number of header blocks that a peer may send on a stream before it receives RST_STREAM."""
+"""Number of header blocks that may arrive on a stream after RST_STREAM has been sent, because they
+were already in flight."""
 
 
 class Http2Connection(Http2FrameReader):
@@ -103,7 +104,7 @@ class Http2Connection(Http2FrameReader):
             case frames.GOAWAY:
                 self._on_goaway(payload)
             case frames.PRIORITY:
-                self._charge_budget("priorities")
+                self._charge_budget("PRIORITY frames")
                 if len(payload) != PRIORITY_SIZE:
                     if self._is_idle(stream):  # it must not be reset (RFC 9113, 6.4)
                         reason = "a PRIORITY frame of the wrong size"
@@ -180,7 +181,7 @@ class Http2Connection(Http2FrameReader):
         if self._is_idle(number):
             raise Http2ConnectionError("DATA on a stream that was never opened")
         if not self._closed_streams.accept_data(number, body):
-            self._charge_budget("DATA on closed streams")
+            self._charge_budget("DATA frames on closed streams")
 
     def _accept_data(self, stream: Stream, flags: int, length: int, body: int) -> None:
         if length > stream.receive_window:
@@ -495,5 +496,5 @@ class Http2Connection(Http2FrameReader):
 
     @property
     def _last_processed(self) -> int:
-        """The last stream of the peer that was processed."""
+        """The number of the peer's last stream that was processed, or 0."""
         return 0

@@ -12,9 +12,9 @@ from infergate.transport.http2.hpack_decoder import FIELD_OVERHEAD
 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible ASCII except upper-case letters and the colon
 VALUE: Final = re.compile(rb"[^\0\r\n]*")
-"""Matches a valid field value. RFC 9113, 8.2.1 also forbids leading and trailing blanks, but gRPC
-peers send status messages and metadata exactly as the application set them. For example, some of
-Triton's status messages end with a space."""
+"""Matches a valid field value. RFC 9113, 8.2.1 also forbids leading and trailing whitespace, but
+gRPC peers send status messages and metadata exactly as the application set them. For example, some
+of Triton's status messages end with a space."""
 _BLANKS: Final = b" \t"
 _CONNECTION_HEADERS: Final = frozenset(
     {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}

@@ -37,8 +37,8 @@ class Admission:
         self.apply_limits(limits)
         self.requests = 0
         self.bytes = 0
-        """The total bytes of announced request bodies, of data derived from request bodies, and of
-        unsent responses."""
+        """The total bytes of requests (arriving bodies count with their announced lengths),
+        optional work and unsent responses."""
         self.optional_bytes = 0
         """The part of ``bytes`` that optional work holds."""
         self.transfers: Final[dict[PendingTransfer, None]] = {}
@@ -47,7 +47,8 @@ class Admission:
         self.streams = 0
 
     def apply_limits(self, limits: Limits) -> None:
-        """Apply ``limits`` to new requests. Requests that are already admitted are not affected."""
+        """Apply ``limits`` to new requests, and to further memory of requests that are already
+        admitted."""
         self._max_requests = limits.in_flight
         self._max_bytes = limits.in_flight_bytes
         self._patience = limits.idle_body_time
@@ -88,7 +89,7 @@ class Admission:
         not counted."""
         allowed = self._max_bytes // OPTIONAL_PART // 2
         if self.optional_bytes > allowed:
-            raise _limit_reached(f"{allowed} bytes of waiting optional work", OPTIONAL_BYTES)
+            raise _limit_reached(f"{allowed} bytes of earlier optional work", OPTIONAL_BYTES)
         self.grow_optional(size)
 
     def _disconnect_slow(self) -> None:

@@ -141,9 +141,12 @@ def test_a_sequence_begins_and_ends_with_the_request() -> None:
         (ProbedModel("m", problem="not ready"), "not ready"),
         (
             model("m", inputs=(tensor("x", "COMPLEX64", 3),)),
-            "the datatype of input 'x' is COMPLEX64",
+            "the datatype of input 'x' is COMPLEX64; expected a V2 datatype",
         ),
-        (model("m", inputs=(tensor("x", ""),)), "the datatype of input 'x' is not reported"),
+        (
+            model("m", inputs=(tensor("x", ""),)),
+            "the datatype of input 'x' is not reported; expected a V2 datatype",
+        ),
         (
             model("m", inputs=(tensor("x", "FP32", MAX_ELEMENTS), tensor("z", "FP32", 1))),
             f"the inputs have {MAX_ELEMENTS + 1} elements, too many for an example",

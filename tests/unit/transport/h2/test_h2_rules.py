@@ -426,7 +426,7 @@ def test_the_connections_window_is_refilled() -> None:
 FLOODS = {
     "resets": lambda i: headers(2 * i + 1) + frames.reset(2 * i + 1, 8),
     "empty DATA": lambda i: data(1) if i else OPEN,
-    "priorities": lambda i: frame(2, 0, 1, bytes(5)),
+    "PRIORITY frames": lambda i: frame(2, 0, 1, bytes(5)),
     "window updates": lambda i: window_update(0, 1),
     "frames of unknown types": lambda i: frame(77, 0, 0),
     "streams that break rules": lambda i: headers(2 * i + 1, OK),
