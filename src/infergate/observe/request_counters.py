@@ -31,9 +31,9 @@ BUCKETS: Final = len(REQUEST_BUCKETS) + 1
 
 class RequestFlow(NamedTuple):
     """A snapshot of the counters of one combination of labels. ``counts`` are the requests in each
-    of ``REQUEST_BUCKETS``, not cumulative. ``backend`` is the number of requests to the backend and
-    the total seconds that the backend took. ``own`` is the number of requests whose gateway time
-    was measured, and the total gateway time in seconds."""
+    of ``REQUEST_BUCKETS`` and above the last bucket, not cumulative. ``backend`` is the number of
+    requests to the backend and the total seconds that the backend took. ``own`` is the number of
+    requests whose gateway time was measured, and the total gateway time in seconds."""
 
     labels: tuple[str, ...]
     """The values of ``route``, ``protocol``, ``backend``, ``backend_protocol`` and
@@ -206,10 +206,11 @@ class RequestCounters(Collector):
             series.slowest = 0.0
 
     def flows(self) -> tuple[list[RequestFlow], list[RequestFlow]]:
-        """Return snapshots of ``MAX_FLOWS`` flows, and the sums of the other flows by route and
-        backend, without bytes and total durations. The flows with the most failures are listed
-        first, then the busiest flows, so that a failing route with few requests is listed. A call
-        takes a thousandth of the time of ``collect``."""
+        """Return snapshots of up to ``MAX_FLOWS`` flows, and the sums of the other flows by route
+        and backend, without bytes and total durations. If there are more flows, the flows with the
+        most failures (except client errors) take precedence, then the busiest flows, so that a
+        failing route with few requests is listed. A call takes a thousandth of the time of
+        ``collect``."""
         series = list(self._series.items())
         if len(series) > MAX_FLOWS:
             series.sort(key=lambda pair: _urgency(pair[1].outcomes), reverse=True)
