@@ -154,9 +154,9 @@ _METRICS: Final[tuple[MetricSpec[_Series], ...]] = (
 
 @mypyc_attr(native_class=False)
 class RequestCounters(Collector):
-    """The request metrics of a process. The object is not thread-safe. ``names`` returns the
-    configured routes and backends, or None if they are unknown. A scrape drops the counters of all
-    other routes and backends."""
+    """The request metrics of a process. The object is not thread-safe. ``names`` returns the routes
+    and backends of all configurations in use, or None if they are unknown. A scrape drops the
+    counters of all other routes and backends."""
 
     def __init__(self) -> None:
         self.names: Callable[[], MetricNames | None] = lambda: None
@@ -224,7 +224,7 @@ class RequestCounters(Collector):
         return [_flow(labels, counters) for labels, counters in series], _sums(others)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of configured routes and backends."""
+        """Yield the metrics of the routes and backends in ``names``. Drop all other counters."""
         self._drop_stale_series()
         items = list(self._series.items())
         for spec in _METRICS:
