@@ -98,5 +98,5 @@ def forbidden(action: str) -> AccessRejected:
 def rate_exceeded(reason: RejectionReason, wait: float) -> AccessRejected:
     """Return the rejection of a request that exceeds a rate limit. ``wait`` is in seconds;
     ``reason`` is REQUESTS or BYTES."""
-    public = f"this client's rate of {reason.value} is exceeded"
+    public = f"the permitted rate of {reason.value} is exceeded"
     return AccessRejected(reason, GatewayError(Kind.RATE_LIMITED, public, retry_after=wait))

@@ -3,9 +3,8 @@
 The buckets are in a table of fixed size. The hash of a bucket's name selects the row. Each use
 locks the table for microseconds.
 
-1. In a full row, a new bucket replaces the bucket with the smallest count, which would be empty
-   first.
-2. Counts survive the process that wrote them."""
+1. In a full row, a new bucket replaces the bucket that will be empty first.
+2. Buckets survive the process that wrote them."""
 
 from __future__ import annotations
 

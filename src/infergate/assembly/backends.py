@@ -36,8 +36,8 @@ def make_remote_backend(  # noqa: PLR0913 - dependency injection
     tracer: Tracer | None = None,
     make: Callable[..., RemoteBackend[Any, Any]] = RemoteBackend,
 ) -> RemoteBackend[Any, Any]:
-    """Return the backend ``name`` of ``gateway_config``, whose protocol must have a codec. An event
-    loop must be running. ``make`` has the parameters of ``RemoteBackend``."""
+    """Return the backend ``name`` of ``gateway_config``. The backend's protocol must have a codec,
+    and an event loop must be running. ``make`` has the parameters of ``RemoteBackend``."""
     config = gateway_config.backends[name]
     plugin = plugins()[config.protocol]
     if config.connect_time is not None:

@@ -75,7 +75,7 @@ _PERMANENT_ERRORS: Final = frozenset(
 )
 """Errors of a configuration request that a retry cannot resolve."""
 _STALE_METADATA_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NOT_FOUND, Kind.BACKEND_GARBAGE})
-"""Errors that outdated metadata may cause while a request is built or a response is parsed."""
+"""Errors that outdated metadata may cause after an inference has been sent."""
 _STALE_REQUEST_ERRORS: Final = frozenset({Kind.BAD_REQUEST, Kind.NO_BACKEND})
 """Errors that outdated metadata may cause while a request is built."""
 _EXAMPLE_TENSORS: Final = (
@@ -92,7 +92,7 @@ _NOT_UNDERSTOOD: Final = frozenset(
         Kind.BACKEND_ERROR,
     }
 )
-"""Errors with which a server reports that it does not support the form of a request."""
+"""Errors that may mean that the server does not support the form of a request."""
 
 
 class RemoteBackend(Generic[Req, Resp]):

@@ -13,14 +13,15 @@ from infergate.core.messages import InferRequest
 from infergate.core.tensor import Buffer, OpaqueParameters, Parameters
 
 MAX_WEIGHT: Final = 64 * KIB
-"""Maximum weight of the parameters and names of an inference or a response, which can be serialized
-in less than a millisecond. Messages with a larger weight are not cached."""
+"""Maximum weight of the parameters and names of an inference or a response. Serializing this weight
+takes less than a millisecond. Messages with a larger weight are not cached."""
 _VALUE_WEIGHT: Final = 8
 """The weight of a value without its text. Each character adds 1."""
 
 
 class UncacheableError(Exception):
-    """The message cannot be cached, because its parameters are too large or are not JSON."""
+    """The message cannot be cached, because its parameters are too large or are not JSON, or
+    because an output is in shared memory."""
 
 
 def check_weight(values: Iterable[object]) -> None:
@@ -58,7 +59,7 @@ def to_json(value: object, *, sorts: bool) -> bytes:
 
 def key_parts(request: InferRequest, extra: Sequence[str], ignored: frozenset[str]) -> list[Buffer]:
     """Return the bytes that identify ``request`` among all inferences: a description without the
-    request's id, and the data of the inputs.
+    request's id, the text of opaque parameters, and the data of the inputs.
 
     ``extra`` contains other values that can change the response, such as headers that the backend
     receives. ``ignored`` contains the names of request parameters that cannot change the response.

@@ -29,12 +29,13 @@ SIGNALS: Final[Mapping[str, str]] = {
 EXIT_CODES: Final[Mapping[int, str]] = {
     0: "success: clean shutdown, a valid configuration (check, --check), or the end of top or "
     "--watch with Ctrl-C",
-    2: "invalid configuration or command line",
+    2: "invalid configuration or command line; for replay and report also a file, server or admin "
+    "listener that cannot be used",
     1: "any other failure: an address in use, an unreachable admin listener, a gateway that is "
     "not ready (health), a request that the gateway does not remember (trace), a wrong result "
     "(matrix), a request that is rejected (explain), responses that differ (replay, report), a "
     "damaged recording (record), an address without a known protocol (probe)",
-    130: "interrupted with Ctrl-C (all commands except serve, top and --watch)",
+    130: "interrupted with Ctrl-C (all commands except serve, rest-proxy, top and --watch)",
 }
 """The exit codes and their meanings."""
 

@@ -24,7 +24,7 @@ _COMPARISONS: Final = "/comparisons"
 
 
 def run(arguments: Arguments) -> int:
-    """Print the report that ``arguments`` select, and return the exit code."""
+    """Print the report that ``arguments`` select, or write it as HTML. Return the exit code."""
     try:
         summary = _summary(arguments)
         if arguments.json:

@@ -22,9 +22,10 @@ class Baseline:
 @dataclass(frozen=True, slots=True)
 class MismatchStorage:
     """A folder that holds the inferences whose responses differ. It has at most ``max_count`` files
-    with a total size of ``max_bytes``, and each file is kept for ``max_age`` seconds. Only the
+    and ``max_bytes`` in total, and keeps each file for at most ``max_age`` seconds. Only the
     request headers in ``headers`` are stored. Tensors in ``removed`` are not stored, and the data
-    of tensors in ``zeroed`` is replaced with zeros. All three fields contain names or globs."""
+    of tensors in ``zeroed`` is replaced with zeros. ``headers``, ``removed`` and ``zeroed`` contain
+    names or globs."""
 
     path: Path
     max_count: int

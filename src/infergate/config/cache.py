@@ -50,7 +50,7 @@ class CacheRedisConfig(Section):
     timeout: PositiveDuration = Field(
         default=0.1,
         description="Maximum time that a request waits for Redis, including connecting. After a "
-        "failure, Redis is not queried for a second.",
+        "failure, Redis is not queried for one second.",
     )
 
 

@@ -96,7 +96,7 @@ def _baseline(base: KeyPath, compare: CompareConfig, route: RouteConfig) -> Iter
         return
     path: KeyPath = (*base, "baseline", "backend")
     if baseline.backend == route.mirror.backend:
-        yield path, f"'{baseline.backend}' is the mirror itself; name a second old server"
+        yield path, f"'{baseline.backend}' is the mirror itself; name a copy of the route's backend"
     elif baseline.backend == route.backend:
         hint = "omit 'backend' to send requests to it twice"
         yield path, f"'{baseline.backend}' already serves this route; {hint}"

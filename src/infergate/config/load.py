@@ -56,8 +56,9 @@ def parse(
 ) -> Config:
     """Return the configuration in ``text``, with its warnings.
 
-    ``file`` is the configuration's name in error messages and the base of relative paths. ``files``
-    records the files that the configuration refers to. Raises ConfigError with all errors."""
+    ``file`` is the configuration's name in error messages, and its folder is the base of relative
+    paths. ``files`` records the files that the configuration refers to. Raises ConfigError with all
+    errors."""
     document = source.parse(text, file, environ)
     folder = Path(file).parent
     return _config(document, folder, files or TrackedFiles(), needs_listener=needs_listener)
@@ -90,8 +91,9 @@ def _check(data: Any, *, needs_listener: bool) -> list[Finding]:
 def validate(
     data: Any, context: dict[str, Any] | None = None, *, needs_listener: bool = True
 ) -> tuple[Config | None, list[Finding]]:
-    """Return ``data`` as a Config, or None if it is invalid, and all errors in it. ``context`` has
-    the keys ``fields.FOLDER`` and ``fields.FILES``."""
+    """Return ``data`` as a Config, or None if pydantic rejects it, and all errors in ``data``,
+    including conflicts between valid entries. ``context`` has the keys ``fields.FOLDER`` and
+    ``fields.FILES``."""
     try:
         config = Config.model_validate(data, context=context)
     except ValidationError as error:

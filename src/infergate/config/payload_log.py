@@ -50,8 +50,9 @@ class HttpSinkConfig(Section):
     retries: Annotated[int, Field(ge=0, le=10)] = Field(
         default=2,
         description="Maximum number of retries after a failed connection, a timeout, or a status "
-        "of 429 or 5xx. The delay before a retry is 0.1 s, then 0.4 s, 1.6 s, and 2 s. An event "
-        "that is retried may arrive twice. Any other status outside 2xx counts as `rejected`.",
+        "of 429 or 5xx. The delays before the first three retries are 0.1 s, 0.4 s and 1.6 s. The "
+        "delay before each later retry is 2 s. An event that is retried may arrive twice. Any "
+        "other status outside 2xx counts as `rejected`.",
     )
     tls: BackendTls | None = Field(
         default=None,

@@ -69,7 +69,7 @@ Numbers = Annotated[
         items={"type": ["number", "string"]},
     ),
 ]
-"""One number, or one number for each channel."""
+"""One number, or one number for each channel or index of an axis."""
 _ELEMENT_TYPES: Final = ["number", "string", "boolean", "array"]
 Elements = Annotated[
     tuple[Any, ...], YamlValue(_parse_elements, "value, or nested lists", type=_ELEMENT_TYPES)
@@ -246,8 +246,9 @@ class DecodeImageConfig(_TensorSection):
     )
     max_pixels: Annotated[int, Field(ge=1, le=_PILLOW_MAX_PIXELS)] = Field(
         default=DEFAULT_MAX_PIXELS,
-        description="Maximum total number of pixels in the images of an input, before and after "
-        "resizing. The limit is checked before an image is decoded.",
+        description="Maximum total number of pixels in the images of an input before resizing. "
+        "During and after resizing, the limit applies to each image separately. It is checked "
+        "before an image is decoded.",
     )
     max_images: Positive = Field(
         default=DEFAULT_MAX_IMAGES, description="Maximum number of images per input."
@@ -365,9 +366,9 @@ class TransformsConfig(Section):
 
     batch: bool = Field(
         default=True,
-        description="Whether the first dimension of every tensor is the batch. Steps do not "
-        "change the batch, and their shapes do not include it. Axis 0 is the batch, so no step "
-        "may use axis 0.",
+        description="Whether the first dimension of every tensor is the batch. With `true`, steps "
+        "do not change the batch, their shapes do not include it, and no step may use axis 0, "
+        "which is the batch.",
     )
     inputs: tuple[InputStepConfig, ...] = Field(
         default=(),

@@ -26,7 +26,7 @@ class MemoryAccount(Protocol):
 
     def grow(self, size: int) -> None:
         """Charge ``size`` more bytes. Raises OVERLOADED, and charges nothing, if the budget is
-        exhausted. The growth is not limited if no other request is in progress."""
+        exhausted. The growth is not limited if only this request and optional work hold memory."""
         ...
 
     def shrink(self, size: int) -> None:
@@ -41,8 +41,9 @@ class MemoryAccount(Protocol):
     def detach_optional(self, size: int) -> DetachedMemoryAccount:
         """Charge ``size`` more bytes to a separate account for optional work, which no client waits
         for: recording, logging, mirroring. Raises OVERLOADED, and charges nothing, if the budget or
-        its part for optional work is exhausted. The same limits apply when the account, or an
-        account detached from it, grows."""
+        its part for optional work is exhausted, or if optional work already uses more than half of
+        this part. The budget and its part also limit the growth of the account, and of accounts
+        detached from it."""
         ...
 
 

@@ -120,7 +120,8 @@ class DeferredMessage(Protocol):
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(slots=True, init=False)
 class RpcRequest:
-    """A unary gRPC call. ``method`` is ``/package.Service/Method``."""
+    """A unary gRPC call, or one request message of a stream. ``method`` is
+    ``/package.Service/Method``."""
 
     method: str
     message: Sequence[Buffer] = ()
@@ -151,7 +152,8 @@ class RpcRequest:
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(slots=True, init=False)
 class RpcResponse:
-    """The end of a unary gRPC call: a message, or a ``code`` other than 0 (OK) with ``details``."""
+    """The response to a unary gRPC call, or one response of a stream: a message, or a ``code``
+    other than 0 (OK) with ``details``."""
 
     message: Sequence[Buffer] = ()
     code: int = 0

@@ -2,9 +2,9 @@
 
 - A key covers everything that can change the response (``caching.keys``), so a cached response is
   the response that the backend would have sent. Only its id is replaced.
-- Requests of sequences, streams, requests with shared memory, and requests with ``Cache-Control:
-  no-store`` bypass the cache. A request with ``no-cache`` is sent to the backend, and its response
-  is cached.
+- Requests of sequences, streams, requests with shared memory, requests that no key can identify
+  (``UncacheableError``), and requests with ``Cache-Control: no-store`` bypass the cache. A request
+  with ``no-cache`` is sent to the backend, and its response is cached.
 - Errors and a fallback's responses are not cached.
 - A *flight* is an inference in progress for which several clients may wait (as in Go's
   singleflight). It continues until its response arrives or no client waits for it, so a client that
@@ -355,9 +355,9 @@ class CachedRoute:
                 account.close()
 
     async def _check_version(self, request: InferRequest, response: InferResponse) -> bool:
-        """Return whether ``response`` has the same version as the last response. If the versions
-        differ, the server has loaded another version, so all cached responses of the backend are
-        invalidated."""
+        """Return whether ``response`` has the same version as the last response to the requested
+        model and version, or is the first such response. If the versions differ, the server has
+        loaded another version, so all cached responses of the backend are invalidated."""
         requested = request.model, request.version
         previous = self._versions.get(requested)
         if previous == response.version:

@@ -174,7 +174,9 @@ class _HookedInference:
     ) -> InferResponse:
         if not isinstance(result, InferResponse):
             text = f"it returned {type(result).__name__}"
-            raise InvalidResultError(f"{text}; expected InferResponse")
+            raise InvalidResultError(
+                f"{text}; expected InferResponse or None (before may also return InferRequest)"
+            )
         return check_response(result, request, self._limits, known)
 
     def _charge(self, tensors: Sequence[Tensor], source: Sequence[Tensor]) -> None:

@@ -31,9 +31,9 @@ BUCKETS: Final = len(REQUEST_BUCKETS) + 1
 
 class RequestFlow(NamedTuple):
     """A snapshot of the counters of one combination of labels. ``counts`` are the requests in each
-    of ``REQUEST_BUCKETS``, not cumulative. ``backend`` is the number of requests to the backend and
-    the total seconds that the backend took. ``own`` is the number of requests whose gateway time
-    was measured, and the total gateway time in seconds."""
+    of ``REQUEST_BUCKETS`` and above the last bucket, not cumulative. ``backend`` is the number of
+    requests to the backend and the total seconds that the backend took. ``own`` is the number of
+    requests whose gateway time was measured, and the total gateway time in seconds."""
 
     labels: tuple[str, ...]
     """The values of ``route``, ``protocol``, ``backend``, ``backend_protocol`` and
@@ -154,9 +154,9 @@ _METRICS: Final[tuple[MetricSpec[_Series], ...]] = (
 
 @mypyc_attr(native_class=False)
 class RequestCounters(Collector):
-    """The request metrics of a process. The object is not thread-safe. ``names`` returns the
-    configured routes and backends, or None if they are unknown. A scrape drops the counters of all
-    other routes and backends."""
+    """The request metrics of a process. The object is not thread-safe. ``names`` returns the routes
+    and backends of all configurations in use, or None if they are unknown. A scrape drops the
+    counters of all other routes and backends."""
 
     def __init__(self) -> None:
         self.names: Callable[[], MetricNames | None] = lambda: None
@@ -206,10 +206,11 @@ class RequestCounters(Collector):
             series.slowest = 0.0
 
     def flows(self) -> tuple[list[RequestFlow], list[RequestFlow]]:
-        """Return snapshots of ``MAX_FLOWS`` flows, and the sums of the other flows by route and
-        backend, without bytes and total durations. The flows with the most failures are listed
-        first, then the busiest flows, so that a failing route with few requests is listed. A call
-        takes a thousandth of the time of ``collect``."""
+        """Return snapshots of up to ``MAX_FLOWS`` flows, and the sums of the other flows by route
+        and backend, without bytes and total durations. If there are more flows, the flows with the
+        most failures (except client errors) take precedence, then the busiest flows, so that a
+        failing route with few requests is listed. A call takes a thousandth of the time of
+        ``collect``."""
         series = list(self._series.items())
         if len(series) > MAX_FLOWS:
             series.sort(key=lambda pair: _urgency(pair[1].outcomes), reverse=True)
@@ -223,7 +224,7 @@ class RequestCounters(Collector):
         return [_flow(labels, counters) for labels, counters in series], _sums(others)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of configured routes and backends."""
+        """Yield the metrics of the routes and backends in ``names``. Drop all other counters."""
         self._drop_stale_series()
         items = list(self._series.items())
         for spec in _METRICS:

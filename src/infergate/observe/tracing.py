@@ -4,8 +4,8 @@
 *Rule 1.* OpenTelemetry's environment variables set the sampler, exporter, resource and batching.
 The default sampler follows the sampling decision in a request's ``traceparent``.
 
-*Rule 2.* A span has the fields of the access log line as attributes, and never tensors, headers or
-secrets.
+*Rule 2.* A request's span has the fields of the access log line as attributes. No span has tensors,
+headers or secrets.
 
 *Rule 3.* Requests never wait for a collector. A thread exports spans. If the collector is slow,
 spans are dropped."""

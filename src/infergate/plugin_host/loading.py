@@ -64,7 +64,9 @@ def _entry_point(name: str, group: str) -> EntryPoint:
     matching = [entry for entry in installed if entry.name == name]
     if len(matching) > 1:
         packages = " and ".join(sorted(entry.dist.name for entry in matching if entry.dist))
-        raise PluginError(f"'{name}' of '{group}' is provided by several packages: {packages}")
+        raise PluginError(
+            f"the entry point '{name}' of '{group}' is provided by several packages: {packages}"
+        )
     if not matching:
         names = sorted({entry.name for entry in installed})
         close = difflib.get_close_matches(name, names, n=1)

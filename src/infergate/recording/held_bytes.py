@@ -63,5 +63,5 @@ def _values_bytes(values: list[Any]) -> int | None:
             values.extend(value)
             if isinstance(value, Mapping):
                 values.extend(value.values())
-                size += len(getattr(value, "text", b""))  # the body of OpaqueParameters
+                size += len(getattr(value, "text", b""))  # the text of OpaqueParameters
     return size

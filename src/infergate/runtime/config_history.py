@@ -32,8 +32,8 @@ class ReloadResult:
 
 class ConfigHistory:
     """The active configuration and the last reload. ``source`` is the configuration file, or None.
-    ``reload`` is a function that reloads for a given reason and returns the result, or None if
-    reloads are not possible."""
+    ``reload`` is None if reloads are not possible. Otherwise, it is a function that reloads for a
+    given reason and returns the result."""
 
     def __init__(self, source: Path | None = None, sha256: str = "") -> None:
         self._source = source

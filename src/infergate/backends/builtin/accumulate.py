@@ -1,8 +1,8 @@
 """``accumulate``: a stateful model that sums over a sequence of requests.
 
-Sequences are ordered by their last use. Before a new sequence starts, idle sequences are dropped,
-so clients that never end their sequences can neither fill the memory nor block the model for longer
-than IDLE_SECONDS.
+Sequences are ordered by their last use. Each request first drops idle sequences, so clients that
+never end their sequences can neither fill the memory nor block the model for longer than
+IDLE_SECONDS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from infergate.core.tensor import Parameters, tensor_from_array
 MAX_SEQUENCES: Final = 1024
 """Maximum number of active sequences (Triton: max_candidate_sequences, set per model)."""
 IDLE_SECONDS: Final = 60.0
-"""Seconds until an idle sequence may be dropped (Triton: max_sequence_idle_microseconds, 1 s)."""
+"""Seconds after which an idle sequence is dropped (Triton: max_sequence_idle_microseconds, 1 s)."""
 MAX_ID_CHARS: Final = 128
 """Maximum length of a string sequence ID, in characters (Triton: 128 bytes)."""
 

@@ -35,8 +35,8 @@ class V1PathMatch:
 
 
 def match_request(method: str, path: str) -> V1PathMatch:
-    """Match a request. Raises NOT_FOUND, METHOD_NOT_ALLOWED, and BAD_REQUEST for an invalid
-    percent-escape."""
+    """Match a request. Raises NOT_FOUND, METHOD_NOT_ALLOWED, and BAD_REQUEST for a model name that
+    ``decode_segment`` rejects."""
     match = _cached_match if len(path) <= _MAX_CACHED_CHARACTERS else _match
     return match(method if method in {"GET", "POST"} else "", path)
 

@@ -80,7 +80,8 @@ def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
 
 
 def client_version(response: ModelMetadata, requested: RequestedModel) -> int:
-    """Return the requested version, or the latest version if the client requested no version."""
+    """Return the requested version, or the latest version if the client requested no version.
+    Return 1 if this version is not numeric or does not exist."""
     versions = (requested.version,) if requested.version else response.versions
     version = latest_version(versions)
     return _DEFAULT_VERSION if version is None else version
@@ -114,7 +115,8 @@ def type_number(datatype: str) -> int:
 
 
 def version_states(response: ModelIndex) -> list[tuple[int, int, int, str]]:
-    """Return the number, state, error code and error message of each version, newest first."""
+    """Return the number, state, error code and error message of each numeric version, newest first.
+    If no version is numeric, the first version is listed as version 1."""
     by_number = {
         number: entry
         for entry in response.models

@@ -1,9 +1,9 @@
 """Parses requests of HTTP clients and builds the responses.
 
-A response has the header NV-Status if legacy servers have a handler for the request and can parse
-its header. The response to such an inference also has NV-InferResponse, which contains only the id
-if the inference failed. The HTTP status is always 200, 400 or 405. Headers have the spelling and
-the order of legacy servers.
+A response has the header NV-Status if legacy servers have a handler for the request and, for an
+inference, can parse NV-InferRequest. The response to an inference then also has NV-InferResponse,
+which contains only the id if the inference failed. The HTTP status is always 200, 400 or 405.
+Headers have the spelling and the order of legacy servers.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def split_inputs(
 
 
 def _status_line(status: Any) -> str:
-    """Print ``status`` as NV-Status. The request number, which comes last, is not cached."""
+    """Return ``status`` as the value of NV-Status, and clear its ``request_id``. The request number
+    is appended separately, because ``to_line`` caches its result."""
     number = status.request_id
     status.ClearField("request_id")
     return f"{text_format.to_line(status)}{_REQUEST_ID}{number}"
@@ -131,7 +132,7 @@ def infer_response(
 
 def render_header(header: Any, body_format: BodyFormat) -> tuple[str, bytes]:
     """Return ``header`` as the value of NV-InferResponse, and as the trailer that follows the data.
-    Raises UNSUPPORTED for more classes than clients accept."""
+    Raises UNSUPPORTED if NV-InferResponse is longer than clients accept."""
     if header.ByteSize() > MAX_RESPONSE_HEADER:  # the text is longer than the message
         raise _too_many_classes(header.ByteSize())
     header_text = text_format.to_line(header)

@@ -1,9 +1,9 @@
 """Converts legacy request headers with raw data to and from canonical inferences.
 
 The model's metadata supplies datatypes and shapes. A client that requests no outputs receives no
-outputs. A request to a backend names every output. The header has no datatypes, so the codec
-compares the tensors with the backend's metadata. Without this comparison, a server would read FP32
-data as INT32."""
+outputs. A request to a backend names every requested output, by default all outputs of the model.
+The header has no datatypes, so the codec compares the tensors with the backend's metadata. Without
+this comparison, a server would read FP32 data as INT32."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def read_request(  # noqa: PLR0913, PLR0917 - a parameter per part of a request
     body_format: BodyFormat = BodyFormat.BINARY,
 ) -> PartialInferRequest[ParsedRequest]:
     """Return the inference in ``header`` as a partial request, whose validation needs the model's
-    metadata. This function and the ``complete`` of its result raise BAD_REQUEST."""
+    metadata. This function and the ``complete`` of its result raise BAD_REQUEST. ``complete`` also
+    raises NO_BACKEND for an unavailable model, and UNSUPPORTED for an unsupported datatype."""
     check_counts(header, limits)
     complete = partial(
         _complete, PicklableMessage(header), target, split_inputs, level, limits, body_format
@@ -231,7 +232,8 @@ def _write_region_ref(memory: Any, region_ref: RegionRef) -> None:
 
 
 def batch_size(operation: InferRequest, model: ModelMetadata) -> int:
-    """Return the batch size of the inputs, or 1 for an unbatched model. Raises BAD_REQUEST."""
+    """Return the batch size of the inputs. Return 1 for an unbatched model, and for a request
+    without inputs. Raises BAD_REQUEST."""
     if not is_batched(model):
         return 1
     size: int | None = None

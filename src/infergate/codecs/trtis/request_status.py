@@ -89,7 +89,7 @@ characters."""
 
 
 class TrtisStatusError(GatewayError):
-    """A client error with a given status ``code``."""
+    """An error with a given status ``code``, which is the name of a RequestStatusCode."""
 
     def __init__(self, code: str, public: str, kind: Kind = Kind.BAD_REQUEST) -> None:
         super().__init__(kind, public)

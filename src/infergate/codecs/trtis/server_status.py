@@ -240,8 +240,8 @@ def response_from_status(message: Any, operation: Operation) -> Response:
 
 
 def not_ready_if_unknown(error: GatewayError, operation: Operation) -> messages.HealthStatus:
-    """Return "not ready" if ``error`` means that the model of ``operation`` does not exist. Raise
-    any other ``error``."""
+    """Return "not ready" if ``operation`` is a ModelReadyRequest and ``error`` means that the model
+    or the version does not exist. Raise any other ``error``."""
     if error.kind is Kind.NOT_FOUND and isinstance(operation, messages.ModelReadyRequest):
         return messages.HealthStatus(ok=False)
     raise error

@@ -195,11 +195,14 @@ def _check_raw(
     if len(raw) < len(inputs):
         missing = ", ".join(f"'{message.name}'" for message in inputs[len(raw) :])
         raise bad_request(
-            f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs: "
-            f"the data of {missing} is missing"
+            f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs outside shared "
+            f"memory: the data of {missing} is missing"
         )
     if len(raw) > len(inputs):
-        raise bad_request(f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs")
+        raise bad_request(
+            f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs outside shared "
+            "memory"
+        )
 
 
 def pass_through_parts(
@@ -220,7 +223,8 @@ def pass_through_parts(
 
 
 def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
-    """Return the sequence id in the parameters of `message`. Raises MalformedMessageError."""
+    """Return the sequence id in the parameters of `message`, or None. Raises
+    MalformedMessageError."""
     parameters = _read_parameters(message, _SEQUENCE, max_fields(limits), MAX_HEAD_BYTES)
     return sequence_id(parameters)
 

@@ -134,7 +134,7 @@ METHODS: Final = (
         "ServerReady",
         messages.ServerReadyRequest,
         HealthStatus,
-        # The response to HEALTH. Its ``status`` has the same encoding as ``ready``.
+        # Also parses the response to HEALTH: ``status`` has the same encoding as ``ready``.
         response=pb.HealthCheckResponse,
         read_response=lambda message: HealthStatus(message.status == _SERVING),
         write_response=lambda response: pb.ServerReadyResponse(ready=response.ok),

@@ -65,7 +65,7 @@ async def _identify_v2(backend: RemoteBackend[Any, Any], context: RequestContext
         await backend.perform(ModelMetadataRequest(_UNKNOWN_MODEL), context)
     except GatewayError:
         return ServerIdentity(server.name, server.version, index)
-    raise backend_garbage("the server returns the same response for every path")
+    raise backend_garbage("the server returns the metadata of a model that does not exist")
 
 
 async def _index(backend: RemoteBackend[Any, Any], context: RequestContext) -> ModelIndex | None:

@@ -1,5 +1,5 @@
-"""Writes a mirror, which copies a route's requests to the counterpart of the route's model, as
-lines of routes.yaml."""
+"""Writes the mirror of a route as lines of routes.yaml. The mirror copies the requests for a model
+of the old server to the counterpart of the model on the new server."""
 
 from __future__ import annotations
 

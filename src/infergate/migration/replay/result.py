@@ -90,7 +90,8 @@ class ReplayResult:
 
     @classmethod
     def from_json(cls, value: Any) -> ReplayResult:
-        """Return the result from ``as_json()``. Raises SummaryFormatError."""
+        """Return the result that ``value``, a document from ``as_json``, contains. Raises
+        SummaryFormatError."""
         if not isinstance(value, dict) or (value.get("kind"), value.get("format")) != (
             _KIND,
             _FORMAT,

@@ -65,7 +65,8 @@ class Worker(asyncio.SubprocessProtocol):
         )
 
     def hand_over_sockets(self, descriptors: Sequence[int]) -> None:
-        """Send descriptors for the next request. Raises ChannelClosedError and OSError."""
+        """Send the ``descriptors`` that the next request on ``channel`` refers to. Raises
+        ChannelClosedError and OSError."""
         if self.exited.done():
             raise ChannelClosedError("the worker has ended")
         self._descriptors.setblocking(False)  # noqa: FBT003 - the method's name explains it

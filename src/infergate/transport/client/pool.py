@@ -215,8 +215,9 @@ class Pool(Generic[PooledT]):
         return None
 
     async def connect(self, timeout: float) -> PooledT:
-        """Return a new connection. Raises TIMEOUT, and CONNECT if connecting fails or takes longer
-        than ``limits.connect_time``."""
+        """Return a new connection. Raises CONNECT if connecting fails or takes longer than
+        ``limits.connect_time``, and TIMEOUT if ``timeout`` (seconds) is shorter and passes
+        first."""
         limit = self.limits.connect_time
         kind, public = Kind.CONNECT, "the backend could not be reached"
         if timeout < limit:

@@ -27,7 +27,8 @@ _VALUE = re.compile("[\x20-\x7e]*")
 
 
 def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
-    """Return a peer's metadata. Values of repeated names are joined with ``", "``."""
+    """Return a peer's metadata without gRPC's own names. Values of repeated names are joined with
+    ``", "``."""
     metadata: dict[str, str] = {}
     for name, value in pairs:
         if name.startswith(_RESERVED_PREFIXES):
@@ -78,7 +79,7 @@ def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def parse_peer(peer: str) -> str:
-    """Convert grpc's name of a peer (``ipv4:127.0.0.1:1``, ``ipv6:%5B::1%5D:1``, ``unix:/path``)
+    """Convert grpcio's name of a peer (``ipv4:127.0.0.1:1``, ``ipv6:%5B::1%5D:1``, ``unix:/path``)
     to ``host:port`` (with an IPv6 address in brackets) or to ``unix``."""
     scheme, _, rest = peer.partition(":")
     return unquote(rest) if scheme in _IP_SCHEMES else scheme

@@ -121,8 +121,9 @@ class RequestReader:
                 raise message_head.not_http()
 
     def read_body(self) -> Buffer | None:
-        """Return the complete decoded body, or None if it is incomplete. Raises HeadError for a
-        malformed body, and TOO_LARGE as soon as its size is known to exceed the limit."""
+        """Return the complete decoded body, or None if it is incomplete. For a chunked body, raises
+        HeadError if it is malformed, and TOO_LARGE as soon as the chunk sizes exceed the limit.
+        ``read_head`` has already checked Content-Length."""
         chunks = self._chunked_body
         if chunks is not None:
             self._at = chunks.feed(self._data, self._at)

@@ -1,9 +1,9 @@
 """Decompresses long messages, one piece at a time.
 
-A message that inflates to at most one piece is inflated immediately. If a message is longer, only
-its beginning is inflated before the request is admitted, because the beginning identifies the
-request. An event loop inflates one piece per iteration, and the long messages take turns. Each
-piece is charged to the memory budget.
+A message that inflates to at most ``PIECE_BYTES``, in a few pieces, is inflated immediately. Only
+the beginning of any other message is inflated before the request is admitted, because the beginning
+identifies the request. An event loop inflates one piece per iteration, and the long messages take
+turns. Each piece is charged to the memory budget.
 """
 
 from __future__ import annotations

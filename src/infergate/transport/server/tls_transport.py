@@ -381,7 +381,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self._unsent_bytes + self._socket_transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return information about the socket, or the certificate's names (``peer_identity``)."""
+        """Return the names in the client certificate (``peer_identity``), the SSLObject
+        (``ssl_object``), or information about the socket."""
         match name:
             case "peer_identity":
                 return self._client_names
