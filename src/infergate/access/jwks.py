@@ -52,19 +52,22 @@ class JwkSet:
         try:
             parsed = json.loads(document)
         except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+            raise ValueError("the document is nested too deeply") from None
         except ValueError:
-            raise ValueError("it is not JSON") from None
+            raise ValueError("the document is not JSON") from None
         listed = parsed.get("keys") if isinstance(parsed, dict) else None
         if not isinstance(listed, list) or len(listed) > _MAX_KEYS:
-            raise ValueError(f"it is not a JWK set: an object with at most {_MAX_KEYS} 'keys'")
+            raise ValueError(
+                "the document is not a JWK set; expected an object with a list 'keys' of at most "
+                f"{_MAX_KEYS} keys"
+            )
         self._keys: Final = [
             (key, algorithms)
             for key in listed
             if isinstance(key, dict) and (algorithms := _usable_algorithms(key))
         ]
         if not self._keys:
-            raise ValueError("it has no key that can verify tokens")
+            raise ValueError("the document has no key that can verify tokens")
         self._parsed_keys: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
 
     def find(self, key_id: str | None, algorithm: str) -> PyJWK | None:

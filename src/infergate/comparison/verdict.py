@@ -59,7 +59,9 @@ class DifferenceCounts:
 
     def __post_init__(self) -> None:
         if self.differing > self.compared:
-            raise ValueError(f"{self.differing} of {self.compared} comparisons differ")
+            raise ValueError(
+                f"{self.differing} comparisons differ, but only {self.compared} were made"
+            )
 
     @property
     def differing(self) -> int:
