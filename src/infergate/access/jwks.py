@@ -5,7 +5,8 @@
    choose how it is verified (RFC 8725, 3.1).
 2. Keys from a URL stay valid while the URL is unreachable. They are fetched again when they are
    older than the refresh interval or when a token names an unknown key, but not within
-   ``FETCH_INTERVAL_SECONDS`` of the last fetch.
+   ``FETCH_INTERVAL_SECONDS`` of the last fetch (``INITIAL_FETCH_INTERVAL_SECONDS`` while there are
+   no keys).
 3. One fetch serves all waiting requests. It continues if the request that started it is cancelled,
    so that a client that disconnects does not cause another fetch."""
 
@@ -26,9 +27,9 @@ from infergate.core.log_events import JWT_KEY_UNUSABLE, JWT_KEYS_UNAVAILABLE
 _log = logging.getLogger("infergate.access")
 
 FETCH_INTERVAL_SECONDS: Final = 30.0
-"""Seconds between two fetches of a URL while there are keys."""
+"""Minimum number of seconds between two fetches of a URL while there are keys."""
 INITIAL_FETCH_INTERVAL_SECONDS: Final = 1.0
-"""Seconds between two fetches of a URL while there are no keys."""
+"""Minimum number of seconds between two fetches of a URL while there are no keys."""
 _MAX_KEYS: Final = 256
 _ALGORITHMS_BY_TYPE: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("RSA", ""): frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
@@ -42,7 +43,7 @@ ALGORITHMS: Final = frozenset().union(*_ALGORITHMS_BY_TYPE.values())
 
 
 class JwkSet:
-    """The keys of one document that may verify tokens."""
+    """The keys of a JWK set that can verify tokens."""
 
     def __init__(self, document: bytes) -> None:
         """Parse ``document``. Raises ValueError if it is not a JWK set or has no key that can
@@ -51,24 +52,28 @@ class JwkSet:
         try:
             parsed = json.loads(document)
         except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+            raise ValueError("the document is nested too deeply") from None
         except ValueError:
-            raise ValueError("it is not JSON") from None
+            raise ValueError("the document is not JSON") from None
         listed = parsed.get("keys") if isinstance(parsed, dict) else None
         if not isinstance(listed, list) or len(listed) > _MAX_KEYS:
-            raise ValueError(f"it is not a JWK set: an object with at most {_MAX_KEYS} 'keys'")
+            raise ValueError(
+                "the document is not a JWK set; expected an object with a list 'keys' of at most "
+                f"{_MAX_KEYS} keys"
+            )
         self._keys: Final = [
             (key, algorithms)
             for key in listed
             if isinstance(key, dict) and (algorithms := _usable_algorithms(key))
         ]
         if not self._keys:
-            raise ValueError("it has no key that can verify tokens")
+            raise ValueError("the document has no key that can verify tokens")
         self._parsed_keys: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
 
     def find(self, key_id: str | None, algorithm: str) -> PyJWK | None:
-        """Return the key for a token signed with ``algorithm`` that names ``key_id`` (``kid``). If
-        the token has no ``kid``, exactly one key must have that algorithm."""
+        """Return the key for a token that is signed with ``algorithm`` and has the ``kid``
+        ``key_id``, or no ``kid`` if ``key_id`` is None. Return None unless exactly one key matches
+        and can be parsed. Without ``key_id``, every key with that algorithm matches."""
         cache_key = (key_id, algorithm)
         if cache_key not in self._parsed_keys:
             matching = [
@@ -119,7 +124,8 @@ class JwkSource(Protocol):
         ...
 
     async def refreshed(self, now: float) -> JwkSet | None:
-        """Return the keys for a token whose key is unknown, fetched again if possible."""
+        """Read the keys again if the minimum interval has passed, because a token names an unknown
+        key. Return the keys, or None if no keys are loaded."""
         ...
 
 
@@ -151,8 +157,8 @@ class JwkUrlSource:
 
     async def current(self, now: float) -> JwkSet | None:
         """Return the keys. If they are due to be fetched, one request fetches them. Other requests
-        wait for the fetch only if there are no keys, or if the last fetch was much longer ago than
-        ``refresh``."""
+        wait for the fetch only if there are no keys, or if the last fetch was longer ago than
+        ``refresh`` plus the minimum interval."""
         if now >= self._refresh_at and now >= self._next_fetch:
             wait = self._keys is None or now >= self._next_fetch + self._refresh
             if wait or self._fetch_task is None:

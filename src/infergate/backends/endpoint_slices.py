@@ -53,7 +53,8 @@ class EndpointSlices:
     """The current slices of one service.
 
     ``port`` is the name or number of the pods' port. Without ``port``, ``url_port`` is used if the
-    pods have that port or if their ports are unknown. Otherwise, the pods' only port is used.
+    pods have that port or if their ports are unknown. Otherwise, the pods' only port is used; pods
+    with several other ports are not usable.
     ``zone`` is the gateway's own zone, or an empty string.
     """
 
@@ -83,7 +84,8 @@ class EndpointSlices:
         return bool(self._without_port) and not any(found for _, found in self._slices.values())
 
     def update(self, item: Any) -> None:
-        """Add or replace a slice. Raises MalformedObjectError."""
+        """Add or replace a slice. Ignore slices and endpoints beyond a limit, and set
+        ``exceeded_limit``. Raises MalformedObjectError."""
         name = _slice_name(item)
         slices = self._slices
         if name not in slices and len(slices) >= MAX_SLICES:
@@ -167,7 +169,8 @@ def _slice_name(item: Any) -> str:
 
 
 def _parse_endpoint(item: Any, family: int, port: int) -> SliceEndpoint | None:
-    """Return an endpoint, or None if the endpoint does not serve."""
+    """Return the endpoint, or None if it is neither ready nor a terminating endpoint that still
+    serves. Raises MalformedObjectError."""
     if not isinstance(item, dict):
         raise MalformedObjectError("an endpoint must be an object")
     addresses, conditions = item.get("addresses"), _mapping(item.get("conditions"))
@@ -195,7 +198,9 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise MalformedObjectError("conditions and hints must be objects")
+        raise MalformedObjectError(
+            "conditions, hints and each entry of hints.forZones must be objects"
+        )
     return value
 
 

@@ -22,7 +22,7 @@ _INTERRUPTED: Final = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in ``argv`` and return its exit code. The code is 130 after Ctrl-C, and 1 if
-    the reader of standard output has closed the pipe.
+    a query of the admin listener fails or the reader of standard output has closed the pipe.
 
     Raises SystemExit with code 2 for invalid arguments, and with code 0 after --help and
     --version."""

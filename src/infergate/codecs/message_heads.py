@@ -27,8 +27,8 @@ MAX_WEIGHT: Final = 2 * MIB
 _MAX_SEEN: Final = 4096
 _ENTRY_WEIGHT: Final = KIB
 _BYTE_WEIGHT: Final = 24
-"""The memory in bytes that an entry takes per byte of its head. For example, two bytes of protobuf
-may become a dictionary entry."""
+"""Maximum memory in bytes that an entry takes per byte of its head. For example, two bytes of
+protobuf may become a dictionary entry."""
 
 RawEntry = tuple[int, int, int]
 """The positions of a raw entry: the start of the field, and the start and end of the value."""

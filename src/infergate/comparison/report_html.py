@@ -101,7 +101,15 @@ def _first_screen(report: ComparisonReport) -> Iterator[str]:
 def _models(report: ComparisonReport) -> Iterator[str]:
     if not report.models:
         return
-    headings = ("route", "model", "verdict", "responses", "equal", "with any atol", "smallest atol")
+    headings = (
+        "route",
+        "model",
+        "verdict",
+        "responses",
+        "equal",
+        "equal with some atol",
+        "smallest atol",
+    )
     rows = []
     for number, model in enumerate(report.models):
         summary = model.summary
@@ -125,7 +133,7 @@ def _model(model: ModelReport, number: int, max_charted: int) -> Iterator[str]:
     yield f"<h2>{_text(model.name)} <span class='label'>on route {_text(model.route)}</span></h2>"
     facts = [f"{percent(summary.equal, summary.compared)} of {summary.compared:,} responses equal."]
     if summary.known:
-        facts.append(f"{summary.known:,} of them have known differences.")
+        facts.append(f"{summary.known:,} of the equal responses have known differences.")
     if summary.causes:
         facts.append(f"Different outcomes or numbers of responses: {causes_text(summary.causes)}.")
         facts.append(f"Outcomes, old/new: {causes_text(summary.outcomes)}.")

@@ -59,7 +59,9 @@ class DifferenceCounts:
 
     def __post_init__(self) -> None:
         if self.differing > self.compared:
-            raise ValueError(f"{self.differing} of {self.compared} comparisons differ")
+            raise ValueError(
+                f"{self.differing} comparisons differ, but only {self.compared} were made"
+            )
 
     @property
     def differing(self) -> int:
@@ -145,7 +147,8 @@ Judge = Callable[[DifferenceCounts, DifferenceCounts], Judgement]
 def noise_limit(differences: DifferenceCounts, noise: DifferenceCounts) -> float:
     """Return the largest share of differing comparisons that unobserved noise could explain: few
     noise comparisons do not prove that there is no noise. Return 0 if the share of ``differences``
-    is larger, or if a noise comparison differs."""
+    is larger, if no comparison differs, if a noise comparison differs, or if there are no noise
+    comparisons."""
     if noise.differing or not noise.compared or not differences.differing:
         return 0.0
     _, limit = interval(0, noise.compared)

@@ -184,15 +184,17 @@ class JwtConfig(Section):
     )
     jwks_file: ReadableFile | None = Field(
         default=None,
-        description="File with the issuer's public keys (a JWK set), relative to this file. It is "
-        "reloaded when it changes. Either `jwks_file` or `jwks_url` is required.",
+        description="File with the issuer's public keys (a JWK set). The path is relative to "
+        "routes.yaml. The file is reloaded when it changes. Either `jwks_file` or `jwks_url` is "
+        "required.",
     )
     jwks_url: WebUrl | None = Field(
         default=None,
         description="URL of the issuer's public keys (JWKS), http or https. Example: "
         "`https://idp.example/.well-known/jwks.json`. infergate fetches the keys on first use, "
         "when they are older than `refresh`, and when a token names an unknown key, but at most "
-        "every 30 s. While the URL is unavailable, the cached keys stay valid.",
+        "every 30 s (every second while it has no keys). While the URL is unavailable, the cached "
+        "keys stay valid.",
     )
     algorithms: tuple[Algorithm, ...] = Field(
         default=("RS256", "ES256"),
@@ -359,8 +361,8 @@ class AccessConfig(Section):
     keys: tuple[KeyConfig, ...] = Field(default=(), description="API keys.")
     keys_file: KeyFile | None = Field(
         default=None,
-        description="File with further API keys, relative to this file: one `name: SHA-256` per "
-        "line. It is reloaded when it changes.",
+        description="File with further API keys: one `name: SHA-256` per line. The path is "
+        "relative to routes.yaml. The file is reloaded when it changes.",
     )
     jwt: dict[str, JwtConfig] = Field(
         default={},
@@ -415,7 +417,13 @@ def _packages(access: AccessConfig) -> Iterator[Finding]:
 def _issuers(access: AccessConfig) -> Iterator[Finding]:
     for name in access.jwt:
         if not _ISSUER_NAME.fullmatch(name):
-            yield ("jwt", name), "the name may contain only letters, digits and . _ -"
+            yield (
+                ("jwt", name),
+                (
+                    "the name must have at most 64 letters, digits and . _ - and must begin with a "
+                    "letter or digit"
+                ),
+            )
     for name, earlier, _ in duplicates((name, jwt.issuer) for name, jwt in access.jwt.items()):
         yield ("jwt", name, "issuer"), f"'{earlier}' already has this issuer"
 

@@ -65,9 +65,9 @@ class KubernetesConfig(Section):
     )
     zone: Text = Field(
         default="",
-        description="infergate's own zone. If the endpoints have topology hints, infergate uses "
-        'only endpoints for this zone, as kube-proxy does. Example: `"${ZONE}"`. By default, hints '
-        "are ignored.",
+        description="infergate's own zone. If all usable endpoints have topology hints and some "
+        "hints name this zone, infergate uses only the endpoints for this zone, as kube-proxy "
+        'does. Example: `"${ZONE}"`. By default, hints are ignored.',
     )
     api: WebUrl | None = Field(
         default=None,

@@ -88,7 +88,7 @@ class TfsGrpcConfig(Section):
         default="auto",
         description="Where output tensors are written. `raw` writes them to tensor_content, and "
         "`typed` to the field of their type, such as float_val, as TensorFlow Serving does by "
-        "default. `auto` is like `raw` for integers and 16-bit floats of more than 65536 elements, "
+        "default. `auto` is like `raw` for tensors of more than 65536 integers or 16-bit floats, "
         "and like `typed` for all other tensors. Strings are always in string_val.",
     )
 
@@ -339,8 +339,8 @@ class Listeners(Section):
         for name in value:
             if not _LISTENER_NAME.fullmatch(name):
                 raise ValueError(
-                    f"'{name[:64]}' is not a listener's name: up to 32 lower-case letters, digits, "
-                    "hyphens and underscores"
+                    f"'{name[:64]}' is not a valid listener name; expected up to 32 lower-case "
+                    "letters, digits, hyphens and underscores, beginning with a letter or digit"
                 )
         return value
 

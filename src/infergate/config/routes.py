@@ -77,7 +77,8 @@ class RouteConfig(Section):
         default=DEFAULT_PRIORITY,
         description="Priority of the route's inferences in the queues of backends with "
         "`limits.max_requests`, from `1` (highest) to `9` (docs/overload.md). A request may set "
-        "another priority in a header or in V2's parameter `priority`.",
+        "another priority in the header that the backend's `limits.priority_header` names, or in "
+        "V2's parameter `priority`.",
     )
     idempotent: bool = Field(
         default=False,

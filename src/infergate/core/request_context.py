@@ -51,11 +51,11 @@ class TraceContext(Protocol):
 class RequestContext:
     """A request in progress. The transport creates it.
 
-    ``deadline`` is in seconds on the clock of ``time.monotonic``, or None if the client sets no
-    deadline. ``headers`` are the client's HTTP headers or gRPC metadata, with lower-case names.
-    ``peer_identity`` are the subjectAltNames of the client certificate verified by TLS: first URIs
-    (SPIFFE), then DNS names, e-mail addresses and IP addresses. It is empty if the client presented
-    no certificate."""
+    ``deadline`` is in seconds on the clock of ``time.monotonic``, or None if neither the client nor
+    the gateway has set a deadline. ``headers`` are the client's HTTP headers or gRPC metadata, with
+    lower-case names. ``peer_identity`` are the subjectAltNames of the client certificate verified
+    by TLS: first URIs (SPIFFE), then DNS names, e-mail addresses and IP addresses. It is empty if
+    the client presented no certificate."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - mypyc does not compile a dataclass's __init__
         self,
@@ -116,8 +116,8 @@ class RequestContext:
 
         The child shares the client, its headers, its trace and its memory, and starts with the same
         deadline. It has its own response headers, and its own record, so its outcome is not logged
-        as the outcome of this request. The child's record starts with the same operation, model and
-        route."""
+        as the outcome of this request. The child's record starts with the same protocol,
+        operation, model and route."""
         record = self.record
         child = RequestContext(
             self.peer,

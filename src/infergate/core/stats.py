@@ -1,5 +1,5 @@
-"""Statistics of endpoints, concurrency limits and listeners, used by the metrics and the
-console."""
+"""Statistics of endpoints, concurrency limits, listeners and the response cache, used by the
+metrics and the console."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class ListenerStats(Protocol):
 
     @property
     def certificate_expiry(self) -> float | None:
-        """The time when the certificate expires, in seconds since the epoch. It is None without
-        TLS."""
+        """The time when the certificate expires, in seconds since the Unix epoch. It is None
+        without TLS."""
         ...
 
 

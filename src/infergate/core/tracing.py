@@ -59,8 +59,8 @@ class Tracer(Protocol):
         ...
 
     def record_response(self, context: RequestContext) -> None:
-        """Record one more response of a stream. ``context.record`` counts the responses before
-        it."""
+        """Record one more response of a stream. ``context.record.response_count`` must not include
+        this response yet."""
         ...
 
     def end_request(self, context: RequestContext) -> None:

@@ -141,7 +141,7 @@ def _check_inputs(request: InferRequest, limits: Limits) -> None:
     event loop, NeedsOffloadError."""
     count = max(len(request.inputs), len(request.outputs))
     if count > limits.tensors:
-        text = f"there are {count} tensors; the limit is {limits.tensors}"
+        text = f"there are {count} inputs or outputs; the limit is {limits.tensors}"
         raise bad_request(text, limit="tensors")
     size, elements = data_bytes(request.inputs), 0
     if size > limits.body:

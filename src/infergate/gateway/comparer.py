@@ -35,8 +35,8 @@ from infergate.routing.table import Rewrite, Route
 MAX_WAITING: Final = 512
 """Maximum number of waiting and running comparisons of all routes."""
 MAX_BYTES: Final = 256 * MIB
-"""Maximum total size of the tensors of these comparisons, in bytes. A single comparison may exceed
-this limit if there is enough memory for optional work."""
+"""Maximum total size of the tensors of these comparisons, in bytes. If no other comparison is
+waiting or running, a comparison may exceed this limit."""
 _MAX_BATCH: Final = 128
 _MAX_BATCH_BYTES: Final = 4 * MIB
 _MAX_BATCH_TENSORS: Final = 256
@@ -212,7 +212,7 @@ class MirrorComparer:
         yield from unique.values()
 
     def reset(self) -> None:
-        """Start new summaries."""
+        """Remove all comparisons from the summaries."""
         for comparer in self._routes.values():
             comparer.summary.routes.clear()
 
@@ -293,7 +293,7 @@ class MirrorComparer:
                 for position, waiting in enumerate(unrecorded):
                     await self._record(waiting, compared, position, judge)
         finally:
-            for waiting in unrecorded:  # memory is short, or the gateway closes
+            for waiting in unrecorded:  # a limit is reached, or the gateway closes
                 waiting.route.count("dropped")
             for waiting in batch:
                 waiting.memory.close()
@@ -303,8 +303,8 @@ class MirrorComparer:
     async def _run_batch(
         self, route: RouteComparer, batch: list[_WaitingJob], size: int
     ) -> ComparedBatch | None:
-        """Return the helper's result, or None if memory is short. If the helper fails, the result
-        is an error for each job."""
+        """Return the helper's result, or None if the memory or the queue of helper processes is
+        full. If the helper fails, the result is an error for each job."""
         pairs = [each.packed for each in batch]
         try:
             return await self._offload.run(

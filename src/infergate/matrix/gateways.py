@@ -48,7 +48,8 @@ _PROFILES: Final = {"v2-rest": "triton", "v2-grpc": "triton", "graphpipe": "grap
 
 class LoopbackUpstream:
     """An ``Upstream`` that passes messages to ``frontend`` instead of a server. As in the real
-    transports, only gRPC tells the server the deadline, and frames carry only bodies."""
+    transports, only gRPC sends the deadline to the server, and size-prefixed GraphPipe responses
+    have neither a status nor headers."""
 
     def __init__(self, frontend: Frontend[Any, Any]) -> None:
         self._frontend: Final = frontend
@@ -88,8 +89,9 @@ def make_target(recorder: RecordingBackend, backend: str, model: str) -> Backend
 def make_client(
     kind: ClientKind, target: Backend, model: ModelMetadata, version: str
 ) -> RemoteBackend[Any, Any]:
-    """Return a client of ``kind``, whose gateway sends requests to ``target``. If the URL
-    identifies the model, it identifies ``version`` of ``model``."""
+    """Return a client of ``kind``, whose gateway sends requests to ``target``. If
+    paths of the protocol contain the model, the client's path contains ``model`` and
+    ``version``."""
     declared = {}
     if target.protocol in WITHOUT_METADATA:
         declared[model.name] = ModelMetadata(

@@ -33,7 +33,7 @@ _ROUNDING_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """The findings for a client, keyed by case and backend."""
+    """The findings for a client: for each case, one finding for each backend."""
 
     name: str
     findings: tuple[tuple[Finding, ...], ...]
@@ -61,7 +61,7 @@ class _NotExpressibleError(Exception):
 
 
 class _Clients:
-    """The clients of ``kind``. ``target`` returns the backend of a protocol that has a model."""
+    """The clients of ``kind``. ``target`` returns the backend for a protocol and a model."""
 
     def __init__(
         self, kind: ClientKind, recorder: RecordingBackend, target: Callable[[str, str], Backend]

@@ -17,8 +17,9 @@ class TensorTransform(Plugin, abc.ABC):
 
     The model's metadata is transformed too, so that clients see the names, datatypes and shapes
     that the route expects and returns. The methods for metadata must return immediately. All
-    methods may raise GatewayError. For BAD_REQUEST, the client receives the error's public text,
-    preceded by the name of the tensor.
+    methods may raise GatewayError. If ``apply`` raises it, its kind selects the status, and clients
+    see its public text. If a method for metadata raises it, the kind is ignored, and the text
+    follows the name of a tensor.
     """
 
     @property

@@ -43,7 +43,8 @@ _SPELLING: Final = "string"
 """NaN and infinity are strings, because the data must be valid JSON. numpy parses such strings."""
 _CODEC: Final = V2RestCodec(_SPELLING, compress_min=0)
 _MAX_ATTRIBUTE_CHARACTERS: Final = 1 * KIB
-"""Maximum length of an attribute, because servers limit the size of headers."""
+"""Maximum length of an attribute other than ``metadata``, because servers limit the size of
+headers."""
 _MAX_METADATA_BYTES: Final = 4 * KIB
 _EVENT_ID: Final = re.compile(r"[!-~]{1,128}")
 _UNSAFE: Final = re.compile("[^ -~]|%|^ | $")

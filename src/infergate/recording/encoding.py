@@ -63,8 +63,8 @@ _ORIGINS: Final = (Origin.GATEWAY, Origin.BACKEND)
 
 
 class UnrecordableError(Exception):
-    """An exchange cannot be recorded: it is too large, has too many objects, or has a parameter
-    that JSON cannot represent."""
+    """An exchange cannot be recorded: it is too large, has too many objects, has an invalid
+    sequence id, or has a parameter that JSON cannot represent."""
 
 
 @record
@@ -142,7 +142,7 @@ def encode_exchange(
         try:
             _check_objects(metadata, len(redacted))
         except MalformedMessageError as error:
-            raise UnrecordableError(f"the record has too many parts: {error}") from None
+            raise UnrecordableError(f"the record has too many objects: {error}") from None
     parts: list[Buffer] = [metadata]
     for tensor in chain(request.inputs, *map(_outputs, outcomes)):
         parts += (field_prefix(_TENSOR_DATA, len(tensor.data)), tensor.data)

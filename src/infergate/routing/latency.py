@@ -1,8 +1,8 @@
 """Estimates a percentile of recent latencies in bounded memory.
 
-The upper limits of the histogram's buckets range from 0.1 ms to 13 minutes in steps of 10 %, so the
-estimate is at most 10 % too high. The histogram has two generations. The older generation is
-dropped when the younger generation has ``GENERATION_SIZE`` samples.
+The upper limits of the histogram's buckets range from 0.1 ms to 13 minutes in steps of 10 %, so an
+estimate within this range is at most 10 % too high. The histogram has two generations. The older
+generation is dropped when the younger generation has ``GENERATION_SIZE`` samples.
 
 Reference: hedging after a percentile was proposed by Dean and Barroso, "The tail at scale", 2013;
 Finagle's BackupRequestFilter uses windowed histograms in the same way."""
@@ -45,7 +45,7 @@ class LatencyQuantile:
 
     def percentile(self) -> float | None:
         """Return the percentile in seconds, or None if there are fewer than ``MIN_SAMPLES``
-        samples. Up to ``UPDATE_INTERVAL`` recent samples are not included."""
+        samples. The newest samples, fewer than ``UPDATE_INTERVAL``, are not included."""
         return self._current
 
     def _compute(self) -> float | None:

@@ -49,7 +49,8 @@ class TensorStep(Step):
 @dataclass(frozen=True, kw_only=True)
 class Cast(TensorStep):
     """Converts a tensor to the datatype ``to``. Floats are truncated to integers, as in numpy. A
-    value that ``to`` cannot represent is an error. For BOOL, every value except 0 is true."""
+    value outside the range of ``to`` is an error, and so is NaN or infinity for an integer
+    datatype. For BOOL, every value except 0 is true."""
 
     to: Datatype
     from_: Datatype | None = None

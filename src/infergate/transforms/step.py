@@ -29,8 +29,8 @@ NO_SUCH_OUTPUT: Final = "the model has no such output on this route"
 
 
 class TransformError(Exception):
-    """A tensor or its spec does not fit a step. ``problem`` follows the text "input 'x': " in an
-    error message."""
+    """A tensor or its spec does not fit a step. ``problem`` follows the text "input 'x': " or
+    "output 'x': " in an error message."""
 
     def __init__(self, tensor: str, problem: str) -> None:
         super().__init__(tensor, problem)
@@ -151,8 +151,8 @@ class Step:
 
 
 class AsyncStep(Step):
-    """A step that runs outside the helper processes and threads for transforms, and forms its own
-    group."""
+    """A step that the event loop awaits, outside the helper processes and threads for transforms.
+    It is the only step of its ``StepGroup``."""
 
     async def run(
         self, tensors: Mapping[str, Tensor], context: RequestContext

@@ -229,5 +229,5 @@ def test_few_noise_comparisons_leave_doubt() -> None:
 
 
 def test_more_differences_than_comparisons_are_rejected() -> None:
-    with pytest.raises(ValueError, match="2 of 1 comparisons differ"):
+    with pytest.raises(ValueError, match="2 comparisons differ, but only 1 were made"):
         counts(1, 2)

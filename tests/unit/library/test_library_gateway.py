@@ -147,7 +147,7 @@ async def test_metadata_and_readiness(gateway: Gateway) -> None:
         (
             InferRequest("identity", outputs=(RequestedOutput("x"),) * 1025),
             Kind.BAD_REQUEST,
-            "there are 1025 tensors",
+            "there are 1025 inputs or outputs",
         ),
         (repeat(0, 0), Kind.UNSUPPORTED, "use a stream"),
     ],

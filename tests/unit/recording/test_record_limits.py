@@ -95,7 +95,7 @@ def test_no_more_messages_are_read_than_a_record_may_have() -> None:
 
 def test_an_exchange_of_too_many_responses_cannot_be_recorded() -> None:
     with pytest.raises(
-        UnrecordableError, match="too many parts: it has more than 100000 responses"
+        UnrecordableError, match="too many objects: it has more than 100000 responses"
     ):
         encode_exchange(_with_responses(100_000))
 

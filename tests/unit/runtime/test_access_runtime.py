@@ -70,7 +70,7 @@ async def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
         ("keys_file: file, rules: [{who: ['key:*']}]", "access.keys_file: the file '.*/file': "),
         (
             "jwt: {idp: {issuer: i, audiences: [a], jwks_file: file}}, rules: [{who: ['jwt:*']}]",
-            "access.jwt.idp.jwks_file: the file '.*/file': it is not JSON",
+            "access.jwt.idp.jwks_file: the file '.*/file': the document is not JSON",
         ),
     ],
 )

@@ -1,9 +1,9 @@
 """The container API of Google's Vertex AI, which has a path for health and a path for predictions.
 
 Prediction requests are V2 REST inferences of one model, as in Triton, or JSON objects in Vertex
-AI's own form, ``{"instances": […], "parameters": {…}}``. The header ``X-Vertex-Ai-Triton-Redirect``
-selects another V2 REST path. The sources are Triton's ``vertex_ai_server.cc`` and Vertex AI's
-requirements for custom containers."""
+AI's own form, ``{"instances": […], "parameters": {…}}``. With V2 REST bodies, the header
+``X-Vertex-Ai-Triton-Redirect`` of a POST selects another V2 REST path. The sources are Triton's
+``vertex_ai_server.cc`` and Vertex AI's requirements for custom containers."""
 
 from __future__ import annotations
 

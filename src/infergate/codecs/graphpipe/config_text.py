@@ -2,8 +2,8 @@
 
 *Rule 1.* A config is sent to a GraphPipe server unchanged.
 
-*Rule 2.* For other protocols, a config that is a JSON object becomes the parameters; any other text
-becomes the single parameter ``graphpipe_config``.
+*Rule 2.* For other protocols, an empty config becomes no parameters, and a config that is a JSON
+object becomes the parameters. Any other text becomes the single parameter ``graphpipe_config``.
 
 *Rule 3.* In the other direction, a request without parameters has an empty config. If the only
 parameter is ``graphpipe_config`` and its text is not a JSON object, the config is this text. Any
@@ -130,7 +130,7 @@ def _parse_integer(digits: str) -> int:
 def _parse_float(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise bad_request(f"config has the number {digits[:40]}, which exceeds 64 bits")
+        raise bad_request(f"config has the number {digits[:40]}, which exceeds the range of FP64")
     return number
 
 

@@ -109,7 +109,7 @@ class OutlineCursor:
 def parse_document(
     text: bytes, wanted: Collection[str], limits: Limits, *, is_strict: bool = False
 ) -> dict[str, JsonValue]:
-    """Return the members of the object ``text`` whose names are in ``wanted``, in their order.
+    """Return the members of the object ``text`` whose names are in ``wanted``, in document order.
     Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event loop."""
     outline: bytes | None = None
     try:
@@ -124,7 +124,7 @@ def parse_document(
 
 
 def read_members(value: JsonValue, path: str, wanted: Collection[str]) -> dict[str, JsonValue]:
-    """Return the members of the object ``value`` whose names are in ``wanted``, in their order.
+    """Return the members of the object ``value`` whose names are in ``wanted``, in document order.
     Raises BAD_REQUEST, which names ``path``, and TOO_LARGE."""
     node = value.node
     names = member_names(node, path)

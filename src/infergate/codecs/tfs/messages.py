@@ -30,7 +30,8 @@ GetModelStatusResponse: Final = _message("GetModelStatusResponse")
 ReloadConfigRequest: Final = _message("ReloadConfigRequest")
 ReloadConfigResponse: Final = _message("ReloadConfigResponse")
 TensorProto: Final = SCHEMA.message_class("tensorflow.TensorProto")
-"""``tensor_writer`` writes integers with this class. ``tensor_reader`` does not use this class."""
+"""Only ``tensor_writer`` uses this class, for integers and 16-bit floats. ``tensor_reader`` parses
+TensorProtos without the protobuf runtime."""
 
 _STATE: Final = _message("ModelVersionStatus").DESCRIPTOR.fields_by_name["state"].enum_type
 STATES: Final[dict[str, int]] = {name: v.number for name, v in _STATE.values_by_name.items()}

@@ -195,8 +195,9 @@ class TfsRestCodec(NestedListEstimates):
             inflate_small(wire)
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        """Return the size of the body in bytes after inflation. The result is 0 for Predict,
-        because its body is read later, when the model's metadata is known."""
+        """Return the maximum size of the body in bytes after inflation. The result is 0 for a
+        request other than POST, and for Predict, whose body is read later, when the model's
+        metadata is known."""
         target: _Target | None = wire.codec_state
         if wire.method != "POST" or (target is not None and target.action == PREDICT):
             return 0
@@ -306,7 +307,8 @@ class TfsRestCodec(NestedListEstimates):
     def rewrite_response(
         self, wire: HttpResponse, request: HttpRequest, model: str, version: str, limits: Limits
     ) -> HttpResponse:
-        """Return the server's response. Its body contains neither a model name nor a version."""
+        """Return a response with the server's body, which contains neither a model name nor a
+        version. Raises the server's error if the status is not 200."""
         del request, model, version, limits
         if wire.status != 200:
             raise _server_error(wire)
@@ -362,7 +364,8 @@ def _read_forwarded(
     *,
     maps_signatures: bool,
 ) -> InferRequest:
-    """Return a Classify or Regress request as an inference. Raises BAD_REQUEST."""
+    """Return a Classify or Regress request as an inference. Raises BAD_REQUEST, TOO_LARGE, and
+    NeedsOffloadError on the event loop."""
     body = rest_predict.decoded_json(wire.headers, wire.body, limits)
     members = parse_document(body, (_EXAMPLES, SIGNATURE), limits)
     signature = rest_predict.read_signature(members)

@@ -115,7 +115,8 @@ _heads: Final[BoundedCache[bytes, _Head]] = BoundedCache(_MAX_CACHED_HEADS)
 
 
 class TensorProtoReader:
-    """Reads the tensors of one message. The limits apply to the total of these tensors."""
+    """Reads the tensors of one message. The limits on bytes and on the number of values apply to
+    the total of these tensors."""
 
     def __init__(self, limits: Limits, budget: FieldBudget) -> None:
         self._limits: Final = limits
@@ -232,8 +233,9 @@ class TensorProtoReader:
             raise _too_many_values(name)
 
     def _count_single_read(self) -> None:
-        """Count an unpacked value, or the first string of a run. Reading it takes over 1 µs, as for
-        any nested field. Reading each further string of a run takes a fifth of that time."""
+        """On the event loop, charge an unpacked value, or the first string of a run, to the field
+        budget. Reading it takes over 1 µs, as for any nested field. Reading each further string of
+        a run takes a fifth of that time."""
         if self._limits.is_on_event_loop:
             self._budget.spend()
 

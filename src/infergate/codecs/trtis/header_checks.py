@@ -87,7 +87,8 @@ def check_counts(header: Any, limits: Limits) -> None:
 
 
 def check_batch(header: Any, model: ModelMetadata) -> None:
-    """Raise BAD_REQUEST unless the batch size is from 1 to the model's maximum."""
+    """Raise BAD_REQUEST unless the batch size is from 1 to the model's maximum, which is 1 for a
+    model without batching."""
     max_batch_size = model.max_batch_size or 0
     if header.batch_size < 1:
         raise bad_request(f"inference request batch-size must be >= 1 for '{model.name}'")

@@ -17,12 +17,14 @@ _MAX_HEADER_CHARACTERS: Final = 16 * 1024
 
 
 def describe_request(wire: HttpRequest) -> dict[str, Any] | None:
-    """Return the fields of an inference, or None if NV-InferRequest is missing, invalid or long."""
+    """Return the fields of an inference, or None if NV-InferRequest is missing, invalid or longer
+    than ``_MAX_HEADER_CHARACTERS``."""
     return _describe(InferRequestHeader, REQUEST_HEADER, wire.headers, wire.body)
 
 
 def describe_response(wire: HttpResponse) -> dict[str, Any] | None:
-    """Return the fields of a response, or None if NV-InferResponse is missing, invalid or long."""
+    """Return the fields of a response, or None if NV-InferResponse is missing, invalid or longer
+    than ``_MAX_HEADER_CHARACTERS``."""
     return _describe(InferResponseHeader, RESPONSE_HEADER, wire.headers, wire.body)
 
 

@@ -30,7 +30,7 @@ MAX_HEADERS: Final = 512
 MAX_RESPONSES: Final = 4
 MAX_KEY_LENGTH: Final = 2 * KIB
 HeaderKey = tuple[str | bytes, str, str]
-"""A request's header without its id, the model and the version."""
+"""A request's header (without its id), the model, and the version."""
 BytesTensors = tuple[tuple[int, Tensor], ...]
 """The index of each BYTES tensor in a message, and the tensor without its data."""
 
@@ -76,8 +76,8 @@ class ValidatedResponse:
 @record
 class ValidatedHeader:
     """A request header that passed validation against ``metadata`` and ``limits``. ``sizes`` are
-    the sizes of the inputs in bytes. ``can_pass_through`` is true if all server releases interpret
-    the header alike."""
+    the sizes of the inputs in bytes. If ``can_pass_through`` is false, the request needs
+    translation."""
 
     metadata: ModelMetadata
     limits: Limits
@@ -120,7 +120,8 @@ class ValidatedHeaderCache:
         metadata: ModelMetadata,
         limits: Limits,
     ) -> ValidatedHeader:
-        """Create an entry for ``header``, parsed as ``parsed``, and cache it under ``key``."""
+        """Return an entry for ``header``, parsed as ``parsed``. Cache it under ``key`` unless
+        ``key`` is None, the header is too long, or the request needs translation."""
         request = parsed.operation
         assert isinstance(request, InferRequest)
         sizes = tuple([len(tensor.data) for tensor in request.inputs])

@@ -1,4 +1,5 @@
-"""The message classes of the package ``inference``, from the gateway's private descriptor pool.
+"""The message classes of the package ``inference``, and the response of gRPC's health service, from
+the gateway's private descriptor pool.
 
 Each message of ``proto/open_inference.proto`` is an attribute, for example
 ``messages.ModelInferRequest``.

@@ -35,7 +35,8 @@ def read_name(message: Buffer, max_fields: int) -> str:
 
 
 def read_request(message: Any) -> tuple[str, str, Parameters]:
-    """Return the model, repository and parameters of a request from any client."""
+    """Return the model, repository and parameters of a request from any client. Raises
+    BAD_REQUEST."""
     if _is_kserve_request(message):
         return message.repository_name, "", NO_PARAMETERS
     if not message.model_name:
@@ -55,8 +56,8 @@ def kserve_response(message: Any) -> Any:
 
 
 def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile) -> Any:
-    """Build a request for a server with `profile`. Raises BAD_REQUEST for a parameter of an
-    unsupported type, and UNSUPPORTED for values that the server does not support."""
+    """Build a request for a server with `profile`. Raises BAD_REQUEST for a parameter that the
+    message cannot hold, and UNSUPPORTED for values that the server does not support."""
     if profile.loads_by_name:
         operation = require_name_only(operation)
     if profile.loads_by_field_1:
@@ -77,7 +78,10 @@ def write_request(operation: ModelLoadRequest | ModelUnloadRequest, profile: Pro
             case None:
                 pass
             case _:
-                raise bad_request(f"parameter '{key}' is not a boolean, integer, string or bytes")
+                raise bad_request(
+                    f"parameter '{key}' must be a boolean, a signed 64-bit integer, a string or "
+                    "bytes"
+                )
     return message
 
 
@@ -86,6 +90,6 @@ def read_acknowledgement(message: Any) -> Acknowledgement:
     failure."""
     if message.model_name and not message.is_done:
         raise backend_failure(
-            Kind.BACKEND_ERROR, f"model '{message.model_name}' could not be changed"
+            Kind.BACKEND_ERROR, f"the server could not load or unload model '{message.model_name}'"
         )
     return Acknowledgement()

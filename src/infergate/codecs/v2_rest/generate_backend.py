@@ -87,7 +87,9 @@ def write_generate_request(operation: InferRequest, model: ModelMetadata) -> Htt
 def _input_value(tensor: Tensor, input_metadata: TensorMetadata | None) -> Any:
     subject = f"input '{tensor.name}'"
     if input_metadata is None or tensor.name in (ID, PARAMETERS):
-        raise _unsupported(f"{subject}, which is not in the model's metadata,")
+        raise _unsupported(
+            f"{subject}, which is not in the model's metadata or has a reserved name,"
+        )
     if tensor.shared_memory is not None:
         raise _unsupported(f"{subject} in shared memory")
     if tensor.datatype in _BINARY_ONLY_DATATYPES:

@@ -45,8 +45,8 @@ def read_request(match: V2PathMatch, body: bytes, limits: Limits) -> SettingsOpe
     for name, value in settings.items():
         if not isinstance(value, bool | int | str):
             raise bad_request(
-                f"log setting '{abbreviated(name)}' is {json_kind(value)}, not a boolean, number "
-                "or text"
+                f"log setting '{abbreviated(name)}' is {json_kind(value)}; expected a boolean, "
+                "an integer or a string"
             )
     return LogSettingsRequest(settings)
 

@@ -87,6 +87,7 @@ class ClientInference:
 
 
 def variable_name(name: str) -> str:
-    """Return the environment variable for the value of the header or query parameter ``name``."""
+    """Return the name of the environment variable that holds the value of the header or query
+    parameter ``name``."""
     letters = re.sub("[^A-Za-z0-9]", "_", name).upper()
     return f"_{letters}" if letters[:1].isdigit() else letters

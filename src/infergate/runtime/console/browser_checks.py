@@ -64,7 +64,7 @@ def reject_untrusted_host(
     request: HttpRequest, hosts: Collection[str], headers: Mapping[str, str]
 ) -> HttpResponse | None:
     """Return an error response with ``headers`` if the request's host may belong to an attacker
-    (Rule 2)."""
+    (Rule 2), or None if the host is allowed."""
     name = untrusted_host(request.headers, hosts)
     if not name:
         return None

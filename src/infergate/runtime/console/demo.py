@@ -300,8 +300,8 @@ def demo_of(
     history: ConfigHistory,
     make: Callable[[Config], RunningGateway],
 ) -> ConsoleDemo | None:
-    """Return the demo of ``running``, which is created if necessary, or None if the active
-    configuration does not have the demo."""
+    """Return the demo of ``running``, and create it if necessary. Return None if the active
+    configuration does not allow the demo."""
     if running.demo is None and is_demo(source.config):
         running.demo = ConsoleDemo(source, history, make)
     demo = running.demo

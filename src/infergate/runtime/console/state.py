@@ -43,7 +43,7 @@ _GAUGES: Final = {
 
 def statistics(processes: Iterable[ProcessSnapshot]) -> Json:
     """Return the sums over all processes: ``totals``, ``flows``, ``listeners``, ``endpoints`` and
-    ``backends``. Counters are totals since the start. Times are in seconds."""
+    ``backends``. Counters are totals since the gateway started. Times are in seconds."""
     total = AggregatedMetrics()
     flows: list[RequestFlow] = []
     for process in processes:

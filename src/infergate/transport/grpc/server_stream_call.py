@@ -62,7 +62,7 @@ class StreamCall(ServerCall):
         self._wake()
 
     def start_drain(self) -> None:
-        """Accept messages for another `DRAIN_GRACE` seconds, then end the requests."""
+        """Accept messages for another `DRAIN_GRACE` seconds, then end the stream's input."""
         self._connection.loop.call_later(DRAIN_GRACE, self._end_requests)
 
     def _end_requests(self) -> None:
@@ -77,10 +77,10 @@ class StreamCall(ServerCall):
             self._write_waiter.set_result(None)
 
     def is_overdue(self, now: float, limits: Limits) -> bool:
-        """Check the time limits of the stream, which may be idle for hours between messages. If the
-        application waits for a message, the limits of a unary call apply from the first check that
-        finds the message incomplete. The client must also read responses, even if it acknowledges
-        PINGs."""
+        """Return whether the client exceeds a time limit. The stream may be idle for hours between
+        messages. If the application waits for a message, the limits of a unary call apply from the
+        first check that finds the message incomplete. The client must also read responses, even if
+        it acknowledges PINGs."""
         if self._is_reader_slow(now, limits):
             return True
         if self._read_waiter is None or self._read_waiter.done() or self._reader.is_empty:

@@ -198,14 +198,15 @@ ParsedT = TypeVar("ParsedT")
 class HeadCache(WeightedCache[bytes, ParsedT]):
     """A cache of the parsed heads of one connection, keyed by their bytes.
 
-    The last head is also a template for heads that differ from it only in plain values: printable
-    ASCII in fields that do not affect the transport, such as a request id, a ``traceparent`` or the
-    NV-Status of a legacy server. Such heads are not cached, because each has different values."""
+    The head added last is also a template for heads that differ from it only in plain values:
+    printable ASCII in fields that do not affect the transport, such as a request id, a
+    ``traceparent`` or the NV-Status of a legacy server. Such heads are not cached, because each has
+    different values."""
 
     def __init__(self) -> None:
         super().__init__(MAX_CACHE_BYTES // _BYTES_PER_FIELD, MAX_CACHE_BYTES)
         self.template: ParsedT | None = None
-        """The parsed form of the last head, or None if heads are not compared with it."""
+        """The parsed form of the head added last, or None if heads are not compared with it."""
         self._headers: Mapping[str, str] = {}
         self._lines: list[bytes] = []
         self._names: list[tuple[bytes, str]] = []

@@ -40,8 +40,8 @@ class Trailers(NamedTuple):
 
 @dataclass(slots=True)
 class Reset:
-    """The peer reset the stream or broke a rule. `is_unprocessed` means that the peer did not
-    process the request."""
+    """The peer reset the stream, broke a rule, or excluded the stream with a GOAWAY.
+    `is_unprocessed` means that the peer did not process the request."""
 
     stream: Stream
     code: int

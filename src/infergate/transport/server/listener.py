@@ -175,8 +175,9 @@ class SocketListener(Generic[AppT]):
 
 
 class HttpAppListener(SocketListener[HttpApp]):
-    """A listener that serves an ``HttpApp``. With ``accept_both_lengths``, a request may have both
-    Content-Length and Transfer-Encoding (docs/decisions/0009-content-length-with-chunked.md)."""
+    """A listener that serves an ``HttpApp``. With ``accept_both_lengths``, the first request of a
+    connection may have both Content-Length and Transfer-Encoding
+    (docs/decisions/0009-content-length-with-chunked.md)."""
 
     def __init__(  # noqa: PLR0913 - the parameters of every HTTP listener
         self,
