@@ -230,7 +230,7 @@ class Server(Protocol):
     def set_app(self, app: Any, limits: Limits) -> None:
         """Send new requests to ``app``, which must be of the same kind as the previous application.
         Requests in progress finish with the previous application. ``limits`` applies to new
-        connections."""
+        requests, except limits that were fixed when the listener or the connection was opened."""
         ...
 
     def active_requests(self) -> Iterable[asyncio.Future[None]]:

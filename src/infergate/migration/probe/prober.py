@@ -50,7 +50,8 @@ from infergate.transport.base import Address
 MAX_CONCURRENT: Final = 16
 MAX_MODELS: Final = 1000
 MAX_SILENCES: Final = 3
-"""Number of timeouts after which no further models of a server are described over this protocol."""
+"""Number of timeouts after which no further models of a server are described over the same
+protocol."""
 LIMITS: Final = Limits(body=16 * MIB, json=16 * MIB)
 _BACKEND: Final = "server"
 _READY: Final = frozenset({"", "READY", "UNKNOWN"})
