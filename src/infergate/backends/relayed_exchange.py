@@ -28,10 +28,11 @@ class RelayState(enum.Enum):
     """The state of a relayed request."""
 
     LOCAL = enum.auto()
-    """The gateway is reading a message, or a task that will read the message has not started."""
+    """No exchange is in progress. The gateway processes the request or the backend's response, or
+    waits for the start of a task that will process it."""
     EXCHANGING = enum.auto()
-    """The exchange is in progress: it has a slot of the queue and is counted in the retry budget.
-    If the exchange needs a task, the task has not started yet."""
+    """The exchange is in progress: it has a slot of the queue, if the backend has a queue, and is
+    counted in the retry budget. If the exchange needs a task, the task has not started yet."""
     IN_TASK = enum.auto()
     """A task serves the request, and ends the exchange."""
     OVER = enum.auto()
@@ -81,7 +82,8 @@ class RelayedExchange(Generic[Req, Resp]):
     # ---- sending
 
     def _start_exchange(self, sender: RequestSender[Req, Resp], request: Any) -> None:
-        """Send ``request``, which has a slot of the queue, to an endpoint. Raises GatewayError."""
+        """Send ``request`` to an endpoint. If the backend has a queue, the caller has taken a slot,
+        which an error releases. Raises GatewayError."""
         context = self.context
         started = self.started_at = time.monotonic()
         try:

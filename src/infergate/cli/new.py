@@ -22,7 +22,8 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "hook": ("hooks", "@class@"),
     "transform": ("transforms", "@class@"),
 }
-"""The entry point group of each kind of plug-in, and the object that the entry point names."""
+"""For each kind of plug-in, the entry point group without the prefix ``infergate.``, and the object
+that the entry point names."""
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 _SUFFIX: Final = ".template"
 _WIRE_FILE: Final = "wire.http"
@@ -32,9 +33,10 @@ _MAX_NAME_CHARS: Final = 40
 _RESERVED_MODULES: Final = frozenset(
     {"infergate", "numpy", "pydantic", "pytest", "setuptools", "test", "tests", "yaml"}
 )
-"""Modules outside the standard library that the package, its tests or infergate import."""
+"""Further names that the module must not have, because the package, its tests, infergate or Python
+uses them. ``sys.stdlib_module_names`` does not contain ``test``."""
 _RESERVED_CLASSES: Final = frozenset({*plugins.__all__, "Any", "Options"})
-"""Classes that the templates import or define."""
+"""Names that the class must not have, because a template may import or define them."""
 
 
 class PackageError(Exception):

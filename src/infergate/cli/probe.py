@@ -60,7 +60,8 @@ def _seconds(text: str) -> float:
 
 
 def run(arguments: Arguments) -> int:
-    """Probe the addresses. Return 0 if every address speaks a protocol, and otherwise 1."""
+    """Probe the addresses. Return 0 if every address speaks a protocol and any requested file was
+    written, 2 for invalid arguments, and otherwise 1."""
     import asyncio
     import logging
 

@@ -1,4 +1,5 @@
-"""Generates the tables of commands, options, exit codes and signals in docs/cli.md.
+"""Generates the tables of commands, options, exit codes, environment variables and signals in
+docs/cli.md.
 
 ``python -m infergate.cli.reference [FOLDER]`` updates the page in ``FOLDER``, by default ``docs``,
 between the markers ``<!-- generated: … -->`` and ``<!-- /generated -->``. The rest of the page is

@@ -1,4 +1,4 @@
-"""Decodes and encodes bodies with the content encodings gzip and deflate, within a limit."""
+"""Decodes bodies with the content encodings gzip and deflate, up to a limit, and encodes bodies."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def inflate_small(wire: HttpRequest) -> None:
     """Inflate the encoded body of ``wire`` in place if it is short and valid. Never raises."""
     if total_size(wire.body) > _MAX_SMALL_BYTES:
         return
-    with contextlib.suppress(GatewayError):  # the body is too long or invalid
+    with contextlib.suppress(GatewayError):  # too long, invalid or another encoding
         wire.body = (decode_body(wire.headers, wire.body, _SMALL_LIMITS),)
         wire.headers = without_encoding(wire.headers)
 

@@ -188,7 +188,7 @@ def _compare_elements(check: OutputCheck, expected: Tensor, actual: Tensor) -> _
 
 
 def _accepted_failures(count: int, quantile: float | None) -> int:
-    """Return the number of ``count`` elements that may fail if the share ``quantile`` must pass."""
+    """Return how many of ``count`` elements may fail if the share ``quantile`` must pass."""
     if quantile is None or not count:
         return 0
     failures = math.floor(count * (1 - quantile)) + 1

@@ -63,7 +63,7 @@ def format_path(path: KeyPath) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that is most similar to ``name``, or None."""
+    """Return the known name that is most similar to ``name``, or None if no name is similar."""
     by_folded = {k.lower().replace("-", "_"): k for k in known}
     close = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1)
     return by_folded[close[0]] if close else None

@@ -1,8 +1,8 @@
 """Formats a configuration, or the difference between two configurations, without secrets.
 
-The output hides the hashes of keys, passwords in URLs, paths of endpoints, the values of credential
-headers in routes, and plug-in options whose names suggest credentials. Other values from
-environment variables are not hidden."""
+The output hides the hashes of keys, users and passwords in URLs, the paths in the URLs of endpoints
+and of the payload log, the values of credential headers in routes, and plug-in options whose names
+suggest credentials. Other values from environment variables are not hidden."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def redacted_yaml(config: Config, *, defaults: bool = False) -> str:
 
 def redacted_diff(loaded: Config, file: Config, names: tuple[str, str] = ("loaded", "file")) -> str:
     """Return a unified diff from ``loaded`` to ``file``, without secrets, or an empty string if
-    both are equal. The header of the diff contains ``names``. Hidden values that differ are
+    both are equal. If they differ only in values that the diff cannot show, return
+    ``HIDDEN_CHANGE``. The header of the diff contains ``names``. Hidden strings that differ are
     marked."""
     before, after = _dump(loaded), _dump(file)
     old = dict(_secrets(before, ()))

@@ -3,8 +3,8 @@
 PyYAML composes nodes with line numbers; this module converts the nodes to data, and keeps a table
 of lines by path. Sequences become tuples.
 
-*Rule 1.* Scalars follow YAML 1.2's core schema: ``yes``, ``010``, ``1:30`` and dates are text. Keys
-are always text.
+*Rule 1.* An unquoted scalar is null, a boolean, a decimal number or text. Unlike in YAML 1.1,
+``yes``, ``010``, ``1:30`` and dates are text. Keys are always text.
 *Rule 2.* ``${NAME}`` and ``${NAME:-default}`` are replaced in values, but not in keys, before the
 type of an unquoted scalar is determined. A quoted scalar remains text. As in a shell, the default
 also replaces an empty variable. ``$${`` stands for a literal ``${``.
@@ -71,7 +71,8 @@ def parse(text: str, file: str, environ: Mapping[str, str]) -> YamlSource:
     """Parse ``text``. ``file`` is the name of the text in error messages; ``environ`` is the
     environment.
 
-    Raises ConfigError for a syntax error or an empty file. Other errors are in ``mistakes``."""
+    Raises ConfigError for a syntax error, an empty file, or a file that is nested too deeply. Other
+    errors are in ``mistakes``."""
     source = YamlSource(file)
     try:
         node = _compose(text)

@@ -44,8 +44,9 @@ class RequestRecord:
         self.cache = ""
         """``hit``, ``miss``, ``collapsed`` or ``bypass`` on a route with a response cache."""
         self.backend_started_at = 0.0
-        """The time when the first request to the backend began, on the clock of ``time.monotonic``.
-        It is 0.0 if the backend got no request."""
+        """The time when the first exchange with a backend began, or began to wait in the backend's
+        queue, on the clock of ``time.monotonic``. It is 0.0 if no exchange began to wait or to
+        run."""
         self.queue_seconds = 0.0
         """The part of ``backend_seconds`` spent in the backend's queue."""
         self.connect_seconds = 0.0

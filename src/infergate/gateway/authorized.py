@@ -3,7 +3,7 @@
 The authorizer checks a request's summary before the message is parsed. This module checks the
 parsed operation, because a message may differ from its summary.
 
-1. A client without a permit can perform only health operations.
+1. A client without a permit can only query the liveness and readiness of the server.
 2. Lists omit models that the client is not permitted to see.
 3. To unload an ensemble together with its models, the client needs permission to unload every
    model, because the gateway does not know the names of the ensemble's models.

@@ -3,11 +3,12 @@
 - A copy is sent after the response to the original request has arrived, so the client never waits
   for the copy.
 - The number of concurrent copies is limited. The tensors of all copies take at most ``MAX_BYTES``,
-  but a single copy may exceed ``MAX_BYTES``. Copies and their responses also count as optional work
-  for ``limits.in_flight_bytes``, even after their clients have disconnected. A copy beyond a limit
-  is dropped and counted as ``dropped``.
+  but a copy may exceed ``MAX_BYTES`` if no other copy is in progress. Copies and their responses
+  also count as optional work for ``limits.in_flight_bytes``, even after their clients have
+  disconnected. A copy beyond a limit is dropped and counted as ``dropped``.
 - Copies of one sequence are sent one after the other. If a copy is dropped, all later copies of the
-  sequence are dropped, because the mirror's state would differ from the state of the original.
+  sequence are dropped until the sequence starts again, because the mirror's state would differ from
+  the state of the original.
 - ``MirrorSender`` keeps all tasks. When ``close`` returns, all tasks are finished.
 """
 
@@ -52,8 +53,8 @@ class MirrorSender:
         self, request: InferRequest, size: int, memory: MemoryAccount
     ) -> DetachedMemoryAccount | None:
         """Reserve memory for a copy of ``request`` with ``size`` bytes of tensors, and return the
-        copy's account. If a limit is reached, count the copy as dropped and return None. ``memory``
-        is the account of the original request."""
+        copy's account. If a limit is reached, or an earlier copy of the sequence was dropped, count
+        the copy as dropped and return None. ``memory`` is the account of the original request."""
         sizes, sequence = self._tasks.values(), sequence_key(request)
         if request.parameters.get(_SEQUENCE_START):
             self._incomplete.pop(sequence, None)

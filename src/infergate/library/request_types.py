@@ -10,8 +10,9 @@ from infergate.core.tensor import Tensor
 
 
 def check_types(request: InferRequest) -> None:
-    """Raise TypeError, which names the field, if a field of ``request`` does not have its declared
-    type."""
+    """Raise TypeError, which names the field, if the model, version, id, inputs or outputs of
+    ``request`` have the wrong type. Parameters, and the shapes and data of inputs, are not
+    checked."""
     _check(request, InferRequest, "request")
     for name in ("model", "version", "id"):
         _check(getattr(request, name), str, f"request.{name}")

@@ -15,7 +15,7 @@ _UNLIMITED: Final = frozenset({"infergate.audit"})
 
 class LogRateLimit(logging.Filter):
     """Passes at most ``max_lines`` lines per second with the same logger and message template. The
-    next such line that passes states how many lines were dropped."""
+    next such line that passes states how many lines were dropped. The audit log is not limited."""
 
     def __init__(self, max_lines: int = _MAX_LINES) -> None:
         super().__init__()

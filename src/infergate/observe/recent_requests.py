@@ -106,7 +106,8 @@ class RecentRequests:
         return *self._failures, *self._client_errors
 
     def record_slowest(self, sample: RequestSample) -> None:
-        """Keep ``sample``, the slowest so far of its route, protocol, backend and operation."""
+        """Keep ``sample``, the slowest so far of its route, protocol, backend and operation, unless
+        ``MAX_SLOW`` requests that are at least as slow are kept already."""
         key = sample.route, sample.protocol, sample.backend, sample.operation
         if len(self._slowest) < MAX_SLOW or key in self._slowest:
             self._slowest[key] = sample
@@ -179,8 +180,9 @@ def phases_of(record: RequestRecord, seconds: float) -> tuple[tuple[str, float],
 
 
 class ProcessSnapshot(NamedTuple):
-    """A snapshot of a process for the console. ``worker`` is None if there is a single process.
-    A worker that did not respond in time has an empty snapshot, whose ``process`` is 0."""
+    """A snapshot of a process for the console. ``worker`` is None for a single process and for the
+    supervisor. A worker that did not respond in time has an empty snapshot, whose ``process`` is
+    0."""
 
     worker: int | None
     pipelines: PipelineCounts

@@ -2,8 +2,8 @@
 
 A key is hashed to a position between 0 and 100. The targets' percentages fill this range from the
 top down, and the rest of the range belongs to the route's own backend. While the percentages stay
-the same, a key keeps its target. If the first target's percentage grows, keys move only to that
-target.
+the same, a key keeps its target. If a route has one target, and its percentage grows, keys move
+only to that target.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class GatewayEvents:
             event.time = now - monotonic_time + event.monotonic_time
 
     def as_json(self, since: float) -> list[dict[str, Any]]:
-        """Return the events after wall-clock time ``since``. The newest event comes first."""
+        """Return the events since the wall-clock time ``since``. The newest event comes first."""
         events = [*self._gateway, *self._endpoints]
         events.sort(key=lambda event: event.monotonic_time)
         found = [asdict(event) for event in reversed(events) if event.time >= since]

@@ -25,7 +25,7 @@ from infergate.transport.server.admission import Admission, RequestAccount, shut
 
 T = TypeVar("T")
 _CLEANUP_SECONDS: Final = 1.0
-"""Seconds that cancelled calls have to clean up."""
+"""The time for cancelled calls to clean up, in seconds."""
 
 
 class InProcessListener:
@@ -112,8 +112,8 @@ class InProcessListener:
             await self._wait(_CLEANUP_SECONDS)
 
     async def _wait(self, seconds: float) -> bool:
-        """Return whether all calls end within ``seconds``. Do not wait for aborted streams, which
-        end when their caller requests the next response."""
+        """Return whether all calls end within ``seconds``. Do not wait for abandoned streams,
+        which end when their caller requests the next response."""
         calls = [call.finished for call in self._calls if not call.is_abandoned]
         return not calls or not (await asyncio.wait(calls, timeout=seconds))[1]
 

@@ -150,5 +150,5 @@ class TopK(TensorStep):
 
 def _rankable_axis(name: str, spec: Spec, axis: int, *, batch: bool) -> int:
     if spec.datatype not in _RANKED:
-        raise TransformError(name, f"{spec.datatype} has no order")
+        raise TransformError(name, f"{spec.datatype} cannot be ranked; expected integers or floats")
     return find_axis(name, spec, axis, batch=batch)

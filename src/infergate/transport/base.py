@@ -68,7 +68,8 @@ class Endpoint(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Return ``host:port`` for the Host header, with IPv6 addresses in brackets."""
+        """The value of the Host header: ``host:port``, with IPv6 addresses in brackets, or
+        ``localhost`` for a socket file."""
         return "localhost" if self.unix else str(Address(self.host, self.port))
 
     def __str__(self) -> str:
@@ -78,7 +79,7 @@ class Endpoint(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class BoundSockets:
     """The listening sockets of one address, or of each address to which a host name resolves.
-    The listener closes the sockets, then calls ``release``. ``worker_loads`` is set if other
+    ``close`` closes the sockets, then calls ``release``. ``worker_loads`` is set if other
     processes accept from the same sockets. grpcio (engine ``compat``) cannot use existing sockets,
     so its socket only reserves a port."""
 
@@ -229,7 +230,7 @@ class Server(Protocol):
     def set_app(self, app: Any, limits: Limits) -> None:
         """Send new requests to ``app``, which must be of the same kind as the previous application.
         Requests in progress finish with the previous application. ``limits`` applies to new
-        connections."""
+        requests, except limits that were fixed when the listener or the connection was opened."""
         ...
 
     def active_requests(self) -> Iterable[asyncio.Future[None]]:

@@ -366,7 +366,7 @@ def test_clients_see_an_image_and_its_classes() -> None:
         ([Reshape(tensor="data", from_=(100,), to=(3, 8, 8))], [], "cannot become"),
         ([DecodeImage(tensor="data", datatype=Datatype.FP32, size=(8, 8))], [], "expected shape"),
         ([], [Softmax(tensor="x")], "output 'x'"),
-        ([], [Argmax(tensor="odd")], "TYPE_NEW has no order"),
+        ([], [Argmax(tensor="odd")], "TYPE_NEW cannot be ranked"),
     ],
 )
 def test_steps_that_do_not_fit_the_model_are_an_error(

@@ -50,7 +50,8 @@ class SimpleString(UnaryModel):
     signature = _signature("simple_string", Datatype.BYTES)
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Return the sum and the difference. Raises BAD_REQUEST for elements other than INT32."""
+        """Return the sum and the difference. Raises BAD_REQUEST for an element that is not an INT32
+        in decimal."""
         inputs = self.signature.checked_inputs(request)
         left, right = _parse_integers(inputs["INPUT0"]), _parse_integers(inputs["INPUT1"])
         return self.signature.build_response(

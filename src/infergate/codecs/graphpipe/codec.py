@@ -1,7 +1,8 @@
 """The GraphPipe codec, which converts between HTTP messages and canonical operations.
 
-The path names the model, and the body, a flatbuffer, names the operation. Raw sockets carry the
-same bodies, which the transport passes to the codec as HttpRequests.
+For inferences and metadata, the path names the model, and the body, a flatbuffer, names the
+operation. A GET requests metadata or, on a control path, health. Raw sockets carry the same bodies,
+which the transport passes to the codec as HttpRequests.
 
 The sources are GraphPipe's specification and the observed messages of servers and clients
 (docs/fidelity-graphpipe.md)."""
@@ -186,8 +187,8 @@ class GraphPipeCodec(BinaryEstimates):
 
 def _read_envelope(wire: HttpRequest) -> tuple[int, FlatbufferTable]:
     """Return the type and the table of the Request in the body. Raises UNSUPPORTED_ENCODING, and
-    BAD_REQUEST for an unknown type. (graphpipe-go returns its metadata for an unknown type,
-    contrary to the specification.)"""
+    BAD_REQUEST for an invalid flatbuffer or an unknown type. (graphpipe-go returns its metadata for
+    an unknown type, contrary to the specification.)"""
     check_unencoded(wire.headers, "GraphPipe")
     if wire.codec_state is None:
         wire.codec_state = join_parts(wire.body)

@@ -1,5 +1,6 @@
 """Lists the fields of GraphPipe messages for the console, with the names of fbs/graphpipe.fbs. Only
-the first elements of each list are read, because a message may be long."""
+the first names and tensor elements are read, because a message may be long. Messages with more than
+64 tensors, or with a tensor of more than 16 dimensions, are not described."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _MAX_RANK: Final = 16
 
 
 def describe_request(data: Buffer) -> Json | None:
-    """Return the fields of a request, or None if ``data`` is not a valid request."""
+    """Return the fields of a request, or None if ``data`` is invalid or too large to describe."""
     try:
         root = FlatbufferMessage(data).root("Request")
         kind, table = root.uint8(fields.REQ_TYPE), root.table(fields.REQ)
@@ -46,7 +47,8 @@ def describe_request(data: Buffer) -> Json | None:
 
 
 def describe_response(data: Buffer) -> Json | None:
-    """Return the fields of the response to an inference, or None if ``data`` is invalid."""
+    """Return the fields of the response to an inference, or None if ``data`` is invalid or too
+    large to describe."""
     try:
         root = FlatbufferMessage(data).root("InferResponse")
         errors = root.tables(fields.ERRORS, _MAX_TENSORS)

@@ -21,7 +21,8 @@ _FIRST_OUTPUT_SUFFIX: Final = ":0"
 
 
 def resolve_inputs(message_names: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
-    """Return the name of each input. Raises BAD_REQUEST for a missing or duplicate name."""
+    """Return the name of each input. Raises BAD_REQUEST for an invalid or duplicate name, and if
+    the model has no input at the position of an empty name."""
     names = _resolve(message_names, model.inputs, "input", model.name)
     seen: set[str] = set()
     for name in names:
@@ -32,7 +33,8 @@ def resolve_inputs(message_names: Sequence[str], model: ModelMetadata) -> tuple[
 
 
 def resolve_outputs(message_names: Sequence[str], model: ModelMetadata) -> tuple[str, ...]:
-    """Return the name of each requested output, which may occur twice. Raises BAD_REQUEST."""
+    """Return the name of each requested output. A name may occur twice. Raises BAD_REQUEST for an
+    invalid name, and if the model has no output at the position of an empty name."""
     return _resolve(message_names, model.outputs, "output", model.name)
 
 

@@ -125,8 +125,8 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
 
 
 def copy_numbers(datatype: Datatype, node: simdjson.Array) -> Array | None:
-    """Return the array's numbers as ``datatype``, or None if an element is not a valid value of
-    ``datatype``."""
+    """Return the array's numbers as ``datatype``. Return None for BOOL and BYTES, and if an element
+    is not a valid value of ``datatype``."""
     if datatype in (Datatype.BOOL, Datatype.BYTES):
         return None
     of_type: OneOf["d", "u", "i"] = "d"
@@ -262,8 +262,8 @@ is Triton's form, which is not valid JSON but is the only form that every known 
 
 
 def write_numbers(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> Any:
-    """Return the elements of ``tensor``, which is not BYTES, as a flat list that orjson can write.
-    Floats get the fewest digits that identify them."""
+    """Return the elements of ``tensor``, which is not BYTES, as an object that orjson writes as a
+    flat array. Floats get the fewest digits that identify them."""
     if (
         len(tensor.data) <= MAX_WRITTEN_BYTES
         and (small_data := write_small_data(tensor)) is not None
@@ -292,7 +292,7 @@ def write_array(values: Array, spelling: tuple[bytes, bytes, bytes]) -> Any:
     if not non_finite.any():
         return values
     nan, positive, negative = spelling
-    # orjson writes null for exactly these values.
+    # orjson writes null for NaN and infinity, and for no other value.
     texts = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
     words = [
         nan if v != v else positive if v > 0 else negative  # noqa: PLR0124 - only NaN is unlike itself
@@ -347,8 +347,8 @@ def decode_base64(name: str, data: Buffer) -> Buffer:
     elements = [decode_element(element) for element in unpack_bytes(data)]
     if None in elements:
         raise bad_request(
-            f"tensor '{name}': element {elements.index(None)} is not base64, although its "
-            f"parameter {CONTENT_TYPE} declares base64"
+            f"tensor '{name}': element {elements.index(None)} is not base64, although the "
+            f"tensor's parameter {CONTENT_TYPE} declares base64"
         )
     return pack_bytes([element for element in elements if element is not None])
 

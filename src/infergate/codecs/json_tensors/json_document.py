@@ -1,9 +1,9 @@
 """JSON documents whose objects, arrays and scalars are read lazily.
 
-simdjson parses the bytes, and a value becomes a Python object only when it is read. The numbers of
-an array never become Python objects. If simdjson rejects a document, the standard library parses
-the document, because some servers and clients send NaN and integers over 64 bits, and because the
-error messages of the standard library are better.
+simdjson parses the bytes, and a value becomes a Python object only when it is read. ``json_data``
+copies the numbers of an array without creating Python objects. If simdjson rejects a document, the
+standard library parses the document, because some servers and clients send NaN and integers over 64
+bits, and because the error messages of the standard library are better.
 
 *Rule 1.* Each document has its own parser, because simdjson cannot reuse a parser while values of
 the previous document exist, and an exception's traceback may hold such a value.
@@ -54,8 +54,8 @@ MAX_MEMBERS_LOOKED_UP: Final = 1024
 """Maximum number of members of an object if all members are looked up, because each look-up walks
 the object."""
 MAX_TEXT_CHARACTERS: Final = 4 * MIB
-"""Maximum number of characters of a message's id, and of all strings in its parameters. The limit
-is the same as in V2 gRPC. The event loop unpickles these strings."""
+"""Maximum number of characters of a message's id, and of the strings in its parameters together.
+The limit is the same as in V2 gRPC. The event loop unpickles these strings."""
 _BRACKETS: Final = b"[]{}"
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_BRACKETS + b'"'))
 _NOT_COMMAS: Final = bytes(set(range(256)) - set(b',"'))
@@ -84,7 +84,8 @@ LITERALS: Final = {word: NonFiniteLiteral(word) for word in ("NaN", "Infinity", 
 
 
 def parse_json(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """Parse a client's document. Raises BAD_REQUEST, and NeedsOffloadError on the event loop."""
+    """Parse a client's document. Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event
+    loop."""
     check_nesting(text, limits)
     try:
         return simdjson.Parser().parse(text)
@@ -114,7 +115,8 @@ def check_surrogates(document: Node, text: str) -> None:
 
 
 def parse_backend_json(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
-    """Parse a server's document. Raises BAD_REQUEST, and NeedsOffloadError on the event loop.
+    """Parse a server's document. Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event
+    loop.
 
     Triton writes BYTES that are not UTF-8 unchanged into JSON strings. Such bytes become lone
     surrogates (PEP 383), which ``json_data`` converts back.
@@ -166,8 +168,8 @@ def check_nesting(text: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 def _is_shallow(text: bytes, bracket: bytes) -> bool:
-    """Return whether ``bracket`` is so rare that nesting cannot exceed the limit. ``find`` makes
-    this check fast."""
+    """Return whether ``bracket`` occurs at most ``MAX_DEPTH // 2`` times. ``find`` makes this check
+    fast."""
     position = -1
     for _ in range(MAX_DEPTH // 2 + 1):
         position = text.find(bracket, position + 1)
@@ -298,7 +300,7 @@ def read_plain_object(node: Node, path: str) -> dict[str, Any]:
 
 
 def _count_commas(text: bytes) -> int:
-    """Count the commas outside strings in the valid JSON ``text``, without an object per string."""
+    """Count the commas outside strings in the valid JSON ``text``, without creating the strings."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = np.frombuffer(text.translate(None, _NOT_COMMAS), np.uint8)

@@ -25,7 +25,7 @@ _FRAMEWORK_TEXTS: Final = frozenset({NOT_FOUND, METHOD_NOT_ALLOWED})
 
 def build_error(error: GatewayError, wire: HttpRequest | None) -> HttpResponse:
     """Return the response for ``error``: ``{"error": …}``, or FastAPI's ``{"detail": …}`` for an
-    unknown path or method. Never raises."""
+    unknown path or a method that the path does not allow. Never raises."""
     headers = {**JSON_HEADERS, **error_headers(error)}
     if error.kind is Kind.METHOD_NOT_ALLOWED:
         headers["allow"] = "GET"
@@ -44,7 +44,7 @@ def _text(error: GatewayError, wire: HttpRequest | None) -> str:
 
 def backend_error(wire: HttpResponse) -> GatewayError:
     """Return the error in a server's response. The error's text is ``error`` or ``detail`` of a
-    JSON object, or the first line of any other body."""
+    JSON object, or the first line of any other body, unless this line is HTML or unprintable."""
     body = bytes(join_parts(wire.body))[:_MAX_TEXT_BYTES]
     text = body.decode("utf-8", "replace").strip()
     message = text.partition("\n")[0]

@@ -1,8 +1,10 @@
 """Reads and writes the bodies of predict requests and responses. A request has rows under
-``instances`` or ``inputs``, and the response has rows under ``predictions``.
+``instances`` or ``inputs``. The response has rows, or an object with the outputs by name, under
+``predictions``.
 
-*Rule 1.* A body has no datatypes, and has names of tensors only if the rows are objects. The
-model's metadata supplies the missing names and datatypes. Pass-through does not need the metadata.
+*Rule 1.* A body has no datatypes, and has names of tensors only if the rows, or all predictions,
+are objects. The model's metadata supplies the missing names and datatypes. Pass-through does not
+need the metadata.
 
 *Rule 2.* JSON is parsed as strictly as in KServe: NaN, Infinity, a byte order mark and text after
 the object are errors, with KServe's error texts. Integers over 64 bits become floats.

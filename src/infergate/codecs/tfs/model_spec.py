@@ -47,7 +47,7 @@ RESPONSE_SPEC: Final = 2
 MultiInference."""
 
 MAX_TOP_LEVEL_FIELDS: Final = 24 * 1024
-"""Maximum number of fields of a message that are read before the access check."""
+"""Maximum number of top-level fields of a message. They are read before the access check."""
 _MAX_BYTES: Final = 4 * MAX_NAME_BYTES
 _MAX_SPEC_FIELDS: Final = 64
 _MAX_CACHED_BYTES: Final = 256

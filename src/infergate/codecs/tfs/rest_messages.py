@@ -80,8 +80,9 @@ def _document(members: Mapping[str, Any]) -> HttpResponse:
 
 
 def write_status(response: ModelIndex, requested: RequestedModel) -> HttpResponse:
-    """Return the response with the states of the versions, newest first, and with ``name`` and
-    ``ready`` for clients of KServe's V1 protocol, which has the same path."""
+    """Return the response with the states of the versions, newest first. If the request names no
+    version or label, the response also has ``name`` and ``ready``, for clients of KServe's V1
+    protocol, which has the same path."""
     versions = [
         {
             "version": str(number),
@@ -191,7 +192,8 @@ def read_status(document: Mapping[str, Any], model: str) -> ModelIndex:
 
 
 def read_metadata(document: Mapping[str, Any], model: str) -> ModelMetadata:
-    """Return the metadata of ``model``. Raises LookupError, TypeError and ValueError."""
+    """Return the metadata of ``model``. Raises BACKEND_GARBAGE, LookupError, TypeError and
+    ValueError."""
     spec = _member(document, "model_spec", "modelSpec")
     outer = _member(_object(document["metadata"]), "signature_def", "signatureDef")
     found = {

@@ -49,7 +49,9 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> RpcReque
         method, message = _method_and_message(operation)
         return RpcRequest(method, (message.SerializeToString(deterministic=True),))
     except ValueError:
-        raise bad_request("a name in the request is not valid Unicode") from None
+        raise bad_request(
+            "a name in the request is not valid Unicode, or a number is out of range"
+        ) from None
 
 
 def _method_and_message(operation: Operation) -> tuple[str, Any]:

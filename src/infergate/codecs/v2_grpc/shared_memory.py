@@ -1,5 +1,5 @@
-"""Converts between canonical operations and the messages of the extensions for shared system memory
-and shared CUDA memory."""
+"""Converts between canonical operations and the messages of Triton's extensions for system shared
+memory and CUDA shared memory."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _json_response(status: int, document: Any) -> HttpResponse:
 
 
 # ---- requests, and responses of backends --------------------------------------------------------
-# All functions raise BAD_REQUEST with the field's name. For responses, callers change the kind.
+# The functions raise BAD_REQUEST and TOO_LARGE. For responses, callers change the kind.
 
 
 def read_index_request(body: bytes, limits: Limits) -> messages.ModelIndexRequest:

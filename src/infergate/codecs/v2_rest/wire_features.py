@@ -19,9 +19,9 @@ class WireFeature(enum.Enum):
 
     NULL = "null for an optional member"
     """Triton returns 500 with "Unable to parse 'id'"."""
-    BINARY_ONLY = "JSON data of a datatype that servers with the binary extension reject in JSON"
-    """Triton accepts FP16 and BF16 only as binary data."""
-    NON_FINITE = "words or null for NaN and infinity"
+    BINARY_ONLY = "JSON data of a datatype that Triton accepts only as binary data"
+    """The datatypes are FP16 and BF16."""
+    NON_FINITE = "unquoted words, strings or null for NaN and infinity"
     """Triton accepts unquoted words. MLServer accepts null for NaN, and strings for infinity."""
     SCALAR_DATA = "data that is not an array"
     """Triton returns 500."""

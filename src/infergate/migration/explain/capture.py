@@ -21,8 +21,7 @@ from infergate.transport.base import Endpoint, Upstream
 
 
 class Captured:
-    """The message that a backend was about to send. All attributes are None or false until the
-    backend has a message."""
+    """The message that a backend was about to send. All attributes are None or false at first."""
 
     def __init__(self) -> None:
         self.wire: HttpRequest | RpcRequest | None = None

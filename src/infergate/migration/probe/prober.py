@@ -3,7 +3,8 @@
 *Rule 1.* Every attempt has a timeout, at most ``MAX_CONCURRENT`` attempts run at a time, and at
 most ``MAX_MODELS`` models of a server are described. The codecs and ``LIMITS`` limit the size of
 every response.
-*Rule 2.* Each attempt closes its connections, because some servers (graphpipe-py) serve only one
+*Rule 2.* Connections are closed after each attempt to detect a protocol, and after the models of a
+server have been described over a protocol, because some servers (graphpipe-py) serve only one
 connection at a time."""
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ from infergate.transport.base import Address
 MAX_CONCURRENT: Final = 16
 MAX_MODELS: Final = 1000
 MAX_SILENCES: Final = 3
-"""Number of timeouts after which no further models of a server are described."""
+"""Number of timeouts after which no further models of a server are described over the same
+protocol."""
 LIMITS: Final = Limits(body=16 * MIB, json=16 * MIB)
 _BACKEND: Final = "server"
 _READY: Final = frozenset({"", "READY", "UNKNOWN"})
@@ -241,7 +243,7 @@ def _unready(state: str) -> str:
 
 def _metadata_problem(error: GatewayError) -> str:
     if error.kind is Kind.UNSUPPORTED:  # the error's text is for clients of a gateway
-        return "the server does not provide its metadata"
+        return "the server does not provide the model's metadata"
     return error.public.removeprefix(f"backend '{_BACKEND}': ")
 
 

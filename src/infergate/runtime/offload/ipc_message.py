@@ -1,7 +1,8 @@
 """Messages that carry arguments and results between processes.
 
-A message consists of a header, a pickle, and long buffers. The pickle refers to the buffers by
-offset. Buffers are copied neither for sending nor after receiving."""
+A message consists of a header, the pickle of a function (empty in a response), the pickle of a
+value, and the long buffers of the value. The pickle of the value refers to the buffers by offset.
+Buffers are copied neither for sending nor after receiving."""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ class _MessagePickler(pickle.Pickler):
         self._end = 0
 
     def reducer_override(self, value: Any) -> Any:
-        """Pickle errors by their attributes, because pickle would save only their ``args``, and
-        short views, which pickle does not support."""
+        """Pickle errors with their attributes, because pickle would save only their ``args``.
+        Pickle short views as bytes, because pickle does not support views."""
         if isinstance(value, GatewayError):
             return _rebuild_error, (type(value), value.args, vars(value))
         if isinstance(value, memoryview):

@@ -5,8 +5,8 @@ process runs one job at a time. Further jobs wait in a bounded queue that is fai
 (``core.fair_queue``).
 
 *Rule 1.* No job runs twice: if a process dies, its job fails.
-*Rule 2.* A cancelled job leaves the queue immediately. A running job may finish within a grace
-period, because a new process costs more than most jobs.
+*Rule 2.* A cancelled job leaves the queue immediately or, if it is running, may finish within a
+grace period, because a new process costs more than most jobs.
 *Rule 3.* If there are several processes, large jobs leave one process free for other jobs."""
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def receive_descriptors(pipe: socket.socket, count: int) -> list[int]:
     while len(received) < count:
         _, descriptors, _, _ = socket.recv_fds(pipe, 1, _MAX_DESCRIPTORS)
         if not descriptors:
-            raise ConnectionError("no socket descriptors were received")
+            raise ConnectionError("no file descriptors were received")
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)  # noqa: FBT003 - the function's name explains it
         received += descriptors

@@ -1,5 +1,6 @@
 """The asyncio protocol of an HTTP/2 connection, shared by server and client. The engine's events
-call methods of the subclass. The engine's output is written once per event loop iteration.
+call methods of the subclass. Most output is written once per event loop iteration
+(``flush_soon``).
 
 An event loop returns each read as a new bytes object, which costs a copy. While a peer sends long
 messages, the bytes are therefore received into a buffer that all connections of a thread share. The
@@ -22,7 +23,8 @@ _WRITE_HIGH_WATER: Final = 1 * MIB
 """Size of the transport's write buffer in bytes above which writing is paused."""
 _MAX_JOINED: Final = 64 * KIB  # up to this many bytes, one copy is cheaper than a vectored write
 _LARGE_READ: Final = 64 * KIB
-"""A connection whose last read had at least this many bytes receives into the shared buffer."""
+"""A connection without TLS whose last read had at least this many bytes receives into the shared
+buffer."""
 _SMALL_READ: Final = 16 * KIB
 """A connection whose last read had fewer bytes receives into bytes objects again."""
 _BUFFER_SIZE: Final = 256 * KIB

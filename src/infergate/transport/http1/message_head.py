@@ -49,12 +49,13 @@ _status_lines: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
 }
 JOIN_BELOW: Final = 64 * 1024
-"""Minimum size of a part that is written separately. Copying smaller parts into one buffer is
+"""Consecutive parts with a total size below this limit are joined. Copying them into one buffer is
 cheaper than a system call for each part."""
 
 
 class HeadError(GatewayError):
-    """The error for a request that is rejected with an HTTP status that no ``Kind`` has."""
+    """The error for a request with an invalid head or invalid framing. ``status`` is the HTTP
+    status of the response, because no ``Kind`` has the statuses 408, 414, 431 and 505."""
 
     def __init__(
         self, status: int, public: str, kind: Kind = Kind.BAD_REQUEST, *, limit: str = ""
@@ -137,8 +138,8 @@ def check_head(
 
 
 def check_fields(fields: Sequence[tuple[bytes, bytes]], limits: Limits) -> None:
-    """Check the number and size of header lines. The size includes ``": "`` and CRLF. Raises
-    HeadError."""
+    """Check the number and the total size of header lines. The size includes ``": "`` and CRLF.
+    Raises HeadError."""
     if len(fields) > limits.header_count:
         raise too_many_headers(limits)
     if sum([len(name) + len(value) + 4 for name, value in fields]) > limits.headers:
@@ -158,7 +159,7 @@ def check_codings(value: str) -> None:
         public = f"unsupported transfer coding {unknown[0]!r}; use chunked"
         raise HeadError(501, public, Kind.UNSUPPORTED)
     if codings.count("chunked") > 1:
-        raise HeadError(400, "the body is chunked twice")
+        raise HeadError(400, "Transfer-Encoding contains chunked twice")
 
 
 def drop_content_length(data: bytes) -> bytes:
@@ -259,7 +260,8 @@ def has_body(method: str, status: int) -> bool:
 
 
 def join_small(head: bytes, parts: Iterable[Buffer]) -> list[Buffer]:
-    """Join ``head`` and ``parts`` into a few buffers. Only small parts are copied."""
+    """Join ``head`` and ``parts`` into a few buffers. Parts are copied only up to ``JOIN_BELOW``
+    bytes per buffer."""
     buffers: list[Buffer] = []
     small: list[Buffer] = [head]
     pending = len(head)

@@ -45,7 +45,7 @@ class Http1Upstream(PooledUpstream):
         create: ConnectionFactory[HttpExchangeConnection],
         create_reader: ResponseReaderFactory,
     ) -> None:
-        """``create_reader`` parses responses that may be streams."""
+        """``create_reader`` creates the readers of responses that may be streams."""
         self._limits: Final = limits
         self._pools: Final = EndpointPools(functools.partial(Pool, limits, create), tls)
         create_stream = functools.partial(self.stream_connection, create_reader)
@@ -103,9 +103,9 @@ class Http1Upstream(PooledUpstream):
     async def stream(
         self, wire: HttpRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[HttpResponse, None]:
-        """Send a request and yield the data of each event as a response. Any other response is
-        yielded as a single response. Each stream uses a new connection, because no stream is sent
-        twice."""
+        """Send a request and yield the data of each event as a response. A response that is not
+        an event stream is yielded as a single response. Each stream uses a new connection, because
+        no stream is sent twice."""
         connect_timeout = self._limits.connect_time if timeout is None else timeout
         connection = await self._streams[endpoint].connect(connect_timeout)
         try:
@@ -172,8 +172,8 @@ class _BegunExchange:
 async def _decode_content(
     response: HttpResponse, max_bytes: int, memory: MemoryAccount
 ) -> HttpResponse:
-    """Decode the content encoding, which is present only if an operator forwards
-    Accept-Encoding."""
+    """Decode the content encoding, which a backend may apply although the gateway requests none. A
+    response with an unknown encoding is returned unchanged."""
     data = join_parts(response.body)
     encoding = response.headers["content-encoding"].strip().lower()
     window = inflation.zlib_window_bits(encoding, data)

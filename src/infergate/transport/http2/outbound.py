@@ -96,8 +96,8 @@ class OutboundFrames:
         return True
 
     def send_data(self, stream: Stream, parts: Sequence[Buffer], trailers: bytes | None) -> bool:
-        """Send the body `parts`, then `trailers` (`Stream.trailers`). Return False if part of the
-        body waits."""
+        """Send the body `parts`, then `trailers` (see `Stream.trailers`). Return False if part of
+        the body waits."""
         if stream.send_queue is None:
             size = total_size(parts)
             if size <= stream.send_window and size <= self.window and size <= self.max_frame_size:
@@ -165,7 +165,8 @@ class OutboundFrames:
         return True
 
     def _send_run(self, stream: Stream, queue: deque[Buffer], frame_size: int, count: int) -> None:
-        """Send `count` frames of `frame_size` bytes, all from the first part, which is longer."""
+        """Send `count` frames of `frame_size` bytes, all from the first part of `queue`, which is
+        longer than these frames together."""
         head = FRAME_HEADER.pack(frame_size << 8 | DATA, 0, stream.id)
         part = memoryview(queue.popleft())
         size = count * frame_size

@@ -72,8 +72,8 @@ def _tcp_port(sock: socket.socket) -> int | None:
 @contextmanager
 def _overlap_allowed(new_sock: socket.socket, others: Sequence[socket.socket]) -> Iterator[None]:
     """Let ``new_sock`` bind an address that overlaps with the addresses of ``others``. Restore the
-    options of ``others`` afterwards. The system gives each connection to the socket with the most
-    specific address."""
+    options of all these sockets afterwards. The system gives each connection to the socket with the
+    most specific address."""
     changed = [
         sock
         for sock in ([new_sock, *others] if others else [])

@@ -1,6 +1,6 @@
-"""A timer for all time limits of a connection, and the deadline of a request body. If the event
-loop was delayed past a deadline, pending input is read before the timer fires, because loops check
-timers before sockets."""
+"""Timers for the time limits and the calls of a connection, and the deadline of a request body. If
+the event loop was delayed past the deadline of a ``Timer``, pending input is read before the timer
+fires, because loops check timers before sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infergate.core.limits import Limits
 _NEVER: Final = math.inf
 MIN_BODY_RATE: Final = 500
 """Minimum average rate of a body in bytes per second (Apache RequestReadTimeout: 500)."""
-LATE_SECONDS: Final = 0.1  # a timer that fires later than this counts as delayed
+LATE_SECONDS: Final = 0.1  # a timer that fires this long after its deadline is delayed
 CATCH_UP_SECONDS: Final = 0.01  # seconds in which the bytes pending in the sockets are read
 
 

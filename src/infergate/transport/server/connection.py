@@ -15,15 +15,15 @@ class AcceptedConnection(Protocol):
     """The listener's view of a client's connection."""
 
     def close_when_idle(self) -> None:
-        """Close after the request in progress, or immediately if there is no request."""
+        """Close after the requests in progress, or immediately if there are none."""
         ...
 
     def cancel_with(self, error: GatewayError) -> None:
-        """End the request in progress with ``error``, and close."""
+        """End the requests in progress with ``error``, and close."""
         ...
 
     def abort(self) -> None:
-        """Close immediately, and cancel the request in progress."""
+        """Close immediately, and cancel the requests in progress."""
         ...
 
     def active_requests(self) -> Iterable[asyncio.Future[None]]:
@@ -47,5 +47,5 @@ class ConnectionHost(Protocol):
         ...
 
     def unregister(self, connection: AcceptedConnection) -> None:
-        """Remove a connection whose socket is closed and whose task has ended."""
+        """Remove a connection whose socket is closed and whose tasks have ended."""
         ...

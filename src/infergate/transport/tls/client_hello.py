@@ -28,7 +28,7 @@ class AlpnOffer:
 
     def excludes(self, data: memoryview) -> bool:
         """Return whether the client offers only unsupported protocols. ``data`` is the next part of
-        the client's bytes."""
+        the client's bytes. Until the ClientHello is complete, return False."""
         if self._received is None:
             return False
         self._received += data
