@@ -447,7 +447,7 @@ async def test_a_wait_that_times_out_is_reported_and_leaves_the_queue() -> None:
     harness = Harness(SLOW, positions=(1, 2))
     first = asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), new_context()))
     await until(lambda: harness.upstream.requests == ["a"])
-    with raises_kind(Kind.TIMEOUT, match="waiting in the queue"):
+    with raises_kind(Kind.TIMEOUT, match="the request waited in the queue"):
         await harness.sending.infer(RpcRequest("/x"), new_context(policy=RoutePolicy(0.01)))
     assert (harness.counters.queued, harness.counters.queue_expired) == (0, 1)
     first.cancel()

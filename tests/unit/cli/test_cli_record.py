@@ -165,7 +165,8 @@ def test_damage_is_printed_and_is_a_failure(
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"PK", "byte 0: this is not a recording"), (None, "No such file")]
+    ("content", "reason"),
+    [(b"PK", "byte 0: this is not an infergate recording"), (None, "No such file")],
 )
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     file: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, reason: str

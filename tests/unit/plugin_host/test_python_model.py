@@ -193,7 +193,9 @@ async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory(
         account.release()
         assert admission.bytes == 320_000, "the thread still holds the tensors"
         assert backend.concurrency_stats.in_use == 1
-        with pytest.raises(GatewayError, match="the deadline passed while waiting"):
+        with pytest.raises(
+            GatewayError, match="the deadline passed while the request waited in the queue"
+        ):
             await infer(served, request())
         plugin_kit.RELEASE.set()
         await until(lambda: not backend.concurrency_stats.in_use)

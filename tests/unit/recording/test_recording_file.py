@@ -255,8 +255,8 @@ def test_a_frame_is_found_across_the_pieces_of_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"record_bytes": 10}, "it does not have 10 bytes"),
-        ({"record_bytes": 1 << 20}, "it does not have 1048576 bytes"),
+        ({"record_bytes": 10}, "its size differs from the 10 bytes"),
+        ({"record_bytes": 1 << 20}, "its size differs from the 1048576 bytes"),
         ({"record_bytes": 1 << 40}, "the record has 1099511627776 bytes; the limit is 1073741824"),
         ({"payload_bytes": 1 << 40}, "the record has 1099511627776 bytes; the limit is"),
         ({"payload_crc": 0}, "the checksum of the record is wrong"),
@@ -372,7 +372,9 @@ def test_a_record_of_any_bytes_is_read_or_reported(exchange: Exchange, data: st.
 )
 def test_a_foreign_file_is_an_error_with_its_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign.bin"
-    with pytest.raises(RecordingError, match=r"foreign\.bin: byte 0: this is not a recording"):
+    with pytest.raises(
+        RecordingError, match=r"foreign\.bin: byte 0: this is not an infergate recording"
+    ):
         read_bytes(path, content)
 
 

@@ -287,7 +287,7 @@ def test_special_folders_are_refused(url: str) -> None:
         (b"{}", "model_name is missing", Kind.BAD_REQUEST),
         (b'{"model_name":1}', "model_name must be a string", Kind.BAD_REQUEST),
         (b'{"model_name":"a","url":[]}', "url must be a string", Kind.BAD_REQUEST),
-        (b" " * 16385, "exceed the limit of 16384", Kind.TOO_LARGE),
+        (b" " * 16385, "has 16385 bytes; the limit is 16384", Kind.TOO_LARGE),
     ],
 )
 def test_invalid_load_requests(sent: bytes, mentions: str, kind: Kind) -> None:

@@ -130,7 +130,7 @@ def test_message_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flatbuffer_writer, "MAX_MESSAGE_BYTES", size)
     flatbuffer_writer.write_response([tensor])
     monkeypatch.setattr(flatbuffer_writer, "MAX_MESSAGE_BYTES", size - 1)
-    with raises_kind(Kind.TOO_LARGE, match=f"at most {size - 1} bytes"):
+    with raises_kind(Kind.TOO_LARGE, match=f"exceeds {size - 1} bytes"):
         flatbuffer_writer.write_response([tensor])
 
 
