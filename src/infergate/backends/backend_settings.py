@@ -46,7 +46,7 @@ class BackendSettings:
     max_header_bytes: int = FORWARDED_HEADER_BYTES
     """Maximum bytes of forwarded headers."""
     watch: AddressWatch | None = None
-    """Watches the addresses of the only endpoint."""
+    """For a backend with a single endpoint: watches the addresses of its host name."""
 
     def make_queue(self, counters: BackendCounters) -> RequestQueue | None:
         """Return the queue for inferences beyond ``max_requests``, or None if there is no limit."""

@@ -428,7 +428,7 @@ class RemoteBackend(Generic[Req, Resp]):
         return self._inference_profile
 
     async def server_profile(self, context: RequestContext) -> Profile:
-        """Return the declared or detected profile. Raises GatewayError."""
+        """Return the configured or detected profile. Raises GatewayError."""
         context.shorten_deadline(time.monotonic() + self._sender.preparation.timeout_for(context))
         try:
             return await self._profile_detection.profile(context)

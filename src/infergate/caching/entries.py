@@ -37,7 +37,8 @@ class CachedResponse:
 
 
 def encode(response: InferResponse, headers: Mapping[str, str]) -> bytes:
-    """Return ``response`` without its id, and ``headers``, as bytes. Raises UncacheableError."""
+    """Return ``response``, without its id, together with ``headers`` as bytes. Raises
+    UncacheableError."""
     if any(tensor.shared_memory is not None for tensor in response.outputs):
         raise UncacheableError("an output is in shared memory")
     outputs = [

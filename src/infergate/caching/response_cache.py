@@ -11,7 +11,7 @@ from infergate.core.records import record
 
 
 class RemoteStore(Protocol):
-    """Stores values outside this host. The methods never raise. If the store does not respond in
+    """A store outside this gateway. The methods never raise. If the store does not respond in
     time, a lookup returns no value."""
 
     async def get(self, digest: bytes, backend: str, epoch: int) -> RemoteLookup:
@@ -37,8 +37,8 @@ class RemoteLookup(NamedTuple):
 
 @record
 class CacheKey:
-    """The key of an inference: its hash, and the backend's epoch when the key was created. A
-    response that was computed before an invalidation is stored under an obsolete key."""
+    """The key of an inference: its hash, and the backend's epoch when the key was created. If
+    the cache is invalidated during an inference, the response is stored under an obsolete key."""
 
     digest: bytes
     backend: str

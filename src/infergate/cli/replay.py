@@ -94,7 +94,7 @@ def _fail(reason: str) -> NoReturn:
 
 
 def _check(arguments: Arguments) -> None:
-    """Raise RequestError if options conflict or a required option is missing."""
+    """Raise RequestError if the options are invalid."""
     files = [Path(name) for name in arguments.operands]
     imported = [file for file in files if file.suffix == PERF_ANALYZER]
     if imported and (len(files) > 1 or arguments.model is None or arguments.export is not None):
@@ -181,7 +181,9 @@ def _export(arguments: Arguments) -> int:
     if summary.skipped_errors:
         print(f"{summary.skipped_errors:,} skipped, because they ended with an error")
     if not summary.has_outputs:
-        print("no expected outputs: not every request has exactly one response")
+        print(
+            "the file has no expected outputs, because not every request has exactly one response"
+        )
     return _EQUAL
 
 

@@ -32,7 +32,7 @@ def run(arguments: Arguments) -> int:
 
 
 class TrafficQuery:
-    """Each call returns the traffic since the previous call. The first call takes ``interval``
+    """A query for the traffic since the previous query. The first query takes ``interval``
     seconds."""
 
     def __init__(self, admin: str, interval: float) -> None:

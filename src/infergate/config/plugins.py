@@ -48,7 +48,7 @@ class HookConfig(Section):
 
 
 class PluginStepConfig(Section):
-    """A step that a plug-in implements (docs/plugins.md). Example: `plugin: {transform:
+    """A step of `transform` that a plug-in implements (docs/plugins.md). Example: `plugin: {transform:
     "my_package:MyTransform"}`."""
 
     transform: Name = Field(
@@ -87,7 +87,7 @@ def codec_findings(path: KeyPath, protocol: str, options: Mapping[str, Any]) -> 
     known = protocols.codec_plugins()
     plugin = known.get(protocol)
     if plugin is None:
-        yield path, f"'{protocol}' is not a protocol of a codec{suggestion(protocol, known)}"
+        yield path, f"no codec implements the protocol '{protocol}'{suggestion(protocol, known)}"
     elif plugin.options_type is not None or options:
         yield from _option_findings(path, plugin.options_type, options)
 

@@ -1,8 +1,8 @@
 """Compressed gRPC messages that are inflated only after the request has been authorized.
 
 The access check reads the model's name and version from the first ``PREFIX_BYTES`` bytes, where all
-protobuf libraries write them. A message is rejected if the complete message has another name or
-version, because these fields come later or occur again."""
+protobuf libraries write them. The fields may also come later, or occur again. If the complete
+message therefore has another name or version than the prefix, it is rejected."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class PassThrough(Generic[Req, Resp]):
         translated_models: BoundedCache[str, None],
         steps: Steps,
     ) -> None:
-        """``translated_models`` are the backend's models that cannot return outputs in the format
+        """``translated_models`` are the models whose outputs the server cannot return in the format
         that clients request. All routes to the backend share these names."""
         rewrite = route.rewrite
         self._route: Final = route

@@ -2,7 +2,8 @@
 
 The messages have neither shapes nor datatypes. For responses, the model's metadata supplies shapes
 and datatypes. The gateway rejects requests that Triton would misinterpret, and requests to models
-that have outputs with several variable dimensions. ``generate_frontend`` lists the sources."""
+that have outputs with several variable dimensions. ``generate_frontend`` lists
+Triton's documentation of this API."""
 
 from __future__ import annotations
 
@@ -73,12 +74,15 @@ def write_generate_request(operation: InferRequest, model: ModelMetadata) -> Htt
         members[PARAMETERS] = parameters
     for output in operation.outputs:
         if output.shared_memory is not None or CLASSIFICATION in output.parameters:
-            raise _unsupported(f"the requested format of output '{output.name}'")
+            raise _unsupported(
+                f"a request for output '{output.name}' in shared memory or as classes"
+            )
     for output_metadata in model.outputs:
         dimensions = _output_dimensions(output_metadata, operation, model)
         if sum(dimension < 0 for dimension in dimensions) > 1:
             raise _unsupported(
-                f"output '{output_metadata.name}' of shape {list(output_metadata.shape)}"
+                f"a request for output '{output_metadata.name}', whose shape "
+                f"{list(output_metadata.shape)} has several variable dimensions,"
             )
     path = model_path(operation.model, operation.version, "/generate_stream")
     return HttpRequest("POST", path, "", EVENT_STREAM_HEADERS, [encode_json(members)])
@@ -86,10 +90,10 @@ def write_generate_request(operation: InferRequest, model: ModelMetadata) -> Htt
 
 def _input_value(tensor: Tensor, input_metadata: TensorMetadata | None) -> Any:
     subject = f"input '{tensor.name}'"
-    if input_metadata is None or tensor.name in (ID, PARAMETERS):
-        raise _unsupported(
-            f"{subject}, which is not in the model's metadata or has a reserved name,"
-        )
+    if tensor.name in (ID, PARAMETERS):
+        raise _unsupported(f"{subject}, whose name is reserved,")
+    if input_metadata is None:
+        raise _unsupported(f"{subject}, which is not in the model's metadata,")
     if tensor.shared_memory is not None:
         raise _unsupported(f"{subject} in shared memory")
     if tensor.datatype in _BINARY_ONLY_DATATYPES:

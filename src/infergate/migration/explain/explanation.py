@@ -1,5 +1,6 @@
 """Explains a request: its listener and protocol, its route, and the message that each target would
-receive. ``target`` runs the request through the real gateway once for each target."""
+receive. The module ``target`` runs the request through the real gateway, once for each target of
+the route."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Explanation:
     targets: list[TargetExplanation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: str = ""
-    """The reason why the gateway rejects the request before routing, or empty."""
+    """The reason why the gateway rejects the request before it reaches a target, or empty."""
     inference: InferRequest | None = None
     """The client's inference, or None if it is unknown."""
     metadata: ModelMetadata | None = None

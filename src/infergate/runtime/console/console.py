@@ -160,7 +160,9 @@ class Console:
         try:
             if action == DEMO:
                 if self.demo is None:
-                    raise bad_request("only the configuration of the demo allows this action")
+                    raise bad_request(
+                        "this action needs the configuration of the demo, which is not active"
+                    )
                 return await self.demo.perform(request)
             return await self.source.run_action(action, request)
         finally:

@@ -123,7 +123,9 @@ class ConsoleDemo:
             raise bad_request(f"action must be one of: {', '.join(self._actions)}")
         async with self._lock:
             if not self.belongs_to(self._source.config):
-                raise bad_request("only the configuration of the demo allows this action")
+                raise bad_request(
+                    "this action needs the configuration of the demo, which is not active"
+                )
             await action()
         return self.as_json()
 

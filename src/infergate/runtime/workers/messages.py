@@ -76,7 +76,7 @@ class PerformConsoleAction:
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """A response that carries a GatewayError, which cannot be pickled."""
+    """The kind and the public text of a GatewayError. The exception itself cannot be pickled."""
 
     kind: Kind
     public: str

@@ -2,8 +2,8 @@
 
 grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
 distinguishes them by the channel's state and the clock, which a server cannot influence, before it
-considers grpc-core's texts. CONNECT is raised only if the call was certainly not sent: no authority
-is trusted, or the channel is not connected *and* grpc-core reports a failed connection. Other
+considers grpc-core's texts. CONNECT is raised only if the call was certainly not sent: no
+certificate authority is trusted, or the channel is not connected *and* grpc-core reports a failed connection. Other
 failures of the connection are BACKEND_GARBAGE, after which only idempotent requests are retried."""
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _credentials(settings: ClientTls, endpoint: Endpoint) -> Any:
     authorities = (
         client_context.default_authorities() if settings.ca is None else settings.ca.read_bytes()
     )
-    if not authorities:  # grpcio would use its bundled authorities
+    if not authorities:  # grpcio would use its bundled certificate authorities
         detail = f"{endpoint.authority}: no trusted certificates are installed"
         raise backend_failure(Kind.CONNECT, client_context.NO_TLS, detail)
     if settings.certificate is None or settings.key is None:

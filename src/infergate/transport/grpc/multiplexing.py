@@ -1,8 +1,8 @@
 """Multiplexes a stream whose messages are requests with separate responses (`RequestStream`).
 
 One task reads the requests, as fast as `max_concurrent` allows, and one task per request forwards
-its responses. A response is pulled only after the previous response was sent, so a slow reader
-slows down the backend.
+its responses. One response waits in the queue, and each task holds at most one more, so a slow
+reader slows down the backend.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class _ResponseQueue:
         self._queue.put_nowait(None)
 
     async def messages(self) -> AsyncGenerator[RpcResponse, None]:
-        """Yield all messages. The capacity of a message is freed when the next message is
-        pulled."""
+        """Yield all messages. A message occupies the queue until the next message is pulled."""
         while (message := await self._queue.get()) is not None:
             yield message
             self._capacity.release()

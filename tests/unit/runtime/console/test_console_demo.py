@@ -128,7 +128,7 @@ async def test_the_buttons_do_not_exist_after_another_configuration_was_loaded(
     await gateway.reload(other)
     assert demo_of(gateway, source, running.history, assemble) is None
     for action in ("start", "stop", "break"):
-        with pytest.raises(GatewayError, match="only the configuration of the demo"):
+        with pytest.raises(GatewayError, match="this action needs the configuration of the demo"):
             await demo.perform({"action": action})
     await until(lambda: not demo.as_json()["traffic"])
     assert gateway.config == other

@@ -342,6 +342,6 @@ async def test_the_demo_needs_its_configuration(
         status, response = await post(gateway, "demo", {"action": "start"})
     assert (status, response["error"]) == (
         400,
-        "only the configuration of the demo allows this action",
+        "this action needs the configuration of the demo, which is not active",
     )
     assert caplog.messages == ["console demo action='start' peer=test outcome=refused"]
