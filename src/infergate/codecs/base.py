@@ -25,7 +25,14 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
-from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
+from infergate.core.messages import (
+    OPERATION_NAMES,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    Operation,
+    Response,
+)
 from infergate.core.records import record
 from infergate.core.sequences import SequenceId
 
@@ -34,6 +41,12 @@ Resp = TypeVar("Resp")
 Req_co = TypeVar("Req_co", covariant=True)
 Req_contra = TypeVar("Req_contra", contravariant=True)
 T = TypeVar("T")
+
+
+def no_request(protocol: str, operation: Operation) -> GatewayError:
+    """Return an UNSUPPORTED error for an ``operation`` that ``protocol`` does not have."""
+    name = OPERATION_NAMES[type(operation)]
+    return GatewayError(Kind.UNSUPPORTED, f"{protocol} has no request for {name}")
 
 
 class OutputsNeedTranslationError(GatewayError):

@@ -200,12 +200,12 @@ def format_json(value: Any, indent: str = "") -> str:
     if isinstance(value, dict) and value:
         rows = (f"{inner}{json.dumps(k)}: {format_json(v, inner)}" for k, v in value.items())
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(element, dict | list) for element in value):
-        rows = (f"{inner}{format_json(element, inner)}" for element in value[:_MAX_ITEMS])
-        return "[\n" + ",\n".join(rows) + f"\n{indent}]"
     if isinstance(value, list):
-        elements = [json.dumps(element, ensure_ascii=False) for element in value[:_MAX_ITEMS]]
+        elements = [format_json(element, inner) for element in value[:_MAX_ITEMS]]
         if len(value) > _MAX_ITEMS:
             elements.append(f"… {len(value) - _MAX_ITEMS} more")
+        if any(isinstance(element, dict | list) for element in value):
+            separator = f",\n{inner}"
+            return f"[\n{inner}{separator.join(elements)}\n{indent}]"
         return f"[{', '.join(elements)}]"
     return json.dumps(value, ensure_ascii=False)

@@ -24,7 +24,7 @@ def format_event(text: Buffer) -> list[Buffer]:
 
 class EventStreamParser:
     """Extracts the data of events from a body that arrives in pieces. At most ``max_event_bytes``
-    of an incomplete event are held."""
+    of an event are accepted."""
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max_event_bytes: Final = max_event_bytes
@@ -60,18 +60,22 @@ class EventStreamParser:
             if not line and self._data_lines:
                 data = b"\n".join(self._data_lines)
                 self._data_lines, self._data_bytes = [], 0
+                self._check_size(len(data))
                 return data
             if line.startswith(b"data"):
                 field, _, value = line.partition(b":")
                 if field == b"data":
                     self._data_lines.append(value.removeprefix(b" "))
                     self._data_bytes += len(value) + 1
-        if self.buffered_bytes > self._max_event_bytes:
+        self._check_size(self.buffered_bytes)
+        return None
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_event_bytes:
             raise GatewayError(
                 Kind.TOO_LARGE,
                 f"an event of the response exceeds the limit of {self._max_event_bytes} bytes",
             )
-        return None
 
     @property
     def buffered_bytes(self) -> int:

@@ -118,7 +118,7 @@ def _read_png(data: bytes) -> ImageHeader:
         raise ValueError("its first chunk is not IHDR")
     width, height = struct.unpack_from(">II", data, 16)
     position = 8
-    for _ in range(_MAX_CHUNKS):
+    for _ in range(_MAX_CHUNKS + 1):
         if position + 8 > len(data):
             return ImageHeader(PNG, width, height)
         (length,) = struct.unpack_from(">I", data, position)

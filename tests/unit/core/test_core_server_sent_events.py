@@ -86,6 +86,15 @@ def test_an_event_that_does_not_end(piece: bytes) -> None:
         cut([piece] * 120, size=100)
 
 
+def test_the_limit_applies_to_an_event_that_arrives_in_one_piece() -> None:
+    assert cut([b"data: " + b"x" * 100 + b"\n\ndata: a\n\n"], size=100) == (
+        [b"x" * 100, b"a"],
+        True,
+    )
+    with raises_kind(Kind.TOO_LARGE):
+        cut([b"data: " + b"x" * 101 + b"\n\n"], size=100)
+
+
 def test_comments_and_unknown_fields_are_not_events() -> None:
     assert cut([b": note\n" * 1000, b"data: a\n\n"], size=100) == ([b"a"], True)
     assert cut([b"data: a\r", b"\ndatax: b\r\n\r\n"], size=100) == ([b"a"], True)

@@ -222,6 +222,8 @@ def test_an_image_with_thousands_of_parts_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(image_header, "_MAX_CHUNKS", 50)
     many = png_bomb(8, 8, *[chunk(b"tEXt", b"")] * 50)
     assert "more than 50 chunks" in refused(images_tensor(many))
+    monkeypatch.setattr(image_header, "_MAX_CHUNKS", 53)  # with IHDR, IDAT and IEND
+    assert image_header.read_header(many).pixels == 64
     jpeg = encoded(PHOTO, "JPEG")
     segments = jpeg[:2] + b"\xff\xfe\x00\x02" * 1024 + jpeg[2:]
     assert "more than 1024 segments" in refused(images_tensor(segments))

@@ -12,6 +12,7 @@ from typing import Final
 
 import flatbuffers
 
+from infergate.codecs.base import no_request
 from infergate.codecs.graphpipe import metadata
 from infergate.codecs.graphpipe.errors import error_of_status
 from infergate.codecs.graphpipe.fields import METADATA, REQ, REQ_TYPE
@@ -59,7 +60,7 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
             | messages.ModelMetadataRequest()
         ):
             return HttpRequest("POST", "", body=[METADATA_REQUEST])
-    raise GatewayError(Kind.UNSUPPORTED, f"GraphPipe has no request for {type(operation).__name__}")
+    raise no_request("GraphPipe", operation)
 
 
 def parse_response(

@@ -191,6 +191,11 @@ def _tensors_from_json(items: Any, limits: Limits) -> tuple[TensorMetadata, ...]
     match items:
         case None:  # Go writes an empty list as null
             return ()
+        case list() if len(items) > MAX_TENSORS:
+            raise backend_garbage(
+                f"the backend's metadata lists {len(items)} inputs or outputs; "
+                f"the limit is {MAX_TENSORS}"
+            )
         case list():
             return tuple(_tensor_from_json(item, limits) for item in items)
     raise backend_garbage("'Inputs' or 'Outputs' in the backend's metadata is not a list")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from infergate.codecs.base import no_request
 from infergate.codecs.json_tensors.json_document import (
     MAX_SLOW_BYTES_ON_LOOP,
     check_json_size,
@@ -74,9 +75,7 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
             return HttpRequest("GET", MODELS_PATH)
         case messages.ModelReadyRequest(name) | messages.ModelIndexRequest(_, name):
             return HttpRequest("GET", model_path(name))
-    raise GatewayError(
-        Kind.UNSUPPORTED, f"KServe's V1 protocol has no request for {type(operation).__name__}"
-    )
+    raise no_request("KServe's V1 protocol", operation)
 
 
 def parse_response(

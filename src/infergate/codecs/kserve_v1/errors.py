@@ -52,8 +52,9 @@ def backend_error(wire: HttpResponse) -> GatewayError:
         message = ""
     with suppress(ValueError, RecursionError):
         document = json.loads(text)
-        if isinstance(document, dict):
-            found = document.get("error") or document.get("detail")
+        if isinstance(document, dict) and (
+            found := document.get("error") or document.get("detail")
+        ):
             message = found if isinstance(found, str) else json.dumps(found)
     headers = {name.lower(): value for name, value in wire.headers.items()}
     return GatewayError(

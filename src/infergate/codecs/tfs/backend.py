@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from infergate.codecs.base import no_request
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.tfs import forwarded_calls, metadata, predict
 from infergate.codecs.tfs import messages as pb
@@ -58,10 +59,7 @@ def build_request(operation: Operation) -> RpcRequest:
         case messages.ModelMetadataRequest(model, version):
             fields = pb.GetModelMetadataRequest(metadata_field=[metadata.FIELD])
             return RpcRequest(pb.METADATA, (_spec(model, version), fields.SerializeToString()))
-    raise GatewayError(
-        Kind.UNSUPPORTED,
-        f"TensorFlow Serving's gRPC API has no request for {type(operation).__name__}",
-    )
+    raise no_request("TensorFlow Serving's gRPC API", operation)
 
 
 def _spec(model: str, version: str) -> bytes:

@@ -243,7 +243,9 @@ class TfsGrpcCodec(BinaryEstimates):
             return backend.parse_response(wire, operation, limits)
         except MalformedMessageError as error:
             raise backend_garbage(
-                f"the backend's response to {type(operation).__name__} cannot be read", str(error)
+                f"the backend's response to {messages.OPERATION_NAMES[type(operation)]} "
+                "cannot be read",
+                str(error),
             ) from None
 
     # ---- pass-through

@@ -18,6 +18,7 @@ from infergate.codecs.base import (
     PartialInferRequest,
     Profile,
     RequestSummary,
+    no_request,
 )
 from infergate.codecs.encodings import (
     CONTENT_ENCODING,
@@ -244,10 +245,7 @@ class TfsRestCodec(NestedListEstimates):
                 return HttpRequest("GET", rest_paths.model_path(name, version, "", ""))
             case messages.ModelMetadataRequest(name, version):
                 return HttpRequest("GET", rest_paths.model_path(name, version, "", "/metadata"))
-        raise GatewayError(
-            Kind.UNSUPPORTED,
-            f"TensorFlow Serving's REST API has no request for {type(operation).__name__}",
-        )
+        raise no_request("TensorFlow Serving's REST API", operation)
 
     def parse_response(
         self,
@@ -413,7 +411,8 @@ def _read_description(body: bytes, operation: Operation, limits: Limits) -> Resp
         raise as_backend_error(error) from None
     except (LookupError, TypeError, ValueError) as error:
         raise backend_garbage(
-            f"the backend's response to {type(operation).__name__} cannot be read", str(error)[:200]
+            f"the backend's response to {messages.OPERATION_NAMES[type(operation)]} cannot be read",
+            str(error)[:200],
         ) from None
     if isinstance(operation, messages.ModelIndexRequest):
         return index

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from infergate.codecs.base import no_request
 from infergate.codecs.protos.bounded_parser import parse
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.protos.wire_scanner import MalformedMessageError
@@ -86,9 +87,7 @@ def _method_and_message(operation: Operation) -> tuple[str, Any]:
             return MODEL_CONTROL, pb.ModelControlRequest(model_name=name)
         case messages.SharedMemoryRegisterRequest() | messages.SharedMemoryUnregisterRequest():
             return SHARED_MEMORY, _shared_memory_message(operation)
-    raise GatewayError(
-        Kind.UNSUPPORTED, f"the legacy gRPC API has no request for {type(operation).__name__}"
-    )
+    raise no_request("the legacy gRPC API", operation)
 
 
 def _shared_memory_message(

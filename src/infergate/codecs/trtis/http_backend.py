@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from infergate.codecs.base import no_request
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
 from infergate.codecs.protos.wire_scanner import MalformedMessageError
 from infergate.codecs.trtis import text_format
@@ -103,9 +104,7 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
             return HttpRequest(
                 "POST", memory_path(operation), body=[getattr(operation, "handle", b"")]
             )
-    raise GatewayError(
-        Kind.UNSUPPORTED, f"the legacy HTTP API has no request for {type(operation).__name__}"
-    )
+    raise no_request("the legacy HTTP API", operation)
 
 
 def _infer_request(operation: InferRequest, model: ModelMetadata) -> HttpRequest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from infergate.codecs.base import Capabilities, ParsedRequest, Profile, RequestSummary
+from infergate.codecs.base import Capabilities, ParsedRequest, Profile, RequestSummary, no_request
 from infergate.codecs.binary_estimates import BinaryEstimates
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
 from infergate.codecs.protos.statuses import raise_status
@@ -199,9 +199,7 @@ class V2Grpc:
                 return RpcRequest(INFER, write_request(operation))
             method = method_of(operation)
             if method is None:
-                raise GatewayError(
-                    Kind.UNSUPPORTED, f"V2 gRPC has no method for {type(operation).__name__}"
-                )
+                raise no_request("V2 gRPC", operation)
             message = method.write_request(operation, profile)
             return RpcRequest(method.path, (message.SerializeToString(deterministic=True),))
         except ValueError as error:

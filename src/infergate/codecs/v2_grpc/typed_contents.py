@@ -118,7 +118,9 @@ def read_contents(name: str, datatype: Datatype, expected: int, typed: TypedCont
     if spec.element == VARINT:
         return _read_integers(name, datatype, expected, runs)
     if any(len(run) % datatype.itemsize for run in runs):
-        raise MalformedMessageError(f"the last element of {spec.field} is cut short")
+        raise MalformedMessageError(
+            f"tensor '{name}': the last element of {spec.field} is cut short"
+        )
     return join_parts(runs)
 
 
@@ -182,7 +184,9 @@ def _read_bytes(name: str, spec: _ContentsField, expected: int, typed: TypedCont
                     length, start = read_varint(data, position + 1, MAX_LENGTH_BYTES)
                     position = start + length
                 if position > end:
-                    raise MalformedMessageError(f"an element of {spec.field} is cut short")
+                    raise MalformedMessageError(
+                        f"tensor '{name}': an element of {spec.field} is cut short"
+                    )
             parts.append(_pack(position - start) + data[start:position])
     elements += b"".join(parts)
     return elements

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from infergate.codecs.base import Profile
+from infergate.codecs.base import Profile, no_request
 from infergate.codecs.json_tensors.json_document import (
     MAX_SLOW_BYTES_ON_LOOP,
     Node,
@@ -30,9 +30,7 @@ def build_request(operation: Operation, profile: Profile) -> HttpRequest:
     """Build a request. Raises UNSUPPORTED if V2 REST or the server lacks the operation."""
     build = _BUILDERS.get(type(operation))
     if build is None:
-        raise GatewayError(
-            Kind.UNSUPPORTED, f"V2 REST has no request for {type(operation).__name__}"
-        )
+        raise no_request("V2 REST", operation)
     return build(operation, profile)
 
 

@@ -76,10 +76,10 @@ def _write_region(region: SharedMemoryRegion) -> dict[str, Any]:
     }
 
 
-def _read_text(members: dict[str, Node], key: str) -> str:
+def _read_text(members: dict[str, Node], key: str, parent: str = "") -> str:
     if key not in members:
-        raise bad_request(f"{key} is missing")
-    return read_string(members[key], key)
+        raise bad_request(f"{parent}{key} is missing")
+    return read_string(members[key], f"{parent}{key}")
 
 
 def _read_number(members: dict[str, Node], key: str, default: int | None = None) -> int:
@@ -96,7 +96,7 @@ def _read_handle(fields: dict[str, Node]) -> bytes:
     if "raw_handle" not in fields:
         raise bad_request("raw_handle is missing")
     members = read_members(fields["raw_handle"], "raw_handle", ("b64",))
-    handle = decode_element(_read_text(members, "b64"))
+    handle = decode_element(_read_text(members, "b64", "raw_handle."))
     if handle is None:
         raise bad_request("raw_handle.b64 is not base64")
     return handle

@@ -141,7 +141,7 @@ def test_all_other_requests_become_metadata_requests() -> None:
 def test_operations_without_a_graphpipe_request(operation: Operation) -> None:
     error = refused(build_request, operation)
     assert error.kind is Kind.UNSUPPORTED
-    assert type(operation).__name__ in error.public
+    assert error.public.endswith(messages.OPERATION_NAMES[type(operation)])
 
 
 # ---- responses
@@ -361,6 +361,11 @@ def test_metadata_of_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     error = refused(parse, ok(metadata([(b"x", 1)] * 4)), ModelMetadataRequest("m"))
     assert error.kind is Kind.BACKEND_GARBAGE
     assert "4 inputs; the limit is 3" in error.public
+    for field in ("Inputs", "Outputs"):
+        fields = {field: [{"Name": "x", "Shape": [], "Type": 1}] * 4}
+        error = refused(parse, as_json(fields), ModelMetadataRequest("m"))
+        assert error.kind is Kind.BACKEND_GARBAGE
+        assert "4 inputs or outputs; the limit is 3" in error.public
 
 
 JSON = {

@@ -570,6 +570,7 @@ def test_explanations_are_forwarded() -> None:
         (HttpResponse(404, {}, [b'{"detail":"Not Found"}']), "Not Found"),
         (HttpResponse(422, {}, [b'{"detail":[{"msg":"x"}]}']), '[{"msg": "x"}]'),
         (HttpResponse(500, {}, [b"[" * 9999]), "[" * 2000),
+        (HttpResponse(403, {}, [b'{"message":"x"}']), '{"message":"x"}'),
         (HttpResponse(503, {}, [b""]), "the backend responded with HTTP 503"),
     ],
 )

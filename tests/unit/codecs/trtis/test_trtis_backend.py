@@ -21,6 +21,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import DEFAULT_LIMITS, NeedsOffloadError, event_loop_limits
 from infergate.core.messages import (
+    OPERATION_NAMES,
     HealthStatus,
     InferRequest,
     InferResponse,
@@ -257,7 +258,7 @@ def test_names_are_sent_unchanged() -> None:
 @PLUGINS
 @pytest.mark.parametrize("operation", [LogSettingsRequest(), SharedMemoryStatusRequest()])
 def test_operations_that_the_api_does_not_have(plugin: Any, operation: Any) -> None:
-    with raises_kind(Kind.UNSUPPORTED, match=type(operation).__name__):
+    with raises_kind(Kind.UNSUPPORTED, match=OPERATION_NAMES[type(operation)]):
         plugin.create({}).build_request(operation, GENERIC)
 
 

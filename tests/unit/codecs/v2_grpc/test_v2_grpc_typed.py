@@ -102,6 +102,16 @@ def test_elements_that_the_shape_does_not_announce_are_not_converted(
     assert peak(act) < 2.5 * len(data)  # a mask counts the elements
 
 
+@pytest.mark.parametrize(
+    ("contents", "datatype"),
+    [(field_prefix(6, 3) + bytes(3), "FP32"), (b"\x42\0" + field_prefix(8, 3) + b"ab", "BYTES")],
+)
+def test_the_error_for_a_short_element_names_the_tensor(contents: bytes, datatype: str) -> None:
+    error = refusal(message(contents_field(contents), datatype=datatype, shape=2))
+    assert "tensor 'X': " in error.public
+    assert "is cut short" in error.public
+
+
 def test_the_protobuf_runtime_never_sees_typed_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = []
     runtime = infer_request.ModelInferRequest

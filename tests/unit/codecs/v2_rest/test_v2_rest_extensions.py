@@ -28,6 +28,7 @@ from infergate.core.messages import (
 )
 from infergate.core.wire import HttpRequest, HttpResponse
 
+REGISTER = "/v2/cudasharedmemory/region/g/register"
 LOAD = "/v2/repository/models/m/load"
 
 
@@ -107,6 +108,11 @@ def test_requests(wire: HttpRequest, operation: Operation) -> None:
             "parameters.config",
             Kind.TOO_LARGE,
             id="a long configuration",
+        ),
+        (
+            post('{"raw_handle":{}, "byte_size":8, "device_id":0}', REGISTER),
+            "raw_handle.b64 is missing",
+            Kind.BAD_REQUEST,
         ),
         (post('{"x":1.5}', "/v2/logging"), "'x'", Kind.BAD_REQUEST),
         (post('{"x":1}', "/v2/trace/setting"), "'x'", Kind.BAD_REQUEST),

@@ -87,6 +87,12 @@ def test_long_json_is_shown_truncated() -> None:
     assert len(str(metadata)) < 10_000
 
 
+def test_a_long_list_of_lists_says_how_many_are_omitted() -> None:
+    text = wire_format.format_json({"data": [[1, 2]] * 40})
+    assert text.count("[1, 2]") == 32
+    assert text.endswith("    [1, 2],\n    … 8 more\n  ]\n}")
+
+
 def test_very_long_json_is_not_decoded() -> None:
     data = b'{"data": [' + b"1," * (1 << 20) + b"1]}"
     metadata = wire_format.describe_response(HttpResponse(200, {}, [data]))
