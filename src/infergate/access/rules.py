@@ -76,7 +76,8 @@ issuers use instead."""
 
 _MAX_CACHED_DECISIONS: Final = 8192
 """Maximum number of cached decisions of a configuration. Clients choose model names, so the number
-and length of cached names are limited, to a total of 4 MB."""
+and length of cached names are limited. The decisions take at most 5 MB if the names are ASCII, and
+20 MB otherwise."""
 _MAX_CACHED_MODEL_CHARS: Final = 256
 
 Claims = Mapping[str, Any]

@@ -5,7 +5,7 @@ connection broke, the attempt timed out, or the endpoint reported that it is una
 *Rule 2.* If nothing was sent, the next endpoint is tried immediately and without using the retry
 budget, because this costs no more than choosing that endpoint first. Any other retry waits for its
 backoff and uses the budget.
-*Rule 3.* If a backoff could not end before the deadline, no further attempt is made.
+*Rule 3.* No further attempt is made after the deadline, or if a backoff could not end before it.
 """
 
 from __future__ import annotations
@@ -131,9 +131,13 @@ class Attempts:
         self.release_budget()
         if not reason or len(self.tried) > self.context.policy.retry.max_retries:
             return None
+        deadline = self.context.deadline
+        assert deadline is not None
+        if time.monotonic() >= deadline:
+            return None
         other = self._choose_other() if reason is NOT_SENT else None
         if other is None:
-            if not await self._wait_backoff():
+            if not await self._wait_backoff(deadline):
                 return None
             other = self._choose(self.tried)
         self._state.counters.retries[reason] += 1
@@ -153,9 +157,7 @@ class Attempts:
             return None
         return handle
 
-    async def _wait_backoff(self) -> bool:
-        deadline = self.context.deadline
-        assert deadline is not None
+    async def _wait_backoff(self, deadline: float) -> bool:
         seconds = backoff(len(self.tried))
         if time.monotonic() + seconds >= deadline:
             return False

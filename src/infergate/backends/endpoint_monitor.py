@@ -58,9 +58,9 @@ class AddressWatch(Protocol):
         on_change: Callable[[Sequence[tuple[str, int]]], None],
         on_state: Callable[[bool], None],
     ) -> NoReturn:
-        """Call ``on_change`` with all addresses and ports whenever they may have changed. After
-        each attempt, call ``on_state`` with true if the addresses are up to date, and with false
-        otherwise."""
+        """Call ``on_change`` with all addresses and ports whenever they may have changed. Call
+        ``on_state`` with true when the addresses are up to date, and with false when an attempt to
+        read or watch them has failed."""
         ...
 
 

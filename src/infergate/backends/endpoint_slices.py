@@ -66,7 +66,9 @@ class EndpointSlices:
         self._without_port: set[str] = set()
         """The names of the slices whose endpoints do not have the wanted port."""
         self.exceeded_limit = ""
-        """The limit that the service exceeds, such as '1000 slices', or empty."""
+        """The limit that the service has exceeded since it was last listed, such as '1000 slices',
+        or empty. It stays set if the service shrinks, because ignored slices and endpoints are used
+        only after the next list."""
 
     def empty_copy(self) -> EndpointSlices:
         """Return an object for the same port and zone, without slices."""

@@ -247,6 +247,7 @@ class SharedStore:
 
     def _clear(self) -> None:
         head = self._head
+        head[_CHANGING] = 1
         for index in range(1, _STATE_NUMBERS):
             head[index] = 0
         head[_HEAD_START : _HEAD_START + _HEADS] = memoryview(bytes(_HEADS * 8)).cast("q")

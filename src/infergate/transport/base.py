@@ -301,8 +301,9 @@ class StreamingUpstream(Protocol[Req_contra, Resp_co]):
     ) -> AsyncGenerator[Resp_co, None]:
         """Send a request and yield the responses. Headers may accompany any response, or arrive
         alone. A response is read from the connection only when it is pulled, except for bytes that
-        flow control has already admitted. ``timeout`` limits the duration of the stream, in
-        seconds. Raises the errors of ``exchange``. Closing the generator, or cancelling a pull,
+        flow control has already admitted. ``timeout``, in seconds, limits the wait for a connection
+        and, over gRPC, the duration of the stream. The caller must limit the wait for each
+        response. Raises the errors of ``exchange``. Closing the generator, or cancelling a pull,
         cancels the upstream request."""
         ...
 

@@ -7,6 +7,7 @@ import gc
 import time
 import weakref
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,6 +252,17 @@ async def test_no_retry_past_the_deadline(
     with raises_kind(Kind.BACKEND_GARBAGE):
         await harness.send_request(IDEMPOTENT, deadline=time.monotonic() + 5)
     assert not harness.counters.retries
+
+
+async def test_an_unsent_request_is_not_sent_past_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deadline = time.monotonic() + 60
+    monkeypatch.setattr(attempts, "time", SimpleNamespace(monotonic=lambda: deadline))
+    harness = Harness(Kind.CONNECT, OK)
+    with raises_kind(Kind.CONNECT):
+        await harness.send_request(RetryPolicy(), deadline=deadline, timeout=90.0)
+    assert len(harness.upstream.requests) == 1
 
 
 async def test_per_try_timeouts_are_within_the_deadline() -> None:

@@ -173,6 +173,21 @@ async def test_a_change_that_was_interrupted_empties_the_store(file: int) -> Non
     assert await two.get(key(2), 2.0) == value(b"abc")
 
 
+async def test_an_interrupted_clear_leaves_no_value(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = SharedStore(file), SharedStore(file)
+    for each in (one, two):
+        each.set_max_bytes(SIZE)
+    await one.put(key(1), value(b"abc"))
+    with monkeypatch.context() as patched:
+        patched.setattr(shared_store, "memoryview", lambda *_: 1 // 0, raising=False)
+        with pytest.raises(ZeroDivisionError):
+            one.set_max_bytes(0)
+    assert await two.get(key(1), 2.0) is None
+    assert two._head[shared_store._CHANGING] == 0
+
+
 async def test_an_error_in_a_change_empties_the_store(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

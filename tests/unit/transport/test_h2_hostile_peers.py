@@ -230,6 +230,21 @@ async def test_a_server_that_does_not_read_is_disconnected(
         release.set()
 
 
+@pytest.mark.parametrize("method", ["Repeat", "Stream"])
+async def test_a_slow_reader_is_disconnected_if_memory_is_short(
+    connect: Connect, method: str
+) -> None:
+    harness, peer = await connect(
+        RPC_LIMITS, frames.PREFACE + settings([(frames.INITIAL_WINDOW_SIZE, 0)])
+    )
+    peer.send(open_stream(1, method) + message(1, b"say 1", 0))
+    await until(lambda: bool(harness.admission.transfers))
+    next(iter(harness.admission.transfers)).abort()
+    reset = await peer.until(lambda received: received[0] == frames.RST_STREAM)
+    assert reset[2:] == (1, frames.Code.CANCEL.to_bytes(4))
+    await until(lambda: not (harness.admission.streams or harness.admission.transfers))
+
+
 async def test_waiting_calls_use_freed_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
 
@@ -244,6 +259,27 @@ async def test_waiting_calls_use_freed_streams(monkeypatch: pytest.MonkeyPatch) 
     async with serve(script, settings([(3, 0)])) as (upstream, endpoint):
         exchanges = [upstream.exchange(WIRE, endpoint, 5) for _ in range(5)]
         assert [each.code for each in await asyncio.gather(*exchanges)] == [0] * 5
+
+
+async def test_a_wait_for_a_stream_that_times_out_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
+    is_busy, go = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer, number: int) -> None:
+        received = await peer.until(is_request)
+        is_busy.set()
+        await go.wait()
+        peer.send(response_frames(received[2]))
+
+    async with serve(script, settings([(3, 1)])) as (upstream, endpoint):
+        first = asyncio.ensure_future(upstream.exchange(WIRE, endpoint, 5))
+        await is_busy.wait()
+        with raises_kind(Kind.TIMEOUT, "the backend was busy with other requests"):
+            await upstream.exchange(WIRE, endpoint, 0.01)
+        go.set()
+        assert (await first).code == 0
 
 
 async def test_a_stream_of_a_cancelled_waiter_goes_to_the_next(

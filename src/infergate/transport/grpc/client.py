@@ -179,6 +179,8 @@ class _EndpointPool:
                 self.notify_capacity()  # pass the wakeup on to the next waiter
             if isinstance(error, TimeoutError):
                 public = "the backend could not be reached in time"
+                if self._connections:
+                    public = "the backend was busy with other requests"
                 raise backend_failure(Kind.TIMEOUT, public, str(self.endpoint)) from None
             raise
         finally:

@@ -240,7 +240,8 @@ class ServerCall(IncomingRequest):
     def _disconnect_slow_reader(self) -> None:
         if self._stream.send_queue is not None:
             self._reset_slow_reader()
-            self.expire_with(MESSAGE_TIMEOUT_TEXT)
+            self._connection.flush_soon()
+            self.cancel()
 
     def _close(self) -> None:
         """Release all resources, and break the reference cycle of call, stream and task."""
