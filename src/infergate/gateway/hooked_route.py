@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -48,9 +47,7 @@ class ConfiguredHook:
     async def run(self, step: Step, tensors: Sequence[Tensor], context: RequestContext) -> Any:
         """Return the result of ``step``, which calls a method of the hook with ``tensors``. Return
         ``IGNORED`` if ``step`` fails and errors are ignored. Raises GatewayError."""
-        seconds = self.timeout
-        if context.deadline is not None:
-            seconds = min(seconds, context.deadline - time.monotonic())
+        seconds = context.remaining_seconds(self.timeout)
         try:
             return await self.runner.run(
                 step, seconds, memory=context.memory, held_bytes=data_bytes(tensors)
