@@ -137,7 +137,7 @@ class _HookedInference:
                 return None
             if isinstance(result, InferRequest):
                 return check_request(result, request, self._limits)
-            return self._checked_response(result, request, request.inputs)
+            return self._checked_response("before", result, request, request.inputs)
 
         return before
 
@@ -161,18 +161,18 @@ class _HookedInference:
             result: Any = await hook.after(request, response, call)
             if result is None:
                 return None
-            checked = self._checked_response(result, request, response.outputs)
+            checked = self._checked_response("after", result, request, response.outputs)
             return replace(checked, is_last=response.is_last)
 
         return after
 
     def _checked_response(
-        self, result: Any, request: InferRequest, known: Sequence[Tensor]
+        self, method: str, result: Any, request: InferRequest, known: Sequence[Tensor]
     ) -> InferResponse:
         if not isinstance(result, InferResponse):
-            text = f"it returned {type(result).__name__}"
+            expected = "InferRequest, InferResponse" if method == "before" else "InferResponse"
             raise InvalidResultError(
-                f"{text}; expected InferResponse or None (before may also return InferRequest)"
+                f"{method} returned {type(result).__name__}; expected {expected} or None"
             )
         return check_response(result, request, self._limits, known)
 
