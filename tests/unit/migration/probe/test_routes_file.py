@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,11 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     write_configuration(path, TEXT, force=True)
     assert path.read_text(encoding="utf-8") == TEXT
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_temporary_file_of_a_killed_process_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / f".routes.yaml.{os.getpid()}.tmp").touch()  # process ids repeat in containers
+    write_configuration(tmp_path / "routes.yaml", TEXT, force=False)
 
 
 def test_an_invalid_configuration_is_not_written(tmp_path: Path) -> None:
