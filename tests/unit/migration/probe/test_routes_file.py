@@ -351,7 +351,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 
 
 VALUES = st.recursive(
-    st.text(max_size=20) | st.integers(-(2**63), 2**63) | st.booleans(),
+    st.text(max_size=20) | st.integers(-(2**63), 2**63) | st.booleans() | st.none(),
     lambda items: st.lists(items, max_size=3) | st.dictionaries(st.text(max_size=9), items),
     max_leaves=8,
 )
@@ -366,6 +366,7 @@ def as_lists(value: Any) -> Any:
 
 @given(VALUES)
 @example("${HOME} $${ ${")
+@example(None)
 def test_a_configuration_has_the_written_values(value: Any) -> None:
     found = source.parse(f"key: {flow(value)}", "routes.yaml", {"HOME": "wrong"})
     assert not found.mistakes
