@@ -70,10 +70,11 @@ class JwkSet:
             raise ValueError("the document has no key that can verify tokens")
         self._parsed_keys: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
 
-    def find(self, key_id: str | None, algorithm: str) -> PyJWK | None:
+    def find(self, key_id: str | None, algorithm: str, issuer: str) -> PyJWK | None:
         """Return the key for a token that is signed with ``algorithm`` and has the ``kid``
         ``key_id``, or no ``kid`` if ``key_id`` is None. Return None unless exactly one key matches
-        and can be parsed. Without ``key_id``, every key with that algorithm matches."""
+        and can be parsed. Without ``key_id``, every key with that algorithm matches. ``issuer``
+        is the issuer's name in the log."""
         cache_key = (key_id, algorithm)
         if cache_key not in self._parsed_keys:
             matching = [
@@ -81,7 +82,7 @@ class JwkSet:
                 for key, usable in self._keys
                 if algorithm in usable and (key_id is None or key.get("kid") == key_id)
             ]
-            key_object = _parse_key(matching[0], algorithm) if len(matching) == 1 else None
+            key_object = _parse_key(matching[0], algorithm, issuer) if len(matching) == 1 else None
             if key_object is None:
                 return None  # not cached: clients choose the key id
             self._parsed_keys[cache_key] = key_object
@@ -101,12 +102,16 @@ def _usable_algorithms(key: dict[str, Any]) -> frozenset[str]:
     return algorithms if "alg" not in key else algorithms & {str(key["alg"])}
 
 
-def _parse_key(key: dict[str, Any], algorithm: str) -> PyJWK | None:
+def _parse_key(key: dict[str, Any], algorithm: str, issuer: str) -> PyJWK | None:
     try:
         return PyJWK.from_dict(key, algorithm)
     except (PyJWTError, ValueError, TypeError) as error:
         _log.error(
-            "a key of a JWK set cannot be used: %s", type(error).__name__, extra=JWT_KEY_UNUSABLE
+            "jwt '%s': the key with kid %.100r cannot be used: %s",
+            issuer,
+            key.get("kid"),
+            type(error).__name__,
+            extra=JWT_KEY_UNUSABLE,
         )
         return None
 

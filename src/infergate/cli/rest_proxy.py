@@ -62,6 +62,6 @@ def rest_proxy_config(environ: Mapping[str, str]) -> Config:
 def _number(environ: Mapping[str, str], name: str, default: int, maximum: int) -> int:
     text = environ.get(name, "") or str(default)
     if not (text.isascii() and text.isdecimal() and len(text) < 16 and 0 < int(text) <= maximum):
-        message = f"'{text[:40]}' is not a number from 1 to {maximum}"
+        message = f"'{text[:40]}' is not a whole number from 1 to {maximum}"
         raise ConfigError([Mistake(_ENVIRONMENT, 0, name, message)])
     return int(text)

@@ -144,7 +144,9 @@ class EnvelopesConfig(Section):
             )
         taken = {"/v1/embeddings"} if self.embeddings is not None else set()
         if self.sagemaker is not None or self.mlflow is not None:
-            taken |= {"/ping", "/invocations", "/health", "/version"}
+            taken |= {"/ping", "/invocations"}
+        if self.mlflow is not None:
+            taken |= {"/health", "/version"}
         if self.vertex is not None:
             for route in (self.vertex.health_route, self.vertex.predict_route):
                 if route in taken:

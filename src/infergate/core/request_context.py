@@ -139,6 +139,11 @@ class RequestContext:
         if self.deadline is None or deadline < self.deadline:
             self.deadline = deadline
 
+    def remaining_seconds(self, maximum: float) -> float:
+        """Return the seconds until the deadline, but at most ``maximum``."""
+        deadline = self.deadline
+        return maximum if deadline is None else min(maximum, deadline - time.monotonic())
+
     def renew_deadline(self) -> None:
         """Set the deadline of a stream's next message: the route's timeout from now, but no later
         than the deadline of the stream."""

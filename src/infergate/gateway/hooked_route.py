@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -48,9 +47,7 @@ class ConfiguredHook:
     async def run(self, step: Step, tensors: Sequence[Tensor], context: RequestContext) -> Any:
         """Return the result of ``step``, which calls a method of the hook with ``tensors``. Return
         ``IGNORED`` if ``step`` fails and errors are ignored. Raises GatewayError."""
-        seconds = self.timeout
-        if context.deadline is not None:
-            seconds = min(seconds, context.deadline - time.monotonic())
+        seconds = context.remaining_seconds(self.timeout)
         try:
             return await self.runner.run(
                 step, seconds, memory=context.memory, held_bytes=data_bytes(tensors)
@@ -140,7 +137,7 @@ class _HookedInference:
                 return None
             if isinstance(result, InferRequest):
                 return check_request(result, request, self._limits)
-            return self._checked_response(result, request, request.inputs)
+            return self._checked_response("before", result, request, request.inputs)
 
         return before
 
@@ -164,18 +161,18 @@ class _HookedInference:
             result: Any = await hook.after(request, response, call)
             if result is None:
                 return None
-            checked = self._checked_response(result, request, response.outputs)
+            checked = self._checked_response("after", result, request, response.outputs)
             return replace(checked, is_last=response.is_last)
 
         return after
 
     def _checked_response(
-        self, result: Any, request: InferRequest, known: Sequence[Tensor]
+        self, method: str, result: Any, request: InferRequest, known: Sequence[Tensor]
     ) -> InferResponse:
         if not isinstance(result, InferResponse):
-            text = f"it returned {type(result).__name__}"
+            expected = "InferRequest, InferResponse" if method == "before" else "InferResponse"
             raise InvalidResultError(
-                f"{text}; expected InferResponse or None (before may also return InferRequest)"
+                f"{method} returned {type(result).__name__}; expected {expected} or None"
             )
         return check_response(result, request, self._limits, known)
 

@@ -33,6 +33,8 @@ def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -
     else:
         dtype = None if datatype is None else _array_dtype(datatype)
         array = np.asarray(values, dtype)
+        if datatype is not None and array.dtype.kind != "f" and _has_floats(values):
+            raise TypeError(f"tensor {name!r}: floats cannot be cast to {datatype.value}")
     if datatype is None:
         if array.dtype.kind in _TEXT_KINDS:
             return tensor_from_array(name, Datatype.BYTES, _bytes_array(values))
@@ -42,6 +44,12 @@ def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -
     ):
         raise TypeError(f"tensor {name!r}: {array.dtype} values cannot be cast to {datatype.value}")
     return tensor_from_array(name, datatype, array)
+
+
+def _has_floats(values: npt.ArrayLike) -> bool:
+    """Return whether ``values`` contains floats, which ``np.asarray`` may truncate to integers."""
+    elements = np.asarray(values, np.object_).flat
+    return any(isinstance(element, (float, np.floating)) for element in elements)
 
 
 def _array_dtype(datatype: Datatype) -> npt.DTypeLike:

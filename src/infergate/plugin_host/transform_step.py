@@ -104,12 +104,9 @@ class PluginStep(AsyncStep):
         if missing:
             raise TransformError(missing[0], "there is no such tensor")
         before = [tensors[name] for name in self.reads]
-        seconds = self.timeout
-        if context.deadline is not None:
-            seconds = min(seconds, context.deadline - time.monotonic())
         after = await self.runner.run(
             lambda: apply_transform(self.transform, before, self.limits),
-            seconds,
+            context.remaining_seconds(self.timeout),
             memory=context.memory,
             held_bytes=data_bytes(before),
         )

@@ -84,7 +84,7 @@ class InProcessListener:
         finally:
             account.release()
             self._calls.discard(call)
-            call.finish()
+            call.finished.set_result(None)
 
     # ---- the interface of a server
 
@@ -162,10 +162,6 @@ class _Call:
         """Close the responses of a stream, in the context variables of the call."""
         closing = _close(self.responses)
         return asyncio.get_running_loop().create_task(closing, context=self._variables)
-
-    def finish(self) -> None:
-        if not self.finished.done():  # the loop may have been closed
-            self.finished.set_result(None)
 
 
 async def _next(responses: AsyncGenerator[InferResponse, None]) -> InferResponse | None:

@@ -30,7 +30,9 @@ def usable(key: dict[str, Any]) -> set[str]:
         keys = JwkSet(jwks(key))
     except ValueError:
         return set()
-    return {each for each in ("HS256", "none", *ALGORITHMS) if keys.find(key.get("kid"), each)}
+    return {
+        each for each in ("HS256", "none", *ALGORITHMS) if keys.find(key.get("kid"), each, "idp")
+    }
 
 
 def test_allowed_algorithms_are_supported() -> None:
@@ -70,17 +72,24 @@ def test_keys_without_a_supported_algorithm(
     assert "c2VjcmV0" not in caplog.text
 
 
+def test_the_log_names_the_issuer_and_the_id_of_an_unusable_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert JwkSet(jwks({**RSA, "n": "!"})).find(None, "RS256", "idp") is None
+    assert "jwt 'idp': the key with kid '1' cannot be used: " in caplog.text
+
+
 def test_a_key_with_an_algorithm_supports_no_other() -> None:
     assert usable({**RSA, "alg": "PS256"}) == {"PS256"}
 
 
 def test_a_token_without_a_key_id_uses_the_only_matching_key() -> None:
     other = jwk(rsa_key("other"), kid="2")
-    assert JwkSet(jwks(RSA, jwk(ec_key(), kid="3"))).find(None, "RS256") is not None
-    assert JwkSet(jwks(RSA, other)).find(None, "RS256") is None
-    assert JwkSet(jwks(RSA, other)).find("2", "RS256") is not None
-    assert JwkSet(jwks(RSA, other)).find("3", "RS256") is None
-    assert JwkSet(jwks(RSA, {**other, "kid": "1"})).find("1", "RS256") is None  # ambiguous
+    assert JwkSet(jwks(RSA, jwk(ec_key(), kid="3"))).find(None, "RS256", "idp") is not None
+    assert JwkSet(jwks(RSA, other)).find(None, "RS256", "idp") is None
+    assert JwkSet(jwks(RSA, other)).find("2", "RS256", "idp") is not None
+    assert JwkSet(jwks(RSA, other)).find("3", "RS256", "idp") is None
+    assert JwkSet(jwks(RSA, {**other, "kid": "1"})).find("1", "RS256", "idp") is None  # ambiguous
 
 
 @pytest.mark.parametrize(
@@ -112,8 +121,8 @@ def test_arbitrary_documents_are_parsed_or_rejected(document: bytes) -> None:
     except ValueError:
         return
     for algorithm in ALGORITHMS:
-        keys.find(None, algorithm)
-        keys.find("1", algorithm)
+        keys.find(None, algorithm, "idp")
+        keys.find("1", algorithm, "idp")
 
 
 # ---- from a URL
@@ -161,7 +170,7 @@ async def test_keys_are_fetched_on_demand_and_on_expiry() -> None:
     changed = await keys.current(600.0)
     assert changed is not first
     assert changed is not None
-    assert changed.find("2", "RS256") is not None
+    assert changed.find("2", "RS256", "idp") is not None
 
 
 async def test_an_unknown_key_is_fetched_but_not_repeatedly() -> None:

@@ -82,7 +82,7 @@ def test_the_memory_budget_is_twice_a_large_message(size: int, budget: int) -> N
     ],
 )
 def test_a_wrong_value_is_reported_by_name(name: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"^environment: {name}: '.*' is not a number"):
+    with pytest.raises(ConfigError, match=f"^environment: {name}: '.*' is not a whole number"):
         rest_proxy_config({name: value})
 
 

@@ -130,7 +130,7 @@ FAILURES = [
     ("cancels", Kind.INTERNAL, "failed with CancelledError"),
     ("waits", Kind.TIMEOUT, "did not respond within 0.05 seconds"),
     ("blocks", Kind.TIMEOUT, "did not respond within 0.05 seconds"),
-    ("nonsense", Kind.INTERNAL, "returned an invalid result: it returned int"),
+    ("nonsense", Kind.INTERNAL, "returned an invalid result: {side} returned int; expected Infer"),
     ("unprintable", Kind.INTERNAL, "failed with UnprintableError"),
     ("kind", Kind.INTERNAL, "failed with GatewayError"),
 ]
@@ -142,7 +142,7 @@ async def test_a_failure_names_the_hook(
     side: str, outcome: str, kind: Kind, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with gateway({side: outcome}) as served:
-        with pytest.raises(GatewayError, match=f"hook 'h0' {expected}") as caught:
+        with pytest.raises(GatewayError, match=f"hook 'h0' {expected.format(side=side)}") as caught:
             await infer(served)
         assert caught.value.kind is kind
         assert "hunter2" not in caught.value.public

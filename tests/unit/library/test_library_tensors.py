@@ -41,6 +41,8 @@ def test_an_array_has_the_datatype_of_its_dtype_and_comes_back(array: Any) -> No
         ([[1.5]], None, Datatype.FP64),
         ([True], None, Datatype.BOOL),
         ([1, 255], Datatype.UINT8, Datatype.UINT8),
+        ([1, 1 << 63], Datatype.UINT64, Datatype.UINT64),
+        ([], Datatype.INT32, Datatype.INT32),
         (np.array([1, 2]), Datatype.FP32, Datatype.FP32),
         (np.array([1.5], ml_dtypes.bfloat16), None, Datatype.BF16),
         ([1.5], Datatype.BF16, Datatype.BF16),
@@ -70,6 +72,8 @@ def test_texts_and_bytes_become_bytes(datatype: Datatype | None) -> None:
         ([object()], None),
         ([3], Datatype.BYTES),
         (np.array([1.5]), Datatype.INT32),
+        ([[1, 1.5]], Datatype.INT32),
+        (np.float32(1.5), Datatype.BOOL),
         (np.array([-1]), Datatype.UINT8),
     ],
 )

@@ -49,10 +49,10 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> RpcReque
             return RpcRequest(INFER, _infer_parts(operation, model))
         method, message = _method_and_message(operation)
         return RpcRequest(method, (message.SerializeToString(deterministic=True),))
-    except ValueError:
-        raise bad_request(
-            "a name in the request is not valid Unicode, or a number is out of range"
-        ) from None
+    except UnicodeEncodeError:
+        raise bad_request("a name in the request is not valid Unicode") from None
+    except ValueError as error:  # protobuf's text has the number
+        raise bad_request(f"the legacy gRPC API: {error}") from None
 
 
 def _method_and_message(operation: Operation) -> tuple[str, Any]:

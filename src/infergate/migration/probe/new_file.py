@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def write_configuration(path: Path, text: str, *, force: bool) -> None:
 
     Raises ConfigError, ConfigurationExistsError and OSError."""
     parse(text, str(path), os.environ)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("x", encoding="utf-8") as file:
             file.write(text)

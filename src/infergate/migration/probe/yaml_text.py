@@ -23,6 +23,8 @@ def flow(value: Any) -> str:
             return scalar(value.replace("${", "$${"))
         case bool():
             return "true" if value else "false"
+        case None:
+            return "null"
     return str(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -82,7 +82,7 @@ class ReplayResult:
             "format": _FORMAT,
             "equal": self.is_equal,
             "interrupted": self.is_interrupted,
-            "counts": _counts.dump_python(self.counts, mode="json"),
+            "counts": asdict(self.counts),
             "reasons": dict(self.reasons),
             "damaged": self.damaged,
             "summary": self.summary.as_json(),
@@ -101,16 +101,23 @@ class ReplayResult:
                 "version reads"
             )
         try:
-            counts = _counts.validate_python(value.get("counts"))
-            reasons = _reasons.validate_python(value.get("reasons"))
-            damaged = _texts.validate_python(value.get("damaged"))
+            fields = _fields.validate_python(value)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            position = ".".join(map(str, first["loc"])) or "the document"
+            position = ".".join(map(str, first["loc"]))
             raise SummaryFormatError(f"{position}: {first['msg']}") from None
         summary = Summary.from_json(value.get("summary"))
         is_interrupted = bool(value.get("interrupted"))
-        return cls(counts, summary, Counter(reasons), damaged, is_interrupted)
+        return cls(fields.counts, summary, Counter(fields.reasons), fields.damaged, is_interrupted)
+
+
+@dataclass(slots=True)
+class _Fields:
+    """The fields of a document that ``from_json`` validates together."""
+
+    counts: ReplayCounts
+    reasons: Annotated[dict[_Text, Annotated[int, Field(ge=0)]], Field(max_length=MAX_REASONS)]
+    damaged: Annotated[list[_Text], Field(max_length=MAX_DAMAGED)]
 
 
 def _printable(text: str) -> str:
@@ -118,8 +125,4 @@ def _printable(text: str) -> str:
     return escape_unsafe(text.replace("\n", "\\n"))[:_MAX_TEXT]
 
 
-_counts: Final = TypeAdapter(ReplayCounts)
-_reasons: Final = TypeAdapter(
-    Annotated[dict[_Text, Annotated[int, Field(ge=0)]], Field(max_length=MAX_REASONS)]
-)
-_texts: Final = TypeAdapter(Annotated[list[_Text], Field(max_length=MAX_DAMAGED)])
+_fields: Final = TypeAdapter(_Fields)

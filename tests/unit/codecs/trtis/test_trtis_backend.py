@@ -42,6 +42,7 @@ from infergate.core.messages import (
     ServerMetadataRequest,
     ServerReadyRequest,
     ServerStatusRequest,
+    SharedMemoryRegisterRequest,
     SharedMemoryStatusRequest,
     TensorMetadata,
 )
@@ -253,6 +254,12 @@ def test_names_are_sent_unchanged() -> None:
     assert (wire.path, wire.query) == ("/api/status/sim%70le", "format=binary")
     with pytest.raises(GatewayError, match="not valid Unicode"):
         GRPC.create({}).build_request(ModelMetadataRequest("\ud800"), GENERIC)
+
+
+def test_a_number_that_protobuf_cannot_hold_is_reported() -> None:
+    region = SharedMemoryRegisterRequest("r", "/r", size=1 << 64)
+    with raises_kind(Kind.BAD_REQUEST, match="out of range: 18446744073709551616"):
+        GRPC.create({}).build_request(region, GENERIC)
 
 
 @PLUGINS

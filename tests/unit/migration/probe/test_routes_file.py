@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,11 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_temporary_file_of_a_killed_process_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / f".routes.yaml.{os.getpid()}.tmp").touch()  # process ids repeat in containers
+    write_configuration(tmp_path / "routes.yaml", TEXT, force=False)
+
+
 def test_an_invalid_configuration_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         write_configuration(tmp_path / "routes.yaml", "backends: {}", force=True)
@@ -345,7 +351,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 
 
 VALUES = st.recursive(
-    st.text(max_size=20) | st.integers(-(2**63), 2**63) | st.booleans(),
+    st.text(max_size=20) | st.integers(-(2**63), 2**63) | st.booleans() | st.none(),
     lambda items: st.lists(items, max_size=3) | st.dictionaries(st.text(max_size=9), items),
     max_leaves=8,
 )
@@ -360,6 +366,7 @@ def as_lists(value: Any) -> Any:
 
 @given(VALUES)
 @example("${HOME} $${ ${")
+@example(None)
 def test_a_configuration_has_the_written_values(value: Any) -> None:
     found = source.parse(f"key: {flow(value)}", "routes.yaml", {"HOME": "wrong"})
     assert not found.mistakes

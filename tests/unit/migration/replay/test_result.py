@@ -33,9 +33,10 @@ def test_a_result_is_read_as_it_was_written() -> None:
     [
         ({"kind": "other"}, "not a replay result of format 1"),
         ({"format": 2}, "not a replay result of format 1"),
-        ({"counts": {"sent": "many"}}, "sent: "),
-        ({"reasons": {"a": -1}}, "a: "),
-        ({"damaged": [1]}, "0: "),
+        ({"counts": {"sent": "many"}}, "^counts.sent: "),
+        ({"reasons": {"a": -1}}, "^reasons.a: "),
+        ({"damaged": [1]}, "^damaged.0: "),
+        ({"damaged": None}, "^damaged: "),
         ({"summary": {}}, "not a summary"),
     ],
 )
