@@ -20,7 +20,8 @@ class RouteCacheConfig(Section):
     ttl: PositiveDuration = Field(
         description="How long a response may be used. Example: `5m`. Cached responses become "
         "obsolete earlier when a model is loaded or unloaded through infergate, when the backend "
-        "responds with a different model version, and when the configuration of the route or its backend changes."
+        "responds with a different model version, and when the configuration of the route or its "
+        "backend changes."
     )
     per_identity: bool = Field(
         default=False,

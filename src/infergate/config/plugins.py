@@ -48,8 +48,8 @@ class HookConfig(Section):
 
 
 class PluginStepConfig(Section):
-    """A step of `transform` that a plug-in implements (docs/plugins.md). Example: `plugin: {transform:
-    "my_package:MyTransform"}`."""
+    """A step of `transform` that a plug-in implements (docs/plugins.md). Example: `plugin:
+    {transform: "my_package:MyTransform"}`."""
 
     transform: Name = Field(
         description="The class of the transform, as `module:Class` or as the name of an entry "

@@ -56,7 +56,7 @@ class RequestRecord:
         response is sent."""
 
     def record_error(self, error: GatewayError) -> None:
-        """Record ``error`` as the outcome. Add the name of the exceeded limit to its public text."""
+        """Record ``error`` as the outcome. Add the exceeded limit's name to its public text."""
         error.append_limit_key()
         self.outcome = error.kind.value
         self.error = error.public

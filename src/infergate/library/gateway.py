@@ -1,8 +1,8 @@
 """The gateway as an object of the caller's program.
 
 The object owns its listeners, backends, tasks and helper processes. It does not change the process:
-it installs no signal handlers, configures no logging, and prints only the access log. It belongs to the event
-loop on which it was started. Several gateways may run in one process."""
+it installs no signal handlers, configures no logging, and prints only the access log. It belongs to
+the event loop on which it was started. Several gateways may run in one process."""
 
 from __future__ import annotations
 

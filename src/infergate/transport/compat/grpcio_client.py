@@ -3,8 +3,9 @@
 grpcio reports server statuses and transport failures with the same codes. `_response_or_raise`
 distinguishes them by the channel's state and the clock, which a server cannot influence, before it
 considers grpc-core's texts. CONNECT is raised only if the call was certainly not sent: no
-certificate authority is trusted, or the channel is not connected *and* grpc-core reports a failed connection. Other
-failures of the connection are BACKEND_GARBAGE, after which only idempotent requests are retried."""
+certificate authority is trusted, or the channel is not connected *and* grpc-core reports a failed
+connection. Other failures of the connection are BACKEND_GARBAGE, after which only idempotent
+requests are retried."""
 
 from __future__ import annotations
 
