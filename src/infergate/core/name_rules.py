@@ -57,7 +57,7 @@ class NameRule:
             return f"is longer than {MAX_NAME_BYTES} bytes"
         for match in _FORBIDDEN.finditer(name):
             if match["unsafe"]:
-                return f"contains the forbidden character U+{ord(match[0]):04X}"
+                return f"contains the control character U+{ord(match[0]):04X}"
             if match["escape"]:
                 return f"contains the percent-escape '{match[0]}'"
             if match[0] != "/" or not self.allow_slash:
@@ -109,7 +109,7 @@ def find_tensor_name_problem(name: str) -> str:
     if _is_too_long(name):
         return f"is longer than {MAX_NAME_BYTES} bytes"
     match = _UNSAFE.search(name)
-    return f"contains the forbidden character U+{ord(match[0]):04X}" if match else ""
+    return f"contains the control character U+{ord(match[0]):04X}" if match else ""
 
 
 def check_tensor_name(name: str, label: str) -> None:

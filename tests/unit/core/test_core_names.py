@@ -36,7 +36,7 @@ def test_no_name_contains_a_control_character() -> None:
         (".", "has the segment '.'"),
         ("..", "has the segment '..'"),
         ("pub-x%2f..%2fsecret", "contains the percent-escape '%2f'"),
-        ("simple\0-mine", "contains the forbidden character U+0000"),
+        ("simple\0-mine", "contains the control character U+0000"),
         ("n" * (MAX_NAME_BYTES + 1), "is longer than 1024 bytes"),
         ("é" * 513, "is longer than 1024 bytes"),
         ("n" * (1 << 20), "is longer than 1024 bytes"),

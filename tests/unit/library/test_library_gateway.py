@@ -142,7 +142,7 @@ async def test_metadata_and_readiness(gateway: Gateway) -> None:
         (
             InferRequest("identity", inputs=(Tensor("\n", Datatype.UINT8, (1,), b"1"),)),
             Kind.BAD_REQUEST,
-            "forbidden character",
+            "control character",
         ),
         (
             InferRequest("identity", outputs=(RequestedOutput("x"),) * 1025),

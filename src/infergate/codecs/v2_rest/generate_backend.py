@@ -94,22 +94,7 @@ def _input_value(tensor: Tensor, input_metadata: TensorMetadata | None) -> Any:
         raise _unsupported(f"{subject}, whose name is reserved,")
     if input_metadata is None:
         raise _unsupported(f"{subject}, which is not in the model's metadata,")
-    if tensor.shared_memory is not None:
-        raise _unsupported(f"{subject} in shared memory")
-    if tensor.datatype in _BINARY_ONLY_DATATYPES:
-        raise _unsupported(f"{subject} of datatype {tensor.datatype.value}")
-    if tensor.datatype is Datatype.BYTES:
-        data: Any = write_strings(tensor)
-        if data is None:
-            raise _unsupported(f"{subject}, whose BYTES are not UTF-8,")
-        count = len(data)
-    else:
-        count = len(tensor.data) // tensor.datatype.itemsize
-        if tensor.datatype in _FLOATS:
-            values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
-            if not np.isfinite(values).all():
-                raise _unsupported(f"{subject}, which holds NaN or infinity,")
-        data = write_numbers(tensor, NON_FINITE_SPELLINGS["literal"])
+    data, count = _write_elements(tensor, subject)
     try:
         has_model_shape = resolve_shape(tensor.name, count, input_metadata.shape) == tensor.shape
     except GatewayError:  # the elements do not fit the model's shape
@@ -120,6 +105,25 @@ def _input_value(tensor: Tensor, input_metadata: TensorMetadata | None) -> Any:
             "model,"
         )
     return data
+
+
+def _write_elements(tensor: Tensor, subject: str) -> tuple[Any, int]:
+    """Return the elements as JSON, and their number."""
+    if tensor.shared_memory is not None:
+        raise _unsupported(f"{subject} in shared memory")
+    if tensor.datatype in _BINARY_ONLY_DATATYPES:
+        raise _unsupported(f"{subject} of datatype {tensor.datatype.value}")
+    if tensor.datatype is Datatype.BYTES:
+        texts = write_strings(tensor)
+        if texts is None:
+            raise _unsupported(f"{subject}, whose BYTES are not UTF-8,")
+        return texts, len(texts)
+    if tensor.datatype in _FLOATS:
+        values = np.frombuffer(tensor.data, NUMPY_DTYPES[tensor.datatype])
+        if not np.isfinite(values).all():
+            raise _unsupported(f"{subject}, which holds NaN or infinity,")
+    data = write_numbers(tensor, NON_FINITE_SPELLINGS["literal"])
+    return data, len(tensor.data) // tensor.datatype.itemsize
 
 
 def _unsupported(subject: str) -> GatewayError:

@@ -164,12 +164,12 @@ def test_names_that_no_message_can_contain_are_uncertain() -> None:
     [pair] = pair_tensors([tensor("x")], [tensor("x\n")])
     assert (pair.is_certain, pair.reason) == (
         False,
-        "the new name contains the forbidden character U+000A",
+        "the new name contains the control character U+000A",
     )
     [other] = pair_models([model("m")], [model("M\n")])
     assert (other.can_mirror, other.reason) == (
         False,
-        "the name of the new model contains the forbidden character U+000A",
+        "the name of the new model contains the control character U+000A",
     )
 
 
