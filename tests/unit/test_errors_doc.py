@@ -23,7 +23,7 @@ GRPC = {code.value[0]: f"`{code.name}`" for code in grpc.StatusCode}
 OTHER_STATUSES = {
     Kind.BAD_REQUEST: ["other 4xx"],
     Kind.BACKEND_ERROR: ["other 5xx"],
-    Kind.BACKEND_GARBAGE: ["any other than 200"],
+    Kind.BACKEND_GARBAGE: ["2xx other than 200", "3xx"],
 }
 """The HTTP statuses that the page names together."""
 
