@@ -240,8 +240,9 @@ class RuleConfig(Section):
     claims: dict[str, tuple[Pattern, ...]] = Field(
         default={},
         description="Required claims. The client's token must have all of these claims, each with "
-        "one of the given values. Example: `{groups: [ml-*]}`. `realm_access.roles` refers to a "
-        "nested claim; `scope` is a list of words separated by spaces.",
+        "a value that matches one of the given patterns. Example: `{groups: [ml-*]}`. "
+        "`realm_access.roles` refers to a nested claim; `scope` is a list of words separated by "
+        "spaces.",
     )
     models: tuple[Pattern, ...] = Field(
         default=("*",),
@@ -392,8 +393,8 @@ class AccessConfig(Section):
     )
     open_health: bool = Field(
         default=True,
-        description="Allow everyone to query liveness, readiness and grpc.health.v1 without "
-        "credentials.",
+        description="Allow everyone to query liveness, readiness and grpc.health.v1. The "
+        "credentials of such requests are ignored.",
     )
 
 

@@ -112,7 +112,7 @@ class BalanceConfig(Section):
 
 
 class OutlierConfig(Section):
-    """Outlier detection (circuit breaking per endpoint), as in Envoy: an endpoint whose requests
+    """Outlier detection, as in Envoy: an endpoint whose requests
     fail is ejected, that is, it receives no requests for a while."""
 
     consecutive_errors: NonNegative = Field(

@@ -94,7 +94,7 @@ class BackendConfig(Section):
     )
     outliers: OutlierConfig = Field(
         default=OutlierConfig(),
-        description="Outlier detection (passive health checking, circuit breaking): when a failing "
+        description="Outlier detection (passive health checking): when a failing "
         "endpoint is ejected.",
     )
     dns_refresh: Duration = Field(
