@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -129,9 +130,10 @@ DEFAULT_SHARE: Final = ClientShare()
 
 
 class CompiledRule:
-    """A rule with compiled patterns."""
+    """A rule with compiled patterns. Each rule of a configuration has a different ``number``."""
 
-    def __init__(self, rule: AccessRule) -> None:
+    def __init__(self, rule: AccessRule, number: int) -> None:
+        self.number: Final = number
         self._matches_identity: Final = matcher(rule.identities)
         self._takes_anonymous: Final = ANONYMOUS in rule.identities
         self._claim_matchers: Final = {
@@ -178,14 +180,16 @@ def claim_values(claims: Claims, name: str) -> tuple[str, ...]:
     return ()
 
 
-_Decisions = BoundedCache[tuple[tuple[CompiledRule, ...], type, str], bool]
+_Decisions = BoundedCache[tuple[int, type, str], bool]
+"""Decisions by the rules that apply, the operation and the model. The rules are bits of an integer,
+because a tuple of rules would be hashed rule by rule for each request."""
 
 
 class RulePermit:
     """The combined permission of all ``rules`` for one identity. Permits with the same rules share
     their ``decisions``."""
 
-    __slots__ = ("_decisions", "_rules", "highest_priority", "identity", "weight")
+    __slots__ = ("_decisions", "_rule_bits", "_rules", "highest_priority", "identity", "weight")
 
     def __init__(
         self,
@@ -198,11 +202,12 @@ class RulePermit:
         self.weight: float = share.weight
         self.highest_priority: int = share.highest_priority
         self._rules: Final = rules
+        self._rule_bits: Final = sum(1 << rule.number for rule in rules)
         self._decisions: Final = _new_decisions() if decisions is None else decisions
 
     def allows(self, operation: type, model: str) -> bool:
         """Return whether any rule allows ``operation`` on ``model`` (rule 1)."""
-        key = self._rules, operation, model
+        key = self._rule_bits, operation, model
         cached = self._decisions.get(key)
         if cached is not None:
             return cached
@@ -221,7 +226,7 @@ class AccessRules:
     applies."""
 
     def __init__(self, rules: Sequence[AccessRule], shares: Sequence[ClientShare] = ()) -> None:
-        self._rules: Final = tuple(map(CompiledRule, rules))
+        self._rules: Final = tuple(map(CompiledRule, rules, itertools.count()))
         self._shares: Final = [(matcher(share.identities), share) for share in shares]
         self._decisions: Final = _new_decisions()
 

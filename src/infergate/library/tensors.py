@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Number
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ _DATATYPES: Final = {
     if datatype is not Datatype.BF16
 }
 _TEXT_KINDS: Final = "SUO"
+_EXACT: Final = (int, np.integer, np.bool_, str, bytes, Integral)
 
 
 def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -> Tensor:
@@ -33,7 +35,7 @@ def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -
     else:
         dtype = None if datatype is None else _array_dtype(datatype)
         array = np.asarray(values, dtype)
-        if datatype is not None and array.dtype.kind != "f" and _has_floats(values):
+        if datatype is not None and array.dtype.kind != "f" and _has_fractions(values):
             raise TypeError(f"tensor {name!r}: floats cannot be cast to {datatype.value}")
     if datatype is None:
         if array.dtype.kind in _TEXT_KINDS:
@@ -46,10 +48,18 @@ def tensor(name: str, values: npt.ArrayLike, datatype: Datatype | None = None) -
     return tensor_from_array(name, datatype, array)
 
 
-def _has_floats(values: npt.ArrayLike) -> bool:
-    """Return whether ``values`` contains floats, which ``np.asarray`` may truncate to integers."""
+def _has_fractions(values: npt.ArrayLike) -> bool:
+    """Return whether ``values`` contains floats or other numbers that are not integers.
+    ``np.asarray`` may truncate these numbers to integers."""
     elements = np.asarray(values, np.object_).flat
-    return any(isinstance(element, (float, np.floating)) for element in elements)
+    return any(not isinstance(each, _EXACT) and _is_fraction(each) for each in elements)
+
+
+def _is_fraction(element: Any) -> bool:
+    # ``element`` may also be a scalar of ml_dtypes or an array without dimensions.
+    dtype = np.asarray(element).dtype
+    is_number = dtype.kind in "fc" or dtype.name == _BFLOAT16
+    return is_number or isinstance(element, Number)
 
 
 def _array_dtype(datatype: Datatype) -> npt.DTypeLike:

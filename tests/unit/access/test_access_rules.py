@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -200,6 +201,19 @@ def test_the_cache_of_models_is_bounded() -> None:
         assert permit.allows(InferRequest, "m" * 1000)
     assert 0 < len(rules._decisions) <= 8192, "of all clients together"
     assert max(len(model) for _, _, model in rules._decisions) <= 256
+
+
+def test_cached_decisions_do_not_grow_with_the_number_of_rules() -> None:
+    rules = AccessRules([AccessRule(("*",), (f"m{number}",)) for number in range(1000)])
+    tracemalloc.start()
+    try:
+        for client in range(1000):
+            assert not rules.permit_for(f"key:{client}").allows(InferRequest, f"x{client}")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(rules._decisions) == 1000
+    assert held < 1000 * 2000, "bytes"
 
 
 def test_clients_with_other_rules_do_not_share_cached_decisions() -> None:

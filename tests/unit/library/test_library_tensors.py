@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -42,6 +44,7 @@ def test_an_array_has_the_datatype_of_its_dtype_and_comes_back(array: Any) -> No
         ([True], None, Datatype.BOOL),
         ([1, 255], Datatype.UINT8, Datatype.UINT8),
         ([1, 1 << 63], Datatype.UINT64, Datatype.UINT64),
+        ([np.array(1)], Datatype.INT32, Datatype.INT32),
         ([], Datatype.INT32, Datatype.INT32),
         (np.array([1, 2]), Datatype.FP32, Datatype.FP32),
         (np.array([1.5], ml_dtypes.bfloat16), None, Datatype.BF16),
@@ -74,6 +77,10 @@ def test_texts_and_bytes_become_bytes(datatype: Datatype | None) -> None:
         (np.array([1.5]), Datatype.INT32),
         ([[1, 1.5]], Datatype.INT32),
         (np.float32(1.5), Datatype.BOOL),
+        ([np.array(1.5)], Datatype.INT32),
+        ([ml_dtypes.bfloat16(1.5)], Datatype.INT32),
+        ([Decimal("1.5")], Datatype.INT32),
+        ([Fraction(3, 2)], Datatype.INT32),
         (np.array([-1]), Datatype.UINT8),
     ],
 )
