@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -61,7 +63,9 @@ class Console:
     can_reload: bool
     demo: ConsoleDemo | None = None
     _active_actions: int = 0
-    _comparisons: dict[bool, SharedReading[bytes]] = field(default_factory=dict)
+    _comparisons: defaultdict[bool, SharedReading[bytes]] = field(
+        default_factory=partial(defaultdict, SharedReading)
+    )
     _config_texts: dict[bool, tuple[Config, str]] = field(default_factory=dict)
 
     async def respond(self, wire: HttpRequest, context: RequestContext) -> HttpResponse:
@@ -214,14 +218,11 @@ class Console:
     async def _config(self, *, defaults: bool) -> HttpResponse:
         """Compare the configuration with the file. A thread does this, because the file system may
         hang. Callers share a comparison, because reloads also need a thread."""
-        reading = self._comparisons.get(defaults)
-        if reading is None:
-            reading = self._comparisons[defaults] = SharedReading(
-                lambda: asyncio.to_thread(lambda: _encode(self._compare(defaults=defaults)))
-            )
-        return HttpResponse(200, _JSON_HEADERS, [await reading.get()])
+        compare = partial(asyncio.to_thread, self._compare, defaults=defaults)
+        comparison = await self._comparisons[defaults].get(compare)
+        return HttpResponse(200, _JSON_HEADERS, [comparison])
 
-    def _compare(self, *, defaults: bool) -> Json:
+    def _compare(self, *, defaults: bool) -> bytes:
         config, read = self.source.config, self.history.read_config
         comparison: Json = {
             "loaded": self._config_text(config, defaults=defaults),
@@ -234,7 +235,7 @@ class Console:
                 comparison["diff"] = redacted.redacted_diff(config, read())
             except ConfigError as error:
                 comparison["mistakes"] = [str(mistake) for mistake in error.mistakes]
-        return comparison
+        return _encode(comparison)
 
     def _config_text(self, config: Config, *, defaults: bool) -> str:
         """Return the configuration as text. It is cached, because writing thousands of routes takes

@@ -26,7 +26,7 @@ class HistorySampler:
     def __init__(self, source: ConsoleSource, events: GatewayEvents) -> None:
         self._source: Final = source
         self.history: Final = TrafficHistory(events)
-        self._reading: Final = SharedReading(self._read)
+        self._reading: Final = SharedReading[Sequence[ProcessSnapshot]]()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -51,7 +51,7 @@ class HistorySampler:
     async def refresh(self) -> Sequence[ProcessSnapshot]:
         """Return the counters and recent requests of all processes, including every request that
         finished before the call, and add the counters to the history."""
-        return await self._reading.get()
+        return await self._reading.get(self._read)
 
     async def _read(self) -> Sequence[ProcessSnapshot]:
         processes = await self._source.recent()
