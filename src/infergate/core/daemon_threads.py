@@ -26,12 +26,12 @@ async def to_daemon_thread(function: Callable[..., T], *arguments: Any) -> T:
             setter(value)
 
     def run() -> None:
-        nonlocal arguments
+        nonlocal function, arguments
         try:
             setter, value = future.set_result, context.run(function, *arguments)
         except Exception as error:  # noqa: BLE001 - the caller receives it
             setter, value = future.set_exception, error  # type: ignore[assignment]
-        arguments = ()  # so that the caller can free them before this thread ends
+        del function, arguments  # so that the caller can free them before this thread ends
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(finish, setter, value)
 

@@ -1,0 +1,43 @@
+"""Functions in daemon threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from infergate.core.daemon_threads import to_daemon_thread
+
+
+class Large:
+    pass
+
+
+async def test_the_function_and_its_arguments_are_freed_before_the_thread_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, may_end = asyncio.get_running_loop(), threading.Event()
+    report = loop.call_soon_threadsafe
+
+    def report_and_wait(*arguments: Any) -> None:
+        report(*arguments)
+        assert may_end.wait(60)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", report_and_wait)
+    captured, argument = Large(), Large()
+    references = weakref.ref(captured), weakref.ref(argument)
+
+    def use(_: Large, kept: Large = captured) -> str:
+        return type(kept).__name__
+
+    try:
+        call = to_daemon_thread(use, argument)
+        del use, captured, argument
+        assert await call == "Large"
+        del call
+        assert [reference() for reference in references] == [None, None]
+    finally:
+        may_end.set()
