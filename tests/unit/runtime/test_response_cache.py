@@ -40,6 +40,7 @@ def config(route: Mapping[str, Any] | None = None, **fields: Any) -> Config:
         {
             "log": {"access": False},
             "helpers": 0,
+            "listeners": {name: {"address": "127.0.0.1:0"} for name in ("http", "grpc", "admin")},
             "backends": {"one": server, "two": server},
             "routes": ({"model": "m", "backend": "one", **cached, **(route or {})},),
             **fields,

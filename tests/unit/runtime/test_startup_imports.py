@@ -33,6 +33,7 @@ CONFIG = """
 listeners:
   http: {address: "127.0.0.1:0"}
   grpc: {address: "127.0.0.1:0"}
+  admin: {address: "127.0.0.1:0"}
 backends:
   translated: {protocol: v2-rest, endpoints: ["http://127.0.0.1:9"]}
   forwarded: {protocol: v2-grpc, endpoints: ["grpc://127.0.0.1:9"]}
