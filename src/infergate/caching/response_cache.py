@@ -74,7 +74,7 @@ class ResponseCache:
         return await self.memory.get(key.in_memory, self.clock())
 
     async def get_remote(self, key: CacheKey) -> RemoteLookup:
-        """Look up ``key`` in the remote store. Copy a value that is found to the memory store."""
+        """Look up ``key`` in the remote store. If a value is found, also store it in memory."""
         if self._remote is None:
             return RemoteLookup()
         found = await self._remote.get(key.digest, key.backend, key.epoch)

@@ -399,7 +399,7 @@ class AccessConfig(Section):
 
 
 def check_access(access: AccessConfig) -> Iterator[Finding]:
-    """Yield the conflicts between the entries of ``access``."""
+    """Yield the mistakes in ``access`` that no single section can detect."""
     checks = (_packages, _issuers, _keys, _rules, _shares)
     for path, message in chain.from_iterable(check(access) for check in checks):
         yield ("access", *path), message

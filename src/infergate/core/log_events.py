@@ -183,7 +183,7 @@ ADVICE: Final[Mapping[str, str]] = {
     Kind.ALREADY_EXISTS.value: "the client must unregister the region first, or use another name",
     Kind.METHOD_NOT_ALLOWED.value: "the client must use another HTTP method for this path",
     Kind.UNSUPPORTED.value: "if the error names a setting, configure it; otherwise use a protocol "
-    "that supports the request (see the page on fidelity)",
+    "that supports the request (see docs/fidelity.md)",
     Kind.UNSUPPORTED_ENCODING.value: "the client must use an encoding that the error names, or "
     "no encoding",
     Kind.TOO_LARGE.value: "raise the limit that the error names, or send smaller requests",

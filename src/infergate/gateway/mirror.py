@@ -4,11 +4,11 @@
   for the copy.
 - The number of concurrent copies is limited. The tensors of all copies take at most ``MAX_BYTES``,
   but a copy may exceed ``MAX_BYTES`` if no other copy is in progress. Copies and their responses
-  also count as optional work for ``limits.in_flight_bytes``, even after their clients have
+  also count toward ``limits.in_flight_bytes`` as optional work, even after their clients have
   disconnected. A copy beyond a limit is dropped and counted as ``dropped``.
 - Copies of one sequence are sent one after the other. If a copy is dropped, all later copies of the
   sequence are dropped until the sequence starts again, because the mirror's state would differ from
-  the state of the original.
+  the state of the original backend.
 - ``MirrorSender`` keeps all tasks. When ``close`` returns, all tasks are finished.
 """
 

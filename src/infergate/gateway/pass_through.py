@@ -175,9 +175,7 @@ class PassThrough(Generic[Req, Resp]):
             sequence = await self._sequence_name(checked, model, context)
         profile = self.profile or await self._backend.request_profile(context)
         request = self.rewrite_request(checked, model, version, profile)
-        if (
-            request is None or model in self.translated_models
-        ):  # the server does not accept this format
+        if request is None or model in self.translated_models:  # it cannot be forwarded as it is
             return await self.translate(checked, summary, binding, context)
         self._read_priority(checked, context)
         response = await self._backend.infer(request, context, sequence)

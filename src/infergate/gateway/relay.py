@@ -10,8 +10,8 @@ routes, ``sender`` of ``PassThrough`` or ``RoutePlan`` is not None.
   upstream. ``RelayedPassThrough`` checks and rewrites messages, and ``RelayedTranslation``
   translates short messages. As in ``respond``, the request ends with a response, metrics and a log
   line.
-- If a step must wait, a task continues the request. If the request has not been sent yet, the task
-  calls ``infer`` of the request's pipeline. If the response has arrived, the task delivers it.
+- If a step must wait, a task continues the request: it prepares the request, waits in the queue,
+  waits for the exchange, or delivers the response.
 - ``cancel`` ends a request without a task. If the request has a task, the transport cancels the
   task.
 """

@@ -1,6 +1,6 @@
 """Checks that a codec follows the interface in ``infergate.codecs.base``.
 
-Start with ``check_codec``, which needs neither a server nor hypothesis."""
+Start with ``check_codec``, which needs neither a server nor the package Hypothesis."""
 
 from __future__ import annotations
 

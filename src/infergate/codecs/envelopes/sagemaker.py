@@ -147,7 +147,7 @@ def _rewrite_model_path(wire: HttpRequest, segment: str) -> None:
 
 
 def _read_load(wire: HttpRequest) -> str:
-    """Return the name of the model to load. As in Triton, the ``url`` is checked but not used,
+    """Return the name of the model to load. The ``url`` is checked as in Triton, but not used,
     because the backend loads the model from its own repository."""
     size = total_size(wire.body)
     if size > MAX_LOAD_BYTES:

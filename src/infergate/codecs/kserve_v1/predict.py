@@ -2,9 +2,9 @@
 ``instances`` or ``inputs``. The response has rows, or an object with the outputs by name, under
 ``predictions``.
 
-*Rule 1.* A body has no datatypes, and has names of tensors only if the rows, or all predictions,
-are objects. The model's metadata supplies the missing names and datatypes. Pass-through does not
-need the metadata.
+*Rule 1.* A body has no datatypes. It has names of tensors only if each row is an object, or if
+``predictions`` is a single object. The model's metadata supplies the missing names and datatypes.
+Pass-through does not need the metadata.
 
 *Rule 2.* JSON is parsed as strictly as in KServe: NaN, Infinity, a byte order mark and text after
 the object are errors, with KServe's error texts. Integers over 64 bits become floats.
