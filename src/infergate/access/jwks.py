@@ -45,9 +45,10 @@ ALGORITHMS: Final = frozenset().union(*_ALGORITHMS_BY_TYPE.values())
 class JwkSet:
     """The keys of a JWK set that can verify tokens."""
 
-    def __init__(self, document: bytes) -> None:
-        """Parse ``document``. Raises ValueError if it is not a JWK set or has no key that can
-        verify tokens."""
+    def __init__(self, issuer: str, document: bytes) -> None:
+        """Parse ``document``. ``issuer`` is the issuer's name in the log. Raises ValueError if
+        ``document`` is not a JWK set or has no key that can verify tokens."""
+        self._issuer: Final = issuer
         self.document: Final = document
         try:
             parsed = json.loads(document)
@@ -70,11 +71,10 @@ class JwkSet:
             raise ValueError("the document has no key that can verify tokens")
         self._parsed_keys: Final[dict[tuple[str | None, str], PyJWK | None]] = {}
 
-    def find(self, key_id: str | None, algorithm: str, issuer: str) -> PyJWK | None:
+    def find(self, key_id: str | None, algorithm: str) -> PyJWK | None:
         """Return the key for a token that is signed with ``algorithm`` and has the ``kid``
         ``key_id``, or no ``kid`` if ``key_id`` is None. Return None unless exactly one key matches
-        and can be parsed. Without ``key_id``, every key with that algorithm matches. ``issuer``
-        is the issuer's name in the log."""
+        and can be parsed. Without ``key_id``, every key with that algorithm matches."""
         cache_key = (key_id, algorithm)
         if cache_key not in self._parsed_keys:
             matching = [
@@ -82,11 +82,24 @@ class JwkSet:
                 for key, usable in self._keys
                 if algorithm in usable and (key_id is None or key.get("kid") == key_id)
             ]
-            key_object = _parse_key(matching[0], algorithm, issuer) if len(matching) == 1 else None
+            key_object = self._parse_key(matching[0], algorithm) if len(matching) == 1 else None
             if key_object is None:
                 return None  # not cached: clients choose the key id
             self._parsed_keys[cache_key] = key_object
         return self._parsed_keys[cache_key]
+
+    def _parse_key(self, key: dict[str, Any], algorithm: str) -> PyJWK | None:
+        try:
+            return PyJWK.from_dict(key, algorithm)
+        except (PyJWTError, ValueError, TypeError) as error:
+            _log.error(
+                "jwt '%s': the key with kid %.100r cannot be used: %s",
+                self._issuer,
+                key.get("kid"),
+                type(error).__name__,
+                extra=JWT_KEY_UNUSABLE,
+            )
+            return None
 
 
 def _usable_algorithms(key: dict[str, Any]) -> frozenset[str]:
@@ -100,20 +113,6 @@ def _usable_algorithms(key: dict[str, Any]) -> frozenset[str]:
         (str(key.get("kty")), str(key.get("crv", ""))), frozenset()
     )
     return algorithms if "alg" not in key else algorithms & {str(key["alg"])}
-
-
-def _parse_key(key: dict[str, Any], algorithm: str, issuer: str) -> PyJWK | None:
-    try:
-        return PyJWK.from_dict(key, algorithm)
-    except (PyJWTError, ValueError, TypeError) as error:
-        _log.error(
-            "jwt '%s': the key with kid %.100r cannot be used: %s",
-            issuer,
-            key.get("kid"),
-            type(error).__name__,
-            extra=JWT_KEY_UNUSABLE,
-        )
-        return None
 
 
 class JwkSource(Protocol):
@@ -192,7 +191,7 @@ class JwkUrlSource:
         try:
             document = await self._fetch()
             if self._keys is None or document != self._keys.document:
-                self._keys = JwkSet(document)
+                self._keys = JwkSet(self._name, document)
             self._refresh_at = now + self._refresh
         except (GatewayError, ValueError) as error:
             self._on_failure()

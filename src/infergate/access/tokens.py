@@ -95,10 +95,10 @@ class JwtVerifier:
     async def _verify_signature(self, token: str, now: float) -> _CachedToken:
         issuer, key_id, algorithm = self._read_unverified(token)
         keys = await issuer.source.current(now)
-        key = None if keys is None else keys.find(key_id, algorithm, issuer.name)
+        key = None if keys is None else keys.find(key_id, algorithm)
         if key is None:
             keys = await issuer.source.refreshed(now)
-            key = None if keys is None else keys.find(key_id, algorithm, issuer.name)
+            key = None if keys is None else keys.find(key_id, algorithm)
         if keys is None:
             raise issuer_keys_unavailable()
         if key is None:

@@ -180,8 +180,9 @@ def _make_key_source(
 
     path = config.jwks_file
     if path is not None:
-        initial = _parse_configured_file(path, JwkSet, f"access.jwt.{name}.jwks_file")
-        return WatchedFile(path, JwkSet, initial, on_failure)
+        parse = partial(JwkSet, name)
+        initial = _parse_configured_file(path, parse, f"access.jwt.{name}.jwks_file")
+        return WatchedFile(path, parse, initial, on_failure)
     assert config.jwks_url is not None
     source = JwkUrlSource(name, _make_fetch(config.jwks_url, upstream), config.refresh, on_failure)
     close_callbacks.append(source.close)

@@ -35,7 +35,7 @@ from request_records import make_record
 SECRET = "infergate_the-key-of-a"
 BEARER = {"authorization": f"Bearer {SECRET}"}
 INFER = RequestSummary(InferRequest, "m")
-SOURCE_KEYS = JwkSet(jwks(jwk(rsa_key(), kid="1")))
+SOURCE_KEYS = JwkSet("idp", jwks(jwk(rsa_key(), kid="1")))
 
 
 class Source:

@@ -27,12 +27,10 @@ RSA = jwk(rsa_key(), kid="1")
 
 def usable(key: dict[str, Any]) -> set[str]:
     try:
-        keys = JwkSet(jwks(key))
+        keys = JwkSet("idp", jwks(key))
     except ValueError:
         return set()
-    return {
-        each for each in ("HS256", "none", *ALGORITHMS) if keys.find(key.get("kid"), each, "idp")
-    }
+    return {each for each in ("HS256", "none", *ALGORITHMS) if keys.find(key.get("kid"), each)}
 
 
 def test_allowed_algorithms_are_supported() -> None:
@@ -75,7 +73,7 @@ def test_keys_without_a_supported_algorithm(
 def test_the_log_names_the_issuer_and_the_id_of_an_unusable_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert JwkSet(jwks({**RSA, "n": "!"})).find(None, "RS256", "idp") is None
+    assert JwkSet("idp", jwks({**RSA, "n": "!"})).find(None, "RS256") is None
     assert "jwt 'idp': the key with kid '1' cannot be used: " in caplog.text
 
 
@@ -85,11 +83,11 @@ def test_a_key_with_an_algorithm_supports_no_other() -> None:
 
 def test_a_token_without_a_key_id_uses_the_only_matching_key() -> None:
     other = jwk(rsa_key("other"), kid="2")
-    assert JwkSet(jwks(RSA, jwk(ec_key(), kid="3"))).find(None, "RS256", "idp") is not None
-    assert JwkSet(jwks(RSA, other)).find(None, "RS256", "idp") is None
-    assert JwkSet(jwks(RSA, other)).find("2", "RS256", "idp") is not None
-    assert JwkSet(jwks(RSA, other)).find("3", "RS256", "idp") is None
-    assert JwkSet(jwks(RSA, {**other, "kid": "1"})).find("1", "RS256", "idp") is None  # ambiguous
+    assert JwkSet("idp", jwks(RSA, jwk(ec_key(), kid="3"))).find(None, "RS256") is not None
+    assert JwkSet("idp", jwks(RSA, other)).find(None, "RS256") is None
+    assert JwkSet("idp", jwks(RSA, other)).find("2", "RS256") is not None
+    assert JwkSet("idp", jwks(RSA, other)).find("3", "RS256") is None
+    assert JwkSet("idp", jwks(RSA, {**other, "kid": "1"})).find("1", "RS256") is None  # ambiguous
 
 
 @pytest.mark.parametrize(
@@ -97,7 +95,7 @@ def test_a_token_without_a_key_id_uses_the_only_matching_key() -> None:
 )
 def test_invalid_key_sets_are_rejected(document: bytes) -> None:
     with pytest.raises(ValueError, match=r"the document is not|the document has no key"):
-        JwkSet(document)
+        JwkSet("idp", document)
 
 
 @given(
@@ -117,12 +115,12 @@ def test_invalid_key_sets_are_rejected(document: bytes) -> None:
 )
 def test_arbitrary_documents_are_parsed_or_rejected(document: bytes) -> None:
     try:
-        keys = JwkSet(document)
+        keys = JwkSet("idp", document)
     except ValueError:
         return
     for algorithm in ALGORITHMS:
-        keys.find(None, algorithm, "idp")
-        keys.find("1", algorithm, "idp")
+        keys.find(None, algorithm)
+        keys.find("1", algorithm)
 
 
 # ---- from a URL
@@ -170,7 +168,7 @@ async def test_keys_are_fetched_on_demand_and_on_expiry() -> None:
     changed = await keys.current(600.0)
     assert changed is not first
     assert changed is not None
-    assert changed.find("2", "RS256", "idp") is not None
+    assert changed.find("2", "RS256") is not None
 
 
 async def test_an_unknown_key_is_fetched_but_not_repeatedly() -> None:

@@ -33,7 +33,7 @@ from infergate.access.tokens import MAX_CACHED_TOKENS, Issuer, JwtVerifier
 from infergate.core.errors import Kind
 from infergate.core.messages import InferRequest
 
-KEYS = JwkSet(jwks(jwk(rsa_key(), kid="1"), jwk(ec_key(), kid="2"), jwk(ed_key(), kid="3")))
+KEYS = JwkSet("idp", jwks(jwk(rsa_key(), kid="1"), jwk(ec_key(), kid="2"), jwk(ed_key(), kid="3")))
 
 
 class Given:
@@ -218,7 +218,7 @@ async def test_arbitrary_token_headers_are_rejected(head: dict[str, Any], value:
 
 
 async def test_an_unknown_key_id_triggers_one_fetch() -> None:
-    source = Given(JwkSet(jwks(jwk(ec_key(), kid="2"))), later=KEYS)
+    source = Given(JwkSet("idp", jwks(jwk(ec_key(), kid="2"))), later=KEYS)
     assert await verify(token(), tokens(issuer(source)))
     assert source.newer_requested == 1
 
@@ -231,7 +231,7 @@ async def test_tokens_are_not_reported_invalid_without_keys() -> None:
 
 
 async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
-    other = JwkSet(jwks(jwk(rsa_key("other"), kid="1")))
+    other = JwkSet("idp", jwks(jwk(rsa_key("other"), kid="1")))
     two = tokens(issuer(), issuer(Given(other), name="two", issuer="https://two.example"))
     assert (await verify(token(), two)).identity == "jwt:idp:alice"
     second = token(rsa_key("other"), iss="https://two.example")
@@ -270,7 +270,7 @@ async def test_new_keys_invalidate_cached_tokens() -> None:
     source = Given()
     checks, text = tokens(issuer(source)), token()
     assert await verify(text, checks)
-    source.held = JwkSet(jwks(jwk(rsa_key("other"), kid="1")))
+    source.held = JwkSet("idp", jwks(jwk(rsa_key("other"), kid="1")))
     assert (await expect_rejection(text, checks)).reason is RejectionReason.INVALID_TOKEN
 
 
