@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from infergate.backends.backend_settings import BackendSettings
 from infergate.backends.base import Backend
 from infergate.backends.remote import HTTP_MESSAGES, RPC_MESSAGES, RemoteBackend
-from infergate.codecs.base import Codec, Profile, TransportKind
+from infergate.codecs.base import Profile, TransportKind
 from infergate.codecs.profiles import PROFILES
 from infergate.codecs.registry import plugins
 from infergate.core.errors import Kind, backend_failure
@@ -81,54 +80,36 @@ def make_target(recorder: RecordingBackend, backend: str, model: str) -> Backend
     """Return a backend that reaches ``model`` of ``recorder`` over the protocol ``backend``."""
     if backend == BUILTIN:
         return recorder
-    frontend = _frontend(backend, {}, recorder, {})
     profile = PROFILES.get(_PROFILES.get(backend, ""))
-    return _connect(backend, None, frontend, Endpoint(path=model_path(backend, model)), profile)
+    return connect(ClientKind(backend, backend), profile, recorder, recorder.metadata_of(model))
 
 
-def make_client(
-    kind: ClientKind, target: Backend, model: ModelMetadata, version: str
+def connect(
+    kind: ClientKind,
+    profile: Profile | None,
+    target: Backend,
+    model: ModelMetadata,
+    version: str = "",
 ) -> RemoteBackend[Any, Any]:
-    """Return a client of ``kind``, whose gateway sends requests to ``target``. If
-    paths of the protocol contain the model, the client's path contains ``model`` and
-    ``version``."""
+    """Return a client of ``kind`` for a new gateway that sends requests to ``target``. If paths of
+    the protocol contain the model, the client's path contains the name of ``model`` and
+    ``version``. Without a ``profile``, the client detects the profile."""
+    plugin, name = plugins()[kind.protocol], target.name
+    table = RouteTable((Route(HANGING_MODEL, name, timeout=HANGING_TIMEOUT), Route("*", name)))
     declared = {}
     if target.protocol in WITHOUT_METADATA:
         declared[model.name] = ModelMetadata(
             model.name, inputs=model.inputs, outputs=model.outputs, max_batch_size=0
         )
+    gateway = RoutingGateway(table, {name: target}, declared)
     options = {**kind.options, "model": model.name} if kind.is_framed else kind.options
-    frontend = _frontend(kind.protocol, options, target, declared)
+    upstream = LoopbackUpstream(Frontend(plugin.create(options), gateway, DEFAULT_LIMITS))
     path = "" if kind.is_framed else model_path(kind.protocol, model.name, version)
     endpoint = Endpoint(path=path, framed=kind.is_framed)
-    return _connect(kind.protocol, kind.codec, frontend, endpoint, kind.profile)
-
-
-def _frontend(
-    protocol: str,
-    options: Mapping[str, Any],
-    backend: Backend,
-    declared: Mapping[str, ModelMetadata],
-) -> Frontend[Any, Any]:
-    """Return the frontend of a gateway that serves the models of ``backend``."""
-    name = backend.name
-    table = RouteTable((Route(HANGING_MODEL, name, timeout=HANGING_TIMEOUT), Route("*", name)))
-    gateway = RoutingGateway(table, {name: backend}, declared)
-    return Frontend(plugins()[protocol].create(options), gateway, DEFAULT_LIMITS)
-
-
-def _connect(
-    protocol: str,
-    codec: Codec[Any, Any] | None,
-    frontend: Frontend[Any, Any],
-    endpoint: Endpoint,
-    profile: Profile | None,
-) -> RemoteBackend[Any, Any]:
-    plugin = plugins()[protocol]
+    settings = BackendSettings(kind.protocol, (endpoint,), profile=profile)
+    codec = kind.codec or plugin.create({})
     access: Any = HTTP_MESSAGES if plugin.transport_kind is TransportKind.HTTP else RPC_MESSAGES
-    settings = BackendSettings(protocol, (endpoint,), profile=profile)
-    upstream = LoopbackUpstream(frontend)
-    return RemoteBackend(settings, codec or plugin.create({}), upstream, access, DEFAULT_LIMITS)
+    return RemoteBackend(settings, codec, upstream, access, DEFAULT_LIMITS)
 
 
 def model_path(protocol: str, model: str, version: str = "") -> str:

@@ -11,13 +11,7 @@ from typing import Final
 from infergate.backends.builtin.backend import BuiltinBackend
 from infergate.backends.builtin.model import Model, Signature, UnaryModel
 from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import (
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    Operation,
-    Response,
-)
+from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, Operation, Response
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import NO_PARAMETERS, Parameters
 

@@ -17,13 +17,7 @@ from infergate.matrix import findings
 from infergate.matrix.cases import CASES, Case, create_models
 from infergate.matrix.client_kinds import CLIENT_KINDS, ClientKind
 from infergate.matrix.findings import Finding, Mark, finding_of
-from infergate.matrix.gateways import (
-    BACKENDS,
-    BUILTIN,
-    WITHOUT_METADATA,
-    make_client,
-    make_target,
-)
+from infergate.matrix.gateways import BACKENDS, BUILTIN, WITHOUT_METADATA, connect, make_target
 from infergate.matrix.recording_backend import ReceivedRequest, RecordingBackend
 
 _TIMEOUT_SECONDS: Final = 10.0
@@ -73,7 +67,8 @@ class _Clients:
 
     def _make_client(self, backend: str, model: str, version: str) -> RemoteBackend[Any, Any]:
         metadata = self._recorder.metadata_of(model)
-        return make_client(self._kind, self._target(backend, model), metadata, version)
+        target = self._target(backend, model)
+        return connect(self._kind, self._kind.profile, target, metadata, version)
 
     async def run_case(self, case: Case) -> Sequence[Finding]:
         """Return a finding for each backend. If the embedded backend, the first backend, does not
@@ -138,10 +133,9 @@ def _compare(case: Case, outcomes: Sequence[_Outcome], baseline: Sequence[_Outco
     for request, outcome, expected in zip(case.requests, outcomes, baseline, strict=True):
         if isinstance(outcome.result, GatewayError):
             return findings.rejection(outcome.result, request.model)
-        if outcome.received is None or outcome.received.response is None:
+        reference = expected.received
+        if outcome.received is None or reference is None or reference.response is None:
             return Finding(Mark.WRONG, "! a response that no model sent")
-        reference = expected.received or outcome.received
-        response = reference.response or outcome.received.response
         notes += _request_notes(case, reference.request, outcome)
-        notes += findings.response_differences(response, outcome.result, request)
+        notes += findings.response_differences(reference.response, outcome.result, request)
     return finding_of(notes)
