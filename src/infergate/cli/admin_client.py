@@ -62,11 +62,7 @@ def get_json(
             f"{admin} cannot be reached: {error.reason}; is this the address of the admin "
             "listener? (--admin URL)"
         ) from None
-    except (
-        OSError,
-        ValueError,
-        HTTPException,
-    ) as error:  # HTTPException: the port does not speak HTTP/1
+    except (OSError, ValueError, HTTPException) as error:  # for example, not HTTP/1
         raise AdminQueryError(f"{admin}{path} returned an invalid response: {error}") from None
     if not isinstance(data, dict):
         raise AdminQueryError(f"{admin}{path} returned an invalid response: not a JSON object")

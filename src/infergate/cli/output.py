@@ -156,15 +156,14 @@ def _backends(state: Json, plan: Json) -> CommandResult:
         for each in data
     ]  # fmt: skip
     headings = ("BACKEND", "PROTOCOL", "RETRIES", "QUEUED", *_NUMBERS)
-    tables = [Table("backends, failures first", headings, cells, _right_aligned(2, 9))]
+    tables = [Table("backends, failures first", headings, cells, frozenset(range(2, 9)))]
     found = [(each["name"], entry) for each in data for entry in each["endpoints"]]
     if found:
         found.sort(key=lambda pair: (_health_rank(pair[1]), -_has_failed(pair[1])))
         endpoint_rows = [(name, *_endpoint(entry)) for name, entry in found]
         columns = ("BACKEND", "ENDPOINT", "HEALTH", "ACTIVE", "OK", "FAILED", "EJECTIONS")
-        tables.append(
-            Table("endpoints, failures first", columns, endpoint_rows, _right_aligned(3, 7))
-        )
+        numbers = frozenset(range(3, 7))
+        tables.append(Table("endpoints, failures first", columns, endpoint_rows, numbers))
     return CommandResult(tables, data)
 
 
@@ -269,13 +268,12 @@ def totals(flows: Iterable[Json]) -> Json:
     requests = errors = client_errors = total = 0.0
     buckets: dict[float, float] = {}
     for flow in flows:
-        outcomes = flow.get("outcomes", {})
+        outcomes = flow["outcomes"]
         requests += sum(outcomes.values())
         errors += sum(outcomes.values()) - outcomes.get("ok", 0)
-        client_errors += flow.get("client_errors", 0)
-        times = flow.get("seconds", {"sum": 0.0, "buckets": []})
-        total += times["sum"]
-        for bound, count in times["buckets"]:
+        client_errors += flow["client_errors"]
+        total += flow["seconds"]["sum"]
+        for bound, count in flow["seconds"]["buckets"]:
             limit = float("inf") if bound is None else bound
             buckets[limit] = buckets.get(limit, 0) + count
     ordered = sorted(buckets.items())
@@ -321,10 +319,6 @@ def duration(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
-
-
-def _right_aligned(first: int, end: int = 9) -> frozenset[int]:
-    return frozenset(range(first, end))
 
 
 def _or_dash(texts: Iterable[str]) -> str:

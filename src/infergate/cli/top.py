@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -38,26 +39,25 @@ class TrafficQuery:
     def __init__(self, admin: str, interval: float) -> None:
         self._admin: Final = admin
         self._interval: Final = interval
-        self._flows: Mapping[_FlowKey, Json] | None = None
-        self._config: Json = {}
-        self._workers: Json = {}
+        self._state: Json | None = None
         self._time = 0.0
 
     def __call__(self) -> CommandResult:
         """Query the gateway. Raises AdminQueryError."""
-        if self._flows is None:
+        if self._state is None:
             self._read_state()
             time.sleep(self._interval)
-        before, earlier, config = self._flows or {}, self._time, self._config
-        workers = self._workers
+        before, earlier = self._state, self._time
         plan = get_json(self._admin, "/console/plan")
         state = self._read_state()
-        if _has_restarted(config, self._config):
-            before = {}
-        elif _responds_again(workers, self._workers):
-            before = self._flows or {}
+        assert before is not None
+        now, then = _flows(state), _flows(before)
+        if _has_restarted(before["config"], state["config"]):
+            then = {}
+        elif _responds_again(before["workers"], state["workers"]):
+            then = now
         seconds = self._time - earlier
-        flows = list(changes(self._flows or {}, before))
+        flows = list(changes(now, then))
         by_route, by_backend = grouped(flows, "route"), grouped(flows, "backend")
         routes = [
             {"label": route["label"], "backend": route["backend"]}
@@ -86,10 +86,8 @@ class TrafficQuery:
         return CommandResult(_tables(state, data), data)
 
     def _read_state(self) -> Json:
-        state = get_json(self._admin, "/console/state")
+        state = self._state = get_json(self._admin, "/console/state")
         self._time = time.monotonic()
-        self._flows = {_key(flow): flow for flow in state["flows"]}
-        self._config, self._workers = state["config"], state["workers"]
         return state
 
 
@@ -109,8 +107,8 @@ def _responds_again(before: Json, after: Json) -> bool:
     )
 
 
-def _key(flow: Json) -> _FlowKey:
-    return tuple(flow.get(name, "") for name in _FLOW_LABELS)
+def _flows(state: Json) -> dict[_FlowKey, Json]:
+    return {tuple(flow[name] for name in _FLOW_LABELS): flow for flow in state["flows"]}
 
 
 def changes(after: Mapping[_FlowKey, Json], before: Mapping[_FlowKey, Json]) -> Iterator[Json]:
@@ -123,22 +121,21 @@ def changes(after: Mapping[_FlowKey, Json], before: Mapping[_FlowKey, Json]) -> 
         old = before.get(key)
         if flow.get("listed_since", 0) != (old or {}).get("listed_since", 0):
             continue
-        now = flow.get("outcomes", {})
-        then: Mapping[str, float] = {} if old is None else old.get("outcomes", {})
-        if any(now.get(name, 0) < count for name, count in then.items()):
-            continue
         if old is None:
             yield flow
             continue
-        seconds = flow.get("seconds", {"sum": 0.0, "buckets": []})
-        buckets = dict(map(tuple, old.get("seconds", {"buckets": []})["buckets"]))
+        now, then = flow["outcomes"], old["outcomes"]
+        if any(now.get(name, 0) < count for name, count in then.items()):
+            continue
+        buckets = dict(map(tuple, old["seconds"]["buckets"]))
         yield flow | {
             "outcomes": {name: count - then.get(name, 0) for name, count in now.items()},
-            "client_errors": flow.get("client_errors", 0) - old.get("client_errors", 0),
+            "client_errors": flow["client_errors"] - old["client_errors"],
             "seconds": {
-                "sum": seconds["sum"] - old.get("seconds", {"sum": 0.0})["sum"],
+                "sum": flow["seconds"]["sum"] - old["seconds"]["sum"],
                 "buckets": [
-                    (bound, count - buckets.get(bound, 0)) for bound, count in seconds["buckets"]
+                    (bound, count - buckets.get(bound, 0))
+                    for bound, count in flow["seconds"]["buckets"]
                 ],
             },
         }
@@ -172,20 +169,11 @@ def _tables(state: Json, data: Json) -> list[Table]:
 
 
 def _endpoints_text(endpoints: list[Json]) -> str:
-    if not endpoints:
-        return "-"
-    counts: dict[str, int] = {}
-    for endpoint in endpoints:
-        health = endpoint.get("health", "unknown")
-        counts[health] = counts.get(health, 0) + 1
-    if len(counts) == 1:
-        return (
-            next(iter(counts)) if len(endpoints) == 1 else f"{len(endpoints)} {next(iter(counts))}"
-        )
-    return ", ".join(
-        f"{count} {health}"
-        for health, count in sorted(counts.items(), key=lambda each: each[0] == _UP)
-    )
+    counts = Counter[str](endpoint.get("health", "unknown") for endpoint in endpoints)
+    if len(endpoints) == 1:
+        return next(iter(counts))
+    healthy_last = sorted(counts.items(), key=lambda pair: pair[0] == _UP)
+    return ", ".join(f"{count} {health}" for health, count in healthy_last) or "-"
 
 
 def _cells(traffic: Json) -> tuple[str, ...]:

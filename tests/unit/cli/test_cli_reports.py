@@ -27,7 +27,10 @@ STATE: dict[str, Any] = {
             "client_errors": 1,
             "seconds": {"sum": 0.1, "count": 10, "buckets": [[0.01, 5], [0.02, 10], [None, 10]]},
         },
-        {"route": "bert", "protocol": "grpc", "backend": "a", "outcomes": {"ok": 2}},
+        {
+            "route": "bert", "protocol": "grpc", "backend": "a", "outcomes": {"ok": 2},
+            "client_errors": 0, "seconds": {"sum": 0.02, "buckets": []},
+        },
     ],
     "endpoints": [
         {
