@@ -37,7 +37,7 @@ from infergate.runtime.connection_gates import ConnectionGates
 from infergate.runtime.console.history_sampler import HistorySampler
 from infergate.runtime.console.sources import ConsoleSource, SingleProcess
 from infergate.runtime.descriptors import count_open
-from infergate.runtime.frontends import FrontendFactory, envelope_claims, own_services
+from infergate.runtime.frontends import MakeFrontend, envelope_claims, own_services
 from infergate.runtime.in_process import InProcessListener
 from infergate.runtime.layers import make_layers
 from infergate.runtime.metric_sources import export_state
@@ -317,12 +317,14 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     record = make_request_recorder(group, gateway.own_statistics, access_log, tracer, limits)
     assign_id = assign_request_id if tracer is None else request_tracing_starter(tracer)
     relays = tracer is None  # ``assign_id`` may start a trace, so it must run only once
-    factory = FrontendFactory(
-        gateway if authorizer is None else AuthorizedGateway(gateway),
-        limits,
-        helper_pool,
-        authorizer,
-        Steps(tracer),
+    inference_gateway = gateway if authorizer is None else AuthorizedGateway(gateway)
+    make_frontend: MakeFrontend = functools.partial(
+        Frontend,
+        gateway=inference_gateway,
+        limits=limits,
+        offload=helper_pool,
+        authorizer=authorizer,
+        steps=Steps(tracer),
     )
     addresses = compiled.addresses(config)
     transports, tls = load_engine(config.engine), compiled.server_tls(config)
@@ -349,10 +351,10 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
 
     @functools.cache
     def frontend(protocol: str) -> Frontend[Any, Any]:
-        return factory.make(plugins()[protocol].create(options.get(protocol, {})))
+        return make_frontend(plugins()[protocol].create(options.get(protocol, {})))
 
     def listen_http(name: str, protocols: Sequence[str]) -> None:
-        claims = {**by_claim(protocols, frontend), **envelope_claims(config, name, factory)}
+        claims = {**by_claim(protocols, frontend), **envelope_claims(config, name, make_frontend)}
         header_bytes = max(plugins()[each].min_header_bytes for each in protocols)
         listen(
             name,
@@ -377,7 +379,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         (listen_http if is_http else listen_grpc)(name, protocols)
     for name, model_listener in compiled.model_listeners(config).items():
         codec = plugins()[model_listener.protocol].create(model_listener.options)
-        app = HttpDispatch({"": factory.make(codec)}, record, assign_id, relays=relays)
+        app = HttpDispatch({"": make_frontend(codec)}, record, assign_id, relays=relays)
         if model_listener.framed:
             listen(name, app, FrameServer, _FIXED_FRAMES)
         else:
@@ -387,7 +389,7 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
     if "admin" in addresses:
         admin_app = authorize_admin(_make_admin(config, gateway, shared), config, group.metrics)
         listen(ADMIN, admin_app, transports.make_http_server, _FIXED_HTTP, _HTTP_1)
-    in_process = CanonicalFrontend(factory.gateway, limits, record, assign_id, authorizer)
+    in_process = CanonicalFrontend(inference_gateway, limits, record, assign_id, authorizer)
     make_in_process = functools.partial(InProcessListener, in_process, shared.admission)
     gate = ConnectionGate()  # unused, because the listener has no connections
     listeners[IN_PROCESS] = ListenerSpec(Address(), in_process, make_in_process, gate, limits)

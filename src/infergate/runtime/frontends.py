@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from infergate.codecs.base import Codec
 from infergate.codecs.protos import SCHEMA
 from infergate.config import compile as compiled
 from infergate.config.schema import Config
-from infergate.core.limits import Limits
-from infergate.core.offload import Offload
 from infergate.gateway.authorized import authorized_services
-from infergate.gateway.frontend import Frontend, RequestAuthorizer
+from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import RoutingGateway
-from infergate.gateway.inference_gateway import InferenceGateway
 from infergate.gateway.services import GatewayServices, gateway_services
-from infergate.gateway.steps import Steps
 from infergate.runtime.access import Authorizer
 
-
-@dataclass(frozen=True, slots=True)
-class FrontendFactory:
-    """Makes the frontend of each codec. All frontends of a configuration share the factory's
-    attributes."""
-
-    gateway: InferenceGateway
-    limits: Limits
-    offload: Offload | None
-    authorizer: RequestAuthorizer | None
-    steps: Steps
-
-    def make(self, codec: Codec[Any, Any]) -> Frontend[Any, Any]:
-        return Frontend(codec, self.gateway, self.limits, self.offload, self.authorizer, self.steps)
+MakeFrontend = Callable[[Codec[Any, Any]], Frontend[Any, Any]]
+"""Makes the frontend of a codec. All frontends of a configuration share their other parts."""
 
 
 def envelope_claims(
-    config: Config, listener: str, factory: FrontendFactory
+    config: Config, listener: str, make_frontend: MakeFrontend
 ) -> dict[str, Frontend[Any, Any]]:
     """Return the frontends of the envelopes that ``listener`` serves, by their claims."""
     claims: dict[str, Frontend[Any, Any]] = {}
@@ -45,7 +28,7 @@ def envelope_claims(
         from infergate.codecs.envelopes import ENVELOPES  # noqa: PLC0415 - only if enabled
 
         codec = ENVELOPES[name](**options)
-        claims |= dict.fromkeys(codec.claims, factory.make(codec))
+        claims |= dict.fromkeys(codec.claims, make_frontend(codec))
     return claims
 
 

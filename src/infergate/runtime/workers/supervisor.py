@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
@@ -401,20 +402,16 @@ class Supervisor:
                 raise ConfigRejectedError(_STOPPING)
             old_sockets = self._sockets  # a concurrent stop clears the attribute
             own_change = await self._admin_gateway.prepare(supervisor_config(config))
-            try:
+            async with AsyncExitStack() as undo:
+                undo.push_async_callback(own_change.discard)
                 try:
                     sockets = await self._bind_all(config, old_sockets)
                 except OSError as error:
                     raise ConfigRejectedError(str(error)) from error
-                try:
-                    await self._prepare(config, sockets, old_sockets)
-                except BaseException:
-                    await self._request_all(messages.WorkerCommand.DISCARD_PREPARED)
-                    self._close(sockets, old_sockets)
-                    raise
-            except BaseException:
-                await own_change.discard()
-                raise
+                undo.callback(self._close, sockets, old_sockets)
+                undo.push_async_callback(self._request_all, messages.WorkerCommand.DISCARD_PREPARED)
+                await self._prepare(config, sockets, old_sockets)
+                undo.pop_all()
             self._sockets = sockets
             if config.recording != self._config.recording:
                 self._recording_action = None
