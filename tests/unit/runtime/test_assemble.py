@@ -17,18 +17,12 @@ from infergate.gateway.canonical_frontend import IN_PROCESS
 from infergate.observe import access_log
 from infergate.runtime.assemble import assemble
 from infergate.runtime.worker_group import WorkerGroup
+from running_gateways import FREE, quiet_config, serving
 from waiting import until
 
 
 async def test_a_builtin_backends_timeout() -> None:
-    config = Config.model_validate(
-        {
-            "log": {"access": False},
-            "helpers": 0,
-            "backends": {"demo": {"protocol": "builtin", "timeout": "50ms"}},
-            "routes": ({"model": "*", "backend": "demo"},),
-        }
-    )
+    config = quiet_config(backends={"demo": {"protocol": "builtin", "timeout": "50ms"}})
     gateway = assemble(config).gateway
     inputs = (
         tensor_from_array("IN", Datatype.INT32, np.array([1])),
@@ -45,50 +39,32 @@ async def test_a_builtin_backends_timeout() -> None:
 
 @pytest.mark.parametrize(("readiness", "ready"), [("strict", False), ("lenient", True)])
 async def test_readiness_with_an_unreachable_backend(readiness: str, ready: bool) -> None:
-    config = Config.model_validate(
-        {
-            "log": {"access": False},
-            "helpers": 0,
-            "backends": {
-                "demo": {"protocol": "builtin"},
-                "away": {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)},
-            },
-            "routes": ({"model": "a", "backend": "away"}, {"model": "*", "backend": "demo"}),
-            "readiness": readiness,
-        }
+    away = {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:1",)}
+    config = quiet_config(
+        backends={"demo": {"protocol": "builtin"}, "away": away},
+        routes=({"model": "a", "backend": "away"}, {"model": "*", "backend": "demo"}),
+        readiness=readiness,
     )
     assert await assemble(config).gateway.readiness.is_ready() is ready
 
 
 def config_with_backend(backend: str, maximum: int) -> Config:
-    return Config.model_validate(
-        {
-            "log": {"access": False},
-            "helpers": 0,
-            "listeners": {
-                "http": {"address": "127.0.0.1:0"},
-                "grpc": None,
-                "admin": None,
-            },
-            "backends": {
-                backend: {
-                    "protocol": "v2-rest",
-                    "endpoints": ("http://127.0.0.1:1",),
-                    "limits": {"max_requests": maximum},
-                }
-            },
-            "routes": ({"model": f"{backend}*", "backend": backend},),
-            "limits": {"in_flight": 77},
-        }
+    server = {
+        "protocol": "v2-rest",
+        "endpoints": ("http://127.0.0.1:1",),
+        "limits": {"max_requests": maximum},
+    }
+    return quiet_config(
+        backends={backend: server},
+        routes=({"model": f"{backend}*", "backend": backend},),
+        limits={"in_flight": 77},
     )
 
 
 async def test_metrics_have_the_names_and_limits_of_the_active_configuration() -> None:
     group = WorkerGroup()
-    running = assemble(config_with_backend("old", 5), group=group)
     metrics = group.metrics
-    await running.start()
-    try:
+    async with serving(config_with_backend("old", 5), group=group) as running:
         metrics.backends.backend_counters("old").queue_rejected += 1
         text = metrics.text()
         assert b'infergate_queue_refusals_total{backend="old",reason="full"} 1.0' in text
@@ -106,8 +82,6 @@ async def test_metrics_have_the_names_and_limits_of_the_active_configuration() -
         assert b'infergate_queue_refusals_total{backend="new",reason="full"} 1.0' in text
         assert b"infergate_backend_places{" not in text
         assert b"infergate_draining 0.0" in text
-    finally:
-        await running.stop(0)
     assert b"infergate_draining 1.0" in metrics.text()
 
 
@@ -118,21 +92,11 @@ async def test_metrics_have_the_names_and_limits_of_the_active_configuration() -
 def test_header_limits_depend_on_the_listeners_protocols(
     limits: dict[str, str], http: int, others: int
 ) -> None:
-    free_port = {"address": "127.0.0.1:0"}
-    config = Config.model_validate(
-        {
-            "log": {"access": False},
-            "helpers": 0,
-            "listeners": {
-                **dict.fromkeys(("http", "grpc", "admin"), free_port),
-                "graphpipe": ({**free_port, "model": "m"},),
-            },
-            "backends": {"demo": {"protocol": "builtin"}},
-            "routes": ({"model": "*", "backend": "demo"},),
-            "limits": limits,
-        }
-    )
-    (parts,) = assemble(config).all_parts
+    listeners = {
+        **dict.fromkeys(("http", "grpc", "admin"), FREE),
+        "graphpipe": ({**FREE, "model": "m"},),
+    }
+    (parts,) = assemble(quiet_config(listeners=listeners, limits=limits)).all_parts
     assert {name: each.limits.headers for name, each in parts.listeners.items()} == {
         "http": http,
         "grpc": others,
@@ -147,22 +111,9 @@ async def test_dropped_access_log_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch, sampling: dict[str, int] | None
 ) -> None:
     monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as if its reader were slow
-    config = Config.model_validate(
-        {
-            "log": {"sampling": sampling},
-            "helpers": 0,
-            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
-            "backends": {"demo": {"protocol": "builtin"}},
-            "routes": ({"model": "*", "backend": "demo"},),
-        }
-    )
     group = WorkerGroup()
-    running = assemble(config, group=group)
-    await running.start()
-    try:
+    async with serving(quiet_config(log={"sampling": sampling}), group=group) as running:
         (parts,) = running.all_parts
         request = HttpRequest("GET", "/v2/health/live")
         await parts.listeners["http"].app.respond(request, RequestContext("test"))
-    finally:
-        await running.stop(0)
     assert b"infergate_access_log_dropped_lines_total 1.0" in group.metrics.text()

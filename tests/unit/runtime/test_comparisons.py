@@ -24,12 +24,12 @@ from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.metrics import Metrics
 from infergate.routing.table import MirrorTarget, Route
 from infergate.runtime.admin import AdminApp
-from infergate.runtime.assemble import assemble
 from infergate.runtime.comparisons import PATH, ComparisonsApp, encode_summaries, make_comparer
 from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.running import RunningGateway
 from infergate.runtime.workers.messages import WorkerCommand
 from infergate.runtime.workers.supervisor import Supervisor
+from running_gateways import quiet_config, serving
 from waiting import until
 
 
@@ -130,14 +130,7 @@ async def test_a_reset_is_audited(caplog: pytest.LogCaptureFixture) -> None:
 async def test_the_supervisor_collects_the_summaries_of_all_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    listeners = {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None}
-    demo = {
-        "workers": 2,
-        "listeners": listeners,
-        "backends": {"demo": {"protocol": "builtin"}},
-        "routes": ({"model": "*", "backend": "demo"},),
-    }
-    supervisor = Supervisor(Config.model_validate(demo), ConfigHistory())
+    supervisor = Supervisor(quiet_config(workers=2), ConfigHistory())
     commands: list[object] = []
 
     async def respond(worker: list[bytes], message: object, seconds: float = 1.0) -> Any:
@@ -165,22 +158,11 @@ async def test_without_a_comparison_there_is_no_comparer() -> None:
 
 
 def compared_config(percent: float, atol: float = 1.0) -> Config:
-    return Config.model_validate(
-        {
-            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
-            "backends": {"old": {"protocol": "builtin"}, "new": {"protocol": "builtin"}},
-            "routes": (
-                {
-                    "model": "identity",
-                    "backend": "old",
-                    "mirror": {
-                        "backend": "new",
-                        "percent": percent,
-                        "compare": {"tolerances": {"FP32": {"atol": atol}}},
-                    },
-                },
-            ),
-        }
+    compare = {"tolerances": {"FP32": {"atol": atol}}}
+    mirror = {"backend": "new", "percent": percent, "compare": compare}
+    return quiet_config(
+        backends={"old": {"protocol": "builtin"}, "new": {"protocol": "builtin"}},
+        routes=({"model": "identity", "backend": "old", "mirror": mirror},),
     )
 
 
@@ -203,9 +185,7 @@ def _number(gateway: RoutingGateway) -> int:
 
 
 async def test_a_reload_keeps_the_summary_unless_the_rules_change() -> None:
-    running = assemble(compared_config(100))
-    await running.start()
-    try:
+    async with serving(compared_config(100)) as running:
         assert await compared(running) == 1  # a helper process compares
         await running.reload(compared_config(99))
         await running.reload(compared_config(100))
@@ -216,5 +196,3 @@ async def test_a_reload_keeps_the_summary_unless_the_rules_change() -> None:
         await running.reload(compared_config(100, atol=2.0))
         assert _number(running.gateway) == 0
         assert await compared(running) == 1
-    finally:
-        await running.stop(0)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from infergate.config.load import parse
-from infergate.runtime.assemble import assemble
 from infergate.runtime.running import ConfigRejectedError, RunningGateway
+from running_gateways import serving
 from tls_kit import Authority, Pair
 from waiting import until
 
@@ -48,9 +48,7 @@ async def test_certificates_and_connection_limits_are_reloaded(tmp_path: Path) -
     authority = Authority(tmp_path / "authority")
     one, two = authority.server(), authority.server()
     file = str(tmp_path / "routes.yaml")
-    running = assemble(parse(text(one, 10, 0), file, {}))
-    await running.start()
-    try:
+    async with serving(parse(text(one, 10, 0), file, {})) as running:
         before, *streams = await connect(running, authority)
         await running.reload(parse(text(two, 1, 0), file, {}))
         assert await is_accepted(*streams), "open connections are kept"
@@ -70,5 +68,3 @@ async def test_certificates_and_connection_limits_are_reloaded(tmp_path: Path) -
             await running.reload(config)
         assert await is_accepted(*renewed)
         renewed[1].close()
-    finally:
-        await running.stop(0)

@@ -6,6 +6,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from infergate.runtime.assemble import assemble
 from infergate.runtime.observers import make_observers, make_payload_log
 from infergate.runtime.running import RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
+from running_gateways import quiet_config, serving
 from tls_kit import Authority
 
 ONES = np.ones((1, 16), np.int32)
@@ -72,18 +74,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config_with(url: str, route: Any = None, file: Any = None, **http: Any) -> Config:
-    return Config.model_validate(
-        {
-            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
-            "backends": {"demo": {"protocol": "builtin"}},
-            "routes": (
-                {"model": "simple", "backend": "demo", "payload_log": route or {}},
-                {"model": "*", "backend": "demo"},
-            ),
-            "payload_log": {"file": file} if file else {"http": {"url": url, **http}},
-            "log": {"access": False},
-            "helpers": 0,
-        }
+    return quiet_config(
+        routes=(
+            {"model": "simple", "backend": "demo", "payload_log": route or {}},
+            {"model": "*", "backend": "demo"},
+        ),
+        payload_log={"file": file} if file else {"http": {"url": url, **http}},
     )
 
 
@@ -91,10 +87,10 @@ def payload_files(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
+@dataclass
 class Running:
-    def __init__(self, config: Config) -> None:
-        self.group = WorkerGroup()
-        self.gateway: RunningGateway = assemble(config, group=self.group)
+    gateway: RunningGateway
+    group: WorkerGroup
 
     async def infer(self, request: InferRequest = REQUEST, request_id: str = "r") -> None:
         context = RequestContext("test", request_id=request_id)
@@ -109,12 +105,9 @@ class Running:
 
 @asynccontextmanager
 async def running(config: Config) -> AsyncIterator[Running]:
-    found = Running(config)
-    await found.gateway.start()
-    try:
-        yield found
-    finally:
-        await found.gateway.stop(0)
+    group = WorkerGroup()
+    async with serving(config, group=group) as gateway:
+        yield Running(gateway, group)
 
 
 async def test_inferences_of_the_route_are_sent_errors_included(receiver: Receiver) -> None:

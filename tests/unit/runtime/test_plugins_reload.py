@@ -17,23 +17,23 @@ from infergate.plugin_host.loading import PluginError
 from infergate.runtime import assemble as assemble_module
 from infergate.runtime.assemble import assemble
 from infergate.runtime.running import ConfigRejectedError, RunningGateway
+from running_gateways import WatchedConstructor, quiet_config, serving
 from waiting import until
 
 
 def config(**changes: Any) -> Config:
     hook = {"hook": "plugin_kit:Hook", **changes.pop("hook", {})}
     model = {"protocol": "python", "model": "plugin_kit:Double", **changes.pop("model", {})}
-    return Config.model_validate(
-        {
-            "log": {"access": False},
-            "helpers": 0,
-            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
-            "backends": {"py": model},
-            "hooks": {"guard": hook},
-            "routes": ({"model": "*", "backend": "py", "hooks": ("guard",)},),
-            **changes,
-        }
-    )
+    sections = {
+        "backends": {"py": model},
+        "hooks": {"guard": hook},
+        "routes": ({"model": "*", "backend": "py", "hooks": ("guard",)},),
+    }
+    return quiet_config(**sections | changes)
+
+
+def with_factor(factor: int, **changes: Any) -> Config:
+    return config(model={"options": {"factor": factor}}, **changes)
 
 
 def parts(running: RunningGateway) -> tuple[Any, Any]:
@@ -41,20 +41,20 @@ def parts(running: RunningGateway) -> tuple[Any, Any]:
     return active.plugins.hooks["guard"].runner.plugin, active.gateway.backends[0]
 
 
+def fail_to_make(*_: object, **__: object) -> None:
+    raise OSError("a file is missing")
+
+
 async def test_unchanged_plugins_are_kept_and_changed_ones_are_closed() -> None:
-    running = assemble(config())
-    await running.start()
-    try:
+    async with serving(config()) as running:
         hook, backend = parts(running)
         await running.reload(config(readiness="lenient"))
         assert parts(running) == (hook, backend)
-        await running.reload(config(model={"options": {"factor": 3}}))
+        await running.reload(with_factor(3))
         assert parts(running)[0] is hook
         assert parts(running)[1] is not backend
         await running.reload(config(hook={"timeout": "2s"}))
         assert parts(running)[0] is not hook
-    finally:
-        await running.stop(0)
     assert backend._model.closed
 
 
@@ -62,14 +62,12 @@ async def test_a_plugin_is_created_outside_the_event_loop_during_a_reload(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: list[threading.Thread] = []
-    running = assemble(config())
-    await running.start()
-    monkeypatch.setattr(
-        plugin_kit.Double,
-        "__init__",
-        lambda self, options: threads.append(threading.current_thread()),
-    )
-    try:
+    async with serving(config()) as running:
+        monkeypatch.setattr(
+            plugin_kit.Double,
+            "__init__",
+            lambda self, options: threads.append(threading.current_thread()),
+        )
         prepare = running._prepare
 
         def checked(new: Config, old: Any) -> Callable[[], None]:
@@ -82,38 +80,22 @@ async def test_a_plugin_is_created_outside_the_event_loop_during_a_reload(
             return create_in_thread
 
         running._prepare = checked  # type: ignore[misc]
-        await running.reload(config(model={"options": {"factor": 3}}))
-    finally:
-        await running.stop(0)
+        await running.reload(with_factor(3))
     assert len(threads) == 2, "it is created once"
     assert threading.main_thread() not in threads
 
 
 async def test_a_plugin_that_fails_rejects_the_configuration() -> None:
-    running = assemble(config())
-    await running.start()
-    try:
+    async with serving(config()) as running:
         before = parts(running)
         with pytest.raises(ConfigRejectedError, match="backend 'py': start failed: OSError"):
             await running.reload(config(model={"model": "plugin_kit:FailsToStart"}))
         assert parts(running) == before
-    finally:
-        await running.stop(0)
 
 
 async def test_an_abandoned_reload_has_no_effect_when_its_constructor_returns(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, constructor: WatchedConstructor
 ) -> None:
-    entered, release = threading.Event(), threading.Event()
-    create = plugin_kit.Double.__init__
-
-    def init(self: plugin_kit.Double, options: plugin_kit.DoubleOptions) -> None:
-        create(self, options)
-        if options.factor == 3:
-            entered.set()
-            release.wait(60)
-
-    monkeypatch.setattr(plugin_kit.Double, "__init__", init)
     discarded: list[Any] = []
     discard = PythonModelBackend.discard
 
@@ -122,61 +104,39 @@ async def test_an_abandoned_reload_has_no_effect_when_its_constructor_returns(
         discarded.append(self)
 
     monkeypatch.setattr(PythonModelBackend, "discard", record)
-    running = assemble(config())
-    await running.start()
-    try:
-        first = asyncio.create_task(running.reload(config(model={"options": {"factor": 3}})))
-        await asyncio.to_thread(entered.wait, 60)
+    async with serving(config()) as running:
+        first = asyncio.create_task(running.reload(with_factor(3)))
+        await asyncio.to_thread(constructor.entered.wait, 60)
         assert running.is_creating_plugins
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         assert not running.is_creating_plugins
-        await running.reload(config(model={"options": {"factor": 4}}))
+        await running.reload(with_factor(4))
         backend = parts(running)[1]
         assert backend._model.options.factor == 4
-        release.set()
+        constructor.release.set()
         await until(lambda: discarded)
         assert discarded[0]._model.options.factor == 3
         assert discarded[0]._model.closed
-        await running.reload(config(model={"options": {"factor": 4}}, readiness="strict"))
+        await running.reload(with_factor(4, readiness="strict"))
         assert parts(running)[1] is backend
-    finally:
-        release.set()
-        await running.stop(0)
 
 
 async def test_an_abandoned_reload_creates_no_further_plugins_and_keeps_none(
-    monkeypatch: pytest.MonkeyPatch,
+    constructor: WatchedConstructor,
 ) -> None:
-    entered, release = threading.Event(), threading.Event()
-    created: list[Any] = []
-    create = plugin_kit.Double.__init__
-
-    def init(self: plugin_kit.Double, options: plugin_kit.DoubleOptions) -> None:
-        create(self, options)
-        created.append(self)
-        if options.factor == 3:
-            entered.set()
-            release.wait(60)
-
-    monkeypatch.setattr(plugin_kit.Double, "__init__", init)
-    running = assemble(config())
-    await running.start()
-    try:
+    async with serving(config()) as running:
         model = {"protocol": "python", "model": "plugin_kit:Double"}
         models = {name: model | {"options": {"factor": 3}} for name in ("py", "further")}
         route = {"model": "*", "backend": "further"}
         abandoned = config(backends=models, hooks={}, routes=(route,))
         reload = asyncio.create_task(running.reload(abandoned))
-        await asyncio.to_thread(entered.wait, 60)
+        await asyncio.to_thread(constructor.entered.wait, 60)
         reload.cancel()
         await asyncio.gather(reload, return_exceptions=True)
-        release.set()
-        await until(lambda: created[-1].closed)
-        assert len(created) == 2, "the model in use, and the one that was being created"
-    finally:
-        release.set()
-        await running.stop(0)
+        constructor.release.set()
+        await until(lambda: constructor.created[-1].closed)
+        assert len(constructor.created) == 2, "the model in use, and the one that was being created"
 
 
 async def test_a_reload_that_is_cancelled_before_its_thread_runs_does_not_affect_the_next_one(
@@ -197,48 +157,29 @@ async def test_a_reload_that_is_cancelled_before_its_thread_runs_does_not_affect
         delayed.append(partial(function, *arguments))
         await asyncio.Event().wait()
 
-    running = assemble(config())
-    await running.start()
-    try:
+    async with serving(config()) as running:
         with monkeypatch.context() as patch:
             patch.setattr("infergate.runtime.running.to_daemon_thread", delay)
-            reload = asyncio.create_task(running.reload(config(model={"options": {"factor": 3}})))
+            reload = asyncio.create_task(running.reload(with_factor(3)))
             while not delayed:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             reload.cancel()
             await asyncio.gather(reload, return_exceptions=True)
         monkeypatch.setattr(plugin_kit.Double, "__init__", init)
-        await running.reload(config(model={"options": {"factor": 4}}))
+        await running.reload(with_factor(4))
         assert running.config.backends["py"].options == {"factor": 4}
         assert (created[0], delayed) == (4, [])
-    finally:
-        await running.stop(0)
 
 
 async def test_a_configuration_that_is_rejected_after_its_plugins_were_created_closes_them(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, constructor: WatchedConstructor
 ) -> None:
-    created: list[Any] = []
-    create = plugin_kit.Double.__init__
-
-    def init(self: plugin_kit.Double, options: plugin_kit.DoubleOptions) -> None:
-        create(self, options)
-        created.append(self)
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError("a file is missing")
-
-    monkeypatch.setattr(plugin_kit.Double, "__init__", init)
-    running = assemble(config())
-    await running.start()
-    try:
-        monkeypatch.setattr(assemble_module, "make_recorder", fail)
+    async with serving(config()) as running:
+        monkeypatch.setattr(assemble_module, "make_recorder", fail_to_make)
         with pytest.raises(ConfigRejectedError, match="a file is missing"):
-            await running.reload(config(model={"options": {"factor": 3}}))
-        await until(lambda: created[-1].closed)
-        assert [each.options.factor for each in created] == [2, 3]
-    finally:
-        await running.stop(0)
+            await running.reload(with_factor(4))
+        await until(lambda: constructor.created[-1].closed)
+        assert [each.options.factor for each in constructor.created] == [2, 4]
 
 
 @pytest.mark.parametrize("fails", ["plug-in", "recorder"])
@@ -250,12 +191,9 @@ async def test_a_start_that_fails_closes_the_plugins_that_were_created(
     async def close(_: plugin_kit.Hook) -> None:
         closed.set()
 
-    def fail(*_: object, **__: object) -> None:
-        raise OSError("a file is missing")
-
     monkeypatch.setattr(plugin_kit.Hook, "close", close)
     if fails == "recorder":
-        monkeypatch.setattr(assemble_module, "make_recorder", fail)
+        monkeypatch.setattr(assemble_module, "make_recorder", fail_to_make)
     model = {"model": "plugin_kit:FailsToStart"} if fails == "plug-in" else {}
     with pytest.raises((PluginError, OSError)):
         assemble(config(model=model))
@@ -263,10 +201,9 @@ async def test_a_start_that_fails_closes_the_plugins_that_were_created(
 
 
 async def test_the_metrics_of_removed_plugins_are_dropped() -> None:
-    running = assemble(config())
-    await running.start()
-    try:
-        metrics = _metrics(running)
+    async with serving(config()) as running:
+        factory = running._prepare.args[0]  # type: ignore[attr-defined]
+        metrics = factory._metrics.plugins
         metrics.counters("hook", "gone").calls["ok"] += 1
         text = {
             (metric.name, labels)
@@ -275,10 +212,3 @@ async def test_the_metrics_of_removed_plugins_are_dropped() -> None:
         }
         assert ("infergate_plugin_answers", ("hook", "guard")) in text
         assert not any("gone" in labels for _, labels in text)
-    finally:
-        await running.stop(0)
-
-
-def _metrics(running: RunningGateway) -> Any:
-    factory = running._prepare.args[0]  # type: ignore[attr-defined]
-    return factory._metrics.plugins

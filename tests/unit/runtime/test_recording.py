@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,34 +26,17 @@ from infergate.runtime.recording import RecordingAdmin
 from infergate.runtime.recording_actions import RecordingAction, control_recorder
 from infergate.runtime.running import RunningGateway
 from infergate.runtime.worker_group import WorkerGroup
+from running_gateways import quiet_config, serving
 
 REQUEST = InferRequest("identity", inputs=(Tensor("INPUT0", Datatype.UINT8, (3,), b"abc"),))
 
 
 def config_with(path: Path, record: Any = None, **recording: Any) -> Config:
     route = {"model": "identity", "backend": "demo"}
-    return Config.model_validate(
-        {
-            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
-            "backends": {"demo": {"protocol": "builtin"}},
-            "routes": (route if record is None else {**route, "record": record},),
-            "recording": {"path": str(path), **recording},
-            "log": {"access": False},
-            "helpers": 0,
-        }
+    return quiet_config(
+        routes=(route if record is None else {**route, "record": record},),
+        recording={"path": str(path), **recording},
     )
-
-
-@asynccontextmanager
-async def running(
-    config: Config, group: WorkerGroup | None = None
-) -> AsyncIterator[RunningGateway]:
-    gateway = assemble(config, group=group)
-    await gateway.start()
-    try:
-        yield gateway
-    finally:
-        await gateway.stop(0)
 
 
 async def infer(gateway: RunningGateway, request_id: str = "id", **headers: str) -> None:
@@ -83,7 +64,7 @@ async def test_a_route_with_record_is_recorded_with_the_settings_of_the_section(
 ) -> None:
     group = WorkerGroup()
     config = config_with(tmp_path, {}, headers=("x-tenant",), redact={"zero": ("OUTPUT0",)})
-    async with running(config, group) as gateway:
+    async with serving(config, group=group) as gateway:
         await infer(gateway, **{"x-tenant": "t", "authorization": "Bearer secret"})
     (found,) = recorded(tmp_path)
     assert found.exchange.request == REQUEST
@@ -96,7 +77,7 @@ async def test_a_route_with_record_is_recorded_with_the_settings_of_the_section(
 
 async def test_a_route_without_record_is_not_recorded(tmp_path: Path) -> None:
     group = WorkerGroup()
-    async with running(config_with(tmp_path), group) as gateway:
+    async with serving(config_with(tmp_path), group=group) as gateway:
         assert gateway.recorder is None
         await infer(gateway)
         assert "\ninfergate_recording_active " not in group.metrics.text().decode()
@@ -106,18 +87,12 @@ async def test_a_route_without_record_is_not_recorded(tmp_path: Path) -> None:
 async def test_only_the_route_with_record_is_recorded_if_labels_are_equal(tmp_path: Path) -> None:
     route = {"model": "identity", "backend": "demo"}
     tagged = {**route, "headers": {"x-tag": "a"}, "record": {}}
-    config = Config.model_validate(
-        {
-            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
-            "backends": {"demo": {"protocol": "builtin"}},
-            "routes": (tagged, {**route, "payload_log": {}}),
-            "recording": {"path": str(tmp_path / "records")},
-            "payload_log": {"file": {"path": str(tmp_path / "events")}},
-            "log": {"access": False},
-            "helpers": 0,
-        }
+    config = quiet_config(
+        routes=(tagged, {**route, "payload_log": {}}),
+        recording={"path": str(tmp_path / "records")},
+        payload_log={"file": {"path": str(tmp_path / "events")}},
     )
-    async with running(config) as gateway:
+    async with serving(config) as gateway:
         for number, tag in enumerate("ab"):
             context = RequestContext("peer", headers={"x-tag": tag}, request_id=str(number))
             binding = gateway.gateway.bind("identity", "", context)
@@ -127,7 +102,7 @@ async def test_only_the_route_with_record_is_recorded_if_labels_are_equal(tmp_pa
 
 async def test_recording_may_wait_for_the_operator(tmp_path: Path) -> None:
     group = WorkerGroup()
-    async with running(config_with(tmp_path, {}, active=False), group) as gateway:
+    async with serving(config_with(tmp_path, {}, active=False), group=group) as gateway:
         await infer(gateway, "before")
         assert "\ninfergate_recording_active 0.0" in group.metrics.text().decode()
         await control_recorder(gateway.recorder, RecordingAction.START, 0)
@@ -146,7 +121,7 @@ async def test_without_a_recorder_an_action_does_nothing() -> None:
 
 
 async def test_a_reload_keeps_the_recorder_while_its_section_is_unchanged(tmp_path: Path) -> None:
-    async with running(config_with(tmp_path, {})) as gateway:
+    async with serving(config_with(tmp_path, {})) as gateway:
         recorder = recorder_of(gateway)
         await recorder.stop()
         await gateway.reload(config_with(tmp_path, {"percent": 50}))
@@ -159,7 +134,7 @@ async def test_a_reload_keeps_the_recorder_while_its_section_is_unchanged(tmp_pa
 
 
 async def test_a_reload_with_another_section_completes_the_old_files(tmp_path: Path) -> None:
-    async with running(config_with(tmp_path / "a", {})) as gateway:
+    async with serving(config_with(tmp_path / "a", {})) as gateway:
         old = recorder_of(gateway)
         await infer(gateway, "old")
         retired = asyncio.Event()
@@ -174,7 +149,7 @@ async def test_a_reload_with_another_section_completes_the_old_files(tmp_path: P
 
 
 async def test_a_reload_without_record_ends_recording(tmp_path: Path) -> None:
-    async with running(config_with(tmp_path, {})) as gateway:
+    async with serving(config_with(tmp_path, {})) as gateway:
         old = recorder_of(gateway)
         retired = asyncio.Event()
         gateway.on_retired = retired.set

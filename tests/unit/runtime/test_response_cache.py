@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from infergate.caching.store import StoredValue
 from infergate.config.load import load
 from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
-from infergate.runtime.assemble import assemble
 from infergate.runtime.response_cache import _forwarded_headers, _scope
 from infergate.runtime.worker_group import WorkerGroup
+from running_gateways import quiet_config, serving
+from waiting import until
 
 GOOD = Path(__file__).parents[2] / "config" / "good"
 SCOPES = """
@@ -36,16 +36,11 @@ print(*[_scope(config, route).hex() for route in config.routes])
 def config(route: Mapping[str, Any] | None = None, **fields: Any) -> Config:
     server = {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:9/a",)}
     cached = {"idempotent": True, "cache": {"ttl": "1m"}}
-    return Config.model_validate(
-        {
-            "log": {"access": False},
-            "helpers": 0,
-            "listeners": {name: {"address": "127.0.0.1:0"} for name in ("http", "grpc", "admin")},
-            "backends": {"one": server, "two": server},
-            "routes": ({"model": "m", "backend": "one", **cached, **(route or {})},),
-            **fields,
-        }
-    )
+    sections = {
+        "backends": {"one": server, "two": server},
+        "routes": ({"model": "m", "backend": "one", **cached, **(route or {})},),
+    }
+    return quiet_config(**sections | fields)
 
 
 def scope(of: Config) -> bytes:
@@ -101,24 +96,14 @@ def test_headers_that_backends_receive_are_selected_except_those_of_tracing() ->
 
 async def test_the_memory_stays_over_reloads_and_is_freed_without_cached_routes() -> None:
     group = WorkerGroup()
-    running = assemble(config(), group=group)
-    await running.start()
-    store = group.response_store()
-    await store.put(bytes(32), StoredValue(b"x", 0.0, 1e9))
-    await running.reload(config({"timeout": "3s"}))
-    assert store.usage().entries == 1
-    assert "infergate_cache_entries 1.0" in group.metrics.text().decode()
-    await running.reload(config(cache={"max_bytes": "100KiB"}))
-    assert store.usage().entries == 1
-    await running.reload(config({"cache": None}))
-    await _settle(lambda: not store.usage().entries)
-    assert "infergate_cache_entries 1" not in group.metrics.text().decode()
-    await running.stop(0)
-
-
-async def _settle(met: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if met():
-            return
-        await asyncio.sleep(0)
-    pytest.fail("the memory was not freed")
+    async with serving(config(), group=group) as running:
+        store = group.response_store()
+        await store.put(bytes(32), StoredValue(b"x", 0.0, 1e9))
+        await running.reload(config({"timeout": "3s"}))
+        assert store.usage().entries == 1
+        assert "infergate_cache_entries 1.0" in group.metrics.text().decode()
+        await running.reload(config(cache={"max_bytes": "100KiB"}))
+        assert store.usage().entries == 1
+        await running.reload(config({"cache": None}))
+        await until(lambda: not store.usage().entries, "the memory is freed")
+        assert "infergate_cache_entries 1" not in group.metrics.text().decode()

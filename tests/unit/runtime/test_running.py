@@ -34,23 +34,18 @@ from infergate.transport.base import Address
 from infergate.transport.net.bind import bind_sockets
 from infergate.transport.net.buffer_pool import MAX_UNUSED_BYTES, POOL
 from peers.support.process import free_ports
+from running_gateways import FREE, quiet_config
 from waiting import until
 
-FREE = {"address": "127.0.0.1:0"}
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
 
 
 def config_with(**more: Any) -> Config:
-    return Config.model_validate(
-        {
-            "listeners": {"http": FREE, "grpc": None, "admin": None},
-            "backends": {"one": {"protocol": "builtin"}, "two": {"protocol": "builtin"}},
-            "routes": ({"model": "identity", "backend": "one"}, {"model": "*", "backend": "two"}),
-            "log": {"access": False},
-            "helpers": 0,
-            **more,
-        }
-    )
+    sections = {
+        "backends": {"one": {"protocol": "builtin"}, "two": {"protocol": "builtin"}},
+        "routes": ({"model": "identity", "backend": "one"}, {"model": "*", "backend": "two"}),
+    }
+    return quiet_config(**sections | more)
 
 
 def config_with_timeout(timeout: str) -> Config:

@@ -25,6 +25,7 @@ from infergate.runtime.console.console import _encode
 from infergate.runtime.console.plan import plan
 from infergate.runtime.running import ADMIN, RunningGateway
 from infergate.transport.base import Address
+from running_gateways import FREE, quiet_config, serving
 
 TEXT = """
 log: {access: false}
@@ -85,10 +86,8 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     file.write_text(TEXT)
     history = ConfigHistory(file, "abc")
     history.read_config = lambda: load(file, {}, TrackedFiles())
-    running = assemble(load(file, {}), history=history)
-    await running.start()
-    yield Harness(running, history, file)
-    await running.stop(0)
+    async with serving(load(file, {}), history=history) as running:
+        yield Harness(running, history, file)
 
 
 async def test_the_state_has_requests_and_their_outcomes(harness: Harness) -> None:
@@ -132,18 +131,10 @@ def test_the_plan_names_the_protocols_of_envelopes() -> None:
         "embeddings": {"models": {"m": {"input": "x", "output": "y"}}},
     }
     listeners = {
-        "http": {"address": "127.0.0.1:0", "envelopes": {"sagemaker": {"model": "m"}}},
-        "additional": {
-            "a": {"address": "127.0.0.1:0", "protocols": ("v2-rest",), "envelopes": envelopes}
-        },
+        "http": FREE | {"envelopes": {"sagemaker": {"model": "m"}}},
+        "additional": {"a": FREE | {"protocols": ("v2-rest",), "envelopes": envelopes}},
     }
-    config = Config.model_validate(
-        {
-            "listeners": listeners,
-            "backends": {"b": {"protocol": "builtin"}},
-            "routes": ({"model": "*", "backend": "b"},),
-        }
-    )
+    config = quiet_config(listeners=listeners)
     names = ("http", "additional.a", "admin")
     found = plan(config, dict.fromkeys(names, Address("127.0.0.1", 1)))["listeners"]
     assert {each["name"]: each["envelopes"] for each in found} == {
@@ -279,20 +270,13 @@ async def test_only_the_console_files_are_served(harness: Harness) -> None:
         assert (await harness.send(f"/console/{name}")).status == 404
 
 
-async def build_gateway(
-    admin: dict[str, Any], history: ConfigHistory | None = None
-) -> RunningGateway:
-    config = {
-        "log": {"access": False},
-        "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": admin},
-        "backends": {"demo": {"protocol": "builtin"}},
-        "routes": ({"model": "*", "backend": "demo"},),
-    }
-    return assemble(Config.model_validate(config), history=history)
+def gateway_with(history: ConfigHistory, **admin: Any) -> RunningGateway:
+    listeners = {"http": FREE, "grpc": None, "admin": FREE | admin}
+    return assemble(quiet_config(listeners=listeners), history=history)
 
 
 async def test_a_disabled_console_is_not_found(harness: Harness) -> None:
-    running = await build_gateway({"address": "127.0.0.1:0", "console": False})
+    running = gateway_with(harness.history, console=False)
     off = Harness(running, harness.history, harness.file)
     assert (await off.send("/console/state")).status == 404
     assert (await off.send("/", headers={"accept": "text/html"})).status == 200
@@ -321,8 +305,7 @@ async def test_the_console_may_reload_if_actions_are_enabled(
 
     history = ConfigHistory()
     history.reload = reload
-    admin = {"address": "127.0.0.1:0", "actions": True, "hosts": ("gate.example",)}
-    running = await build_gateway(admin, history)
+    running = gateway_with(history, actions=True, hosts=("gate.example",))
     on = Harness(running, history, harness.file)
     assert (await on.send("/reload", "POST", headers)).status == status
     assert len(triggers) == (status == 200)

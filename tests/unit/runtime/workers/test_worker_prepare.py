@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import threading
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
 
-import plugin_kit
 from infergate.config.schema import Config
 from infergate.runtime import plugins
-from infergate.runtime.assemble import assemble
 from infergate.runtime.workers import worker_slot
 from infergate.runtime.workers.channel import RequestFailedError
 from infergate.runtime.workers.messages import PrepareConfig, WorkerCommand
@@ -22,6 +19,7 @@ from infergate.runtime.workers.process import _WorkerProcess
 from infergate.runtime.workers.shared_files import SharedFiles
 from infergate.runtime.workers.worker import Worker
 from infergate.runtime.workers.worker_slot import WorkerSlot, prepare_all
+from running_gateways import WatchedConstructor, quiet_config, serving
 
 
 class LocalWorker:
@@ -51,54 +49,31 @@ class Harness:
         self.worker = worker
         self.slot = WorkerSlot(0, cast("Worker", worker), is_serving=True)
         self.process = process
-        self.entered, self.release = threading.Event(), threading.Event()
 
-    async def prepare(self, **changes: Any) -> str:
-        return await prepare_all([self.slot], PrepareConfig(config(**changes), ()), ())
+    async def prepare(self, factor: int = 2) -> str | None:
+        return await prepare_all([self.slot], PrepareConfig(config(factor), ()), ())
 
     @property
     def config(self) -> Config:
         return self.process._gateway.config
 
 
-def config(factor: int = 2, **changes: Any) -> Config:
+def config(factor: int = 2) -> Config:
     model = {"protocol": "python", "model": "plugin_kit:Double", "options": {"factor": factor}}
-    return Config.model_validate(
-        {
-            "log": {"access": False},
-            "helpers": 0,
-            "listeners": {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None},
-            "backends": {"py": model},
-            "routes": ({"model": "*", "backend": "py"},),
-            **changes,
-        }
-    )
+    return quiet_config(backends={"py": model}, routes=({"model": "*", "backend": "py"},))
 
 
 @pytest.fixture
-async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
+async def harness(constructor: WatchedConstructor) -> AsyncIterator[Harness]:
     """A worker whose plug-in hangs in its constructor if its factor is 3."""
     files = SharedFiles.create()
-    ends = socket.socketpair()
-    process = _WorkerProcess(0, ends[0], files)
-    process._gateway = assemble(config())
-    process._handler = logging.NullHandler()
-    await process._gateway.start()
-    found = Harness(LocalWorker(process), process)
-    create = plugin_kit.Double.__init__
-
-    def init(self: plugin_kit.Double, options: plugin_kit.DoubleOptions) -> None:
-        create(self, options)
-        if options.factor == 3:
-            found.entered.set()
-            found.release.wait(60)
-
-    monkeypatch.setattr(plugin_kit.Double, "__init__", init)
-    yield found
-    found.release.set()
-    await process._gateway.stop(0)
-    for end in ends:
-        end.close()
+    passing, other = socket.socketpair()
+    with passing, other:
+        process = _WorkerProcess(0, passing, files)
+        process._handler = logging.NullHandler()
+        async with serving(config()) as process._gateway:
+            yield Harness(LocalWorker(process), process)
+            constructor.release.set()
     files.close()
 
 
@@ -128,9 +103,11 @@ async def test_a_worker_that_does_not_respond_is_killed(
     assert harness.worker.kills == 1
 
 
-async def test_an_abandoned_reload_is_discarded_by_the_workers(harness: Harness) -> None:
+async def test_an_abandoned_reload_is_discarded_by_the_workers(
+    harness: Harness, constructor: WatchedConstructor
+) -> None:
     preparing = asyncio.create_task(harness.prepare(factor=3))
-    await asyncio.to_thread(harness.entered.wait, 60)
+    await asyncio.to_thread(constructor.entered.wait, 60)
     preparing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await preparing
@@ -140,9 +117,11 @@ async def test_an_abandoned_reload_is_discarded_by_the_workers(harness: Harness)
     assert harness.config == config()
 
 
-async def test_a_request_for_a_discarded_configuration_fails(harness: Harness) -> None:
+async def test_a_request_for_a_discarded_configuration_fails(
+    harness: Harness, constructor: WatchedConstructor
+) -> None:
     request = asyncio.create_task(harness.worker.request(PrepareConfig(config(factor=3), ())))
-    await asyncio.to_thread(harness.entered.wait, 60)
+    await asyncio.to_thread(constructor.entered.wait, 60)
     await harness.worker.request(WorkerCommand.DISCARD_PREPARED)
     with pytest.raises(RequestFailedError, match="was discarded"):
         await request

@@ -1,0 +1,16 @@
+"""Fixtures for tests of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from running_gateways import WatchedConstructor
+
+
+@pytest.fixture
+def constructor(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedConstructor]:
+    found = WatchedConstructor(monkeypatch)
+    yield found
+    found.release.set()
