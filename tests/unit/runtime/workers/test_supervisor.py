@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, cast
 
 import pytest
@@ -27,21 +27,41 @@ from infergate.runtime.workers.sockets import ListenerSockets
 from infergate.runtime.workers.supervisor import Supervisor
 from infergate.runtime.workers.worker import Worker, describe_exit
 from infergate.runtime.workers.worker_slot import WorkerSlot
+from running_gateways import FREE, quiet_config
 from waiting import until
 
 
 def config(*, has_graphpipe: bool = False) -> Config:
-    listeners: dict[str, Any] = {"http": {"address": "127.0.0.1:0"}, "grpc": None, "admin": None}
-    if has_graphpipe:
-        listeners["graphpipe"] = ({"address": "127.0.0.1:0", "model": "identity"},)
-    return Config.model_validate(
-        {
-            "workers": 2,
-            "listeners": listeners,
-            "backends": {"demo": {"protocol": "builtin"}},
-            "routes": ({"model": "*", "backend": "demo"},),
-        }
-    )
+    graphpipe = ({**FREE, "model": "identity"},) if has_graphpipe else ()
+    listeners = {"http": FREE, "grpc": None, "admin": None, "graphpipe": graphpipe}
+    return quiet_config(workers=2, listeners=listeners)
+
+
+@pytest.fixture
+async def supervisor() -> AsyncIterator[Supervisor]:
+    """A supervisor that has bound its sockets and has no workers."""
+    found = Supervisor(config(), ConfigHistory())
+    found._sockets = await found._bind_all(found.config, {})
+    yield found
+    for slot in found._slots:
+        slot.worker = None
+    await found.stop(0)
+
+
+def add_workers(supervisor: Supervisor, *workers: StandIn) -> None:
+    """Let ``workers`` serve in the first slots."""
+    for slot, worker in zip(supervisor._slots, workers, strict=False):
+        slot.worker, slot.is_serving = cast("Worker", worker), True
+
+
+@asynccontextmanager
+async def restarting(supervisor: Supervisor) -> AsyncIterator[None]:
+    """For up to 20 s, restart the second worker whenever it ends."""
+    restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
+    async with asyncio.timeout(20):
+        yield
+    restarts.cancel()
+    await asyncio.gather(restarts, return_exceptions=True)
 
 
 class SocketSupervisor(Supervisor):
@@ -99,9 +119,8 @@ async def test_a_stop_while_workers_apply_a_configuration_closes_all_sockets(
 
 
 async def test_an_unanswered_request_is_not_sent_to_another_worker(
-    monkeypatch: pytest.MonkeyPatch,
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisor = Supervisor(config(), ConfigHistory())
     with pytest.raises(GatewayError, match="no worker is serving"):
         await supervisor.run_action("try", {})
     requests: list[object] = []
@@ -114,14 +133,13 @@ async def test_an_unanswered_request_is_not_sent_to_another_worker(
     with pytest.raises(GatewayError, match="did not respond"):
         await supervisor.run_action("try", {})
     assert requests == ["first"]
-    await supervisor.stop(0)
+    monkeypatch.undo()
 
 
 async def test_readiness_requests_allow_time_for_backend_queries(
-    monkeypatch: pytest.MonkeyPatch,
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strict = config().model_copy(update={"readiness": "strict"})
-    supervisor = Supervisor(strict, ConfigHistory())
+    supervisor._config = config().model_copy(update={"readiness": "strict"})
     timeouts: list[float] = []
 
     async def confirm(worker: object, message: object, seconds: float = 1.0) -> bool:
@@ -134,7 +152,7 @@ async def test_readiness_requests_allow_time_for_backend_queries(
     assert min(timeouts) > QUERY_TIMEOUT_SECONDS
     monkeypatch.setattr(supervisor, "_serving", lambda: [(None, None)])
     assert not await supervisor._check_ready(), "readiness: strict"
-    await supervisor.stop(0)
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
@@ -196,22 +214,18 @@ class StandIn:
 
 
 async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_too(
-    monkeypatch: pytest.MonkeyPatch,
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisor = Supervisor(config(), ConfigHistory())
-    first, second, replacement = workers = [StandIn() for _ in range(3)]
-    for slot, worker in zip(supervisor._slots, workers, strict=False):
-        slot.worker, slot.is_serving = cast("Worker", worker), True
+    first, second, replacement = (StandIn() for _ in range(3))
+    add_workers(supervisor, first, second)
 
     async def start(slot: WorkerSlot) -> None:
         slot.worker, slot.is_serving = cast("Worker", replacement), True
 
     monkeypatch.setattr(supervisor, "_start_worker", start)
-    supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
-    async with asyncio.timeout(20):
+    async with restarting(supervisor):
         reload = asyncio.create_task(supervisor.reload(config()))
         await first.preparing.wait()
-        restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
         second.is_prepared.set()
         second.exited.set_result(1)
         await until(lambda: supervisor._slots[1].worker is replacement)
@@ -223,9 +237,6 @@ async def test_a_worker_that_ends_during_a_reload_is_restarted_and_prepares_it_t
     assert first.requests[-1] == replacement.requests[-1] == WorkerCommand.APPLY_PREPARED
     assert [type(each) for each in first.requests].count(PrepareConfig) == 1
     assert not first.kills + replacement.kills
-    restarts.cancel()
-    await asyncio.gather(restarts, return_exceptions=True)
-    await supervisor.stop(0)
 
 
 class Crashing(StandIn):
@@ -243,28 +254,22 @@ class Crashing(StandIn):
     ids=["all end", "one ends", "none serves"],
 )
 async def test_a_configuration_is_rejected_if_all_workers_end_while_they_prepare_it(
-    kinds: tuple[type[StandIn], ...], *, is_applied: bool
+    supervisor: Supervisor, kinds: tuple[type[StandIn], ...], *, is_applied: bool
 ) -> None:
-    supervisor = Supervisor(config(), ConfigHistory())
-    for slot, kind in zip(supervisor._slots, kinds, strict=False):
-        worker = kind()
+    workers = [kind() for kind in kinds]
+    for worker in workers:
         worker.is_prepared.set()
-        slot.worker, slot.is_serving = cast("Worker", worker), True
+    add_workers(supervisor, *workers)
     previous = supervisor.config
-    supervisor._sockets = await supervisor._bind_all(previous, {})
     with nullcontext() if is_applied else pytest.raises(ConfigRejectedError, match="all workers"):
         await supervisor.reload(config())
     assert (supervisor.config is previous) is not is_applied
-    for slot in supervisor._slots:
-        slot.worker = None
-    await supervisor.stop(0)
 
 
 @pytest.mark.parametrize("kind", [Crashing, StandIn])
 async def test_a_worker_that_replaces_one_that_ended_decides_the_reload(
-    monkeypatch: pytest.MonkeyPatch, kind: type[StandIn]
+    supervisor: Supervisor, kind: type[StandIn]
 ) -> None:
-    supervisor = Supervisor(config(), ConfigHistory())
     slot = supervisor._slots[0]
     replacement = kind()
     replacement.is_prepared.set()
@@ -274,14 +279,11 @@ async def test_a_worker_that_replaces_one_that_ended_decides_the_reload(
             slot.worker = cast("Worker", replacement)
             await super().request(message)
 
-    slot.worker, slot.is_serving = cast("Worker", Restarted()), True
-    supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
+    add_workers(supervisor, Restarted())
     rejected = pytest.raises(ConfigRejectedError, match="all workers")
     with rejected if kind is Crashing else nullcontext():
         await supervisor.reload(config())
     assert any(isinstance(message, PrepareConfig) for message in replacement.requests)
-    slot.worker = None
-    await supervisor.stop(0)
 
 
 async def test_a_reload_waits_until_the_gateway_has_started(
@@ -318,12 +320,10 @@ async def test_a_reload_waits_until_the_gateway_has_started(
 
 
 async def test_a_reload_does_not_wait_for_a_worker_that_is_starting(
-    monkeypatch: pytest.MonkeyPatch,
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisor = Supervisor(config(), ConfigHistory())
-    serving, ended, starting = workers = [StandIn() for _ in range(3)]
-    for slot, worker in zip(supervisor._slots, workers, strict=False):
-        slot.worker, slot.is_serving = cast("Worker", worker), True
+    serving, ended, starting = (StandIn() for _ in range(3))
+    add_workers(supervisor, serving, ended)
 
     async def start(slot: WorkerSlot) -> None:
         starting.is_running = True
@@ -331,27 +331,19 @@ async def test_a_reload_does_not_wait_for_a_worker_that_is_starting(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(supervisor, "_start_worker", start)
-    supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
     serving.is_prepared.set()
-    async with asyncio.timeout(20):
-        restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
+    async with restarting(supervisor):
         ended.exited.set_result(1)
         await until(lambda: starting.is_running)
         await supervisor.reload(config())
     assert (serving.kills, starting.kills) == (0, 1), "it would serve the previous configuration"
-    starting.is_running = False
-    restarts.cancel()
-    await asyncio.gather(restarts, return_exceptions=True)
-    await supervisor.stop(0)
 
 
 async def test_a_worker_that_is_ended_because_it_is_outdated_is_not_reported_as_failed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    supervisor = Supervisor(config(), ConfigHistory())
-    serving, crashed, outdated, last = workers = [StandIn() for _ in range(4)]
-    for slot, worker in zip(supervisor._slots, workers, strict=False):
-        slot.worker, slot.is_serving = cast("Worker", worker), True
+    serving, crashed, outdated, last = (StandIn() for _ in range(4))
+    add_workers(supervisor, serving, crashed)
     serves = asyncio.Event()
 
     async def start(slot: WorkerSlot) -> None:
@@ -363,11 +355,9 @@ async def test_a_worker_that_is_ended_because_it_is_outdated_is_not_reported_as_
         serves.set()
 
     monkeypatch.setattr(supervisor, "_start_worker", start)
-    supervisor._sockets = await supervisor._bind_all(supervisor.config, {})
     serving.is_prepared.set()
     caplog.set_level(logging.INFO, "infergate")
-    async with asyncio.timeout(20):
-        restarts = asyncio.create_task(supervisor._restart_loop(supervisor._slots[1]))
+    async with restarting(supervisor):
         crashed.exited.set_result(3)
         await until(lambda: outdated.is_running)
         await supervisor.reload(config())
@@ -377,6 +367,3 @@ async def test_a_worker_that_is_ended_because_it_is_outdated_is_not_reported_as_
     assert logged == ["worker_ended", "worker_outdated", "worker_serves"]
     events = [event["kind"] for event in supervisor._events.as_json(0)]
     assert events == ["worker_started", "worker_ended", "start"]
-    restarts.cancel()
-    await asyncio.gather(restarts, return_exceptions=True)
-    await supervisor.stop(0)
