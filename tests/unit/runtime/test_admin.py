@@ -3,24 +3,23 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
-from infergate.core.wire import HttpRequest
+from infergate.core.wire import HttpRequest, join_parts
 from infergate.observe.metrics import Metrics
 from infergate.runtime.admin import AdminApp, SubtreeApp
 from infergate.runtime.config_history import ConfigHistory, ReloadResult
 
 
-def admin(
-    *, ready: bool = True, history: ConfigHistory | None = None, reload: bool = False
-) -> AdminApp:
+def admin(*, ready: bool = True, history: ConfigHistory | None = None, **options: Any) -> AdminApp:
     async def is_ready() -> bool:
         return ready
 
-    return AdminApp(Metrics().scrape, is_ready, history or ConfigHistory(), allows_reload=reload)
+    return AdminApp(Metrics().scrape, is_ready, history or ConfigHistory(), **options)
 
 
 async def response_for(
@@ -28,7 +27,7 @@ async def response_for(
 ) -> tuple[int, bytes]:
     context = RequestContext("test")
     reply = await app.respond(HttpRequest(method, path, headers=headers or {}), context)
-    return reply.status, b"".join(bytes(part) for part in reply.body)
+    return reply.status, bytes(join_parts(reply.body))
 
 
 async def test_metrics_are_prometheus_text() -> None:
@@ -38,13 +37,11 @@ async def test_metrics_are_prometheus_text() -> None:
 
 
 async def test_openmetrics_is_negotiated() -> None:
-    context = RequestContext("test")
-    wire = HttpRequest(
-        "GET", "/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,*/*"}
-    )
-    reply = await admin().respond(wire, context)
-    body = b"".join(bytes(part) for part in reply.body)
+    accept = {"accept": "application/openmetrics-text;version=1.0.0,*/*"}
+    wire = HttpRequest("GET", "/metrics", headers=accept)
+    reply = await admin().respond(wire, RequestContext("test"))
     assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    body = bytes(join_parts(reply.body))
     assert body.endswith(b"# EOF\n")
     assert b"# UNIT infergate_request_seconds seconds" in body
 
@@ -77,19 +74,15 @@ async def test_unknown_paths_and_methods_are_rejected(path: str, method: str, st
 )  # fmt: skip
 def test_transport_rejections_are_plain_text_and_counted(kind: Kind, status: int) -> None:
     over: list[str] = []
-    app = AdminApp(Metrics().scrape, _never, ConfigHistory(), count_limit=over.append)
+    app = admin(count_limit=over.append)
     context = RequestContext("test")
     for limit in ("", "body"):
         error = GatewayError(kind, "too much", retry_after=1.0, limit=limit)
         reply = app.refuse(error, HttpRequest("", ""), context)
         assert reply.status == status
         assert reply.headers["retry-after"] == "1"
-        assert b"too much" in b"".join(bytes(part) for part in reply.body)
+        assert b"too much" in bytes(join_parts(reply.body))
     assert over == ["body"]
-
-
-async def _never() -> bool:
-    raise AssertionError
 
 
 class FakeReloader:
@@ -110,7 +103,7 @@ async def test_a_requested_reload_is_audited(caplog: pytest.LogCaptureFixture) -
     reloader = FakeReloader()
     with caplog.at_level(logging.INFO, "infergate.audit"):
         status, body = await response_for(
-            admin(history=reloader.history, reload=True), "/reload", "POST"
+            admin(history=reloader.history, allows_reload=True), "/reload", "POST"
         )
     assert (status, reloader.triggers) == (200, ["POST /reload"])
     page = json.loads(body)
@@ -125,7 +118,7 @@ async def test_a_requested_reload_is_audited(caplog: pytest.LogCaptureFixture) -
 
 async def test_a_failed_reload_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     reloader = FakeReloader("routes.yaml:3: no")
-    app = admin(history=reloader.history, reload=True)
+    app = admin(history=reloader.history, allows_reload=True)
     with caplog.at_level(logging.INFO, "infergate.audit"):
         status, body = await response_for(app, "/reload", "POST")
     assert status == 500
@@ -148,7 +141,7 @@ async def test_forbidden_reloads(
     reload: bool, method: str, headers: dict[str, str], status: int
 ) -> None:
     reloader = FakeReloader()
-    app = admin(history=reloader.history, reload=reload)
+    app = admin(history=reloader.history, allows_reload=reload)
     assert (await response_for(app, "/reload", method, headers))[0] == status
     assert reloader.triggers == []
 
@@ -172,8 +165,7 @@ async def test_forbidden_reloads(
 async def test_the_configuration_is_not_shown_to_public_hosts(
     path: str, host: str, status: int, method: str
 ) -> None:
-    history = ConfigHistory()
-    app = AdminApp(Metrics().scrape, _always, history, hosts=("ops.example",))
+    app = admin(hosts=("ops.example",))
     actual, body = await response_for(app, path, method, {"host": host} if host else {})
     assert actual == status
     assert (b"listeners.admin.hosts" in body) == (status == 403)
@@ -181,12 +173,8 @@ async def test_the_configuration_is_not_shown_to_public_hosts(
 
 @pytest.mark.parametrize("page", [{"accept": "text/html"}, {}])
 async def test_the_console_is_not_shown_to_public_hosts(page: dict[str, str]) -> None:
-    app = AdminApp(Metrics().scrape, _always, ConfigHistory(), apps={"/console": _no_console})
+    app = admin(apps={"/console": _no_console})
     assert (await response_for(app, "/", headers={"host": "evil.example", **page}))[0] == 403
-
-
-async def _always() -> bool:
-    return True
 
 
 def _no_console() -> SubtreeApp:

@@ -9,6 +9,7 @@ import pytest
 from infergate.config import Config
 from infergate.runtime.banner import print_banner
 from infergate.transport.base import Address
+from running_gateways import quiet_config
 
 ADDRESSES = {
     name: Address("127.0.0.1", port)
@@ -45,22 +46,15 @@ def test_the_banner_of_a_file_has_its_routes() -> None:
 
 def test_the_banner_shows_where_and_how_routes_send_requests() -> None:
     url = {"url": "http://a:1", "weight": 3}
-    config = Config.model_validate(
-        {
-            "backends": {
-                "a": {"protocol": "v2-rest", "endpoints": (url, "http://b:1")},
-                "b": {"protocol": "builtin"},
-            },
-            "routes": (
-                {
-                    "model": "m", "backend": "a", "split": ({"backend": "b", "percent": 10},),
-                    "fallback": "b", "mirror": {"backend": "b", "percent": 5},
-                    "headers": {"x-t": "y*"}, "idempotent": True, "hedge": {"after": "p95"},
-                    "retry": {"times": 2}, "validate": False,
-                },
-            ),
-        }
-    )  # fmt: skip
+    remote = {"protocol": "v2-rest", "endpoints": (url, "http://b:1")}
+    route = {
+        "model": "m", "backend": "a", "split": ({"backend": "b", "percent": 10},),
+        "fallback": "b", "mirror": {"backend": "b", "percent": 5},
+        "headers": {"x-t": "y*"}, "idempotent": True, "hedge": {"after": "p95"},
+        "retry": {"times": 2}, "validate": False,
+    }  # fmt: skip
+    backends = {"a": remote, "b": {"protocol": "builtin"}}
+    config = quiet_config(listeners={}, backends=backends, routes=(route,))
     (line,) = [x for x in banner(config, None).splitlines() if x.startswith("  m ")]
     columns = [column for column in line.strip().split("  ") if column]
     assert [each.strip() for each in columns] == [
@@ -73,23 +67,14 @@ def test_the_banner_shows_where_and_how_routes_send_requests() -> None:
 
 
 def test_the_banner_shows_the_source_of_watched_endpoints() -> None:
-    config = Config.model_validate(
-        {
-            "backends": {
-                "a": {"protocol": "v2-rest", "endpoints": ("http://triton:1",), "kubernetes": {}}
-            },
-            "routes": ({"model": "m", "backend": "a"},),
-        }
-    )
+    watched = {"protocol": "v2-rest", "endpoints": ("http://triton:1",), "kubernetes": {}}
+    config = quiet_config(listeners={}, backends={"demo": watched})
     assert "http://triton:1 (EndpointSlices)" in banner(config, None)
 
 
 def test_a_long_list_of_routes_is_truncated() -> None:
     routes = tuple({"model": f"m{number}", "backend": "demo"} for number in range(23))
-    config = Config.model_validate(
-        {"backends": {"demo": {"protocol": "builtin"}}, "routes": routes}
-    )
-    text = banner(config, Path("routes.yaml"))
+    text = banner(quiet_config(listeners={}, routes=routes), Path("routes.yaml"))
     assert "m19" in text
     assert "m20" not in text
     assert "and 3 more routes" in text
@@ -108,11 +93,4 @@ def test_the_consoles_address_is_reachable_locally(host: str, expected: str) -> 
 
 
 def test_a_disabled_console_is_not_mentioned() -> None:
-    config = Config.model_validate(
-        {
-            "listeners": {"admin": {"console": False}},
-            "backends": {"demo": {"protocol": "builtin"}},
-            "routes": ({"model": "*", "backend": "demo"},),
-        }
-    )
-    assert "/console" not in banner(config, None)
+    assert "/console" not in banner(quiet_config(listeners={"admin": {"console": False}}), None)

@@ -55,8 +55,10 @@ class Harness:
             self.reporting[worker] = in_batches(self.workers[worker].registry.collect())
         return pickle.loads(pickle.dumps(next(self.reporting[worker], [])))
 
-    def count(self, worker: int, route: str = "m") -> None:
-        self.workers[worker].record(RequestRecord(route=route), 0.1)
+    def count(self, *workers: int, route: str = "m") -> None:
+        """Count a request of ``route`` in each of ``workers``."""
+        for worker in workers:
+            self.workers[worker].record(RequestRecord(route=route), 0.1)
 
     async def scrape(self, route: str = "m") -> float:
         """Return the number of requests of ``route`` in the metrics."""
@@ -82,21 +84,18 @@ async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
 
 async def test_metrics_received_in_pieces_are_added(harness: Harness) -> None:
     for number in range(ROUTES):
-        for worker in (0, 1):
-            harness.count(worker, f"r{number}")
+        harness.count(0, 1, route=f"r{number}")
     assert [await harness.scrape(f"r{number}") for number in (0, ROUTES - 1)] == [2, 2]
     assert harness.requests.count(0) > 10, "the metrics came in several pieces"
 
 
 async def test_a_silent_workers_last_metrics_are_used(harness: Harness) -> None:
-    for worker in (0, 1):
-        for number in range(ROUTES):
-            harness.count(worker, f"r{number}")
-        harness.count(worker)
+    for number in range(ROUTES):
+        harness.count(0, 1, route=f"r{number}")
+    harness.count(0, 1)
     assert await harness.scrape() == 2
-    for worker in (0, 1):
-        harness.count(worker)
-        harness.count(worker, "r0")
+    harness.count(0, 1)
+    harness.count(0, 1, route="r0")
     harness.silent_after = 2
     assert await harness.scrape() == 3
     assert await harness.scrape("r0") == 3, "an incomplete snapshot is discarded"
@@ -105,8 +104,7 @@ async def test_a_silent_workers_last_metrics_are_used(harness: Harness) -> None:
 
 
 async def test_concurrent_callers_get_the_same_result(harness: Harness) -> None:
-    for worker in (0, 1):
-        harness.count(worker)
+    harness.count(0, 1)
     await harness.scrape()
     per_scrape = len(harness.requests)
     first = asyncio.create_task(harness.scrape())
@@ -120,11 +118,9 @@ async def test_concurrent_callers_get_the_same_result(harness: Harness) -> None:
 async def test_a_slow_worker_does_not_delay_a_scrape(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for worker in (0, 1):
-        harness.count(worker)
+    harness.count(0, 1)
     assert await harness.scrape() == 2
-    for worker in (0, 1):
-        harness.count(worker)
+    harness.count(0, 1)
     monkeypatch.setattr("infergate.runtime.workers.supervisor._COLLECT_TIMEOUT_SECONDS", 0.5)
     harness.responds.clear()
     async with asyncio.timeout(100):
@@ -139,8 +135,7 @@ async def test_a_slow_worker_does_not_delay_a_scrape(
 
 async def test_the_event_loop_runs_while_metrics_are_added(harness: Harness) -> None:
     for number in range(ROUTES):
-        for worker in (0, 1):
-            harness.count(worker, f"r{number}")
+        harness.count(0, 1, route=f"r{number}")
     await harness.supervisor._collect_metrics()
     pieces = sum(len(slot.last_metrics) for slot in harness.supervisor._slots)
     iterations = 0
@@ -153,10 +148,9 @@ async def test_the_event_loop_runs_while_metrics_are_added(harness: Harness) -> 
 
 
 async def test_counters_of_an_exited_worker_are_kept(harness: Harness) -> None:
-    for worker in (0, 1):
-        harness.count(worker, "*")
+    harness.count(0, 1, route="*")
     assert await harness.scrape("*") == 2
-    harness.count(1, "gone")
+    harness.count(1, route="gone")
     assert await harness.scrape("gone") == 1
     harness.supervisor._clear_slot(harness.supervisor._slots[1])
     harness.workers[1] = Metrics()
