@@ -7,6 +7,7 @@ import types
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,10 +29,13 @@ DEMO = "backends: {demo: {protocol: builtin}}\nroutes: [{model: '*', backend: de
 BAD = Path(__file__).parents[2] / "config" / "bad" / "many.yaml"
 
 
+Started = list[tuple[Config, Path | None]]
+"""The configurations that ``main`` passes to the server, and their files."""
+
+
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, Path | None]]:
-    """The configurations that ``main`` passes to the server."""
-    seen: list[tuple[Config, Path | None]] = []
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    seen: Started = []
 
     def serve(read: ReadConfig, source: Path | None, make_gateway: object) -> int:
         assert make_gateway is ServedGateway
@@ -49,9 +53,7 @@ def install(monkeypatch: pytest.MonkeyPatch, serve: Any) -> None:
 
 
 @pytest.mark.parametrize("argv", [[], ["serve"]])
-def test_without_a_configuration_the_demo_is_served(
-    argv: list[str], started: list[tuple[Config, Path | None]]
-) -> None:
+def test_without_a_configuration_the_demo_is_served(argv: list[str], started: Started) -> None:
     assert main(argv) == 0
     assert started == [(Config.default(), None)]
 
@@ -59,9 +61,7 @@ def test_without_a_configuration_the_demo_is_served(
 @pytest.mark.parametrize(
     "argv", [["--config", str(GOOD)], ["serve", "-c", str(GOOD)], [f"--config={GOOD}"]]
 )
-def test_a_configuration_is_served(
-    argv: list[str], started: list[tuple[Config, Path | None]]
-) -> None:
+def test_a_configuration_is_served(argv: list[str], started: Started) -> None:
     assert main([*argv, "--log-format", "text", "--workers", "auto"]) == 0
     [(config, source)] = started
     assert source == GOOD
@@ -70,7 +70,7 @@ def test_a_configuration_is_served(
 
 
 def test_argv_defaults_to_the_process_arguments(
-    monkeypatch: pytest.MonkeyPatch, started: list[tuple[Config, Path | None]]
+    monkeypatch: pytest.MonkeyPatch, started: Started
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["infergate", "--config", str(GOOD)])
     assert main() == 0
@@ -78,7 +78,7 @@ def test_argv_defaults_to_the_process_arguments(
 
 
 def test_check_prints_what_would_be_served(
-    started: list[tuple[Config, Path | None]], capsys: pytest.CaptureFixture[str]
+    started: Started, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--config", str(GOOD), "--check"]) == 0
     assert not started
@@ -168,7 +168,7 @@ def test_check_without_a_file_prints_the_demo(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("more", [[], ["--check"]])
 def test_mistakes_are_reported_and_nothing_starts(
     more: list[str],
-    started: list[tuple[Config, Path | None]],
+    started: Started,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -215,7 +215,7 @@ def test_a_wrong_command_line(
 
 @pytest.mark.parametrize(("argv", "workers"), [([], 3), (["--workers", "2"], 2)])
 def test_workers_are_the_configurations_or_the_command_lines(
-    argv: list[str], workers: int, started: list[tuple[Config, Path | None]], tmp_path: Path
+    argv: list[str], workers: int, started: Started, tmp_path: Path
 ) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(f"workers: 3\n{DEMO}")
@@ -223,13 +223,13 @@ def test_workers_are_the_configurations_or_the_command_lines(
     assert started[0][0].workers == workers
 
 
-def test_auto_starts_one_worker_per_processor(started: list[tuple[Config, Path | None]]) -> None:
+def test_auto_starts_one_worker_per_processor(started: Started) -> None:
     assert main(["--workers", "auto"]) == 0
     assert started[0][0].workers == len(os.sched_getaffinity(0))
 
 
 def test_workers_do_not_share_registered_memory(
-    started: list[tuple[Config, Path | None]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    started: Started, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "routes.yaml"
     file.write_text(f"control: {{shared_memory: true}}\n{DEMO}")
@@ -247,23 +247,24 @@ def test_version_and_help(flag: str, text: str, capsys: pytest.CaptureFixture[st
     assert text in capsys.readouterr().out
 
 
-def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def serve(read: ReadConfig, source: Path | None, make_gateway: object) -> int:
-        assert make_gateway is ServedGateway
-        raise OSError("127.0.0.1:8000 is taken")
-
-    install(monkeypatch, serve)
-    assert main([]) == 1
-    assert capsys.readouterr().err == "infergate: 127.0.0.1:8000 is taken\n"
-
-
-def test_control_c_is_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve(read: ReadConfig, source: Path | None, make_gateway: object) -> int:
-        assert make_gateway is ServedGateway
-        raise KeyboardInterrupt
-
-    install(monkeypatch, serve)
-    assert main([]) == 0
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (OSError("127.0.0.1:8000 is taken"), 1, "infergate: 127.0.0.1:8000 is taken\n"),
+        (KeyboardInterrupt(), 0, ""),
+    ],
+    ids=["a port in use", "Ctrl-C"],
+)
+def test_the_end_of_serving_is_reported(
+    error: BaseException,
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(monkeypatch, Mock(side_effect=error))
+    assert main([]) == code
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in {SERVE, REST_PROXY}])

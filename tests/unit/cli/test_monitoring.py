@@ -160,24 +160,32 @@ def test_names_cannot_control_the_terminal(
     assert not any(each in out for each in "\x1b\x9b")
 
 
-@pytest.mark.parametrize(("since", "shown"), [("12:00", 0), ("13:00", 7)])
-def test_counters_that_fall_count_from_zero_only_if_the_gateway_was_restarted(
-    since: str, shown: int
-) -> None:
-    states = iter([("12:00", 100), (since, 7)])
+def requests_between(*states: tuple[dict[str, Any], int]) -> int:
+    """Return the requests of the route ``bert`` that are shown between two states, each of which
+    consists of changed fields and the number of requests since the start."""
+    pending = iter(states)
 
     def respond(path: str) -> Any:
         if path == "/console/plan":
             return PLAN
-        at, count = next(states)
-        state = Gateway().respond("/console/state")
-        config = state["config"] | {"number": 1, "since": at}
-        return state | {"config": config, "flows": [flow("bert", "failing", {"ok": count}, 0)]}
+        changed, count = next(pending)
+        flows = [flow("bert", "failing", {"ok": count}, 0)]
+        return Gateway().respond("/console/state") | {"flows": flows} | changed
 
     with scripted_admin(respond) as admin:
-        frame = TrafficQuery(f"http://{admin}", 0.01)().data
-    requests = {each["label"]: each["traffic"]["requests"] for each in frame["routes"]}
-    assert requests["bert"] == shown
+        shown = TrafficQuery(f"http://{admin}", 0.01)().data
+    [requests] = [e["traffic"]["requests"] for e in shown["routes"] if e["label"] == "bert"]
+    return int(requests)
+
+
+@pytest.mark.parametrize(("since", "shown"), [("12:00", 0), ("13:00", 7)])
+def test_counters_that_fall_count_from_zero_only_if_the_gateway_was_restarted(
+    since: str, shown: int
+) -> None:
+    config = Gateway().respond("/console/state")["config"] | {"number": 1}
+    before = {"config": config | {"since": "12:00"}}
+    after = {"config": config | {"since": since}}
+    assert requests_between((before, 100), (after, 7)) == shown
 
 
 def test_counters_of_an_exited_worker_are_not_new_requests() -> None:
@@ -205,20 +213,11 @@ def test_a_flow_that_is_listed_late_has_no_new_requests() -> None:
 def test_a_worker_that_responds_again_has_not_sent_its_requests_now(
     before: tuple[int, int], after: tuple[int, int], shown: int
 ) -> None:
-    states = iter([(before, 100), (after, 1000)])
-
-    def respond(path: str) -> Any:
-        if path == "/console/plan":
-            return PLAN
-        (serving, reporting), count = next(states)
-        workers = {"wanted": 2, "serving": serving, "reporting": reporting}
-        flows = [flow("bert", "failing", {"ok": count}, 0)]
-        return Gateway().respond("/console/state") | {"workers": workers, "flows": flows}
-
-    with scripted_admin(respond) as admin:
-        frame = TrafficQuery(f"http://{admin}", 0.01)().data
-    requests = {each["label"]: each["traffic"]["requests"] for each in frame["routes"]}
-    assert requests["bert"] == shown
+    earlier, later = (
+        {"workers": {"wanted": 2, "serving": serving, "reporting": reporting}}
+        for serving, reporting in (before, after)
+    )
+    assert requests_between((earlier, 100), (later, 1000)) == shown
 
 
 # ---- routes, backends, health
