@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from infergate.assembly import endpoint_settings
+from infergate.backends.endpoint_monitor import MonitoringSettings
 from infergate.backends.endpoints import BalanceSettings
 from infergate.config.schema import BackendConfig
 from infergate.core.request_context import RequestContext
@@ -25,18 +26,8 @@ def test_the_defaults_are_those_of_envoy() -> None:
     assert endpoint_settings.balance_settings(config) == BalanceSettings(
         "least-request", False, rule, 2, 3
     )
-    result = endpoint_settings.monitoring_settings(config)
-    assert (
-        result.resolve_interval,
-        result.health_checks,
-        result.check_interval,
-        result.check_timeout,
-    ) == (
-        5.0,
-        None,
-        5.0,
-        2.0,
-    )
+    monitoring = MonitoringSettings(5.0, None, check_interval=5.0, check_timeout=2.0)
+    assert endpoint_settings.monitoring_settings(config) == monitoring
     assert endpoint_settings.hash_key(config) is None
 
 
@@ -57,24 +48,18 @@ def test_configured_values_are_used() -> None:
     )
 
 
-def test_remote_names_are_resolved_by_default() -> None:
-    result = [
-        (endpoint.label, endpoint.uses_dns)
-        for endpoint in endpoint_settings.configured_endpoints(backend())
-    ]
-    assert result == [("http://pods", True), ("http://10.0.0.1:8000", False)]
-    assert not any(
-        endpoint.uses_dns
-        for endpoint in endpoint_settings.configured_endpoints(backend(dns_refresh=0))
-    )
-    assert not any(
-        endpoint.uses_dns
-        for endpoint in endpoint_settings.configured_endpoints(
-            backend(endpoints=("http://a:1",), shared_memory="forward")
-        )
-    )
-    local = backend(endpoints=("http://localhost:1", "http+unix:/run/a.sock"))
-    assert not any(endpoint.uses_dns for endpoint in endpoint_settings.configured_endpoints(local))
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, [True, False]),
+        ({"dns_refresh": 0}, [False, False]),
+        ({"endpoints": ("http://a:1",), "shared_memory": "forward"}, [False]),
+        ({"endpoints": ("http://localhost:1", "http+unix:/run/a.sock")}, [False, False]),
+    ],
+)
+def test_remote_names_are_resolved_by_default(keys: dict[str, Any], expected: list[bool]) -> None:
+    found = endpoint_settings.configured_endpoints(backend(**keys))
+    assert [endpoint.uses_dns for endpoint in found] == expected
 
 
 def test_weights_are_not_part_of_the_label() -> None:

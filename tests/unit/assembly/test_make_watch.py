@@ -20,13 +20,28 @@ from kubernetes_api import ApiServer, ready_slice
 from tls_kit import Authority
 
 
-def service(url: str = "grpc://triton:8001", **keys: Any) -> WatchedService:
+def watch_of(url: str, **keys: Any) -> EndpointSliceWatch:
     config = BackendConfig.model_validate(
         {"protocol": "v2-grpc", "endpoints": (url,), "kubernetes": keys}
     )
     watch = make_watch("b", config, DEFAULT_LIMITS)
     assert watch is not None
-    return watch.service
+    return watch
+
+
+def service(url: str = "grpc://triton:8001", **keys: Any) -> WatchedService:
+    return watch_of(url, **keys).service
+
+
+def make(port: int) -> EndpointSliceWatch:
+    return watch_of(f"grpc://triton.models:{port}")
+
+
+def server_context(authority: Authority) -> ssl.SSLContext:
+    pair = authority.server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    return context
 
 
 @pytest.fixture
@@ -61,15 +76,6 @@ def test_the_service_is_the_one_that_the_url_names(
     account: Path, url: str, keys: dict[str, str], found: str
 ) -> None:
     assert str(service(url, **keys)) == f"service {found}"
-
-
-def make(port: int) -> EndpointSliceWatch:
-    config = BackendConfig.model_validate(
-        {"protocol": "v2-grpc", "endpoints": (f"grpc://triton.models:{port}",), "kubernetes": {}}
-    )
-    found = make_watch("b", config, DEFAULT_LIMITS)
-    assert found is not None
-    return found
 
 
 def test_a_reloaded_configuration_continues_the_watch_of_the_same_service(account: Path) -> None:
@@ -107,24 +113,17 @@ async def test_the_api_server_must_have_a_certificate_of_the_configured_authorit
     tmp_path: Path, is_trusted: bool
 ) -> None:
     authority, other = Authority(tmp_path / "a"), Authority(tmp_path / "b")
-    pair = authority.server()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pair.certificate, pair.key)
     token = tmp_path / "token"
     token.write_text("secret")
-    async with ApiServer(context).running() as api:
+    async with ApiServer(server_context(authority)).running() as api:
         api.token = "secret"
         api.put(ready_slice("a", "10.0.0.1"))
-        access = {
-            "api": f"https://localhost:{api.port}",
-            "ca": str((authority if is_trusted else other).file),
-            "token_file": str(token),
-        }
-        config = BackendConfig.model_validate(
-            {"protocol": "v2-grpc", "endpoints": ("grpc://triton.models:1",), "kubernetes": access}
+        watch = watch_of(
+            "grpc://triton.models:1",
+            api=f"https://localhost:{api.port}",
+            ca=str((authority if is_trusted else other).file),
+            token_file=str(token),
         )
-        watch = make_watch("b", config, DEFAULT_LIMITS)
-        assert watch is not None
         addresses: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         is_current: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(
@@ -147,11 +146,8 @@ async def test_a_replaced_authority_of_the_cluster_is_read_for_the_next_connecti
 ) -> None:
     monkeypatch.setattr(file_watch, "_CHECK_INTERVAL", 0.0)
     authority = Authority(tmp_path_factory.mktemp("new"))
-    pair = authority.server()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pair.certificate, pair.key)
     (account / "token").write_text("secret")
-    async with ApiServer(context).running() as api:
+    async with ApiServer(server_context(authority)).running() as api:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "localhost")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT_HTTPS", str(api.port))
         states: asyncio.Queue[bool] = asyncio.Queue()

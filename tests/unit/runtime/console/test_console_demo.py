@@ -18,22 +18,15 @@ from infergate.runtime.config_history import ConfigHistory
 from infergate.runtime.console.demo import ConsoleDemo, demo_of, is_demo
 from infergate.runtime.console.sources import SingleProcess
 from infergate.runtime.running import RunningGateway
+from running_gateways import FREE, quiet_config, serving
 from waiting import until
 
-LISTENERS: dict[str, Any] = {name: {"address": "127.0.0.1:0"} for name in ("http", "grpc", "admin")}
-
-
-def config_of(**sections: Any) -> Config:
-    default: dict[str, Any] = {
-        "backends": {"demo": {"protocol": "builtin"}},
-        "routes": ({"model": "*", "backend": "demo"},),
-    }
-    return Config.model_validate(default | sections)
+LISTENERS = dict.fromkeys(("http", "grpc", "admin"), FREE)
 
 
 def test_the_configuration_without_a_file_is_the_demo() -> None:
     assert is_demo(Config.default())
-    assert is_demo(config_of(listeners=LISTENERS, log={"access": False}))
+    assert is_demo(quiet_config(listeners=LISTENERS))
 
 
 @pytest.mark.parametrize(
@@ -43,13 +36,11 @@ def test_the_configuration_without_a_file_is_the_demo() -> None:
         {"listeners": {"http": {"address": "0.0.0.0:8000"}}},
         {"listeners": {"admin": {"address": "localhost:8002"}}},
         {"routes": ({"model": "m", "backend": "demo"},)},
-        {
-            "backends": {"demo": {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:9",)}},
-        },
+        {"backends": {"demo": {"protocol": "v2-rest", "endpoints": ("http://127.0.0.1:9",)}}},
     ],
 )
 def test_other_configurations_are_not_the_demo(sections: dict[str, Any]) -> None:
-    assert not is_demo(config_of(**sections))
+    assert not is_demo(quiet_config(**sections))
 
 
 class Running:
@@ -65,13 +56,9 @@ class Running:
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    config = config_of(listeners=LISTENERS, log={"access": False}, helpers=0)
     history = ConfigHistory()
-    gateway = assemble(config, history=history)
-    await gateway.start()
-    found = Running(gateway, history)
-    yield found
-    await gateway.stop(0)
+    async with serving(quiet_config(listeners=LISTENERS), history=history) as gateway:
+        yield Running(gateway, history)
 
 
 async def test_the_demo_has_servers_that_break_and_are_repaired(running: Running) -> None:
@@ -121,10 +108,7 @@ async def test_the_buttons_do_not_exist_after_another_configuration_was_loaded(
     source = SingleProcess(lambda: gateway, Metrics(), RecentRequests())
     await demo.perform({"action": "start"})
     assert demo_of(gateway, source, running.history, assemble) is demo
-    other = config_of(
-        listeners=LISTENERS, log={"access": False}, helpers=0,
-        routes=({"model": "m", "backend": "demo"},),
-    )  # fmt: skip
+    other = quiet_config(listeners=LISTENERS, routes=({"model": "m", "backend": "demo"},))
     await gateway.reload(other)
     assert demo_of(gateway, source, running.history, assemble) is None
     for action in ("start", "stop", "break"):

@@ -14,15 +14,13 @@ import pytest
 import pytest_asyncio
 
 from infergate.codecs.registry import plugins
-from infergate.config import Config
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.runtime.assemble import assemble
 from infergate.runtime.console.browser_checks import CONSOLE_HEADER
 from infergate.runtime.running import ADMIN, RunningGateway
+from running_gateways import FREE, quiet_config, serving
 
-QUIET: dict[str, Any] = {"log": {"access": False}, "helpers": 0}
-FREE = {"address": "127.0.0.1:0"}
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # all tests share the gateways
 PROTOCOLS = sorted(plugins())
 DECLARED = {
     side: ({"name": name, "datatype": "FP32", "shape": (-1,)},)
@@ -35,27 +33,17 @@ TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [1, 2.5, -
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway() -> AsyncIterator[RunningGateway]:
     async with AsyncExitStack() as stack:
-        demo: dict[str, Any] = {
-            "listeners": {
-                "http": FREE,
-                "grpc": FREE,
-                "admin": None,
-                "additional": {"kserve": FREE | {"protocols": ("kserve-v1",)}},
-            },
-            "backends": {"demo": {"protocol": "builtin"}},
-            "routes": ({"model": "*", "backend": "demo"},),
-        }
-        other = await start_gateway(demo, stack)
+        additional = {"kserve": FREE | {"protocols": ("kserve-v1",)}}
+        listeners = {"http": FREE, "grpc": FREE, "admin": None, "additional": additional}
+        other = await stack.enter_async_context(serving(quiet_config(listeners=listeners)))
         ports = {name: each.address for name, each in other.listeners.items()}
         backends: dict[str, Any] = {"embedded": {"protocol": "builtin"}}
         for name in PROTOCOLS:
             transport = plugins()[name].transport_kind.value
             listener = "additional.kserve" if name == "kserve-v1" else transport
             path = "/graphpipe/identity" if plugins()[name].supports_framing else ""
-            backends[name] = {
-                "protocol": name,
-                "endpoints": (f"{transport}://{ports[listener]}{path}",),
-            }
+            url = f"{transport}://{ports[listener]}{path}"
+            backends[name] = {"protocol": name, "endpoints": (url,)}
         backends["gone"] = {"protocol": "v2-grpc", "endpoints": ("grpc://127.0.0.1:9",)}
         routes = [
             {"model": f"to-{name}", "backend": name, "rewrite": {"model": "identity"}}
@@ -69,23 +57,13 @@ async def gateway() -> AsyncIterator[RunningGateway]:
             {"model": "transformed", "backend": "v2-grpc", "rewrite": {"model": "identity"},
              "transforms": {"outputs": ({"rename": {"OUTPUT0": "y"}},)}},
         ]  # fmt: skip
-        admin = FREE | {"actions": True}
-        yield await start_gateway(
-            {
-                "listeners": {"http": FREE, "grpc": FREE, "admin": admin},
-                "backends": backends,
-                "routes": tuple(routes),
-                "models": {"to-kserve-v1": DECLARED},
-            },
-            stack,
+        config = quiet_config(
+            listeners={"http": FREE, "grpc": FREE, "admin": FREE | {"actions": True}},
+            backends=backends,
+            routes=tuple(routes),
+            models={"to-kserve-v1": DECLARED},
         )
-
-
-async def start_gateway(config: dict[str, Any], stack: AsyncExitStack) -> RunningGateway:
-    running = assemble(Config.model_validate(QUIET | config))
-    await running.start()
-    stack.push_async_callback(running.stop, 0)
-    return running
+        yield await stack.enter_async_context(serving(config))
 
 
 async def post(
@@ -109,18 +87,14 @@ async def try_request(running: RunningGateway, **fields: Any) -> Any:
     return response
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("backend", PROTOCOLS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_client_and_backend_messages_are_shown(
     gateway: RunningGateway, protocol: str, backend: str
 ) -> None:
     response = await try_request(gateway, protocol=protocol, model=f"to-{backend}")
-    assert (response["outcome"], response["protocol"], response["backend_protocol"]) == (
-        "ok",
-        protocol,
-        backend,
-    )
+    shown = response["outcome"], response["protocol"], response["backend_protocol"]
+    assert shown == ("ok", protocol, backend)
     assert json.loads(response["result"])["outputs"][0]["data"] == [1, 2.5, -3]
     assert response["request"]["size"] > 12 or response["request"]["headers"]
     exchange = response["exchanges"][-1]
@@ -130,26 +104,22 @@ async def test_client_and_backend_messages_are_shown(
     assert response["answer"]["start"] in {"HTTP/1.1 200", "HTTP/1.1 200 OK", "gRPC status 0"}
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("protocol", ["graphpipe", "v2-rest"])
 async def test_model_names_are_not_decoded(gateway: RunningGateway, protocol: str) -> None:
     for name in ("a%41", "a/b", "a?b", "größe", "a%"):
-        metadata = await try_request(gateway, protocol=protocol, model=name, operation="metadata")
+        response = await try_request(gateway, protocol=protocol, model=name, operation="metadata")
         is_name = name in {"größe", "a%"}
-        assert metadata["outcome"] == ("not_found" if is_name else "bad_request")
-        assert (f"no route for model '{name}'" if is_name else "the model name ") in metadata[
-            "error"
-        ]
+        assert response["outcome"] == ("not_found" if is_name else "bad_request")
+        reason = f"no route for model '{name}'" if is_name else "the model name "
+        assert reason in response["error"]
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_builtin_backend_has_no_exchanges(gateway: RunningGateway) -> None:
     response = await try_request(gateway, protocol="v2-rest", model="to-embedded", binary=True)
     assert response["exchanges"] == []
     assert dict(response["request"]["headers"])["inference-header-content-length"]
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_an_unreachable_backend_and_its_fallback(gateway: RunningGateway) -> None:
     response = await try_request(gateway, protocol="v2-grpc", model="to-gone")
     assert response["outcome"] == "connect"
@@ -158,38 +128,30 @@ async def test_an_unreachable_backend_and_its_fallback(gateway: RunningGateway) 
     assert (await try_request(gateway, protocol="v2-grpc", model="saved"))["outcome"] == "ok"
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_transforms_of_the_route_apply(gateway: RunningGateway) -> None:
     response = await try_request(gateway, protocol="v2-rest", model="transformed")
     (output,) = json.loads(response["result"])["outputs"]
     assert (output["name"], output["data"]) == ("y", [1, 2.5, -3])
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_headers_select_a_route(gateway: RunningGateway) -> None:
-    assert (await try_request(gateway, protocol="v2-rest", model="chosen"))[
-        "outcome"
-    ] == "not_found"
-    headers = await try_request(
-        gateway, protocol="v2-rest", model="chosen", headers={"X-Stage": "canary"}
-    )
-    assert (headers["outcome"], headers["route"]) == ("ok", "chosen")
+    request = {"protocol": "v2-rest", "model": "chosen"}
+    assert (await try_request(gateway, **request))["outcome"] == "not_found"
+    response = await try_request(gateway, **request, headers={"X-Stage": "canary"})
+    assert (response["outcome"], response["route"]) == ("ok", "chosen")
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "operation", ["metadata", "ready", "server live", "server ready", "server metadata"]
 )
 async def test_other_operations(gateway: RunningGateway, operation: str) -> None:
     for protocol in ("v2-rest", "v2-grpc"):
-        response = await try_request(
-            gateway, protocol=protocol, model="to-v2-grpc", operation=operation
-        )
+        fields = {"protocol": protocol, "model": "to-v2-grpc", "operation": operation}
+        response = await try_request(gateway, **fields)
         assert response["outcome"] == "ok", operation
         assert json.loads(response["result"])
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_an_example_can_be_sent(gateway: RunningGateway) -> None:
     status, response = await post(gateway, "try/example", {"model": "to-v2-rest"})
     assert status == 200
@@ -201,7 +163,6 @@ async def test_an_example_can_be_sent(gateway: RunningGateway) -> None:
     assert (status, response["kind"]) == (400, "not_found")
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -232,7 +193,6 @@ async def test_an_invalid_test_request_is_rejected(gateway: RunningGateway, fiel
     assert response["error"]
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_forbidden_test_requests(gateway: RunningGateway) -> None:
     assert (await post(gateway, "try", {}, {"x": "y"}))[0] == 403
     origin = {CONSOLE_HEADER: "1", "host": "127.0.0.1", "origin": "http://evil.example"}
@@ -240,7 +200,6 @@ async def test_forbidden_test_requests(gateway: RunningGateway) -> None:
     assert (await post(gateway, "try", b"x" * (1 << 20) + b"x"))[0] == 413
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_concurrent_test_requests_are_limited(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +218,6 @@ async def test_concurrent_test_requests_are_limited(
     assert (await post(gateway, "try", {}))[0] == 200
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_test_request_is_audited_and_not_counted(
     gateway: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -279,15 +237,8 @@ async def flows(running: RunningGateway) -> Any:
 
 
 async def test_test_requests_are_disabled_by_default() -> None:
-    async with AsyncExitStack() as stack:
-        running = await start_gateway(
-            {
-                "listeners": {"http": FREE, "grpc": None, "admin": FREE},
-                "backends": {"demo": {"protocol": "builtin"}},
-                "routes": ({"model": "*", "backend": "demo"},),
-            },
-            stack,
-        )
+    listeners = {"http": FREE, "grpc": None, "admin": FREE}
+    async with serving(quiet_config(listeners=listeners)) as running:
         status, response = await post(running, "try", {"protocol": "v2-rest", "inputs": []})
         assert (status, "listeners.admin.actions" in response) == (403, True)
 
@@ -295,23 +246,13 @@ async def test_test_requests_are_disabled_by_default() -> None:
 async def test_an_operators_key_bypasses_access() -> None:
     key = "opensesame"
     digest = hashlib.sha256(key.encode()).hexdigest()
-    async with AsyncExitStack() as stack:
-        running = await start_gateway(
-            {
-                "listeners": {
-                    "http": FREE,
-                    "grpc": None,
-                    "admin": FREE | {"actions": True, "keys": ({"name": "ops", "sha256": digest},)},
-                },
-                "backends": {"demo": {"protocol": "builtin"}},
-                "routes": ({"model": "*", "backend": "demo"},),
-                "access": {
-                    "keys": ({"name": "ci", "sha256": digest},),
-                    "rules": ({"who": ("key:ci",), "models": ("none",), "operations": ("infer",)},),
-                },
-            },
-            stack,
-        )
+    admin = FREE | {"actions": True, "keys": ({"name": "ops", "sha256": digest},)}
+    access = {
+        "keys": ({"name": "ci", "sha256": digest},),
+        "rules": ({"who": ("key:ci",), "models": ("none",), "operations": ("infer",)},),
+    }
+    listeners = {"http": FREE, "grpc": None, "admin": admin}
+    async with serving(quiet_config(listeners=listeners, access=access)) as running:
         fields = {"protocol": "v2-rest", "model": "identity", "inputs": [TENSOR]}
         assert (await post(running, "try", fields))[0] == 401
         status, response = await post(
@@ -321,7 +262,6 @@ async def test_an_operators_key_bypasses_access() -> None:
         assert response["outcome"] == "ok"
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_an_inference_is_written_as_code(gateway: RunningGateway) -> None:
     inference = {"protocol": "v2-rest", "model": "to-v2-rest", "inputs": [TENSOR]}
     status, response = await post(gateway, "try/code", inference)
@@ -334,14 +274,11 @@ async def test_an_inference_is_written_as_code(gateway: RunningGateway) -> None:
     assert status == 400
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_the_demo_needs_its_configuration(
     gateway: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "infergate.audit"):
         status, response = await post(gateway, "demo", {"action": "start"})
-    assert (status, response["error"]) == (
-        400,
-        "this action needs the configuration of the demo, which is not active",
-    )
+    reason = "this action needs the configuration of the demo, which is not active"
+    assert (status, response["error"]) == (400, reason)
     assert caplog.messages == ["console demo action='start' peer=test outcome=refused"]
