@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.messages import InferRequest
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import tensor_from_array
-from infergate.core.wire import HttpRequest, HttpResponse
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.gateway.gateway import RoutingGateway
 from infergate.observe.metrics import Metrics
 from infergate.routing.table import MirrorTarget, Route
@@ -59,33 +59,26 @@ def admin(source: Source, *, actions: bool = False) -> AdminApp:
     return AdminApp(Metrics().scrape, ready, ConfigHistory(), apps={PATH: lambda: app})
 
 
-async def response_for(
-    app: AdminApp, method: str = "GET", headers: Mapping[str, str] | None = None, path: str = PATH
-) -> tuple[int, bytes]:
-    wire = HttpRequest(method, path, headers=headers or {})
+async def send(
+    app: AdminApp, method: str = "GET", path: str = PATH, query: str = "", **headers: str
+) -> tuple[HttpResponse, bytes]:
+    wire = HttpRequest(method, path, query, headers)
     reply = await app.respond(wire, RequestContext("test"))
-    return reply.status, b"".join(bytes(part) for part in reply.body)
+    return reply, bytes(join_parts(reply.body))
 
 
 async def test_the_report_is_returned_as_json_or_html() -> None:
     app = admin(Source("a", "b"))
-
-    async def get(query: str) -> tuple[HttpResponse, bytes]:
-        reply = await app.respond(HttpRequest("GET", PATH, query), RequestContext("test"))
-        return reply, b"".join(bytes(part) for part in reply.body)
-
-    _, body = await get("format=report")
+    _, body = await send(app, query="format=report")
     report = json.loads(body)
     assert report["headline"].startswith("0 % of 3 responses equal within tolerance")
-    assert [(model["route"], model["compared"]) for model in report["models"]] == [
-        ("a", 2),
-        ("b", 1),
-    ]
-    reply, body = await get("format=html")
+    compared = [(model["route"], model["compared"]) for model in report["models"]]
+    assert compared == [("a", 2), ("b", 1)]
+    reply, body = await send(app, query="format=html")
     assert reply.headers["content-security-policy"].startswith("default-src 'none'")
     assert body.startswith(b"<!doctype html>")
     assert b"0 % of 3 responses" in body
-    assert (await get("format=pdf"))[0].status == 400
+    assert (await send(app, query="format=pdf"))[0].status == 400
 
 
 async def test_the_merged_summaries_are_returned_as_json() -> None:
@@ -93,10 +86,10 @@ async def test_the_merged_summaries_are_returned_as_json() -> None:
     source.summary.add("b", "other model", Comparison("ok", "ok"))
     expected = summary_of("a", "b", "a")
     expected.add("b", "other model", Comparison("ok", "ok"))
-    status, body = await response_for(admin(source))
-    assert status == 200
+    reply, body = await send(admin(source))
+    assert reply.status == 200
     assert Summary.from_json(json.loads(body)) == expected
-    paths = json.loads((await response_for(admin(source), path="/"))[1])["paths"]
+    paths = json.loads((await send(admin(source), path="/"))[1])["paths"]
     assert PATH in paths
 
 
@@ -115,14 +108,15 @@ async def test_forbidden_requests_change_nothing(
     actions: bool, method: str, headers: dict[str, str], status: int
 ) -> None:
     source = Source("a")
-    assert (await response_for(admin(source, actions=actions), method, headers))[0] == status
+    reply, _ = await send(admin(source, actions=actions), method, **headers)
+    assert reply.status == status
     assert source.summary.routes
 
 
 async def test_a_reset_is_audited(caplog: pytest.LogCaptureFixture) -> None:
     source = Source("a")
     with caplog.at_level(logging.INFO, "infergate.audit"):
-        assert (await response_for(admin(source, actions=True), "DELETE"))[0] == 200
+        assert (await send(admin(source, actions=True), "DELETE"))[0].status == 200
     assert not source.summary.routes
     assert caplog.messages == ["reset comparisons peer=test"]
 

@@ -14,7 +14,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import ModelMetadata, TensorMetadata
-from infergate.core.tensor import tensor_from_array
+from infergate.core.tensor import Tensor, tensor_from_array
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse
 from infergate.runtime.console import tensor_format
 from infergate.testing.strategies import tensors as any_tensor
@@ -22,35 +22,33 @@ from infergate.testing.strategies import tensors as any_tensor
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
+def described_body(body: bytes, headers: dict[str, str] | None = None) -> Any:
+    """Return the description of a response with ``body``."""
+    return wire_format.describe_response(HttpResponse(200, headers or {}, [body], reason="OK"))
+
+
 def test_an_http_request_is_described() -> None:
     body = [b'{"inputs":[{"data":[1,2]}],', b'"id":"7"}']
-    metadata = wire_format.describe_request(
-        HttpRequest("POST", "/v2/m", "a=b", {"content-type": "x"}, body)
-    )
-    assert metadata["start"] == "POST /v2/m?a=b HTTP/1.1"
-    assert metadata["headers"] == [["content-type", "x"]]
-    assert metadata["size"] == 36
-    assert json.loads(metadata["decoded"]) == {"inputs": [{"data": [1, 2]}], "id": "7"}
-    assert '"data": [1, 2]' in metadata["decoded"], "a list of numbers is on one line"
-    assert metadata["bytes"].startswith("000000  7b 22 69 6e")
-    assert '{"inputs":[{"dat' in metadata["bytes"]
+    request = HttpRequest("POST", "/v2/m", "a=b", {"content-type": "x"}, body)
+    described = wire_format.describe_request(request)
+    assert described["start"] == "POST /v2/m?a=b HTTP/1.1"
+    assert described["headers"] == [["content-type", "x"]]
+    assert described["size"] == 36
+    assert json.loads(described["decoded"]) == {"inputs": [{"data": [1, 2]}], "id": "7"}
+    assert '"data": [1, 2]' in described["decoded"], "a list of numbers is on one line"
+    assert described["bytes"].startswith("000000  7b 22 69 6e")
+    assert '{"inputs":[{"dat' in described["bytes"]
 
 
 def test_tensors_after_json_are_shown_by_size() -> None:
-    headers = {"inference-header-content-length": "2"}
-    response = wire_format.describe_response(
-        HttpResponse(200, headers, [b"{}\x01\x02\x03"], reason="OK")
-    )
-    assert (response["start"], response["decoded"]) == (
-        "HTTP/1.1 200 OK",
-        "{}\n\nand 3 bytes of tensors",
-    )
+    described = described_body(b"{}\x01\x02\x03", {"inference-header-content-length": "2"})
+    assert described["start"] == "HTTP/1.1 200 OK"
+    assert described["decoded"] == "{}\n\nand 3 bytes of tensors"
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"{", b"plain"])
 def test_a_body_that_is_not_json_is_shown_as_bytes(body: bytes) -> None:
-    metadata = wire_format.describe_response(HttpResponse(200, {}, [body]))
-    assert metadata["decoded"] == ""
+    assert described_body(body)["decoded"] == ""
 
 
 def test_a_grpc_message_is_decoded_by_its_method() -> None:
@@ -65,18 +63,15 @@ def test_a_grpc_message_is_decoded_by_its_method() -> None:
 
 @pytest.mark.parametrize("message", [b"\xff\xff", b"\x0a\x05m"])
 def test_an_invalid_message_is_shown_as_bytes(message: bytes) -> None:
-    metadata = wire_format.describe_request(
-        RpcRequest("/inference.GRPCInferenceService/ModelReady", [message])
-    )
-    assert metadata["decoded"] == ""
-    assert wire_format.describe_request(RpcRequest("/no.Such/Method", [message]))["decoded"] == ""
+    for method in ("/inference.GRPCInferenceService/ModelReady", "/no.Such/Method"):
+        described = wire_format.describe_request(RpcRequest(method, [message]))
+        assert described["decoded"] == ""
 
 
 def test_credentials_are_not_shown() -> None:
     headers = {"authorization": "Bearer hunter2", "x-api-key": "hunter2", "set-cookie": "hunter2"}
-    assert "hunter2" not in str(
-        wire_format.describe_request(HttpRequest("GET", "/", headers=headers))
-    )
+    described = wire_format.describe_request(HttpRequest("GET", "/", headers=headers))
+    assert "hunter2" not in str(described)
 
 
 def test_long_json_is_shown_truncated() -> None:
@@ -95,34 +90,31 @@ def test_a_long_list_of_lists_says_how_many_are_omitted() -> None:
 
 def test_very_long_json_is_not_decoded() -> None:
     data = b'{"data": [' + b"1," * (1 << 20) + b"1]}"
-    metadata = wire_format.describe_response(HttpResponse(200, {}, [data]))
-    assert metadata["decoded"].startswith('{"data": [1,1,')
-    assert len(metadata["decoded"]) < 10_000
-    assert (
-        wire_format.describe_response(HttpResponse(200, {}, [b"\xff" * (1 << 21)]))["decoded"] == ""
-    )
+    decoded = described_body(data)["decoded"]
+    assert decoded.startswith('{"data": [1,1,')
+    assert len(decoded) < 10_000
+    assert described_body(b"\xff" * (1 << 21))["decoded"] == ""
 
 
 @pytest.mark.parametrize("depth", [50, 900, 200_000])
 def test_deep_json_is_shown_up_to_a_depth(depth: int) -> None:
-    metadata = wire_format.describe_response(HttpResponse(200, {}, [b"[" * depth + b"]" * depth]))
-    assert "…" in metadata["decoded"] or metadata["decoded"] == ""
-    assert metadata["bytes"]
+    described = described_body(b"[" * depth + b"]" * depth)
+    assert "…" in described["decoded"] or described["decoded"] == ""
+    assert described["bytes"]
 
 
 def test_an_invalid_json_length_is_ignored() -> None:
     headers = {"inference-header-content-length": "9" * 5000}
-    assert wire_format.describe_response(HttpResponse(200, headers, [b"{}"]))["decoded"] == "{}"
+    assert described_body(b"{}", headers)["decoded"] == "{}"
 
 
 def test_a_long_protobuf_message_is_shown_truncated() -> None:
-    method = "/inference.GRPCInferenceService/ModelInfer"
-    message = SCHEMA.method_classes(method)[0]()
+    message = SCHEMA.method_classes(_INFER)[0]()
     message.model_name = "m" * 1000
     message.inputs.add(name="a").contents.fp32_contents.extend([1.0] * 1_000_000)
     message.raw_input_contents.append(b"\x00" * (8 << 20))
     start = time.process_time()
-    metadata = wire_format.describe_request(RpcRequest(method, [message.SerializeToString()]))
+    metadata = wire_format.describe_request(RpcRequest(_INFER, [message.SerializeToString()]))
     assert time.process_time() - start < 1.0, "writing all of it would take seconds"
     assert metadata["decoded"].count("fp32_contents: 1.0") == 32
     for mark in ("model_name: 744 more", "fp32_contents: 999968 more", "[0]: 8388352 more"):
@@ -133,11 +125,10 @@ def test_long_maps_of_a_protobuf_message_are_truncated() -> None:
     message = SCHEMA.method_classes(_INFER)[1]()
     for number in range(1000):
         message.parameters[f"p{number}"].int64_param = number
-    described = wire_format.describe_response(RpcResponse([message.SerializeToString()]), _INFER)[
-        "decoded"
-    ]
-    assert described.count("key:") == 32
-    assert "… parameters: 968 more" in described
+    response = RpcResponse([message.SerializeToString()])
+    decoded = wire_format.describe_response(response, _INFER)["decoded"]
+    assert decoded.count("key:") == 32
+    assert "… parameters: 968 more" in decoded
 
 
 def _packed(elements: int) -> bytes:
@@ -165,16 +156,16 @@ def test_a_protobuf_message_of_too_many_fields_is_shown_as_bytes(
     assert described["bytes"]
 
 
+def parsed(datatype: str, shape: list[int], data: Any) -> Tensor:
+    fields = {"name": "a", "datatype": datatype, "shape": shape, "data": data}
+    return tensor_format.parse(fields, DEFAULT_LIMITS)
+
+
 def test_inputs_are_parsed() -> None:
-    data = {"name": "a", "datatype": "INT16", "shape": [2, 2], "data": [[1, 2], [3, -4]]}
-    assert tensor_format.parse(data, DEFAULT_LIMITS).numpy().tolist() == [[1, 2], [3, -4]]
-    filled = {"name": "a", "datatype": "BF16", "shape": [3], "data": 0.5}
-    assert tensor_format.parse(filled, DEFAULT_LIMITS).numpy().tolist() == [0.5] * 3
-    texts = {"name": "a", "datatype": "BYTES", "shape": [2], "data": ["größe", ""]}
-    assert tensor_format.to_json(tensor_format.parse(texts, DEFAULT_LIMITS))["data"] == [
-        "größe",
-        "",
-    ]
+    values = [[1, 2], [3, -4]]
+    assert parsed("INT16", [2, 2], values).numpy().tolist() == values
+    assert parsed("BF16", [3], 0.5).numpy().tolist() == [0.5] * 3
+    assert tensor_format.to_json(parsed("BYTES", [2], ["größe", ""]))["data"] == ["größe", ""]
 
 
 @pytest.mark.parametrize(
@@ -245,15 +236,12 @@ def test_strings_may_be_deeply_nested() -> None:
     data: Any = ["x"]
     for _ in range(1020):
         data = [data]
-    fields = {"name": "a", "datatype": "BYTES", "shape": [1], "data": data}
-    assert tensor_format.to_json(tensor_format.parse(fields, DEFAULT_LIMITS))["data"] == ["x"]
+    assert tensor_format.to_json(parsed("BYTES", [1], data))["data"] == ["x"]
 
 
 def test_long_strings_are_shown_truncated() -> None:
-    text = {"name": "a", "datatype": "BYTES", "shape": [1], "data": "x" * 1000}
-    assert tensor_format.to_json(tensor_format.parse(text, DEFAULT_LIMITS))["data"] == [
-        "x" * 256 + "…"
-    ]
+    shown = tensor_format.to_json(parsed("BYTES", [1], "x" * 1000))
+    assert shown["data"] == ["x" * 256 + "…"]
 
 
 def test_credentials_in_a_query_are_hidden() -> None:

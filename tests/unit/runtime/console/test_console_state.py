@@ -30,6 +30,11 @@ def record_of(**fields: Any) -> RequestRecord:
     return make_record(**defaults | fields)
 
 
+def record(metrics: Metrics, times: int = 1, **fields: Any) -> None:
+    for _ in range(times):
+        metrics.record(record_of(**fields), 0.1)
+
+
 def statistics_of(*metrics: Metrics) -> Any:
     return state.statistics([take_snapshot(RecentRequests(), each) for each in metrics])
 
@@ -61,9 +66,8 @@ def test_statistics_include_exited_processes() -> None:
 def test_errors_of_clients_are_counted_apart_from_failures() -> None:
     metrics = Metrics()
     for kind, times in ((Kind.BAD_REQUEST, 3), (Kind.CANCELLED, 2), (Kind.CONNECT, 5)):
-        for _ in range(times):
-            metrics.record(record_of(outcome=kind.value), 0.1)
-    metrics.record(record_of(), 0.1)
+        record(metrics, times, outcome=kind.value)
+    record(metrics)
     (flow,) = statistics_of(metrics)["flows"]
     assert flow["client_errors"] == 5
     assert sum(flow["outcomes"].values()) == 11
@@ -73,8 +77,7 @@ def test_the_busiest_flows_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.observe.request_counters.MAX_FLOWS", 2)
     metrics = Metrics()
     for number in range(4):
-        for _ in range(number):
-            metrics.record(record_of(route=f"r{number}"), 0.1)
+        record(metrics, number, route=f"r{number}")
     assert [each["route"] for each in statistics_of(metrics)["flows"]] == ["r3", "r2"]
 
 
@@ -84,8 +87,7 @@ def test_a_failing_flow_with_few_requests_is_shown(monkeypatch: pytest.MonkeyPat
     for route, outcome, times in (
         ("busy", "ok", 9), ("failing", "connect", 1), ("wrong", "bad_request", 5), ("idle", "ok", 1)
     ):  # fmt: skip
-        for _ in range(times):
-            metrics.record(record_of(route=route, outcome=outcome), 0.1)
+        record(metrics, times, route=route, outcome=outcome)
     assert [each["route"] for each in statistics_of(metrics)["flows"]] == ["failing", "busy"]
 
 
@@ -97,13 +99,12 @@ def test_a_flow_that_a_process_left_out_before_says_since_when_it_is_listed(
 
     def listed(**requests: int) -> dict[str, float]:
         for route, count in requests.items():
-            for _ in range(count):
-                one.record(record_of(route=route), 0.1)
+            record(one, count, route=route)
         return {each["route"]: each["listed_since"] for each in statistics_of(one, other)["flows"]}
 
     assert listed(busy=2) == {"busy": 0}
     assert listed(late=1) == {"busy": 0}
-    other.record(record_of(route="late"), 0.1)
+    record(other, route="late")
     assert listed() == {"busy": 0, "late": 0}, "listed by the other process"
     found = listed(late=2)
     assert found["late"] > 0, "its counters contain requests that were left out"
@@ -118,11 +119,8 @@ def test_a_flow_has_all_its_counters() -> None:
     metrics.record(failed, 40.0)
     [flow] = statistics_of(metrics)["flows"]
     assert flow["outcomes"] == {"ok": 1, "timeout": 1}
-    assert (flow["route"], flow["protocol"], flow["backend_protocol"]) == (
-        "m",
-        "v2-rest",
-        "v2-grpc",
-    )
+    labels = flow["route"], flow["protocol"], flow["backend_protocol"]
+    assert labels == ("m", "v2-rest", "v2-grpc")
     assert flow["seconds"]["count"] == 2
     assert flow["seconds"]["sum"] == pytest.approx(40.02)
     assert flow["seconds"]["buckets"][-1] == [None, 2], "JSON has no infinity"
