@@ -39,13 +39,9 @@ def test_keys_are_different(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys) != printed(capsys)
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [["key", "--name", "a b"], ["key", "--config", "x"], ["key", "--check"], ["--name", "a"]],
-)
-def test_invalid_values_are_reported(argv: list[str]) -> None:
+def test_an_invalid_name_is_reported() -> None:
     with pytest.raises(SystemExit) as caught:
-        main(argv)
+        main(["key", "--name", "a b"])
     assert caught.value.code == 2
 
 

@@ -114,11 +114,6 @@ def test_programs_get_json(command: str, admin: str, capsys: pytest.CaptureFixtu
             assert document["ready"] is False
 
 
-def test_an_unreachable_gateway_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["health", "--admin", "http://127.0.0.1:9"]) == 1
-    assert "http://127.0.0.1:9 cannot be reached" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("said", [b"\0\0\x06\x04", b"HTTP/1.1 200 OK\r\n\r\n[]"])
 def test_a_port_that_is_not_an_admin_port_is_reported(
     said: bytes, capsys: pytest.CaptureFixture[str]
@@ -149,15 +144,6 @@ def test_an_invalid_url(url: str) -> None:
         parse_admin_url(url)
     with pytest.raises(SystemExit):
         main(["health", "--admin", url])
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [["serve", "--json"], ["--admin", "x:1"], ["routes", "--config", "x"], ["health", "--check"]],
-)
-def test_options_that_do_not_fit(argv: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(argv)
 
 
 @pytest.mark.parametrize(

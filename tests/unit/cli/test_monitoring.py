@@ -108,6 +108,11 @@ def admin(gateway: Gateway) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture
+def timelines(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
+    monkeypatch.setattr(gateway, "history", True)
+
+
 def first_cells(text: str, title: str, column: int = 0) -> list[str]:
     """Return a column of the table with ``title`` in plain text."""
     block = text[text.index(title) :].split("\n\n", maxsplit=1)[0].splitlines()[2:]
@@ -305,14 +310,14 @@ def test_a_gateway_that_goes_away_is_shown_and_queried_again(
     assert text.count("returned HTTP 404") == 1
 
 
-@pytest.mark.parametrize("command", ["top", "routes", "trace"])
+@pytest.mark.parametrize("command", ["top", "routes", "health", "trace"])
 def test_a_gateway_that_cannot_be_reached_at_first_is_an_error(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["x"] if command == "trace" else ["--count", "2"]
+    more = {"health": [], "trace": ["x"]}.get(command, ["--count", "2"])
     assert main([command, "--admin", "127.0.0.1:9", *more]) == 1
     out, err = capsys.readouterr()
-    assert (out, err.count("cannot be reached")) == ("", 1)
+    assert (out, err.count("http://127.0.0.1:9 cannot be reached")) == ("", 1)
 
 
 def test_health_waits_until_the_gateway_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
@@ -345,17 +350,14 @@ def test_trace_shows_a_failed_request(admin: str, capsys: pytest.CaptureFixture[
     assert "timeline" not in text
 
 
+@pytest.mark.usefixtures("timelines")
 def test_trace_shows_the_timeline_and_the_inputs_that_a_gateway_keeps(
-    gateway: Gateway, admin: str, capsys: pytest.CaptureFixture[str]
+    admin: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gateway.history = True
-    try:
-        assert main(["trace", "r-1", "--admin", admin]) == 0
-        text = capsys.readouterr().out
-        assert main(["trace", "r-1", "--admin", admin, "--json"]) == 0
-        assert len(json.loads(capsys.readouterr().out)) == 1
-    finally:
-        gateway.history = False
+    assert main(["trace", "r-1", "--admin", admin]) == 0
+    text = capsys.readouterr().out
+    assert main(["trace", "r-1", "--admin", admin, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
     assert text.count("request r-1") == 1
     timeline = text[text.index("timeline") :].splitlines()
     assert timeline[2].split()[:4] == ["receive", "0", "ms", "500"]
@@ -378,23 +380,19 @@ def test_trace_of_an_unknown_request_names_what_is_kept(
 # ---- 80 columns
 
 
+@pytest.mark.usefixtures("timelines")
 @pytest.mark.parametrize(
     "argv", [["top", "--count", "1", "--interval", "0.01"], ["routes"], ["backends"], ["health"],
              ["trace", "r-1"]], ids=lambda argv: argv[0],
 )  # fmt: skip
 def test_the_tables_of_each_query_fit_80_columns(
     argv: list[str],
-    gateway: Gateway,
     admin: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    gateway.history = True
-    try:
-        main([*argv, "--admin", admin])
-    finally:
-        gateway.history = False
+    main([*argv, "--admin", admin])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5
     assert max(map(len, lines)) <= 80

@@ -17,6 +17,13 @@ MAX_REQUESTS: Final = 20
 """Maximum number of failures, of client errors, and of slow requests in the JSON."""
 _MAX_MINUTES: Final = 60
 _MAX_FIELDS: Final = 8
+_KINDS: Final = {
+    frozenset[str](): ALL,
+    frozenset({ROUTE}): ROUTE,
+    frozenset({BACKEND}): BACKEND,
+    frozenset({ENDPOINT, BACKEND}): ENDPOINT,
+}
+"""The kind of subject that a query with these parameters selects."""
 
 
 class HistoryQuery(NamedTuple):
@@ -34,21 +41,14 @@ class HistoryQuery(NamedTuple):
         fields = parse_qs(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
         values = {name: found[0] for name, found in fields.items()}
         digits = values.pop("minutes", str(_MAX_MINUTES))
-        if unknown := values.keys() - {ROUTE, BACKEND, ENDPOINT}:
-            raise ValueError(f"unknown parameter {min(unknown)!r:.64}")
         if not (digits.isascii() and digits.isdecimal() and len(digits) <= 2):
             raise ValueError(f"minutes must be a number from 1 to {_MAX_MINUTES}")
         minutes = min(max(int(digits), 1), _MAX_MINUTES)
-        match values:
-            case {"endpoint": name, "backend": backend, **rest} if not rest:
-                return cls(ENDPOINT, name, backend, minutes)
-            case {"route": name, **rest} if not rest:
-                return cls(ROUTE, name, "", minutes)
-            case {"backend": name, **rest} if not rest:
-                return cls(BACKEND, name, "", minutes)
-            case {} if not values:
-                return cls(minutes=minutes)
-        raise ValueError("expected route, or backend, or endpoint with backend")
+        kind = _KINDS.get(frozenset(values))
+        if kind is None:
+            raise ValueError("expected route, or backend, or endpoint with backend")
+        backend = values[BACKEND] if kind == ENDPOINT else ""
+        return cls(kind, values.get(kind, ""), backend, minutes)
 
     def answer(
         self, history: TrafficHistory, processes: Sequence[ProcessSnapshot], now: float
