@@ -16,6 +16,7 @@ from .results import (
     p99,
     proxy_cpu,
     ratio,
+    ratios,
     speed,
     spread,
 )
@@ -124,9 +125,11 @@ _TARGETS = (
     _Target(of.ROWS_IMAGE, _V2_JSON, Bound(0.8, 1), of.ROWS_IMAGE, _faster),
     _Target(of.PREDICT_IMAGE, _V2_GRPC_CPU, _maximum(1.2, 1), of.PREDICT_IMAGE, cpu_ratio),
     *(
-        _Target(f"added at {name}, {figure.__name__}", _ECHO, bound, name, _later(figure))
+        _Target(f"added at {name}, {label}", _ECHO, bound, name, _later(figure))
         for name in (of.JSON_LATENCY, of.GRPC_LATENCY)
-        for figure, bound in ((p50, _maximum(0.5, 0.25, "ms")), (p99, _maximum(2, 1, "ms")))
+        for label, figure, bound in (
+            ("p50", p50, _maximum(0.5, 0.25, "ms")), ("p99", p99, _maximum(2, 1, "ms")),
+        )
     ),
 )  # fmt: skip
 
@@ -159,12 +162,7 @@ def noise(bench: Bench) -> dict[str, Mapping[str, Spread | None]]:
     """Return the noise by comparison: a peer's figures divided by the figures of the same peer in
     the same rounds."""
     return {
-        result.name: {
-            "requests/s": ratio(again, result.others[0], speed),
-            "p50": ratio(again, result.others[0], p50),
-            "p99": ratio(again, result.others[0], p99),
-            "CPU per request": cpu_ratio(again, result.others[0]),
-        }
+        result.name: ratios(again, result.others[0])
         for result in bench.results
         for again in result.others
         if again.name == of.AGAIN
