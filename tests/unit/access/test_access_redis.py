@@ -39,11 +39,9 @@ async def test_counts_equal_those_in_memory(client: Any) -> None:
     """The rates are too slow for the test's duration to matter."""
     store, memory = closed_store(client), LocalBuckets()
     a, b = BucketCharge("a", 1000.0, 3000.0), BucketCharge("b", 500.0, 1000.0)
+    larger = b._replace(cost=600.0)
     huge, tiny = BucketCharge("c", 9000.0, 1000.0), BucketCharge("c", 1.0, 1000.0)
-    for wants in (
-        *([a], [a, b], [b._replace(cost=600.0), a], [a], [a, b]),
-        *([huge], [tiny], [huge]),
-    ):
+    for wants in ([a], [a, b], [larger, a], [a], [a, b], [huge], [tiny], [huge]):
         ours, theirs = memory.fill(wants, 0.0), await store.charge(wants, 0.0)
         expected = ours and (ours.charge_index, pytest.approx(ours.wait_seconds, abs=5))
         assert theirs == expected
