@@ -87,18 +87,18 @@ class Access:
             close_callbacks=fields["close_callbacks"],
         )
 
-    async def enter(self, peek: RequestSummary = INFER, **fields: Any) -> str:
+    async def enter(self, summary: RequestSummary = INFER, **fields: Any) -> str:
         """Authorize a request and return the identity."""
         self.context = RequestContext("test", **fields)
-        self.peek = await self.authorizer.authorize(peek, self.context)
+        self.summary = await self.authorizer.authorize(summary, self.context)
         return self.context.identity
 
     async def refusal(
-        self, kind: Kind, peek: RequestSummary = INFER, **fields: Any
+        self, kind: Kind, summary: RequestSummary = INFER, **fields: Any
     ) -> GatewayError:
         """Return the error, of this kind, of a request that is rejected."""
         with raises_kind(kind) as caught:
-            await self.enter(peek, **fields)
+            await self.enter(summary, **fields)
         assert SECRET not in str(vars(caught.value))
         return caught.value
 
@@ -150,7 +150,7 @@ async def test_a_stream_is_opened_by_an_identity_or_anonymously() -> None:
     assert call.identity == "anonymous"
 
 
-async def test_a_missing_content_length_is_requested() -> None:
+async def test_anonymous_clients_must_authenticate_even_for_forbidden_models() -> None:
     access = Access()
     await access.refusal(Kind.UNAUTHENTICATED)
     guests = Access(AccessRule(("anonymous",), ("demo",)), AccessRule(("key:a",)))
@@ -174,14 +174,14 @@ async def test_a_token_in_the_key_header_is_rejected() -> None:
 @pytest.mark.parametrize("operation", messages.OPERATION_NAMES)
 async def test_only_health_operations_are_open(operation: type) -> None:
     access = Access()
-    peek = RequestSummary(operation, "m")
+    summary = RequestSummary(operation, "m")
     if operation in {ServerLiveRequest, messages.ServerReadyRequest}:
-        assert await access.enter(peek) == ""
-        await Access(open_health=False).refusal(Kind.UNAUTHENTICATED, peek)
+        assert await access.enter(summary) == ""
+        await Access(open_health=False).refusal(Kind.UNAUTHENTICATED, summary)
         allowed = Access(AccessRule(("*",), operations=frozenset({"health"})), open_health=False)
-        assert await allowed.enter(peek, headers=BEARER) == "key:a"
+        assert await allowed.enter(summary, headers=BEARER) == "key:a"
     else:
-        await access.refusal(Kind.UNAUTHENTICATED, peek)
+        await access.refusal(Kind.UNAUTHENTICATED, summary)
 
 
 async def test_errors_name_the_forbidden_operation() -> None:
@@ -194,21 +194,21 @@ async def test_errors_name_the_forbidden_operation() -> None:
 
 
 @pytest.mark.parametrize(
-    "peek",
+    "summary",
     [
         RequestSummary(messages.ModelLoadRequest, "m"),
         RequestSummary(messages.LogSettingsRequest),
         RequestSummary(messages.SharedMemoryRegisterRequest),
     ],
 )
-async def test_rejected_changes_are_reported(peek: RequestSummary) -> None:
+async def test_rejected_changes_are_reported(summary: RequestSummary) -> None:
     access = Access()
-    await access.refusal(Kind.FORBIDDEN, peek, headers=BEARER)
-    await access.refusal(Kind.UNAUTHENTICATED, peek)
+    await access.refusal(Kind.FORBIDDEN, summary, headers=BEARER)
+    await access.refusal(Kind.UNAUTHENTICATED, summary)
     await access.refusal(Kind.UNAUTHENTICATED, headers={"authorization": "Bearer x"})
     assert access.denied == [
-        (peek.operation, "key:a", Kind.FORBIDDEN),
-        (peek.operation, "", Kind.UNAUTHENTICATED),
+        (summary.operation, "key:a", Kind.FORBIDDEN),
+        (summary.operation, "", Kind.UNAUTHENTICATED),
     ]
 
 
@@ -264,7 +264,7 @@ async def test_messages_are_inspected_without_shared_memory_permission() -> None
     ]:
         access = Access(AccessRule(("*",), operations=operations), has_shared_memory=shares)
         await access.enter(headers=BEARER)
-        assert access.peek.can_pass_through is forwards
+        assert access.summary.can_pass_through is forwards
 
 
 async def test_the_cache_of_identities_is_bounded() -> None:

@@ -44,7 +44,7 @@ class ErrorsEscape(Sound):
         return super().parse_request(wire, limits)
 
 
-class ErrorsReadAsAnswers(Sound):
+class ErrorsAreResponses(Sound):
     def build_error(self, error: Any, wire: Any = None) -> Any:
         return RpcResponse()
 
@@ -79,7 +79,7 @@ class LosesAnOutput(Sound):
         return answer
 
 
-class PeeksWrongly(Sound):
+class SummarizesOnlyTheOperation(Sound):
     def summarize(self, wire: Any) -> Any:
         return RequestSummary(super().summarize(wire).operation)
 
@@ -132,13 +132,13 @@ def test_a_sound_codec_passes() -> None:
     [
         (Misnamed, "named other"),
         (Without, "datatype"),
-        (ErrorsReadAsAnswers, "parsed as a response"),
+        (ErrorsAreResponses, "parsed as a response"),
         (ErrorsOfAnotherTransport, "HttpRequest"),
         (RefusesWithTheWrongKind, "ModelIndexRequest.*is rejected"),
         (BuildsForAnotherTransport, "HttpRequest"),
         (LosesTheId, "request: "),
         (LosesAnOutput, "response: "),
-        (PeeksWrongly, "summarize returns the model"),
+        (SummarizesOnlyTheOperation, "summarize returns the model"),
         (MisreadsWhatItSummarized, "summarized request"),
         (ValidatesNothing, "parse_request and validate differ"),
         (KeepsTheClientsModel, "rewritten request"),
@@ -177,7 +177,7 @@ def test_a_plugin_without_claims_is_rejected() -> None:
         check_codec(replace(plugin(Sound), claims=()))
 
 
-def test_datatypes_that_a_protocol_cannot_carry_may_be_declared() -> None:
+def test_parts_that_a_protocol_cannot_represent_may_be_declared() -> None:
     class WithoutIds(LosesTheId):
         can_pass_through = False
 
