@@ -145,7 +145,7 @@ def _comparisons(
         def contender(variant: Variant, row: str) -> Contender:
             make, work = _ROWS[row]
             found = through(gateways[variant], make, work, echoes[work].pid, variant.engine)
-            return Contender(variant.name, found.request, found.proxy, found.server, variant.engine)
+            return replace(found, name=variant.name)
 
         yield [
             Comparison(

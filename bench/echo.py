@@ -24,12 +24,12 @@ INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS = 0x4, 0x3
 FRAME_SIZE = 16_384
 DEFAULT_WINDOW = 65_535
 OUR_WINDOW = 2**30
-_HEAD = struct.Struct(">I B I")
+FRAME_HEAD = struct.Struct(">I B I")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     """Encode an HTTP/2 frame (RFC 9113, section 4.1)."""
-    return _HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
+    return FRAME_HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
 def literal(name: bytes, value: bytes) -> bytes:
@@ -70,7 +70,7 @@ class Echo(asyncio.Protocol):
             return
         at, end = 0, len(self.unread)
         while end - at >= 9:
-            head, flags, stream = _HEAD.unpack_from(self.unread, at)
+            head, flags, stream = FRAME_HEAD.unpack_from(self.unread, at)
             size = head >> 8
             if end - at - 9 < size:
                 break
@@ -147,7 +147,7 @@ class Echo(asyncio.Protocol):
         parts: list[bytes | memoryview] = []
         while sent < len(self.body) and (budget := min(window, self.window, FRAME_SIZE)) > 0:
             part = self.body[sent : sent + budget]
-            parts += (_HEAD.pack(len(part) << 8 | DATA, 0, stream), part)
+            parts += (FRAME_HEAD.pack(len(part) << 8 | DATA, 0, stream), part)
             sent, window = sent + len(part), window - len(part)
             self.window -= len(part)
         if sent == len(self.body):

@@ -16,19 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from peers.support.installed import run
+
 _NETWORK = 0x40000000
 _CGROUPS = Path("/sys/fs/cgroup")
 _PERIOD = 20_000
 """The period over which a machine's CPU is limited, in microseconds."""
 _SUBNET = "10.77.0"
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def run(*argv: str) -> None:
-    """Run a command. Raises RuntimeError with its output if it fails."""
-    done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
 def is_possible() -> bool:
@@ -52,7 +47,7 @@ class Machine:
     hosts: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self, argv: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    def start(self, argv: Sequence[str], folder: Path) -> None:
         """Run ``argv`` on the machine in its own session. Its output goes to ``folder``."""
         # `ip netns exec` gives each command its own mounts.
         script = f'mount --bind {self.hosts} /etc/hosts && exec "$@"'
@@ -62,7 +57,6 @@ class Machine:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.processes.append(process)
-        return process
 
     def knows(self, names: Mapping[str, Sequence[str]]) -> None:
         """Set the addresses that ``names`` resolve to."""

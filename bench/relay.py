@@ -27,7 +27,6 @@ from . import echo as h2
 from .echo import frame, literal
 from .http_echo import HEAD_END, LENGTH
 
-_HEAD = struct.Struct(">I B I")
 _REQUEST_BLOCK = (
     b"\x83\x86"  # :method POST, :scheme http (RFC 7541, appendix A)
     + literal(b":path", b"/inference.GRPCInferenceService/ModelInfer")
@@ -47,7 +46,7 @@ class _Frames(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data, at = self.unread + data, 0
         while len(data) - at >= 9:
-            head, flags, stream = _HEAD.unpack_from(data, at)
+            head, flags, stream = h2.FRAME_HEAD.unpack_from(data, at)
             end = at + 9 + (head >> 8)
             if end > len(data):
                 break

@@ -1,6 +1,6 @@
 """Formats results as Markdown tables that are readable without rendering."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from .results import (
     Bench,
@@ -8,11 +8,10 @@ from .results import (
     Runs,
     Spread,
     all_cpu,
-    cpu_ratio,
     p50,
     p99,
     proxy_cpu,
-    ratio,
+    ratios,
     speed,
 )
 from .stages import STAGES
@@ -109,15 +108,10 @@ def _compared(result: Result) -> list[list[str]]:
     lines = []
     for runs in result.contenders:
         is_compared = peer is not None and runs is not peer
-        against = map(_or_none, _ratios(runs, peer).values()) if is_compared else [""] * 4
+        against = map(_or_none, ratios(runs, peer).values()) if is_compared else [""] * 4
         name = result.name if runs is result.contenders[0] else ""
         lines.append([name, runs.name, *_figures(runs), *against])
     return lines
-
-
-def _ratios(ours: Runs, theirs: Runs) -> Mapping[str, Spread | None]:
-    figures = {figure.__name__: ratio(ours, theirs, figure) for figure in (speed, p50, p99)}
-    return {**figures, "cpu": cpu_ratio(ours, theirs)}
 
 
 def _figures(runs: Runs) -> list[str]:

@@ -151,19 +151,10 @@ def binary_request(work: Work, address: str) -> Request:
 
 def grpc_request(work: Work, address: str) -> Request:
     """Return a ModelInfer call at ``address``, whose response has been verified."""
-    message = work.message()
-    with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
-        answer = channel.unary_unary(INFER)(message, timeout=30)
+    answer, request = _call(address, INFER, work.message())
     response = service_pb2.ModelInferResponse.FromString(answer)
     _check_tensor(work, list(response.outputs[0].shape), response.raw_output_contents[0], address)
-    headers = {"content-type": "application/grpc", "te": "trailers"}
-    return Request(
-        f"http://{address}{INFER}",
-        headers,
-        _add_prefix(message),
-        len(_add_prefix(answer)),
-        grpc=True,
-    )
+    return request
 
 
 def graphpipe_request(work: Work, address: str) -> Request:
@@ -206,16 +197,19 @@ def _codec_call(
 ) -> Request:
     """Return the call that ``codec`` writes."""
     wire = codec.build_request(_operation(work), Profile("any"), _model(work))
-    message = bytes(join_parts(wire.message))
-    with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
-        answer = channel.unary_unary(wire.method)(message, timeout=30)
+    answer, request = _call(address, wire.method, bytes(join_parts(wire.message)), counted)
     _check(codec, RpcResponse([answer]), work, address)
+    return request
+
+
+def _call(address: str, method: str, message: bytes, counted: int = 0) -> tuple[bytes, Request]:
+    """Return the response to a gRPC call, and the request for further calls."""
+    with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
+        answer = channel.unary_unary(method)(message, timeout=30)
     headers = {"content-type": "application/grpc", "te": "trailers"}
-    framed = _add_prefix(message)
-    return Request(
-        f"http://{address}{wire.method}", headers, framed, len(_add_prefix(answer)), grpc=True,
-        counted=counted,
-    )  # fmt: skip
+    framed, size = _add_prefix(message), len(_add_prefix(answer))
+    url = f"http://{address}{method}"
+    return answer, Request(url, headers, framed, size, grpc=True, counted=counted)
 
 
 def legacy_answer(work: Work) -> bytes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -9,25 +10,11 @@ from .load import Measured
 
 Figure = Callable[[Measured], float]
 
-
-def speed(run: Measured) -> float:
-    return run.per_second
-
-
-def p50(run: Measured) -> float:
-    return run.p50_ms
-
-
-def p99(run: Measured) -> float:
-    return run.p99_ms
-
-
-def proxy_cpu(run: Measured) -> float:
-    return run.proxy_cpu
-
-
-def all_cpu(run: Measured) -> float:
-    return run.all_cpu
+speed: Figure = attrgetter("per_second")
+p50: Figure = attrgetter("p50_ms")
+p99: Figure = attrgetter("p99_ms")
+proxy_cpu: Figure = attrgetter("proxy_cpu")
+all_cpu: Figure = attrgetter("all_cpu")
 
 
 @dataclass(frozen=True)
@@ -39,12 +26,9 @@ class Spread:
     maximum: float
 
     def __str__(self) -> str:
-        middle = f"{self.median:.2f}"
-        return (
-            middle
-            if self.minimum == self.maximum
-            else f"{middle} [{self.minimum:.2f}..{self.maximum:.2f}]"
-        )
+        if self.minimum == self.maximum:
+            return f"{self.median:.2f}"
+        return f"{self.median:.2f} [{self.minimum:.2f}..{self.maximum:.2f}]"
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -147,6 +131,13 @@ def cpu_ratio(ours: Runs, theirs: Runs) -> Spread | None:
     """Compare the CPU of the proxies or, if the other contender has no proxy, the CPU of all
     processes."""
     return ratio(ours, theirs, proxy_cpu if any(map(proxy_cpu, theirs.rounds)) else all_cpu)
+
+
+def ratios(ours: Runs, theirs: Runs) -> dict[str, Spread | None]:
+    """Return the ratios of all figures, by the names of the figures."""
+    figures = {"requests/s": speed, "p50": p50, "p99": p99}
+    found = {name: ratio(ours, theirs, figure) for name, figure in figures.items()}
+    return {**found, "CPU per request": cpu_ratio(ours, theirs)}
 
 
 def as_json(bench: Bench) -> dict[str, Any]:

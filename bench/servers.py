@@ -4,7 +4,7 @@ servers."""
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,18 +142,14 @@ def relay(server: str, folder: Path, message: bytes = b"") -> Iterator[Proxy]:
         yield Proxy(running.pid, *running.addresses, *running.addresses)
 
 
-@contextmanager
-def echo(answer: bytes, folder: Path) -> Iterator[Running]:
+def echo(answer: bytes, folder: Path) -> AbstractContextManager[Running]:
     """Start the gRPC echo server. Its response is the message ``answer``."""
-    with started(lambda _: _echo("bench.echo", answer, folder)) as running:
-        yield running
+    return started(lambda _: _echo("bench.echo", answer, folder))
 
 
-@contextmanager
-def http_echo(answer: bytes, folder: Path) -> Iterator[Running]:
+def http_echo(answer: bytes, folder: Path) -> AbstractContextManager[Running]:
     """Start the HTTP echo server. ``answer`` is a complete HTTP response."""
-    with started(lambda _: _echo("bench.http_echo", answer, folder)) as running:
-        yield running
+    return started(lambda _: _echo("bench.http_echo", answer, folder))
 
 
 _PATH = str(PROJECT)

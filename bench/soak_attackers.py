@@ -17,12 +17,11 @@ from typing import Final
 
 import grpc
 
-from infergate.transport.grpc import headers as grpc_headers
-from infergate.transport.http2 import frames, header_blocks
+from infergate.transport.http2 import frames
 from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
 
 from .soak_deployment import KEY
-from .soak_faults import INFER, Target
+from .soak_faults import INFER, Target, call_headers
 
 _PATIENCE: Final = 100.0
 _UNREAD: Final = 30.0
@@ -168,15 +167,6 @@ _WIDE: Final = frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)]) + frames.w
 """Settings that allow complete responses without window updates."""
 
 
-def _opened(stream: int, method: str, key: str = KEY, *, zipped: bool = False) -> bytes:
-    block = grpc_headers.request_prefix(method, "x", "http", "soak")
-    if key:
-        block += grpc_headers.encode_metadata({"authorization": f"Bearer {key}"})
-    if zipped:
-        block += header_blocks.encode_field("grpc-encoding", "gzip")
-    return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block)
-
-
 def _message(stream: int, data: bytes, *, zipped: bool = False) -> bytes:
     whole = bytes([zipped]) + len(data).to_bytes(4) + data
     parts = [whole[at : at + 16_384] for at in range(0, len(whole), 16_384)]
@@ -199,7 +189,7 @@ def _field(number: int, data: bytes) -> bytes:
 
 def _inferring(message: bytes, key: str = KEY, *, zipped: bool = True) -> bytes:
     reported = gzip.compress(message) if zipped else message
-    return _opened(1, INFER, key, zipped=zipped) + _message(1, reported, zipped=zipped)
+    return call_headers(1, INFER, key, zipped=zipped) + _message(1, reported, zipped=zipped)
 
 
 def _tiny_fields(model: bytes, number: int, key: str) -> bytes:
@@ -216,27 +206,21 @@ def _named_rpc(name: bytes) -> bytes:
 
 
 def _live(stream: int) -> bytes:
-    return _opened(stream, _LIVE) + _message(stream, b"")
+    return call_headers(stream, _LIVE, KEY) + _message(stream, b"")
 
 
 def _after_reset() -> bytes:
     """Return an attack during which a stream of another client of the same proxy is open."""
     late = frames.frame(frames.DATA, 0, 3, b"x" * 100)
     reset = frames.reset(3, frames.Code.CANCEL)
-    return (
-        _opened(1, _LIVE)
-        + _opened(3, INFER)
-        + late
-        + reset
-        + late * 20
-        + _message(1, b"")
-        + _live(5)
-    )
+    opened = call_headers(1, _LIVE, KEY) + call_headers(3, INFER, KEY)
+    return opened + late + reset + late * 20 + _message(1, b"") + _live(5)
 
 
 def _flood() -> bytes:
     late = frames.frame(frames.DATA, 0, 1, b"x")
-    return _opened(1, INFER) + frames.reset(1, frames.Code.CANCEL) + late * 2000 + _live(3)
+    reset = frames.reset(1, frames.Code.CANCEL)
+    return call_headers(1, INFER, KEY) + reset + late * 2000 + _live(3)
 
 
 def _all_at_once() -> bytes:

@@ -216,12 +216,12 @@ class Behind:
         self.shut()
 
     def shut(self) -> None:
-        """Open all proxies."""
+        """Shut all proxies."""
         for each in self.proxies.values():
             each.shut()
 
     async def close(self) -> None:
-        """Close all proxies."""
+        """Close all proxies, and stop the process."""
         for each in self.proxies.values():
             each.close()
         await asyncio.to_thread(self._stack.close)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from infergate.transport.grpc import headers
-from infergate.transport.http2 import frames
+from infergate.transport.http2 import frames, header_blocks
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -40,9 +40,13 @@ def _http(length: int, body: bytes, key: str) -> bytes:
     return head.encode() + body
 
 
-def _call_headers(stream: int, method: str, key: str) -> bytes:
+def call_headers(stream: int, method: str, key: str, *, zipped: bool = False) -> bytes:
+    """Return the HEADERS frame of a call, without credentials if ``key`` is empty."""
     block = headers.request_prefix(method, "x", "http", "soak")
-    block += headers.encode_metadata({"authorization": f"Bearer {key}"})
+    if key:
+        block += headers.encode_metadata({"authorization": f"Bearer {key}"})
+    if zipped:
+        block += header_blocks.encode_field("grpc-encoding", "gzip")
     return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block)
 
 
@@ -50,15 +54,14 @@ def _rpc(method: str, said: bytes, key: str) -> bytes:
     return (
         frames.PREFACE
         + frames.settings([])
-        + _call_headers(1, method, key)
+        + call_headers(1, method, key)
         + frames.frame(frames.DATA, 0, 1, said)
     )
 
 
 def _resets(key: str) -> bytes:
     return b"".join(
-        _call_headers(n, INFER, key) + frames.reset(n, frames.Code.CANCEL)
-        for n in range(1, 2000, 2)
+        call_headers(n, INFER, key) + frames.reset(n, frames.Code.CANCEL) for n in range(1, 2000, 2)
     )
 
 

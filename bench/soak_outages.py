@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from .soak_deployment import Behind, Front
-from .soak_verdict import Counts, Outage, Outages
+from .soak_verdict import Counts, Outage, Outages, figure
 
 _RECOVERY: Final = 100.0
 """Seconds within which a server must recover. A busy machine may need much longer than the usual
@@ -62,26 +62,19 @@ class Disturbances:
         outage = Outage(name, loop.time())
         self._outages.all.append(outage)
         await made
-        if not await asyncio.to_thread(self._recovered):
+        if not await asyncio.to_thread(_comes, self._is_recovered):
             self._counts.unexplained[f"{name}: the gateway does not ask it again"] += 1
         await asyncio.to_thread(self._front.gateway.metrics)
         outage.ended = loop.time()
 
-    def _recovered(self) -> bool:
-        deadline = time.monotonic() + _RECOVERY
-        while time.monotonic() < deadline:
-            addresses = [
-                line.rpartition(" ")
-                for line in self._front.gateway.metrics().splitlines()
-                if line.startswith("infergate_endpoint_addresses{")
-            ]
-            away = [
-                name for name, _, count in addresses if float(count) and "available" not in name
-            ]
-            if addresses and not away:
-                return True
-            time.sleep(_POLL)
-        return False
+    def _is_recovered(self) -> bool:
+        addresses = [
+            line.rpartition(" ")
+            for line in self._front.gateway.metrics().splitlines()
+            if line.startswith("infergate_endpoint_addresses{")
+        ]
+        away = [name for name, _, count in addresses if float(count) and "available" not in name]
+        return bool(addresses) and not away
 
     async def _killed(self, server: Behind) -> None:
         await server.kill()
@@ -90,6 +83,16 @@ class Disturbances:
     async def _ended(self, server: Behind) -> None:
         await server.end()
         await server.start()
+
+
+def _comes(met: Callable[[], bool]) -> bool:
+    """Return whether ``met`` returns true within the time for a recovery."""
+    deadline = time.monotonic() + _RECOVERY
+    while time.monotonic() < deadline:
+        if met():
+            return True
+        time.sleep(_POLL)
+    return False
 
 
 async def _cut(server: Behind) -> None:
@@ -124,7 +127,6 @@ class Reloads:
     def __init__(self, front: Front, counts: Counts) -> None:
         self._front: Final = front
         self._counts: Final = counts
-        self.refused = 0
 
     async def keep_on(self, until: float, pause: float) -> None:
         """Reload about every ``pause`` seconds. Every fourth configuration is invalid."""
@@ -148,19 +150,22 @@ class Reloads:
         return self._post() == http.client.OK
 
     def _changed(self) -> bool:
-        before = self._figure('infergate_config_reloads_total{result="ok"}')
+        before = self._reloads()
         self._front.write(self._front.text())
-        return self._comes('infergate_config_reloads_total{result="ok"}', before)
+        return _comes(lambda: self._reloads() > before)
 
     def _hung_up(self) -> bool:
-        before = self._figure('infergate_config_reloads_total{result="ok"}')
+        before = self._reloads()
         os.kill(self._front.gateway.pid, signal.SIGHUP)
-        return self._comes('infergate_config_reloads_total{result="ok"}', before)
+        return _comes(lambda: self._reloads() > before)
+
+    def _reloads(self) -> float:
+        metrics = self._front.gateway.metrics()
+        return figure(metrics, "infergate_config_reloads_total", 'result="ok"')
 
     def _mistaken(self) -> bool:
         good = self._front.file.read_text()
         self._front.file.write_text(good.replace("idempotent: true", "idempotent: perhaps"))
-        self.refused += 1
         refused = self._post() == http.client.INTERNAL_SERVER_ERROR
         self._front.write(self._front.text())
         return refused and self._post() == http.client.OK
@@ -174,17 +179,3 @@ class Reloads:
             return answer.status
         finally:
             connection.close()
-
-    def _figure(self, name: str) -> float:
-        for line in self._front.gateway.metrics().splitlines():
-            if line.startswith(f"{name} "):
-                return float(line.rpartition(" ")[2])
-        return 0.0
-
-    def _comes(self, name: str, before: float) -> bool:
-        deadline = time.monotonic() + _RECOVERY
-        while time.monotonic() < deadline:
-            if self._figure(name) > before:
-                return True
-            time.sleep(_POLL)
-        return False

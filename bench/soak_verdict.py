@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 MIB = 1 << 20
 WARM = 1 / 3
@@ -75,7 +76,7 @@ def slope(sizes: Sequence[Size]) -> float:
     first, last = _ends(sizes)
     if not first or not last:
         return 0.0
-    minutes = (_mean(last) - _mean(first)) / 60
+    minutes = (fmean(each.at for each in last) - fmean(each.at for each in first)) / 60
     return growth(sizes) / minutes if minutes else 0.0
 
 
@@ -100,10 +101,6 @@ def _ends(sizes: Sequence[Size]) -> tuple[Sequence[Size], Sequence[Size]]:
     warm = [each for each in sizes if each.at >= sizes[-1].at * WARM]
     quarter = max(1, len(warm) // 4)
     return warm[:quarter], warm[-quarter:]
-
-
-def _mean(sizes: Sequence[Size]) -> float:
-    return sum(each.at for each in sizes) / len(sizes)
 
 
 def steady(states: Sequence[State]) -> bool:

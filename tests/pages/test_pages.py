@@ -95,13 +95,10 @@ def test_the_migration_page_works_on_all_interfaces(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", SKIPPED, ids=name_of)
 def test_skipped_commands_are_valid(page: Path) -> None:
     skipped = [block for block in blocks_of(page) if is_skipped(block)]
+    bash = [shutil.which("bash") or "bash", "-n"]
     for block in skipped:
-        assert block.needs <= PROGRAMS | OPTIONAL_NEEDS, (
-            block.line,
-            "unknown need",
-        )
+        assert block.needs <= PROGRAMS | OPTIONAL_NEEDS, (block.line, "unknown need")
         if block.language == COMMANDS:
-            bash = [shutil.which("bash") or "bash", "-n"]
             result = subprocess.run(
                 bash, input=block.text, capture_output=True, text=True, check=False
             )

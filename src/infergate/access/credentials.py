@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Final
 
 from infergate.access.rejection import malformed
+from infergate.core.records import record
 
 BEARER: Final = "authorization"
 API_KEY: Final = "x-api-key"
@@ -22,18 +24,13 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _SCHEME: Final = re.compile(r"bearer +", re.IGNORECASE)
 
 
+@record
 class Credential:
     """A credential. ``secret`` is a key or, if ``may_be_token`` is true, a key or a token. ``repr``
     does not show the secret."""
 
-    __slots__ = ("may_be_token", "secret")
-
-    def __init__(self, secret: str, *, may_be_token: bool) -> None:
-        self.secret: Final = secret
-        self.may_be_token: Final = may_be_token
-
-    def __repr__(self) -> str:
-        return "Credential(…)"
+    secret: str = field(repr=False)
+    may_be_token: bool
 
 
 def read_credential(headers: Mapping[str, str]) -> Credential | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
 from infergate.config.fields import (
     FilePath,
@@ -18,16 +18,8 @@ from infergate.config.recording import RecordedHeader, RedactConfig
 from infergate.config.section import Section
 from infergate.core.limits import MIB
 
-Amount = Annotated[
-    float,
-    Field(ge=0, allow_inf_nan=False),
-    WithJsonSchema({"type": "number", "format": "number", "minimum": 0}),
-]
-Fraction = Annotated[
-    float,
-    Field(gt=0, le=1),
-    WithJsonSchema({"type": "number", "format": "number", "exclusiveMinimum": 0, "maximum": 1}),
-]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, json_schema_extra={"format": "number"})]
+Fraction = Annotated[float, Field(gt=0, le=1, json_schema_extra={"format": "number"})]
 
 
 class ToleranceConfig(Section):

@@ -277,15 +277,4 @@ def endpoint(url: Url) -> Endpoint:
 
 def declared_models(config: schema.Config) -> dict[str, ModelMetadata]:
     """Return the metadata of each declared model, keyed by the name that clients use."""
-    return {
-        name: ModelMetadata(
-            name=name,
-            versions=model.versions,
-            platform=model.platform,
-            inputs=tuple(tensor.metadata for tensor in model.inputs),
-            outputs=tuple(tensor.metadata for tensor in model.outputs),
-            properties={"max_batch_size": str(model.max_batch_size)},
-            max_batch_size=model.max_batch_size,
-        )
-        for name, model in config.models.items()
-    }
+    return {name: model.metadata(name) for name, model in config.models.items()}

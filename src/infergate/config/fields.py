@@ -168,24 +168,12 @@ Dimension = Annotated[int, Field(ge=-1, lt=2**63)]
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 MAX_WORKERS: Final = 256
-Percent = Annotated[
-    float,
-    Field(ge=0, le=100),
-    WithJsonSchema({"type": "number", "format": "percent", "minimum": 0, "maximum": 100}),
-]
+Percent = Annotated[float, Field(ge=0, le=100, json_schema_extra={"format": "percent"})]
 """A percentage, which may have a fraction."""
 WholePercent = Annotated[int, Field(ge=0, le=100)]
-PositivePercent = Annotated[
-    float,
-    Field(gt=0, le=100),
-    WithJsonSchema({"type": "number", "format": "percent", "exclusiveMinimum": 0, "maximum": 100}),
-]
+PositivePercent = Annotated[float, Field(gt=0, le=100, json_schema_extra={"format": "percent"})]
 """A percentage above 0."""
-Weight = Annotated[
-    float,
-    Field(ge=0.01, le=100),
-    WithJsonSchema({"type": "number", "format": "number", "minimum": 0.01, "maximum": 100}),
-]
+Weight = Annotated[float, Field(ge=0.01, le=100, json_schema_extra={"format": "number"})]
 Priority = Annotated[int, Field(ge=HIGHEST_PRIORITY, le=LOWEST_PRIORITY)]
 Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 PositiveSize = Annotated[Size, Field(ge=1)]

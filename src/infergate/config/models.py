@@ -6,7 +6,7 @@ from pydantic import Field
 
 from infergate.config.fields import Dimension, Name, NonNegative, TensorType, Text
 from infergate.config.section import Section
-from infergate.core.messages import TensorMetadata
+from infergate.core.messages import ModelMetadata, TensorMetadata
 
 
 class TensorConfig(Section):
@@ -47,3 +47,15 @@ class DeclaredModelConfig(Section):
     versions: tuple[Text, ...] = Field(
         default=(), description='Versions reported in the model\'s metadata. Example: `["1", "2"]`.'
     )
+
+    def metadata(self, name: str) -> ModelMetadata:
+        """Return the metadata of the model, which clients call ``name``."""
+        return ModelMetadata(
+            name=name,
+            versions=self.versions,
+            platform=self.platform,
+            inputs=tuple(tensor.metadata for tensor in self.inputs),
+            outputs=tuple(tensor.metadata for tensor in self.outputs),
+            properties={"max_batch_size": str(self.max_batch_size)},
+            max_batch_size=self.max_batch_size,
+        )

@@ -48,8 +48,8 @@ def of_transport(kind: TransportKind, preferred: str = "") -> tuple[str, ...]:
 
 
 def shared_memory_protocols() -> list[str]:
-    """Return the protocols whose servers can access shared memory."""
-    return [name for name, plugin in plugins().items() if plugin.supports_shared_memory]
+    """Return the protocols whose servers can access shared memory, in alphabetical order."""
+    return sorted(name for name, plugin in plugins().items() if plugin.supports_shared_memory)
 
 
 def schemes(protocol: str) -> tuple[str, ...]:

@@ -19,14 +19,11 @@ from infergate.core.credential_names import may_hold_credentials
 
 HIDDEN: Final = "(hidden)"
 HIDDEN_CHANGE: Final = "Hidden values have changed."
-_HASHES: Final = frozenset({"sha256"})
-_HEADERS: Final = "headers"
 _OPTIONS: Final = "options"
 _USER: Final = re.compile(r"://[^/?#]*@")
 """Matches the user and the password of a URL, up to the last @ before the path, because a password
 may contain @."""
 _PATH: Final = re.compile(r"(?<=://)([^/]+)/.*")
-_CONTEXT: Final = 3
 _Path = tuple[str | int, ...]
 _dumper: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -50,7 +47,6 @@ def redacted_diff(loaded: Config, file: Config, names: tuple[str, str] = ("loade
         _to_yaml(_redact(after, changed)).splitlines(),
         *names,
         lineterm="",
-        n=_CONTEXT,
     )
     diff = "\n".join(lines)
     return HIDDEN_CHANGE if not diff and loaded != file else diff
@@ -98,9 +94,9 @@ def _redact_text(text: str, path: _Path) -> str:
     if any(may_hold_credentials(str(key)) for key in _option_keys(path)):
         return HIDDEN
     match path:
-        case (*_, str(key)) if key in _HASHES:
+        case (*_, "sha256"):
             return HIDDEN
-        case (*_, str(section), str(key)) if section == _HEADERS and may_hold_credentials(key):
+        case (*_, "headers", str(key)) if may_hold_credentials(key):
             return HIDDEN
         case ("backends", _, "endpoints", int(), *key) if key != ["name"]:
             return _PATH.sub(rf"\1/{HIDDEN}", text)

@@ -10,7 +10,6 @@ from infergate.config.outline import Outline
 from infergate.config.plugins import class_findings
 from infergate.config.transform_steps import make_step, make_transforms
 from infergate.config.transforms import TransformsConfig, kinds_of, plugin_steps, step_sections
-from infergate.core.messages import ModelMetadata
 from infergate.transforms.images import PILLOW_MISSING, DecodeImage, has_pillow
 
 
@@ -53,11 +52,7 @@ def _step_findings(transforms: TransformsConfig) -> Iterator[Finding]:
 def _model_findings(
     base: KeyPath, transforms: TransformsConfig, declared: DeclaredModelConfig
 ) -> Iterator[Finding]:
-    inputs = tuple(tensor.metadata for tensor in declared.inputs)
-    outputs = tuple(tensor.metadata for tensor in declared.outputs)
-    mismatch = make_transforms(transforms).find_mismatch(
-        ModelMetadata("", inputs=inputs, outputs=outputs)
-    )
+    mismatch = make_transforms(transforms).find_mismatch(declared.metadata(""))
     if mismatch is not None:
         is_input, position, problem = mismatch
         side = "inputs" if is_input else "outputs"

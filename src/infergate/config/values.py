@@ -23,6 +23,7 @@ _SIZE: Final = re.compile(r"([0-9]{1,15}) ?(B|KiB|MiB|GiB)?")
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|m|h)")
 _PERCENTILE: Final = re.compile(r"p([1-9][0-9]?(?:\.[0-9]{1,2})?)")
 _ADDRESS: Final = re.compile(r"(?:\[([^\]/]+)\]|([^/\[\]]+)):([0-9]+)")
+_AUTHORITY: Final = re.compile(r"(?:\[([^\]]*)\]|(.*?))(?::([^:\]]*))?")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HEADER_GLOB: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z?\[\]-]+")
@@ -213,8 +214,7 @@ def parse_address(value: Any) -> Address:
             f"expected an address like 127.0.0.1:8000, 0.0.0.0:8000 (every interface) or "
             f"[::1]:8000, got {describe_value(value)}"
         )
-    host = _host(match[1], match[2])
-    return Address(host, _port(match[3]))
+    return Address(_host(match[1], match[2]), _port(match[3]))
 
 
 def parse_socket(value: Any) -> Address:
@@ -267,19 +267,10 @@ def parse_url(value: Any) -> Url:
         raise ValueError("the host of the URL is invalid, or its brackets are unbalanced") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError("a URL must not have a user, query or fragment here")
-    authority = parts.netloc
-    host, colon, port = (
-        authority.rpartition(":") if not authority.endswith("]") else (authority, "", "")
-    )
-    if not colon:
-        host = authority
-    bracketed = host[1:-1] if host.startswith("[") and host.endswith("]") else None
-    return Url(
-        parts.scheme,
-        _host(bracketed, host),
-        _port(port) if colon else None,
-        parts.path.rstrip("/"),
-    )
+    match = _AUTHORITY.fullmatch(parts.netloc)
+    assert match is not None  # it matches any text
+    host, port = _host(match[1], match[2]), None if match[3] is None else _port(match[3])
+    return Url(parts.scheme, host, port, parts.path.rstrip("/"))
 
 
 def _host(bracketed: str | None, name: str) -> str:

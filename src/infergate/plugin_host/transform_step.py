@@ -16,7 +16,7 @@ from infergate.plugin_host.loading import PluginError, run_within
 from infergate.plugin_host.results import InvalidResultError, check_tensor_metadata, check_tensors
 from infergate.plugin_host.runner import PluginRunner
 from infergate.plugins.transform import TensorTransform
-from infergate.transforms.step import AsyncStep, Spec, TransformError, substitute
+from infergate.transforms.step import AsyncStep, Spec, TransformError, substitute, take
 
 _MAX_DESCRIBE_SECONDS: Final = 1.0
 """Maximum seconds for which the event loop waits while a transform describes tensors. The
@@ -100,10 +100,7 @@ class PluginStep(AsyncStep):
         self, tensors: Mapping[str, Tensor], context: RequestContext
     ) -> dict[str, Tensor]:
         """Return the tensors after the step. Raises GatewayError and TransformError."""
-        missing = [name for name in self.reads if name not in tensors]
-        if missing:
-            raise TransformError(missing[0], "there is no such tensor")
-        before = [tensors[name] for name in self.reads]
+        before = take(tensors, self.reads)
         after = await self.runner.run(
             lambda: apply_transform(self.transform, before, self.limits),
             context.remaining_seconds(self.timeout),

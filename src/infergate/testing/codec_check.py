@@ -125,16 +125,15 @@ class _CodecCheck:
         )
         return request
 
+    def parse(self, wire: Any, model: ModelMetadata | None) -> ParsedRequest:
+        return completed(self.codec.parse_request(wire, DEFAULT_LIMITS), model)
+
     def check_exchange(self, operation: Operation, request: Any, response: Response) -> None:
         """Check that request and response arrive unchanged, and that ``summarize`` and ``validate``
         agree with the parser."""
         codec = self.codec
         model = samples.metadata_for(operation, response)
-
-        def read_request(wire: Any) -> ParsedRequest:
-            return completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
-
-        parsed = read_request(request)
+        parsed = self.parse(request, model)
         assert_same("request", self.round_trip(operation), parsed.operation)
         summary = codec.summarize(request)
         assert summary.operation is type(parsed.operation), (
@@ -146,12 +145,12 @@ class _CodecCheck:
                 f"summarize returns the {name} {getattr(summary, name)!r}; parse_request returns "
                 f"{getattr(parsed.operation, name, '')!r}"
             )
-        assert_same("summarized request", parsed.operation, read_request(request).operation)
+        assert_same("summarized request", parsed.operation, self.parse(request, model).operation)
         if isinstance(codec, SupportsContentEncoding):
             for opened in (replace(request), *_compressed(request)):
                 codec.summarize(opened)
                 codec.open_request(opened)
-                assert_same("opened request", parsed.operation, read_request(opened).operation)
+                assert_same("opened request", parsed.operation, self.parse(opened, model).operation)
             for body in samples.INVALID_BODIES:
                 codec.open_request(_encoded(request, body))
         wire_response = codec.build_response(self.server_response(operation, response), parsed)
@@ -163,7 +162,7 @@ class _CodecCheck:
         if not isinstance(codec, SupportsPassThrough):
             return
         validated = completed(codec.validate(request, DEFAULT_LIMITS), model)
-        assert_same("validated request", parsed.operation, read_request(validated).operation)
+        assert_same("validated request", parsed.operation, self.parse(validated, model).operation)
         if codec.can_pass_through and isinstance(parsed.operation, InferRequest):
             self.check_pass_through(codec, validated, parsed.operation, wire_response, model)
 
@@ -194,7 +193,7 @@ class _CodecCheck:
             assert_same(
                 "rewritten request",
                 replace(operation, model="other", version="9"),
-                completed(self.codec.parse_request(rewritten, DEFAULT_LIMITS), model).operation,
+                self.parse(rewritten, model).operation,
             )
         response = self.codec.parse_response(wire_response, operation, DEFAULT_LIMITS, model)
         assert isinstance(response, InferResponse)
@@ -222,12 +221,8 @@ class _CodecCheck:
         passes = validator and validator.can_pass_through and isinstance(operation, InferRequest)
         pass_through = validator if passes else None
         model = samples.metadata_for(operation, response)
-
-        def read_request(wire: Any) -> ParsedRequest:
-            return completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
-
         wire_response = codec.build_response(
-            self.server_response(operation, response), read_request(request)
+            self.server_response(operation, response), self.parse(request, model)
         )
         needs_metadata_to_parse = (
             validator is not None
@@ -237,7 +232,7 @@ class _CodecCheck:
         for body in (*bodies, *samples.corrupted(bytes(join_parts(body_of(request))))):
             wire: Any = with_body(request, (body,))
             _is_rejected(codec.summarize, wire)
-            parse_fails = _is_rejected(read_request, wire)
+            parse_fails = _is_rejected(self.parse, wire, model)
             if validator:
                 validation_fails = _is_rejected(
                     lambda wire=wire: completed(validator.validate(wire, DEFAULT_LIMITS), model)

@@ -69,10 +69,7 @@ class DecodeImage(TensorStep):
     exif_orientation: bool = True
     max_pixels: int = DEFAULT_MAX_PIXELS
     max_images: int = DEFAULT_MAX_IMAGES
-
-    @property
-    def holds_interpreter_lock(self) -> bool:
-        return True
+    holds_interpreter_lock = True
 
     @property
     def channels(self) -> int:

@@ -14,7 +14,7 @@ from infergate.core.records import record
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Tensor
 from infergate.transforms.images import DecodeImage
-from infergate.transforms.step import AsyncStep, Spec, Step, TransformError, spec_of
+from infergate.transforms.step import AsyncStep, Spec, Step, TransformError, spec_of, take
 
 _INTERPRETER_BYTES: Final = 64 * 1024
 _NUMPY_BYTES: Final = 256 * 1024
@@ -192,10 +192,8 @@ class RouteTransforms:
                 return True, position, f"input '{error.tensor}': {error.problem}"
         specs = _specs(model.outputs)
         for position, step in enumerate(self.outputs):
-            missing = [name for name in step.reads if name not in specs]
-            if missing:
-                return False, position, f"output '{missing[0]}': there is no such tensor"
             try:
+                take(specs, step.reads)
                 specs = step.forward(specs)
             except TransformError as error:
                 return False, position, f"output '{error.tensor}': {error.problem}"

@@ -107,19 +107,19 @@ class Step:
 
     def forward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         """Return the specs after the step. Raises TransformError."""
-        after = self.forward_specs(*_take(specs, self.reads))
+        after = self.forward_specs(*take(specs, self.reads))
         return substitute(specs, self.reads, dict(zip(self.writes, after, strict=True)))
 
     def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         """Return the specs before the step, for which ``forward`` returns ``specs``. Raises
         TransformError."""
-        before = self.backward_specs(*_take(specs, self.writes))
+        before = self.backward_specs(*take(specs, self.writes))
         return substitute(specs, self.writes, dict(zip(self.reads, before, strict=True)))
 
     def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors after the step. The caller has checked the specs with ``forward``.
         Raises TransformError for invalid data."""
-        after = self.apply_tensors(*_take(tensors, self.reads))
+        after = self.apply_tensors(*take(tensors, self.reads))
         return substitute(tensors, self.reads, dict(zip(self.writes, after, strict=True)))
 
     def sources(self, names: Sequence[str]) -> list[str]:
@@ -161,7 +161,8 @@ class AsyncStep(Step):
         raise NotImplementedError
 
 
-def _take(items: Mapping[str, T], names: Sequence[str]) -> list[T]:
+def take(items: Mapping[str, T], names: Sequence[str]) -> list[T]:
+    """Return the items called ``names``. Raises TransformError if one is missing."""
     for name in names:
         if name not in items:
             raise TransformError(name, "there is no such tensor")

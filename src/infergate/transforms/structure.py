@@ -24,6 +24,7 @@ from infergate.transforms.step import (
     dimensions_match,
     find_axis,
     raw_elements,
+    take,
     with_elements,
 )
 
@@ -56,9 +57,7 @@ class Rename(Step):
 
     def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         inverse = {new: old for old, new in self.names.items()}
-        for name in inverse:
-            if name not in specs:
-                raise TransformError(name, "there is no such tensor")
+        take(specs, self.writes)
         return _rename_keys(specs, inverse)
 
     def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -205,9 +204,7 @@ class Constant(TensorStep):
         return {**specs, self.tensor: spec}
 
     def backward(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        expected = specs.get(self.tensor)
-        if expected is None:
-            raise TransformError(self.tensor, "there is no such tensor")
+        (expected,) = take(specs, self.reads)
         check_datatype(self.tensor, expected, self.datatype.v2_name)
         batch = expected.shape[:1] if self.batch else ()
         check_shape(self.tensor, expected, (*batch, *self.shape))

@@ -35,9 +35,7 @@ def decode_base64(element: bytes) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class _BytesStep(TensorStep):
-    @property
-    def holds_interpreter_lock(self) -> bool:
-        return True
+    holds_interpreter_lock = True
 
     def forward_specs(self, *before: Spec) -> Sequence[Spec]:
         (spec,) = before
@@ -85,10 +83,7 @@ class _TextStep(TensorStep):
     length: int
     pad: int = 0
     too_long: Literal["error", "truncate"] = "error"
-
-    @property
-    def holds_interpreter_lock(self) -> bool:
-        return True
+    holds_interpreter_lock = True
 
     def find_problem(self, *, is_input: bool) -> str:
         del is_input

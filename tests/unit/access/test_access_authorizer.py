@@ -20,7 +20,6 @@ from infergate.access.rate_limits import (
     Rate,
     RateLimit,
     RateLimits,
-    RateStore,
 )
 from infergate.access.rejection import RejectionReason, rate_store_unavailable
 from infergate.access.rules import AccessRule, AccessRules
@@ -88,15 +87,18 @@ class Access:
             close_callbacks=fields["close_callbacks"],
         )
 
-    async def enter(self, peek: RequestSummary = INFER, **fields: Any) -> str:
+    async def enter(self, summary: RequestSummary = INFER, **fields: Any) -> str:
         """Authorize a request and return the identity."""
         self.context = RequestContext("test", **fields)
-        self.peek = await self.authorizer.authorize(peek, self.context)
+        self.summary = await self.authorizer.authorize(summary, self.context)
         return self.context.identity
 
-    async def refusal(self, peek: RequestSummary = INFER, **fields: Any) -> GatewayError:
-        with pytest.raises(GatewayError) as caught:
-            await self.enter(peek, **fields)
+    async def refusal(
+        self, kind: Kind, summary: RequestSummary = INFER, **fields: Any
+    ) -> GatewayError:
+        """Return the error, of this kind, of a request that is rejected."""
+        with raises_kind(kind) as caught:
+            await self.enter(summary, **fields)
         assert SECRET not in str(vars(caught.value))
         return caught.value
 
@@ -115,22 +117,20 @@ async def test_a_credential_takes_precedence_over_the_certificate() -> None:
     both = {"headers": BEARER, "peer_identity": ("spiffe://a",)}
     assert await access.enter(**both) == "key:a"
     for wrong in ("Bearer wrong", "Basic x", f"Bearer {token(aud='other')}", ""):
-        error = await access.refusal(
-            headers={"authorization": wrong}, peer_identity=("spiffe://a",)
-        )
-        assert error.kind is Kind.UNAUTHENTICATED
+        fields = {"headers": {"authorization": wrong}, "peer_identity": ("spiffe://a",)}
+        await access.refusal(Kind.UNAUTHENTICATED, **fields)
     assert await access.enter() == "anonymous"
 
 
 async def test_identities_of_different_kinds_differ() -> None:
     access = Access(AccessRule(("key:spiffe://a", "jwt:idp:a")))
-    assert (await access.refusal(headers=BEARER)).kind is Kind.FORBIDDEN
-    assert (await access.refusal(peer_identity=("spiffe://a",))).kind is Kind.FORBIDDEN
+    await access.refusal(Kind.FORBIDDEN, headers=BEARER)
+    await access.refusal(Kind.FORBIDDEN, peer_identity=("spiffe://a",))
 
 
 async def test_only_the_first_name_of_a_certificate_counts() -> None:
     access = Access(AccessRule(("cert:b.example",)))
-    assert (await access.refusal(peer_identity=("a.example", "b.example"))).kind is Kind.FORBIDDEN
+    await access.refusal(Kind.FORBIDDEN, peer_identity=("a.example", "b.example"))
 
 
 async def test_a_stream_is_opened_by_an_identity_or_anonymously() -> None:
@@ -150,12 +150,12 @@ async def test_a_stream_is_opened_by_an_identity_or_anonymously() -> None:
     assert call.identity == "anonymous"
 
 
-async def test_a_missing_content_length_is_requested() -> None:
+async def test_anonymous_clients_must_authenticate_even_for_forbidden_models() -> None:
     access = Access()
-    assert (await access.refusal()).kind is Kind.UNAUTHENTICATED
+    await access.refusal(Kind.UNAUTHENTICATED)
     guests = Access(AccessRule(("anonymous",), ("demo",)), AccessRule(("key:a",)))
     assert await guests.enter(RequestSummary(InferRequest, "demo")) == "anonymous"
-    assert (await guests.refusal()).kind is Kind.UNAUTHENTICATED  # not "forbidden"
+    await guests.refusal(Kind.UNAUTHENTICATED)  # not FORBIDDEN
     assert access.reasons == guests.reasons == [RejectionReason.NO_CREDENTIALS.value]
 
 
@@ -168,47 +168,47 @@ async def test_bearer_tokens_are_keys_without_issuers() -> None:
 
 
 async def test_a_token_in_the_key_header_is_rejected() -> None:
-    assert (await Access().refusal(headers={"x-api-key": token()})).kind is Kind.UNAUTHENTICATED
+    await Access().refusal(Kind.UNAUTHENTICATED, headers={"x-api-key": token()})
 
 
 @pytest.mark.parametrize("operation", messages.OPERATION_NAMES)
 async def test_only_health_operations_are_open(operation: type) -> None:
     access = Access()
-    peek = RequestSummary(operation, "m")
+    summary = RequestSummary(operation, "m")
     if operation in {ServerLiveRequest, messages.ServerReadyRequest}:
-        assert await access.enter(peek) == ""
-        assert (await Access(open_health=False).refusal(peek)).kind is Kind.UNAUTHENTICATED
+        assert await access.enter(summary) == ""
+        await Access(open_health=False).refusal(Kind.UNAUTHENTICATED, summary)
         allowed = Access(AccessRule(("*",), operations=frozenset({"health"})), open_health=False)
-        assert await allowed.enter(peek, headers=BEARER) == "key:a"
+        assert await allowed.enter(summary, headers=BEARER) == "key:a"
     else:
-        assert (await access.refusal(peek)).kind is Kind.UNAUTHENTICATED
+        await access.refusal(Kind.UNAUTHENTICATED, summary)
 
 
 async def test_errors_name_the_forbidden_operation() -> None:
     access = Access(AccessRule(("key:a",), ("bert-*",)))
-    error = await access.refusal(RequestSummary(InferRequest, "gpt"), headers=BEARER)
-    assert error.kind is Kind.FORBIDDEN
+    gpt = RequestSummary(InferRequest, "gpt")
+    error = await access.refusal(Kind.FORBIDDEN, gpt, headers=BEARER)
     assert error.public == "infer of model 'gpt' is not permitted for this client"
     assert access.context.identity == "key:a"  # for the log
     assert access.reasons == ["forbidden"]
 
 
 @pytest.mark.parametrize(
-    "peek",
+    "summary",
     [
         RequestSummary(messages.ModelLoadRequest, "m"),
         RequestSummary(messages.LogSettingsRequest),
         RequestSummary(messages.SharedMemoryRegisterRequest),
     ],
 )
-async def test_rejected_changes_are_reported(peek: RequestSummary) -> None:
+async def test_rejected_changes_are_reported(summary: RequestSummary) -> None:
     access = Access()
-    await access.refusal(peek, headers=BEARER)
-    await access.refusal(peek)
-    await access.refusal(headers={"authorization": "Bearer x"})
+    await access.refusal(Kind.FORBIDDEN, summary, headers=BEARER)
+    await access.refusal(Kind.UNAUTHENTICATED, summary)
+    await access.refusal(Kind.UNAUTHENTICATED, headers={"authorization": "Bearer x"})
     assert access.denied == [
-        (peek.operation, "key:a", Kind.FORBIDDEN),
-        (peek.operation, "", Kind.UNAUTHENTICATED),
+        (summary.operation, "key:a", Kind.FORBIDDEN),
+        (summary.operation, "", Kind.UNAUTHENTICATED),
     ]
 
 
@@ -217,22 +217,18 @@ async def test_rates_apply_to_all_but_health() -> None:
     access = Access(AccessRule(("*",)), limits=(limit,), open_health=False)
     for _ in range(2):
         await access.enter(headers=BEARER)
-    error = await access.refusal(headers=BEARER)
-    assert error.kind is Kind.RATE_LIMITED
+    error = await access.refusal(Kind.RATE_LIMITED, headers=BEARER)
     assert error.retry_after == pytest.approx(1800, abs=60)
     assert access.reasons == ["requests"]
     index = RequestSummary(messages.ModelIndexRequest)
     assert await access.enter(index, headers=BEARER) == "key:a"  # without a route
-    forbidden = await access.refusal(RequestSummary(ServerLiveRequest), headers=BEARER)
-    assert forbidden.kind is Kind.FORBIDDEN
+    await access.refusal(Kind.FORBIDDEN, RequestSummary(ServerLiveRequest), headers=BEARER)
 
 
 async def test_bytes_are_counted_per_message() -> None:
     access = Access(limits=(RateLimit(("*",), bytes=Rate(100, 3600.0, 100)),))
     await access.enter(headers=BEARER, record=make_record(bytes_in=60))
-    assert (
-        await access.refusal(headers=BEARER, record=make_record(bytes_in=60))
-    ).kind is Kind.RATE_LIMITED
+    await access.refusal(Kind.RATE_LIMITED, headers=BEARER, record=make_record(bytes_in=60))
     assert access.reasons == ["bytes"]
 
 
@@ -241,22 +237,21 @@ async def test_rejected_requests_are_not_counted() -> None:
         AccessRule(("key:a",), ("m",)), limits=(RateLimit(("*",), requests=Rate(1, 3600.0, 1)),)
     )
     for _ in range(3):
-        assert (
-            await access.refusal(RequestSummary(InferRequest, "n"), headers=BEARER)
-        ).kind is Kind.FORBIDDEN
+        await access.refusal(Kind.FORBIDDEN, RequestSummary(InferRequest, "n"), headers=BEARER)
     assert await access.enter(headers=BEARER)
 
 
-async def test_an_unavailable_store_set_to_closed_rejects_all() -> None:
-    class Away:
-        async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-            raise rate_store_unavailable()
+class AwayStore:
+    """A store whose decisions need I/O."""
 
-    store: RateStore = Away()
+    async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
+        raise rate_store_unavailable()
+
+
+async def test_an_unavailable_store_set_to_closed_rejects_all() -> None:
     limit = RateLimit(("*",), requests=Rate(1, 1.0, 1))
-    access = Access(rates=RateLimits((limit,), LocalBuckets(), store))
-    error = await access.refusal(headers=BEARER)
-    assert error.kind is Kind.OVERLOADED
+    access = Access(rates=RateLimits((limit,), LocalBuckets(), AwayStore()))
+    await access.refusal(Kind.OVERLOADED, headers=BEARER)
     assert access.reasons == ["store_away"]
 
 
@@ -269,7 +264,7 @@ async def test_messages_are_inspected_without_shared_memory_permission() -> None
     ]:
         access = Access(AccessRule(("*",), operations=operations), has_shared_memory=shares)
         await access.enter(headers=BEARER)
-        assert access.peek.can_pass_through is forwards
+        assert access.summary.can_pass_through is forwards
 
 
 async def test_the_cache_of_identities_is_bounded() -> None:
@@ -277,13 +272,6 @@ async def test_the_cache_of_identities_is_bounded() -> None:
     for number in range(5000):
         await access.enter(peer_identity=(f"c{number}",))
     assert len(access.authenticator._permits) <= 4096
-
-
-class AwayStore:
-    """A store whose decisions need I/O."""
-
-    async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
-        return None
 
 
 async def test_decisions_without_io_are_those_of_authorize() -> None:

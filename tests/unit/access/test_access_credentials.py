@@ -20,11 +20,6 @@ TOKEN = st.builds(
 BLANKS = st.integers(1, 3).map(lambda n: " " * n)
 
 
-def secret_of(headers: dict[str, str]) -> str | None:
-    found = read_credential(headers)
-    return None if found is None else found.secret
-
-
 def test_no_credential_without_a_header() -> None:
     assert read_credential({}) is None
     assert read_credential({"x-request-id": "1", "cookie": "a=b"}) is None
@@ -56,7 +51,7 @@ def test_arbitrary_text_is_parsed_or_rejected_and_never_repeated(text: str, head
     if refusal is None:
         assert found is not None
         assert text.endswith(found.secret)
-        assert found.secret not in repr(found) or found.secret in "Credential(…)"
+        assert repr(found) == f"Credential(may_be_token={found.may_be_token})"
     else:
         assert refusal.reason is RejectionReason.MALFORMED
         assert isinstance(refusal.error, UnauthenticatedError)
@@ -92,7 +87,7 @@ def test_anything_but_one_credential_is_rejected(headers: dict[str, str]) -> Non
 
 
 def test_the_longest_accepted_credential() -> None:
-    assert (
-        secret_of({"authorization": "Bearer " + "a" * MAX_CREDENTIAL_CHARS})
-        == "a" * MAX_CREDENTIAL_CHARS
-    )
+    secret = "a" * MAX_CREDENTIAL_CHARS
+    found = read_credential({"authorization": f"Bearer {secret}"})
+    assert found is not None
+    assert found.secret == secret

@@ -5,44 +5,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from infergate.access.watched_file import CHECK_INTERVAL_SECONDS, WatchedFile
+from waiting import until
 
 
-def number(data: bytes) -> int:
-    return int(data)
-
-
-class Failures:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self) -> None:
-        self.count += 1
-
-
-def watched(path: Path, failures: Failures, value: int = 1) -> WatchedFile[int]:
-    return WatchedFile(path, number, value, failures)
+def watched(path: Path, on_failure: Mock | None = None) -> WatchedFile[int]:
+    return WatchedFile(path, int, 1, on_failure or Mock())
 
 
 async def test_a_change_is_seen_after_the_check_interval(tmp_path: Path) -> None:
-    path, failures = tmp_path / "f", Failures()
+    path, on_failure = tmp_path / "f", Mock()
     path.write_text("1")
-    file = watched(path, failures)
+    file = watched(path, on_failure)
     assert await file.current(100.0) == 1
     path.write_text("22")
     assert await file.current(100.0 + CHECK_INTERVAL_SECONDS / 2) == 1
     assert await file.current(100.0 + CHECK_INTERVAL_SECONDS) == 22
-    assert failures.count == 0
+    on_failure.assert_not_called()
 
 
 async def test_changes_before_the_first_read_are_seen(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_text("2")
-    assert await watched(path, Failures()).current(0.0) == 2
+    assert await watched(path).current(0.0) == 2
 
 
 async def test_a_replaced_symlink_is_followed(tmp_path: Path) -> None:
@@ -54,7 +45,7 @@ async def test_a_replaced_symlink_is_followed(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to("1")
     path = tmp_path / "f"
     path.symlink_to("data/f")
-    file = watched(path, Failures())
+    file = watched(path)
     assert await file.current(0.0) == 1
     (tmp_path / "new").symlink_to("2")
     (tmp_path / "new").rename(tmp_path / "data")
@@ -63,22 +54,22 @@ async def test_a_replaced_symlink_is_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("x")])
 async def test_an_invalid_file_keeps_the_previous_content(
-    spoil: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spoil: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, failures = tmp_path / "f", Failures()
+    path, on_failure = tmp_path / "f", Mock()
     path.write_text("7")
-    file = watched(path, failures)
+    file = watched(path, on_failure)
     assert await file.current(0.0) == 7
-    spoil(path)  # type: ignore[operator]
+    spoil(path)
     caplog.set_level(logging.ERROR, "infergate.access")
     for moment in range(1, 6):
         assert await file.current(moment * CHECK_INTERVAL_SECONDS) == 7
-    assert failures.count
+    on_failure.assert_called()
     assert len(caplog.records) == 1  # reported once, not every second
     assert "stays valid" in caplog.text
     path.write_text("8")
     assert await file.current(10.0) == 8
-    spoil(path)  # type: ignore[operator]
+    spoil(path)
     assert await file.current(20.0) == 8
     assert len(caplog.records) == 2
 
@@ -89,21 +80,14 @@ async def test_callers_share_one_read_of_a_hanging_file_system(
     """Without a shared read, concurrent callers would wait for one another's reads in sequence."""
     path = tmp_path / "f"
     path.write_text("1")
-    file = watched(path, Failures())
-    looks, entered, gate = 0, asyncio.Event(), asyncio.Event()
-
-    async def look() -> None:
-        nonlocal looks
-        looks += 1
-        entered.set()
-        await gate.wait()
-
-    monkeypatch.setattr(file, "_check", look)
+    file, gate = watched(path), asyncio.Event()
+    check = AsyncMock(side_effect=gate.wait)
+    monkeypatch.setattr(file, "_check", check)
     waiting = [
         asyncio.ensure_future(file.current(2 * CHECK_INTERVAL_SECONDS * moment))
         for moment in range(10)
     ]
-    await entered.wait()
+    await until(lambda: check.await_count)
     gate.set()
     await asyncio.gather(*waiting)
-    assert looks == 1
+    check.assert_awaited_once()

@@ -166,7 +166,6 @@ async def test_keys_are_fetched_on_demand_and_on_expiry() -> None:
     assert server.requests == 2
     server.document = jwks(jwk(rsa_key("other"), kid="2"))
     changed = await keys.current(600.0)
-    assert changed is not first
     assert changed is not None
     assert changed.find("2", "RS256") is not None
 
@@ -178,12 +177,8 @@ async def test_an_unknown_key_is_fetched_but_not_repeatedly() -> None:
     for moment in (1.0, 2.0, FETCH_INTERVAL_SECONDS - 1):
         await keys.refreshed(moment)
     assert server.requests == 1
-    for moment in (
-        FETCH_INTERVAL_SECONDS,
-        FETCH_INTERVAL_SECONDS + 1,
-        2 * FETCH_INTERVAL_SECONDS - 1,
-    ):
-        await keys.refreshed(moment)
+    for moment in (0.0, 1.0, FETCH_INTERVAL_SECONDS - 1):
+        await keys.refreshed(FETCH_INTERVAL_SECONDS + moment)
     assert server.requests == 2
 
 
@@ -198,12 +193,8 @@ async def test_keys_are_kept_while_the_url_is_unavailable(
     caplog.set_level(logging.ERROR, "infergate.access")
     for moment in range(300, 3000, 10):
         assert await keys.current(float(moment)) is first
-    assert (
-        2700 / FETCH_INTERVAL_SECONDS - 1
-        <= server.requests - 1
-        <= 2700 / FETCH_INTERVAL_SECONDS + 1
-    )
     assert server.failed == server.requests - 1
+    assert server.failed == pytest.approx(2700 / FETCH_INTERVAL_SECONDS, abs=1)
     assert "stay valid" in caplog.text
 
 
@@ -215,18 +206,6 @@ async def test_keys_that_were_never_loaded_are_fetched_eagerly() -> None:
     assert server.requests == 1
     server.document = jwks(RSA)
     assert await keys.current(INITIAL_FETCH_INTERVAL_SECONDS) is not None
-
-
-async def test_one_fetch_serves_all_waiters() -> None:
-    server = Server(jwks(RSA))
-    server.gate = asyncio.Event()
-    keys = source(server)
-    async with asyncio.TaskGroup() as tasks:
-        waiting = [tasks.create_task(keys.current(0.0)) for _ in range(10)]
-        await server.entered.wait()
-        server.gate.set()
-    assert server.requests == 1
-    assert all(each.result() is not None for each in waiting)
 
 
 async def test_requests_use_the_old_keys_during_a_refresh() -> None:
@@ -257,17 +236,19 @@ async def test_a_cancelled_leading_fetch_still_serves_its_waiters() -> None:
     assert server.requests == 1
 
 
-async def test_waiters_for_a_slow_url_get_its_response() -> None:
+@pytest.mark.parametrize("document", [jwks(RSA), CONNECTION_REFUSED])
+async def test_waiters_for_a_slow_url_get_its_response(document: Any) -> None:
     """One fetch serves all waiting callers."""
-    server = Server(CONNECTION_REFUSED)
+    server = Server(document)
     server.gate = asyncio.Event()
     keys = source(server)
     waiting = [asyncio.ensure_future(keys.current(2.0 * moment)) for moment in range(10)]
     await server.entered.wait()
     await asyncio.sleep(0)
     server.gate.set()
-    assert await asyncio.wait_for(asyncio.gather(*waiting), 5) == [None] * 10
-    assert (server.requests, server.failed) == (1, 1)
+    found = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert [each is None for each in found] == [document is CONNECTION_REFUSED] * 10
+    assert (server.requests, server.failed) == (1, document is CONNECTION_REFUSED)
 
 
 async def test_nothing_is_fetched_after_close() -> None:

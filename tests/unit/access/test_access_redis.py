@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import Mock
 
 import fakeredis
 import pytest
@@ -30,35 +31,24 @@ async def client() -> AsyncIterator[Any]:
     await fake_async_redis.aclose()
 
 
-def nothing() -> None:
-    return
+def closed_store(client: Any) -> RedisRateStore:
+    return RedisRateStore(client, 5.0, CLOSED, Mock(), LocalBuckets())
 
 
 async def test_counts_equal_those_in_memory(client: Any) -> None:
     """The rates are too slow for the test's duration to matter."""
-    store, memory = RedisRateStore(client, 5.0, CLOSED, nothing, LocalBuckets()), LocalBuckets()
-    charges = [
-        [BucketCharge("a", 1000.0, 3000.0)],
-        [BucketCharge("a", 1000.0, 3000.0), BucketCharge("b", 500.0, 1000.0)],
-        [BucketCharge("b", 600.0, 1000.0), BucketCharge("a", 1000.0, 3000.0)],
-        [BucketCharge("a", 1000.0, 3000.0)],
-        [BucketCharge("a", 1000.0, 3000.0), BucketCharge("b", 500.0, 1000.0)],
-        [BucketCharge("c", 9000.0, 1000.0)],
-        [BucketCharge("c", 1.0, 1000.0)],
-        [BucketCharge("c", 9000.0, 1000.0)],
-    ]
-    for wants in charges:
+    store, memory = closed_store(client), LocalBuckets()
+    a, b = BucketCharge("a", 1000.0, 3000.0), BucketCharge("b", 500.0, 1000.0)
+    larger = b._replace(cost=600.0)
+    huge, tiny = BucketCharge("c", 9000.0, 1000.0), BucketCharge("c", 1.0, 1000.0)
+    for wants in ([a], [a, b], [larger, a], [a], [a, b], [huge], [tiny], [huge]):
         ours, theirs = memory.fill(wants, 0.0), await store.charge(wants, 0.0)
-        if ours is None:
-            assert theirs is None
-        else:
-            assert theirs is not None
-            assert theirs.charge_index == ours.charge_index
-            assert theirs.wait_seconds == pytest.approx(ours.wait_seconds, abs=5)
+        expected = ours and (ours.charge_index, pytest.approx(ours.wait_seconds, abs=5))
+        assert theirs == expected
 
 
 async def test_two_gateways_count_together_and_keys_end(client: Any) -> None:
-    one, two = (RedisRateStore(client, 5.0, CLOSED, nothing, LocalBuckets()) for _ in range(2))
+    one, two = closed_store(client), closed_store(client)
     wants = [BucketCharge("a", 100.0, 200.0)]
     assert await one.charge(wants, 0.0) is None
     assert await two.charge(wants, 7.0) is None  # their clocks do not matter
@@ -91,33 +81,33 @@ async def test_an_unavailable_redis_is_not_called_and_the_setting_applies(
     trouble: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "infergate.access")
-    failed: list[int] = []
+    on_failure = Mock()
     wants = [BucketCharge("a", 1.0, 1.0)]
     for otherwise in (OPEN, LOCAL, CLOSED):
         caplog.clear()
         broken = Broken(trouble)
-        store = RedisRateStore(broken, 1.0, otherwise, lambda: failed.append(1), LocalBuckets())
-        outcomes = []
+        store = RedisRateStore(broken, 1.0, otherwise, on_failure, LocalBuckets())
+        outcomes: list[object] = []
         for _ in range(3):
             try:
                 outcomes.append(await store.charge(wants, 0.0))
             except AccessRejected:
                 outcomes.append("closed")
         assert broken.requests == 1
-        match otherwise:
-            case "open":
-                assert outcomes == [None] * 3
-            case "local":
-                assert outcomes[0] is None
-                assert outcomes[1] == outcomes[2] == (0, pytest.approx(1.0))
-            case "closed":
-                assert outcomes == ["closed"] * 3
+        assert (
+            outcomes
+            == {
+                OPEN: [None] * 3,
+                LOCAL: [None, *[(0, pytest.approx(1.0))] * 2],
+                CLOSED: ["closed"] * 3,
+            }[otherwise]
+        )
         assert len(caplog.records) == 1
         broken.trouble = None
         assert await store.charge(wants, RETRY_SECONDS) is None
         assert broken.requests == 2
         assert "again" in caplog.text
-    assert len(failed) == 3
+    assert on_failure.call_count == 3
 
 
 async def test_a_hanging_redis_times_out_quickly() -> None:
@@ -125,7 +115,7 @@ async def test_a_hanging_redis_times_out_quickly() -> None:
         async def __call__(self, **_: Any) -> Any:
             await asyncio.Event().wait()
 
-    store = RedisRateStore(Silent(None), 0.01, OPEN, nothing, LocalBuckets())
+    store = RedisRateStore(Silent(None), 0.01, OPEN, Mock(), LocalBuckets())
     assert await asyncio.wait_for(store.charge([BucketCharge("a", 1.0, 1.0)], 0.0), 5) is None
 
 
@@ -133,7 +123,7 @@ async def test_an_unreachable_redis_is_unavailable(
     unused_tcp_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"redis://user:pass-word@127.0.0.1:{unused_tcp_port}/0"
-    store = RedisRateStore(redis_client(url, 1.0), 1.0, CLOSED, nothing, LocalBuckets())
+    store = closed_store(redis_client(url, 1.0))
     with pytest.raises(AccessRejected):
         await store.charge([BucketCharge("a", 1.0, 1.0)], 0.0)
     await store.close()

@@ -30,7 +30,7 @@ from infergate.access.jwks import JwkSet
 from infergate.access.rejection import AccessRejected, RejectionReason
 from infergate.access.rules import AccessRule, AccessRules
 from infergate.access.tokens import MAX_CACHED_TOKENS, Issuer, JwtVerifier
-from infergate.core.errors import Kind
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import InferRequest
 
 KEYS = JwkSet("idp", jwks(jwk(rsa_key(), kid="1"), jwk(ec_key(), kid="2"), jwk(ed_key(), kid="3")))
@@ -80,13 +80,18 @@ async def verify(text: str, checks: JwtVerifier | None = None, clock: float | No
     return await (checks or tokens()).verify(text, 0.0, time.time() if clock is None else clock)
 
 
-async def expect_rejection(text: str, checks: JwtVerifier | None = None) -> AccessRejected:
+async def expect_rejection(
+    text: str,
+    checks: JwtVerifier | None = None,
+    reason: RejectionReason = RejectionReason.INVALID_TOKEN,
+) -> GatewayError:
     with pytest.raises(AccessRejected) as caught:
         await verify(text, checks)
-    for part in text.split("."):
-        if len(part) > 8:
-            assert part not in caught.value.error.public + caught.value.error.detail
-    return caught.value
+    assert caught.value.reason is reason
+    error = caught.value.error
+    texts = error.public + error.detail
+    assert not any(len(part) > 8 and part in texts for part in text.split("."))
+    return error
 
 
 @pytest.mark.parametrize(
@@ -101,18 +106,15 @@ async def test_a_valid_token_identifies_the_client(key: Any, algorithm: str, kid
 
 async def test_claims_reach_the_rules() -> None:
     only = AccessRules([AccessRule(("*",), ("secret",), claims={"groups": ("ml-*",)})])
-    with_groups = await JwtVerifier((issuer(),), only).verify(
-        token(groups=["ml-eu"]), 0.0, time.time()
-    )
-    without = await JwtVerifier((issuer(),), only).verify(token(), 0.0, time.time())
-    assert with_groups.allows(InferRequest, "secret")
-    assert not without.allows(InferRequest, "secret")
+    for groups, is_allowed in ((["ml-eu"], True), (None, False)):
+        permit = await verify(token(groups=groups), JwtVerifier((issuer(),), only))
+        assert permit.allows(InferRequest, "secret") is is_allowed
 
 
 async def test_the_identity_claim_is_configurable() -> None:
     checks = tokens(issuer(subject="email"))
     assert (await verify(token(email="a@b"), checks)).identity == "jwt:idp:a@b"
-    assert (await expect_rejection(token(), checks)).reason is RejectionReason.INVALID_TOKEN
+    await expect_rejection(token(), checks)
 
 
 async def test_one_matching_audience_suffices() -> None:
@@ -182,23 +184,19 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_an_attack_is_refused(attack: str) -> None:
-    refusal = await expect_rejection(ATTACKS[attack]())
-    assert refusal.error.kind is Kind.UNAUTHENTICATED
-    assert refusal.reason is RejectionReason.INVALID_TOKEN
+    assert (await expect_rejection(ATTACKS[attack]())).kind is Kind.UNAUTHENTICATED
 
 
 async def test_an_expired_token_is_reported_only_with_a_valid_signature() -> None:
     old = int(time.time()) - 11
-    assert (await expect_rejection(token(exp=old))).reason is RejectionReason.EXPIRED_TOKEN
-    assert (
-        await expect_rejection(token(rsa_key("mallory"), exp=old))
-    ).reason is RejectionReason.INVALID_TOKEN
+    await expect_rejection(token(exp=old), reason=RejectionReason.EXPIRED_TOKEN)
+    await expect_rejection(token(rsa_key("mallory"), exp=old))
     assert await verify(token(exp=old + 5))  # leeway
 
 
 @given(st.text("abcXYZ019-_=.~+/", max_size=200))
 async def test_arbitrary_tokens_are_rejected(text: str) -> None:
-    assert (await expect_rejection(text)).error.kind is Kind.UNAUTHENTICATED
+    assert (await expect_rejection(text)).kind is Kind.UNAUTHENTICATED
 
 
 @given(
@@ -214,7 +212,7 @@ async def test_arbitrary_tokens_are_rejected(text: str) -> None:
 )
 async def test_arbitrary_token_headers_are_rejected(head: dict[str, Any], value: Any) -> None:
     body = {**claims(), "sub": value, "exp": value}
-    assert (await expect_rejection(unsigned(head, body, b"x"))).error.kind is Kind.UNAUTHENTICATED
+    assert (await expect_rejection(unsigned(head, body, b"x"))).kind is Kind.UNAUTHENTICATED
 
 
 async def test_an_unknown_key_id_triggers_one_fetch() -> None:
@@ -224,10 +222,10 @@ async def test_an_unknown_key_id_triggers_one_fetch() -> None:
 
 
 async def test_tokens_are_not_reported_invalid_without_keys() -> None:
-    refusal = await expect_rejection(token(), tokens(issuer(Given(None))))
-    assert refusal.reason is RejectionReason.KEYS_UNAVAILABLE
-    assert refusal.error.kind is Kind.OVERLOADED
-    assert refusal.error.retry_after
+    checks = tokens(issuer(Given(None)))
+    error = await expect_rejection(token(), checks, RejectionReason.KEYS_UNAVAILABLE)
+    assert error.kind is Kind.OVERLOADED
+    assert error.retry_after
 
 
 async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
@@ -236,12 +234,8 @@ async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
     assert (await verify(token(), two)).identity == "jwt:idp:alice"
     second = token(rsa_key("other"), iss="https://two.example")
     assert (await verify(second, two)).identity == "jwt:two:alice"
-    assert (
-        await expect_rejection(token(iss="https://two.example"), two)
-    ).reason is RejectionReason.INVALID_TOKEN
-    assert (
-        await expect_rejection(token(rsa_key("other")), two)
-    ).reason is RejectionReason.INVALID_TOKEN
+    await expect_rejection(token(iss="https://two.example"), two)
+    await expect_rejection(token(rsa_key("other")), two)
 
 
 # ---- the cache of verified tokens
@@ -271,13 +265,12 @@ async def test_new_keys_invalidate_cached_tokens() -> None:
     checks, text = tokens(issuer(source)), token()
     assert await verify(text, checks)
     source.held = JwkSet("idp", jwks(jwk(rsa_key("other"), kid="1")))
-    assert (await expect_rejection(text, checks)).reason is RejectionReason.INVALID_TOKEN
+    await expect_rejection(text, checks)
 
 
 async def test_the_cache_is_bounded_and_holds_no_token() -> None:
     checks = tokens()
-    text = token()
-    await verify(text, checks)
+    await verify(token(), checks)
     assert all(isinstance(each, bytes) and len(each) == 32 for each in checks._cache)
     entry = next(iter(checks._cache.values()))
     for number in range(MAX_CACHED_TOKENS):

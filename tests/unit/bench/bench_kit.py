@@ -15,17 +15,12 @@ def runs(
     times: Sequence[float] = (),
 ) -> Runs:
     """Return a round for each of the given requests/s, CPU values of the proxy, or times."""
-    return Runs(
-        name,
-        variant,
-        tuple(
-            Measured(
-                100,
-                speeds[i] if speeds else 1000.0,
-                ((times[i] if times else 1.0),) * len(PERCENTILES),
-                cpus[i] if cpus else 50.0,
-                (cpus[i] if cpus else 50.0) + 10,
-            )
-            for i in range(len(speeds) or len(cpus) or len(times))
-        ),
+    count = len(speeds) or len(cpus) or len(times)
+    rounds = zip(
+        speeds or [1000.0] * count, cpus or [50.0] * count, times or [1.0] * count, strict=True
     )
+    measured = [
+        Measured(100, speed, (time,) * len(PERCENTILES), cpu, cpu + 10)
+        for speed, cpu, time in rounds
+    ]
+    return Runs(name, variant, tuple(measured))

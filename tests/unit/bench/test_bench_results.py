@@ -10,13 +10,11 @@ def test_a_ratio_is_formed_within_each_round() -> None:
     assert results.ratio(ours, theirs, results.speed) == results.Spread(2, 1, 3)
 
 
-def test_no_ratio_to_zero() -> None:
-    assert results.ratio(runs("a", cpus=[1, 1]), runs("b", cpus=[1, 0]), results.proxy_cpu) is None
-
-
 def test_too_small_values_are_not_compared() -> None:
-    assert results.ratio(runs("a", cpus=[0, 1]), runs("b", cpus=[1, 1]), results.proxy_cpu) is None
-    assert results.cpu_ratio(runs("a", "own", cpus=[1, 1]), runs("b", cpus=[1, 0])) is None
+    some, zero_last = runs("a", cpus=[1, 1]), runs("b", cpus=[1, 0])
+    assert results.ratio(some, zero_last, results.proxy_cpu) is None
+    assert results.ratio(zero_last, some, results.proxy_cpu) is None
+    assert results.cpu_ratio(some, zero_last) is None
 
 
 def test_without_a_proxy_all_cpu_is_compared() -> None:

@@ -66,11 +66,6 @@ def test_library_calls_count_for_their_caller() -> None:
 
 def test_only_the_main_thread_is_folded() -> None:
     inside = ";".join(frames("Frontend.respond gateway/frontend"))
-    found = folded(
-        [
-            f"thread (7): MainThread;{inside} 3",
-            f"thread (7): MainThread;{inside} 2",
-            f"thread (9): Thread-1;{inside} 50",
-        ]
-    )
+    counts = ("(7): MainThread", 3), ("(7): MainThread", 2), ("(9): Thread-1", 50)
+    found = folded(f"thread {thread};{inside} {count}" for thread, count in counts)
     assert found == {stages.GATEWAY: 5}

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import pytest
 from bench import comparisons as of
 from bench.report import details, peaks, targets
@@ -7,6 +9,17 @@ from bench_kit import runs
 
 AT_OR_ABOVE = Bound(0.8, 1.1)
 BELOW = Bound(2, 1, is_maximum=True)
+
+
+def curve(name: str, cpus: Mapping[int, float]) -> Bench:
+    """Return results with the given CPU at each value of the varied parameter."""
+    return Bench(
+        results=[Result(name, (runs("us", "own", cpus=[cpu]),), at) for at, cpu in cpus.items()]
+    )
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 @pytest.mark.parametrize(
@@ -51,14 +64,9 @@ def test_the_worst_pair_is_judged() -> None:
     found = [Peak("own", "a", 1.5), Peak("own", "b", 2.5)]
     bench = Bench(peaks=[*found, Peak("compat", "a", 4.0), Peak("compat", "b", 1.0)])
     (row,) = rows(bench)
-    assert {engine: row.bound.judged(each) for engine, each in row.found.items()} == {
-        "own": "required",
-        "compat": "no",
-    }
-    assert [cell.strip() for cell in peaks(bench).splitlines()[2].split("|")[2:4]] == [
-        "1.50",
-        "4.00",
-    ]
+    judged = {engine: row.bound.judged(each) for engine, each in row.found.items()}
+    assert judged == {"own": "required", "compat": "no"}
+    assert cells(peaks(bench).splitlines()[2])[1:] == ["1.50", "4.00"]
 
 
 def test_resident_memory_is_in_megabytes() -> None:
@@ -67,38 +75,23 @@ def test_resident_memory_is_in_megabytes() -> None:
 
 
 def test_cost_by_size_is_cpu_per_byte() -> None:
-    def at(size: int, cpu: float) -> Result:
-        return Result(of.GRPC_SIZES, (runs("us", "own", cpus=[cpu]),), size)
-
-    linear = Bench(results=[at(1024, 90), at(2**20, 100), at(2**24, 1600)])
-    (row,) = rows(linear)
+    (row,) = rows(curve(of.GRPC_SIZES, {1024: 90, 2**20: 100, 2**24: 1600}))
     assert row.found["own"].median == pytest.approx(1)
-    (row,) = rows(Bench(results=[at(2**20, 100), at(2**24, 3200)]))
+    (row,) = rows(curve(of.GRPC_SIZES, {2**20: 100, 2**24: 3200}))
     assert row.bound.judged(row.found["own"]) == "no"
 
 
 def test_cost_by_routes_is_cpu_per_request() -> None:
-    found = rows(
-        Bench(
-            results=[
-                Result(of.JSON_ROUTES, (runs("us", "own", cpus=[cpu]),), at)
-                for at, cpu in ((1, 100.0), (10_000, 120.0))
-            ]
-        )
-    )
+    found = rows(curve(of.JSON_ROUTES, {1: 100, 10_000: 120}))
     assert [row.found["own"].median for row in found] == [pytest.approx(1.2)]
 
 
 def test_noise_is_a_contender_compared_with_itself() -> None:
-    us, peer, again = (
-        runs("us", "own", speeds=[9]),
-        runs("p", speeds=[2]),
-        runs(of.AGAIN, speeds=[3]),
-    )
+    us, peer = runs("us", "own", speeds=[9]), runs("p", speeds=[2])
+    again = runs(of.AGAIN, speeds=[3])
     bench = Bench(results=[Result("x", (us, peer, again)), Result("y", (us, peer, peer))])
-    assert {name: each["requests/s"] for name, each in noise(bench).items()} == {
-        "x": Spread(1.5, 1.5, 1.5)
-    }
+    found = {name: each["requests/s"] for name, each in noise(bench).items()}
+    assert found == {"x": Spread(1.5, 1.5, 1.5)}
 
 
 def test_tables_have_a_line_each_and_the_same_columns() -> None:
@@ -107,12 +100,9 @@ def test_tables_have_a_line_each_and_the_same_columns() -> None:
     table = targets(bench).split("\n\n")[0].splitlines()
     assert len(table) == 4  # CPU and rate
     assert len({line.count("|") for line in table}) == 1
-    assert table[3].split("|")[-2].strip() == "4.00: target"
+    assert cells(table[3])[-1] == "4.00: target"
     assert targets(bench).endswith("- compat was not measured")
-    assert [line.split("|")[2].strip() for line in details(bench).splitlines()[2:]] == [
-        "us",
-        "them",
-    ]
+    assert [cells(line)[1] for line in details(bench).splitlines()[2:]] == ["us", "them"]
 
 
 def test_the_floor_and_the_second_peer_of_a_comparison() -> None:
@@ -132,24 +122,15 @@ def test_real_clients_are_compared_with_h2load_by_variant() -> None:
         return Result(name, (*both, runs("Envoy", cpus=[1]), runs(of.RELAY, cpus=[own - 80])))
 
     grpcio, grpc_go = rows(Bench(results=[at(of.BY_H2LOAD, 100, 50), at(of.BY_GRPCIO, 105, 60)]))
-    assert {name: grpcio.bound.judged(each) for name, each in grpcio.found.items()} == {
-        "own": "target",
-        "own-system": "no",
-    }
+    judged = {name: grpcio.bound.judged(each) for name, each in grpcio.found.items()}
+    assert judged == {"own": "target", "own-system": "no"}
     assert grpcio.found["own-system"].median == pytest.approx(1.2)
     assert grpcio.floor == Spread(1.25, 1.25, 1.25)
     assert (grpc_go.work, grpc_go.found) == (of.BY_GRPC_GO, {})
 
 
 def test_workers_are_compared_with_one() -> None:
-    found = rows(
-        Bench(
-            results=[
-                Result(of.WORKERS, (runs("us", "own", cpus=[cpu]),), count)
-                for count, cpu in ((4, 109), (1, 100), (2, 104))
-            ]
-        )
-    )
+    found = rows(curve(of.WORKERS, {4: 109, 1: 100, 2: 104}))
     assert [row.work.rpartition(" ")[2] for row in found] == ["2", "4"]
     assert [row.bound.judged(row.found["own"]) for row in found] == ["target", "required"]
 

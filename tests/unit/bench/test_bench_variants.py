@@ -47,11 +47,9 @@ def test_the_default_interpreter_is_not_measured_twice(monkeypatch: pytest.Monke
 
 def test_the_cpu_of_a_session() -> None:
     code = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
+        [sys.executable, "-c", code], stdin=pipe, stdout=pipe, start_new_session=True
     ) as process:
         assert process.stdout
         process.stdout.readline()

@@ -24,9 +24,7 @@ CALM = {
     "that goes up and down": lambda at: 100 + 7 * math.sin(at / 3),
     "that gives back": lambda at: 200 - at / 10,
     "that grows by an arena": lambda at: 100 + 7 * (at > 300),
-    "the most of which grows, but not what is given back": lambda at: (
-        100 + at / 20 * (at % 100 >= 10)
-    ),
+    "that grows at its maximum, not its minimum": lambda at: 100 + at / 20 * (at % 100 >= 10),
     "that is given back and taken again": lambda at: 120 - 30 * (at % 100 < 70),
 }
 LEAKY = {
@@ -92,9 +90,8 @@ def test_resources_left_after_all_clients(after: dict[str, int], words: str) -> 
 
 
 def test_problems_are_reported() -> None:
-    assert soak_verdict.troubles("it", BEFORE, [], BEFORE, "Traceback") == [
-        "it complains:\nTraceback"
-    ]
+    found = soak_verdict.troubles("it", BEFORE, [], BEFORE, "Traceback")
+    assert found == ["it complains:\nTraceback"]
 
 
 def test_errors() -> None:
@@ -110,9 +107,8 @@ def test_errors() -> None:
 def test_the_figures() -> None:
     text = soak_verdict.table("it", BEFORE, samples(600, LEAKY["by 3 MiB a minute"]), BEFORE)
     course = "100 103 106 109 112 115 118 121 124 127"
-    assert (
-        f"RSS 80 → 80 MiB (at most 130; {course}), slope +3.00 MiB/min; descriptors 20 → 20" in text
-    )
+    resident = f"RSS 80 → 80 MiB (at most 130; {course}), slope +3.00 MiB/min"
+    assert f"{resident}; descriptors 20 → 20" in text
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,11 @@ def route_as_json(route: Route) -> dict[str, Any]:
     """Return ``route`` without the optional parts that it does not use."""
     fields = dataclasses.asdict(route)
     fields["cast"] = {one.value: to.value for one, to in route.cast.items()}
-    if route.mirror is not None and route.mirror.comparison is None:
+    if route.mirror is None:
+        return fields
+    if route.mirror.comparison is None:
         del fields["mirror"]["comparison"]
-    elif route.mirror is not None and route.mirror.comparison is not None:
+    else:
         comparison = fields["mirror"]["comparison"]
         tolerances = comparison["rules"]["tolerances"]
         comparison["rules"]["tolerances"] = {key.value: each for key, each in tolerances.items()}

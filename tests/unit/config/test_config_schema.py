@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -20,9 +21,9 @@ from infergate.config.section import all_sections
 from infergate.core.limits import DEFAULT_LIMITS, Limits
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
+DEMO = "backends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n"
 DOCS = Path(__file__).parents[3] / "docs"
-WHOLE = Path(__file__).parents[2] / "config" / "good" / "everything.yaml"
+GOOD = Path(__file__).parents[2] / "config" / "good"
 
 
 def test_all_limits_exist_with_their_defaults() -> None:
@@ -37,13 +38,8 @@ def test_all_limits_exist_with_their_defaults() -> None:
 
 @pytest.mark.parametrize("needs", [0, 64 * 1024])
 def test_an_explicit_limit_overrides_the_protocols_default(needs: int) -> None:
-    headers = parse(
-        "limits: {headers: 20KiB}\nbackends: {d: {protocol: builtin}}\n"
-        "routes: [{model: a, backend: d}]\n",
-        "f",
-        {},
-    )
-    assert compiled.limits(headers, needs).headers == 20 * 1024
+    config = parse(f"limits: {{headers: 20KiB}}\n{DEMO}", "f", {})
+    assert compiled.limits(config, needs).headers == 20 * 1024
 
 
 def test_the_demo() -> None:
@@ -62,7 +58,7 @@ def test_the_demo() -> None:
 def test_codec_options_do_not_depend_on_the_default_listeners() -> None:
     config = parse(
         "listeners: {http: null, additional: {a: {address: 0.0.0.0:1, protocols: [v2-rest]}}}\n"
-        "backends: {d: {protocol: builtin}}\nroutes: [{model: a, backend: d}]\n",
+        f"{DEMO}",
         "f",
         {},
     )
@@ -145,7 +141,7 @@ def paths(node: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [here, *(path for step in steps for path in paths(node[step], (*here, step)))]
 
 
-WHOLE_DATA = yaml.safe_load(WHOLE.read_text(encoding="utf-8"))
+WHOLE_DATA = yaml.safe_load((GOOD / "everything.yaml").read_text(encoding="utf-8"))
 PATHS = [path for path in paths(WHOLE_DATA) if path]
 
 
@@ -154,7 +150,7 @@ PATHS = [path for path in paths(WHOLE_DATA) if path]
 def test_any_value_is_accepted_or_rejected_with_a_clear_message(
     changes: list[tuple[tuple[Any, ...], Any]],
 ) -> None:
-    data = yaml.safe_load(WHOLE.read_text(encoding="utf-8"))
+    data = copy.deepcopy(WHOLE_DATA)
     for path, value in changes:
         here = data
         try:

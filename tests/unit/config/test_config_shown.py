@@ -47,11 +47,8 @@ def test_defaults_are_shown_on_request() -> None:
     assert "idle_body_time: 30s" in redacted_yaml(config(), defaults=True)
 
 
-def test_a_configuration_equals_itself() -> None:
-    assert redacted_diff(config(), config()) == ""
-
-
 def test_a_change_is_a_diff() -> None:
+    assert redacted_diff(config(), config()) == ""
     other = parse(TEXT.format(HASH, "2", "pass@hunter2").replace("5/s", "6/s"), "routes.yaml", {})
     lines = redacted_diff(config(), other).splitlines()
     assert "-    requests: 5/s" in lines or "-  requests: 5/s" in lines, lines
@@ -76,8 +73,7 @@ def test_options_of_plug_ins_that_may_be_credentials_are_hidden() -> None:
             backend: m
             transforms: {inputs: {x: [{plugin: {transform: "a:B", options: {key: hunter2}}}]}}
     """
-    data = yaml.safe_load(text)
-    shown = _redact(data)
+    shown = _redact(yaml.safe_load(text))
     assert "hunter2" not in str(shown)
     assert str(shown).count("(hidden)") == 5
     assert "shown" in str(shown)
@@ -85,8 +81,7 @@ def test_options_of_plug_ins_that_may_be_credentials_are_hidden() -> None:
 
 
 def test_an_invisible_change_is_reported() -> None:
-    text = redacted_diff(config(), config(password="hunter3"))
-    assert text == HIDDEN_CHANGE
+    assert redacted_diff(config(), config(password="hunter3")) == HIDDEN_CHANGE
 
 
 @pytest.mark.parametrize("file", sorted(GOOD.glob("*.yaml")), ids=lambda each: each.stem)

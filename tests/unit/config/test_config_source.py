@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,12 +171,5 @@ def test_the_nearest_name() -> None:
 @UNHURRIED
 @given(st.text(max_size=60) | st.text("a:-[]{}&*!|>'\"#%@` \n${}<", max_size=40))
 def test_arbitrary_text_gives_data_or_errors(text: str) -> None:
-    assert outcome(text)
-
-
-def outcome(text: str) -> str:
-    """Return the result or the error. Any other exception fails the test."""
-    try:
-        return repr(source.parse(text, "f", {}).lines)
-    except ConfigError as error:
-        return str(error)
+    with suppress(ConfigError):
+        source.parse(text, "f", {})

@@ -61,11 +61,9 @@ def needed(config: Config) -> int:
 
 def test_every_configuration_is_tested() -> None:
     found = {path for path in DEPLOY.rglob("*.yaml") if "routes:" in path.read_text("utf-8")}
-    elsewhere = {
-        path for path in found if path.is_relative_to(DEPLOY / "helm")
-    }  # tested by peers/test_helm.py
-    elsewhere.add(DEPLOY / "kserve" / "inference-service.yaml")
-    assert found - elsewhere == set(CONFIGS)
+    # peers/test_helm.py tests the chart
+    elsewhere = DEPLOY / "helm", DEPLOY / "kserve" / "inference-service.yaml"
+    assert {path for path in found if not any(map(path.is_relative_to, elsewhere))} == set(CONFIGS)
 
 
 # ---- kubernetes: the manifests that kustomize renders --------------------------------------------
@@ -116,9 +114,8 @@ def test_the_pod_mounts_its_configuration(overlay: str) -> None:
     config = only(overlay, "ConfigMap")
     spec = pod(overlay)["spec"]
     volumes = {each["name"]: each for each in spec["volumes"]}
-    (mount,) = (
-        each for each in gateway(overlay)["volumeMounts"] if "infergate" in each["mountPath"]
-    )
+    mounts = gateway(overlay)["volumeMounts"]
+    (mount,) = (each for each in mounts if "infergate" in each["mountPath"])
     assert volumes[mount["name"]]["configMap"]["name"] == config["metadata"]["name"]
     assert "subPath" not in mount  # a mounted subPath is never updated
     assert gateway(overlay)["args"] == ["--config", f"{mount['mountPath']}/routes.yaml"]
@@ -147,10 +144,8 @@ def test_probes_are_wired_to_the_drain(overlay: str) -> None:
     assert readiness["httpGet"] == {"path": "/readyz", "port": "admin"}
     seen = readiness["periodSeconds"] * readiness["failureThreshold"] + readiness["timeoutSeconds"]
     assert drain.delay > seen  # endpoints are updated before the port closes
-    assert (
-        pod(overlay)["spec"]["terminationGracePeriodSeconds"]
-        >= drain.delay + drain.timeout + AFTERWARDS
-    )
+    grace = pod(overlay)["spec"]["terminationGracePeriodSeconds"]
+    assert grace >= drain.delay + drain.timeout + AFTERWARDS
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -193,16 +188,9 @@ def test_the_network_policy_admits_clients_and_prometheus() -> None:
 
 
 def test_the_network_policy_permits_connections_to_backends() -> None:
-    def rendered(overlay: str) -> set[int]:
-        return {
-            port["port"]
-            for rule in only(overlay, "NetworkPolicy")["spec"]["egress"]
-            for port in rule["ports"]
-        }
-
-    assert rendered("base") == {53, 8001}
-    assert rendered("fleet") == {53, 8001}
-    assert rendered("sidecar") == {53}
+    for overlay, ports in {"base": {53, 8001}, "fleet": {53, 8001}, "sidecar": {53}}.items():
+        rules = only(overlay, "NetworkPolicy")["spec"]["egress"]
+        assert {port["port"] for rule in rules for port in rule["ports"]} == ports
 
 
 def test_the_sidecars_server_is_the_gateways_backend() -> None:
@@ -231,15 +219,13 @@ def test_the_sidecar_mounts_its_configuration() -> None:
 def test_the_manifests_of_the_fleet_refer_to_each_other() -> None:
     labels = pod("fleet")["metadata"]["labels"]
     deployment = only("fleet", "Deployment")
-    assert (
-        "replicas" not in deployment["spec"]
-    )  # otherwise each apply would undo the autoscaler's changes
+    # With replicas, each apply would undo the autoscaler's changes.
+    assert "replicas" not in deployment["spec"]
     scaler = only("fleet", "HorizontalPodAutoscaler")["spec"]
     assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert scaler["minReplicas"] >= 2
-    assert gateway("fleet")["resources"]["requests"][
-        "cpu"
-    ]  # a share of CPU refers to the requested CPU
+    # A share of CPU refers to the requested CPU.
+    assert gateway("fleet")["resources"]["requests"]["cpu"]
     budget = only("fleet", "PodDisruptionBudget")["spec"]
     assert budget["selector"]["matchLabels"] == labels
     assert budget["maxUnavailable"] < scaler["minReplicas"]
@@ -272,9 +258,8 @@ def test_prometheus_finds_each_gateway_once() -> None:
         and endpoint["port"] in {port["name"] for port in each["spec"]["ports"]}
     ]
     assert matching == ["infergate-pods"]
-    assert (
-        pod("fleet")["metadata"]["labels"][monitor["jobLabel"]] == "infergate"
-    )  # the alert rules use this job name
+    # The alert rules use this job name.
+    assert pod("fleet")["metadata"]["labels"][monitor["jobLabel"]] == "infergate"
 
 
 # ---- docker, compose, systemd --------------------------------------------------------------------
@@ -288,21 +273,12 @@ def instructions(name: str) -> Iterator[str]:
             yield " ".join(line.split()[1:])
 
 
-def included_files() -> set[str]:
-    """Return the files that .dockerignore includes, relative to the project's folder."""
-    lines = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert "*" in lines  # nothing else
-    return {line[1:] for line in lines if line.startswith("!")}
-
-
 def test_the_image_copies_only_included_files() -> None:
-    copied = {
-        source
-        for copy in instructions("COPY")
-        if "--from=" not in copy
-        for source in copy.split()[:-1]
-    }
-    assert copied == included_files()
+    copies = [copy.split()[:-1] for copy in instructions("COPY") if "--from=" not in copy]
+    copied = {source for sources in copies for source in sources}
+    ignored = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "*" in ignored  # except the lines that begin with !
+    assert copied == {line[1:] for line in ignored if line.startswith("!")}
     assert all((PROJECT / each).exists() for each in copied)
 
 
@@ -353,9 +329,8 @@ UNIT = (DEPLOY / "systemd" / "infergate.service").read_text(encoding="utf-8")
 
 
 def test_systemd_waits_for_the_drain() -> None:
-    settings = dict(
-        line.split("=", 1) for line in UNIT.splitlines() if "=" in line and line[0] not in "#["
-    )
+    lines = [line for line in UNIT.splitlines() if "=" in line and line[0] not in "#["]
+    settings = dict(line.split("=", 1) for line in lines)
     config = Config.default()
     drain = type(config.drain)()
     assert int(settings["TimeoutStopSec"]) >= drain.delay + drain.timeout + AFTERWARDS

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from infergate import __version__
 
 PROJECT = Path(__file__).parents[3]
+PROJECT_TABLE = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = ("images", "jwt", "otel", "redis")
 PINNED = re.compile(
     r"^([\w.-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE
@@ -28,24 +29,23 @@ def pinned() -> dict[str, str]:
     return found
 
 
+def required() -> list[Requirement]:
+    extras = PROJECT_TABLE["optional-dependencies"]
+    texts = [*PROJECT_TABLE["dependencies"], *(each for extra in EXTRAS for each in extras[extra])]
+    return list(map(Requirement, texts))
+
+
 def test_every_requirement_is_pinned_within_its_bounds() -> None:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    required = [*project["dependencies"]]
-    for extra in EXTRAS:
-        required += project["optional-dependencies"][extra]
     versions = pinned()
     environment = {**default_environment(), "sys_platform": "linux"}
-    for requirement in map(Requirement, required):
+    for requirement in required():
         if requirement.marker is None or requirement.marker.evaluate(environment):
             name = canonicalize_name(requirement.name)
             assert requirement.specifier.contains(versions[name]), requirement
 
 
 def test_every_requirement_has_a_lower_bound() -> None:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    required = [*project["dependencies"], *(each for extra in EXTRAS for each in extras[extra])]
-    for requirement in map(Requirement, required):
+    for requirement in required():
         assert [each.operator for each in requirement.specifier] == [">="], requirement
 
 
@@ -58,12 +58,12 @@ def test_the_deployed_image_has_this_version() -> None:
 
 
 def test_the_package_and_the_image_name_the_same_project() -> None:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (author,) = project["authors"]
+    (author,) = PROJECT_TABLE["authors"]
     image = (PROJECT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
     labels = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', image))
-    assert (labels["authors"], labels["source"]) == (author["name"], project["urls"]["Source"])
-    assert labels["licenses"] == project["license"]
+    assert labels["authors"] == author["name"]
+    assert labels["source"] == PROJECT_TABLE["urls"]["Source"]
+    assert labels["licenses"] == PROJECT_TABLE["license"]
     changing = {"version", "revision", "created", "base.name", "base.digest"}
     declared = set(re.findall(r"\b([A-Z_]+)=", image[image.index("ARG VERSION") :].split("\n")[0]))
     assert {labels[each] for each in changing} == {f"${{{each}}}" for each in declared}

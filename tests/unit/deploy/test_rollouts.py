@@ -94,44 +94,34 @@ VERSIONS = {
 
 
 @cache
-def manifests(tool: str) -> tuple[Manifest, ...]:
-    files = (ROLLOUTS / tool).glob("*.yaml")
+def manifests(tool: str = "*") -> tuple[Manifest, ...]:
+    files = ROLLOUTS.glob(f"{tool}/*.yaml")
     found = [each for file in files for each in yaml.safe_load_all(file.read_text("utf-8"))]
     return tuple(each for each in found if each.get("kind") in FIELDS)
 
 
 def of_kind(kind: str) -> dict[str, Manifest]:
-    both = (*manifests("argo"), *manifests("flagger"))
-    return {each["metadata"]["name"]: each["spec"] for each in both if each["kind"] == kind}
+    found = [each for each in manifests() if each["kind"] == kind]
+    return {each["metadata"]["name"]: each["spec"] for each in found}
 
 
 def mistakes(value: Any, fields: Any, path: str) -> list[str]:
     """Return the paths of unknown fields, and of values of another type."""
-    if isinstance(fields, dict):
-        if not isinstance(value, dict):
+    match fields, value:
+        case dict(), dict():
+            below = [(item, fields.get(key), f"{path}.{key}") for key, item in value.items()]
+        case list(), list():
+            below = [(item, fields[0], f"{path}[{i}]") for i, item in enumerate(value)]
+        case type() | tuple(), _ if isinstance(value, fields) and not isinstance(value, bool):
+            return []
+        case _:
             return [path]
-        unknown = [f"{path}.{key}" for key in value.keys() - fields.keys()]
-        known = [
-            mistake
-            for key in value.keys() & fields.keys()
-            for mistake in mistakes(value[key], fields[key], f"{path}.{key}")
-        ]
-        return unknown + known
-    if isinstance(fields, list):
-        if not isinstance(value, list):
-            return [path]
-        return [
-            mistake
-            for index, item in enumerate(value)
-            for mistake in mistakes(item, fields[0], f"{path}[{index}]")
-        ]
-    return [] if isinstance(value, fields) and not isinstance(value, bool) else [path]
+    return [mistake for each in below for mistake in mistakes(*each)]
 
 
 def test_every_field_is_in_the_crd() -> None:
-    all_manifests = (*manifests("argo"), *manifests("flagger"))
-    assert {each["kind"] for each in all_manifests} == FIELDS.keys()
-    for each in all_manifests:
+    assert {each["kind"] for each in manifests()} == FIELDS.keys()
+    for each in manifests():
         assert each["apiVersion"] == VERSIONS[each["kind"]]
         assert mistakes(each["spec"], FIELDS[each["kind"]], each["kind"]) == []
 
@@ -143,9 +133,8 @@ def test_an_unknown_field_is_found() -> None:
 def test_argos_analyses_get_their_arguments() -> None:
     (rollout,) = of_kind("Rollout").values()
     templates = of_kind("AnalysisTemplate")
-    analyses = [
-        step["analysis"] for step in rollout["strategy"]["canary"]["steps"] if "analysis" in step
-    ]
+    steps = rollout["strategy"]["canary"]["steps"]
+    analyses = [step["analysis"] for step in steps if "analysis" in step]
     assert len(analyses) == 3
     for analysis in analyses:
         given = {argument["name"] for argument in analysis["args"]}

@@ -70,19 +70,15 @@ def test_a_line_has_its_event_and_advice() -> None:
         f"1970-01-01T00:00:00.250+00:00 INFO endpoint_down: a:1 is down. Next: {advice}"
     )
     document = json.loads(line("json", "%s is down", "a:1", extra=ENDPOINT_DOWN))
-    assert (document["event"], document["message"], document["advice"]) == (
-        "endpoint_down", "a:1 is down", advice
-    )  # fmt: skip
+    expected = {"event": "endpoint_down", "message": "a:1 is down", "advice": advice}
+    assert document.items() >= expected.items()
 
 
 def test_an_event_may_have_fields() -> None:
     extra = with_fields(AUDIT, subject="\udcff", outcome="ok")
     document = json.loads(line("json", "m", extra=extra))
-    assert (document["event"], document["subject"], document["outcome"]) == (
-        "audit",
-        "\\udcff",
-        "ok",
-    )
+    expected = {"event": "audit", "subject": "\\udcff", "outcome": "ok"}
+    assert document.items() >= expected.items()
     assert "advice" not in document
     assert "subject" not in line("text", "m", extra=extra)
 
@@ -99,10 +95,8 @@ def test_an_error_of_asyncio_is_a_bug() -> None:
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_control_characters_are_escaped(log_format: str) -> None:
     hidden = "a\x7fb\x85c\u2028d\u202ee\x1bf\udcff"
-    result = line(
-        log_format, f"answering {hidden} failed", extra=with_fields(AUDIT, subject=hidden)
-    )
+    extra = with_fields(AUDIT, subject=hidden)
+    result = line(log_format, f"answering {hidden} failed", extra=extra)
     assert result.isprintable()
-    assert result.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == (
-        2 if log_format == "json" else 1
-    )
+    count = {"json": 2, "text": 1}[log_format]
+    assert result.count(r"a\u007fb\u0085c\u2028d\u202ee\u001bf") == count

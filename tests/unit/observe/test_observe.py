@@ -28,30 +28,36 @@ def on_dropped() -> None:
 def finished_request(
     peer: str = "127.0.0.1:5", request_id: str = "", **fields: Any
 ) -> RequestContext:
-    record = finished_record(**fields)
-    return RequestContext(peer, request_id=request_id, record=record)
+    return RequestContext(peer, request_id=request_id, record=finished_record(**fields))
 
 
 def finished_record(**changes: Any) -> RequestRecord:
-    fields = {
-        "protocol": "v2-rest", "operation": "infer", "route": "res*", "backend": "triton",
-        "backend_protocol": "v2-grpc", "model": "resnet", "bytes_in": 10, "bytes_out": 20,
-        "backend_seconds": 0.25,
-    }  # fmt: skip
-    return make_record(**fields | changes)
+    numbers = {"bytes_in": 10, "bytes_out": 20, "backend_seconds": 0.25}
+    return make_record(**{"model": "resnet", **LABELS, **numbers, **changes})
 
 
-def line_of(log_format: str, context: RequestContext, seconds: float, now: float) -> bytes:
-    return FORMATS[log_format](log_fields(context, seconds, now))
+def line_of(log_format: str, context: RequestContext, now: float = 0.0) -> bytes:
+    return FORMATS[log_format](log_fields(context, 0.5, now))
+
+
+def json_line(context: RequestContext, now: float = 0.0) -> Any:
+    return json.loads(line_of("json", context, now))
+
+
+def logged(log_format: str, *requests: RequestContext) -> list[str]:
+    """Return the lines that a log writes for ``requests``."""
+    out = io.BytesIO()
+    log = AccessLog(FORMATS[log_format], on_dropped, out)
+    for request in requests:
+        log.record(request, 0.5, 0.0)
+    log.close()
+    return out.getvalue().decode().splitlines()
 
 
 LABELS = {
-    "route": "res*",
-    "protocol": "v2-rest",
-    "backend": "triton",
-    "backend_protocol": "v2-grpc",
+    "route": "res*", "protocol": "v2-rest", "backend": "triton", "backend_protocol": "v2-grpc",
     "operation": "infer",
-}
+}  # fmt: skip
 
 
 def test_a_request_is_counted_with_time_and_bytes() -> None:
@@ -110,15 +116,10 @@ def test_removed_names_are_no_longer_reported() -> None:
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_each_request_is_logged_as_a_line(log_format: str) -> None:
-    out = io.BytesIO()
-    log = AccessLog(FORMATS[log_format], on_dropped, out)
-    log.record(finished_request(), 0.5, 0.0)
-    log.record(finished_request(outcome="timeout", error="too slow", detail="10.0.0.7"), 0.5, 0.0)
-    log.close()
-    lines = out.getvalue().splitlines()
-    assert len(lines) == 2
-    assert b"timeout" in lines[1]
-    assert b"too slow" in lines[1]
+    late = finished_request(outcome="timeout", error="too slow", detail="10.0.0.7")
+    _, line = logged(log_format, finished_request(), late)
+    assert "timeout" in line
+    assert "too slow" in line
 
 
 def test_an_unread_log_blocks_no_request() -> None:
@@ -183,21 +184,17 @@ def test_an_idle_log_uses_no_cpu() -> None:
 
 
 def test_a_json_line_holds_every_field() -> None:
-    line = json.loads(
-        line_of("json", finished_request(request_id="r1", pipeline="forward"), 0.5, 0.0)
-    )
-    assert line["time"] == "1970-01-01T00:00:00.000+00:00"
-    assert line["request_id"] == "r1"
-    assert line["model"] == "resnet"
-    assert line["pipeline"] == "forward"
-    assert line["seconds"] == 0.5
-    assert line["bytes_out"] == 20
+    assert json_line(finished_request(request_id="r1", pipeline="forward")) == {
+        "time": "1970-01-01T00:00:00.000+00:00", "event": "request", "request_id": "r1",
+        "peer": "127.0.0.1:5", **LABELS, "model": "resnet", "pipeline": "forward", "outcome": "ok",
+        "seconds": 0.5, "backend_seconds": 0.25, "bytes_in": 10, "bytes_out": 20,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_no_model_name_can_forge_a_line(log_format: str) -> None:
     forged = 'x outcome=ok\n2026-01-01 model="y"'
-    text = line_of(log_format, finished_request(model=forged), 0.5, 0.0)
+    text = line_of(log_format, finished_request(model=forged))
     assert text.count(b"\n") == 1
     assert b'model="y"' not in text
 
@@ -208,14 +205,8 @@ HIDDEN_CHARACTERS = "a\x7fb\x85c\u2028d\u202ee\u2066f\x1bg"
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_control_characters_are_escaped(log_format: str) -> None:
-    line = line_of(
-        log_format,
-        finished_request(
-            model=HIDDEN_CHARACTERS, error=HIDDEN_CHARACTERS, detail=HIDDEN_CHARACTERS
-        ),
-        0.5,
-        0.0,
-    ).decode()
+    fields = dict.fromkeys(("model", "error", "detail"), HIDDEN_CHARACTERS)
+    line = line_of(log_format, finished_request(**fields)).decode()
     assert line[:-1].isprintable()
     assert line.count(r"a\u007fb\u0085c\u2028d\u202ee\u2066f\u001bg") == 3
     if log_format == "json":
@@ -226,9 +217,9 @@ def test_control_characters_are_escaped(log_format: str) -> None:
 def test_any_request_id_and_peer_are_readable(request_id: str, peer: str) -> None:
     """Ids and peers that need no quoting are formatted by another function."""
     context = finished_request(peer, request_id)
-    fields = json.loads(line_of("json", context, 1.0, 0.0))
+    fields = json_line(context)
     assert (fields["request_id"], fields["peer"]) == (request_id, peer)
-    text = line_of("text", context, 1.0, 0.0).decode()
+    text = line_of("text", context).decode()
     assert "\n" not in text[:-1]
     for key, value in (("request_id", request_id), ("peer", peer)):
         if not value:
@@ -241,26 +232,15 @@ def test_any_request_id_and_peer_are_readable(request_id: str, peer: str) -> Non
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_lone_surrogates_are_escaped(log_format: str) -> None:
-    out = io.BytesIO()
-    log = AccessLog(FORMATS[log_format], on_dropped, out)
-    log.record(finished_request(error="\ud800 of a backend", model="\udcff"), 0.5, 0.0)
-    log.record(finished_request(error="another"), 0.5, 0.0)
-    log.close()
-    lines = out.getvalue().decode().splitlines()
-    assert len(lines) == 2
-    assert r"\ud800 of a backend" in lines[0]
-    assert r"\udcff" in lines[0]
+    odd = finished_request(error="\ud800 of a backend", model="\udcff")
+    line, _ = logged(log_format, odd, finished_request(error="another"))
+    assert r"\ud800 of a backend" in line
+    assert r"\udcff" in line
 
 
-def test_a_long_name_is_cut() -> None:
-    line = json.loads(line_of("json", finished_request(model="m" * 5000), 0.5, 0.0))
-    assert len(line["model"]) == 256
-
-
-def test_long_errors_are_cut() -> None:
-    call = finished_request(error="e" * 5000, detail="d" * 5000)
-    line = json.loads(line_of("json", call, 0.5, 0.0))
-    assert len(line["error"]) == len(line["detail"]) == 1024
+def test_long_names_and_errors_are_cut() -> None:
+    line = json_line(finished_request(model="m" * 5000, error="e" * 5000, detail="d" * 5000))
+    assert [len(line[key]) for key in ("model", "error", "detail")] == [256, 1024, 1024]
 
 
 def test_a_closed_output_does_not_stop_the_gateway() -> None:
@@ -284,19 +264,19 @@ def test_a_line_describes_its_own_request_only() -> None:
     for model in ("resnet", '"bert x"', "resnet"):
         for outcome in ("ok", "timeout"):
             call = finished_request(request_id="a b", model=model.strip('"'), outcome=outcome)
-            text = line_of("text", call, 0.5, 999999999.9996)
+            text = line_of("text", call, 999999999.9996)
             advice = "" if outcome == "ok" else f' advice="{ADVICE[outcome]}"'
             assert text.decode() == f"{begin}{TEXT.format(model, outcome)}{advice}\n"
-            line = json.loads(line_of("json", call, 0.5, 999999999.9996))
+            line = json_line(call, 999999999.9996)
             assert (line["model"], line["outcome"]) == (call.record.model, outcome)
             assert line.get("advice") == ADVICE.get(outcome)
 
 
 def test_empty_values_are_omitted_in_text_and_present_in_json() -> None:
     call = finished_request(peer="", response_count=0, detail="why")
-    assert b"peer" not in line_of("text", call, 0.5, 0.0)
-    assert line_of("text", call, 0.5, 0.0).endswith(b"bytes_out=20 messages=0 detail=why\n")
-    line = json.loads(line_of("json", call, 0.5, 0.0))
+    assert b"peer" not in line_of("text", call)
+    assert line_of("text", call).endswith(b"bytes_out=20 messages=0 detail=why\n")
+    line = json_line(call)
     assert (line["peer"], line["messages"], line["detail"]) == ("", 0, "why")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from infergate.runtime.worker_group import WorkerGroup
 from infergate.transport.base import Endpoint
 from infergate.transport.compat.grpcio_client import GrpcioUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
+from waiting import until
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -61,14 +63,18 @@ class Spans:
             if each.parent is not None and f"{each.parent.span_id:016x}" == parent
         ]
 
-    def child(self, parent: str, name: str) -> ReadableSpan:
-        found = [each for each in self.children(parent) if each.name.startswith(name)]
-        assert len(found) == 1, [each.name for each in self.children(parent)]
-        return found[0]
+    def upstream(self, parent: ReadableSpan, backend: str) -> list[ReadableSpan]:
+        """Return the spans of requests to a backend."""
+        name = f"upstream {backend}"
+        return [each for each in self.children(id_of(parent)) if each.name == name]
 
 
 def id_of(span: ReadableSpan) -> str:
     return f"{span.context.span_id:016x}"
+
+
+def attributes(span: ReadableSpan) -> Mapping[str, Any]:
+    return span.attributes or {}
 
 
 @pytest.fixture
@@ -102,6 +108,16 @@ def builtin_config(**more: Any) -> dict[str, Any]:
 
 def path(protocol: str, model: str) -> str:
     return f"/graphpipe/{model}" if protocol == "graphpipe" else ""
+
+
+@asynccontextmanager
+async def proxied(engine: str = "own", **backend: Any) -> AsyncIterator[RunningGateway]:
+    """Run a gateway in front of another gateway, with a backend of each protocol."""
+    async with (
+        running(builtin_config(engine=engine)) as other,
+        running(proxy_config(other, **backend) | {"engine": engine}) as gateway,
+    ):
+        yield gateway
 
 
 def proxy_config(other: RunningGateway, **backend: Any) -> dict[str, Any]:
@@ -155,61 +171,55 @@ async def infer(gateway: RunningGateway, protocol: str, model: str, **headers: s
 
 async def request_span(spans: Spans, operation: str, parent: str = PARENT) -> ReadableSpan:
     """Return a request's span, which ends just after the response."""
-    async with asyncio.timeout(20):
-        while not (found := [s for s in spans.children(parent) if s.name.startswith(operation)]):  # noqa: ASYNC110 - the exporter has no event
-            await asyncio.sleep(0)
-    assert len(found) == 1
-    return found[0]
+
+    def found() -> list[ReadableSpan]:
+        return [span for span in spans.children(parent) if span.name.startswith(operation)]
+
+    await until(found)
+    (span,) = found()
+    return span
+
+
+async def root_span(spans: Spans) -> ReadableSpan:
+    """Return the span of an inference that begins a trace."""
+    await until(lambda: any(span.name == "infer *" for span in spans.all()))
+    found = next(span for span in spans.all() if span.name == "infer *")
+    assert found.parent is None
+    return found
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_a_trace_is_propagated_over_every_protocol(spans: Spans, engine: str) -> None:
-    async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(running(builtin_config(engine=engine)))
-        gateway = await stack.enter_async_context(running(proxy_config(other) | {"engine": engine}))
-        for protocol in PROTOCOLS:
-            for backend in PROTOCOLS:
-                spans.exporter.clear()
-                model = f"{backend}.identity"
-                response = await infer(gateway, protocol, model)
-                assert isinstance(response, InferResponse)
-                request = await request_span(spans, f"infer {model}")
-                assert request.kind is SpanKind.SERVER
-                assert request.attributes is not None
-                assert request.attributes["infergate.protocol"] == protocol
-                assert request.attributes["infergate.backend_protocol"] == backend
-                assert request.attributes["infergate.outcome"] == "ok"
-                assert request.status.status_code is StatusCode.UNSET
-                child_names = {each.name for each in spans.children(id_of(request))}
-                assert {"parse", "route", "render"} <= child_names
-                upstream = [
-                    each
-                    for each in spans.children(id_of(request))
-                    if each.name == f"upstream {backend}"
-                    and any(s.name == "infer *" for s in spans.children(id_of(each)))
-                ]
-                assert len(upstream) == 1, (protocol, backend, child_names)
-                assert upstream[0].kind is SpanKind.CLIENT
-                assert f"{upstream[0].context.trace_id:032x}" == TRACE
+    async with proxied(engine) as gateway:
+        for protocol, backend in product(PROTOCOLS, PROTOCOLS):
+            spans.exporter.clear()
+            model = f"{backend}.identity"
+            response = await infer(gateway, protocol, model)
+            assert isinstance(response, InferResponse)
+            request = await request_span(spans, f"infer {model}")
+            assert request.kind is SpanKind.SERVER
+            assert attributes(request)["infergate.protocol"] == protocol
+            assert attributes(request)["infergate.backend_protocol"] == backend
+            assert attributes(request)["infergate.outcome"] == "ok"
+            assert request.status.status_code is StatusCode.UNSET
+            child_names = {each.name for each in spans.children(id_of(request))}
+            assert {"parse", "route", "render"} <= child_names
+            upstream = [
+                each
+                for each in spans.upstream(request, backend)
+                if any(s.name == "infer *" for s in spans.children(id_of(each)))
+            ]
+            assert len(upstream) == 1, (protocol, backend, child_names)
+            assert upstream[0].kind is SpanKind.CLIENT
+            assert f"{upstream[0].context.trace_id:032x}" == TRACE
 
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_each_request_of_a_stream_is_a_span(spans: Spans, engine: str) -> None:
     async with running(builtin_config(engine=engine)) as gateway:
-        numbers = (
-            tensor_from_array("IN", Datatype.INT32, np.array([1, 2, 3], np.int32)),
-            tensor_from_array("DELAY", Datatype.UINT32, np.array([0, 0, 0], np.uint32)),
-        )
-        context = RequestContext("test", headers=HEADERS)
-        async with client(gateway, "v2-grpc", "repeat") as backend:
-            responses: AsyncGenerator[Any, None] = backend.stream(
-                InferRequest("repeat", inputs=numbers), context
-            )
-            async with aclosing(responses):
-                assert len([each async for each in responses]) == 3
+        assert await count_responses(gateway, "v2-grpc", 3) == 3
         request = await request_span(spans, "stream_infer")
-        assert request.attributes is not None
-        assert request.attributes["infergate.messages"] in {3, 4}
+        assert attributes(request)["infergate.messages"] in {3, 4}
         assert {"parse", "route"} <= {each.name for each in spans.children(id_of(request))}
 
 
@@ -221,14 +231,12 @@ def events(span: ReadableSpan) -> list[tuple[str, object, object]]:
     ]
 
 
-async def count_responses(
-    gateway: RunningGateway, protocol: str, times: int, **headers: str
-) -> int:
+async def count_responses(gateway: RunningGateway, protocol: str, times: int) -> int:
     numbers = (
         tensor_from_array("IN", Datatype.INT32, np.arange(times, dtype=np.int32)),
         tensor_from_array("DELAY", Datatype.UINT32, np.zeros(times, np.uint32)),
     )
-    context = RequestContext("test", headers={**HEADERS, **headers})
+    context = RequestContext("test", headers=HEADERS)
     async with client(gateway, protocol, "repeat") as backend:
         responses: AsyncGenerator[Any, None] = backend.stream(
             InferRequest("repeat", inputs=numbers), context
@@ -244,30 +252,22 @@ async def test_each_response_of_a_stream_is_an_event(
 ) -> None:
     async with AsyncExitStack() as stack:
         other = await stack.enter_async_context(running(builtin_config(engine=engine)))
-        port = other.listeners["grpc"].address.port
-        server = {
-            "protocol": "v2-grpc",
-            "profile": "triton",
-            "endpoints": (f"grpc://127.0.0.1:{port}",),
-        }
+        url = f"grpc://{other.listeners['grpc'].address}"
+        server = {"protocol": "v2-grpc", "profile": "triton", "endpoints": (url,)}
         routes = ({"model": "*", "backend": "server"},)
         proxy = {"listeners": LISTENERS, "backends": {"server": server}, "routes": routes}
         gateway = await stack.enter_async_context(running({**proxy, "engine": engine}))
         assert await count_responses(gateway, protocol, 3) == 3
         request = await request_span(spans, "stream_infer")
         assert events(request) == [("rpc.message", "SENT", number) for number in (1, 2, 3)]
-        requests = [
-            each for each in spans.children(id_of(request)) if each.name == "upstream server"
-        ]
-        received = [each for span in requests for each in events(span)]
+        received = [each for span in spans.upstream(request, "server") for each in events(span)]
         assert received[:3] == [("rpc.message", "RECEIVED", number) for number in (1, 2, 3)]
         assert len(received) <= 4, "at most one more, for the end"
         spans.exporter.clear()
         assert await count_responses(gateway, protocol, 200) == 200
         request = await request_span(spans, "stream_infer")
         assert [number for _, _, number in events(request)] == list(range(1, 65))
-        assert request.attributes is not None
-        assert request.attributes["infergate.messages"] in {200, 201}
+        assert attributes(request)["infergate.messages"] in {200, 201}
 
 
 async def test_a_unary_request_has_no_message_events(spans: Spans) -> None:
@@ -281,10 +281,7 @@ async def test_a_unary_request_has_no_message_events(spans: Spans) -> None:
 async def test_a_request_without_a_trace_begins_one(spans: Spans) -> None:
     async with running(builtin_config()) as gateway:
         await infer(gateway, "v2-rest", "identity", traceparent="00-nonsense-01")
-        async with asyncio.timeout(20):
-            while not (found := [s for s in spans.all() if s.name == "infer *"]):  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        assert found[0].parent is None
+        await root_span(spans)
 
 
 async def test_a_failed_request_has_an_error_type(spans: Spans) -> None:
@@ -298,21 +295,16 @@ async def test_a_failed_request_has_an_error_type(spans: Spans) -> None:
             await infer(gateway, "v2-rest", "gone")
         request = await request_span(spans, "infer gone")
         assert request.status.status_code is StatusCode.ERROR
-        assert request.attributes is not None
-        assert request.attributes["error.type"] == "connect"
-        attempts = [each for each in spans.children(id_of(request)) if each.name == "upstream gone"]
-        assert len(attempts) == 2, "each attempt is a span"
-        assert {each.attributes["error.type"] for each in attempts if each.attributes} == {
-            "connect"
-        }
+        assert attributes(request)["error.type"] == "connect"
+        attempts = spans.upstream(request, "gone")
+        assert [attributes(each)["error.type"] for each in attempts] == ["connect", "connect"]
         spans.exporter.clear()
         with pytest.raises(GatewayError):
             await infer(gateway, "v2-rest", "unknown")
         request = await request_span(spans, "infer")
-        assert request.status.status_code is StatusCode.UNSET, (
-            "an error of the client is no error of the span"
-        )
-        assert spans.child(id_of(request), "route").status.status_code is StatusCode.ERROR
+        assert request.status.status_code is StatusCode.UNSET, "it is the client's error"
+        (route,) = (each for each in spans.children(id_of(request)) if each.name == "route")
+        assert route.status.status_code is StatusCode.ERROR
 
 
 UNSAMPLED = HEADERS["traceparent"][:-1] + "0"
@@ -320,35 +312,24 @@ UNSAMPLED = HEADERS["traceparent"][:-1] + "0"
 
 async def test_an_unsampled_trace_stays_unsampled(spans: Spans) -> None:
     """Without a trace header, the second gateway would start and sample a new trace."""
-    async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(running(builtin_config()))
-        gateway = await stack.enter_async_context(running(proxy_config(other)))
-        for protocol in ("v2-rest", "v2-grpc"):
-            for backend in PROTOCOLS:
-                await infer(gateway, protocol, f"{backend}.identity", traceparent=UNSAMPLED)
+    async with proxied() as gateway:
+        for protocol, backend in product(("v2-rest", "v2-grpc"), PROTOCOLS):
+            await infer(gateway, protocol, f"{backend}.identity", traceparent=UNSAMPLED)
         assert [each.name for each in spans.all() if "infer" in each.name] == []
 
 
 async def test_a_backend_with_tracing_off_gets_no_trace_headers(spans: Spans) -> None:
-    async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(running(builtin_config()))
-        config = proxy_config(other, forward_headers=("x-*",))
-        gateway = await stack.enter_async_context(running(config))
+    async with proxied(forward_headers=("x-*",)) as gateway:
         for backend in ("v2-rest", "v2-grpc"):
             spans.exporter.clear()
             await infer(gateway, "v2-rest", f"{backend}.identity")
             request = await request_span(spans, f"infer {backend}")
-            requests = [
-                s for s in spans.children(id_of(request)) if s.name == f"upstream {backend}"
-            ]
+            requests = spans.upstream(request, backend)
             assert requests
             assert all(spans.children(id_of(each)) == [] for each in requests)
             spans.exporter.clear()
             await infer(gateway, "v2-rest", f"{backend}.identity", traceparent=UNSAMPLED)
-            async with asyncio.timeout(20):
-                while not (found := [s for s in spans.all() if s.name == "infer *"]):  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-            assert found[0].parent is None
+            await root_span(spans)
 
 
 async def test_histograms_and_lines_name_the_trace(
@@ -447,7 +428,7 @@ async def test_a_bug_and_a_cancelled_request_end_their_spans(spans: Spans) -> No
     result.end_request(context)
     result.end_request(RequestContext("test"))
     (request,) = spans.children(PARENT)
-    types = [each.attributes for each in spans.children(id_of(request))]
+    types = list(map(attributes, spans.children(id_of(request))))
     assert types == [{"error.type": "ZeroDivisionError"}, {"error.type": "cancelled"}]
     assert all(not each.events for each in spans.all()), "no exception is recorded in full"
     assert result.start_backend_span("nonsense", "b", "e") is None

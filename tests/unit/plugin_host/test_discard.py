@@ -30,14 +30,9 @@ class Plain(Plugin):
         self.is_closed = True
 
 
-class Fails(Plugin):
+class Raises(Plugin):
     async def close(self) -> None:
-        raise ValueError("no")
-
-
-class Exits(Plugin):
-    async def close(self) -> None:
-        raise SystemExit(3)
+        raise self.options
 
 
 class Hangs(Plugin):
@@ -63,8 +58,8 @@ def test_a_discarded_plugin_is_closed_and_its_threads_end(plugin: Any) -> None:
 @pytest.mark.parametrize(
     ("plugin", "text"),
     [
-        (Fails(), "failed while it was closed: ValueError: no"),
-        (Exits(), "tried to end its thread: SystemExit: 3"),
+        (Raises(ValueError("no")), "failed while it was closed: ValueError: no"),
+        (Raises(SystemExit(3)), "tried to end its thread: SystemExit: 3"),
         (Hangs(), "failed while it was closed: TimeoutError"),
     ],
 )

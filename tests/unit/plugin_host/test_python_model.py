@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import plugin_kit
+from gateway_errors import raises_kind
 from infergate.backends.builtin.model import Signature
 from infergate.config.schema import Config
 from infergate.core.datatypes import Datatype
@@ -33,6 +35,8 @@ from infergate.runtime.assemble import assemble
 from infergate.transport.server.admission import Admission, RequestAccount
 from waiting import until
 
+V2_DATATYPE = "expected a V2 datatype such as 'FP32'"
+
 
 @pytest.fixture(autouse=True)
 def released() -> Iterator[None]:
@@ -45,22 +49,14 @@ def released() -> Iterator[None]:
 async def gateway(model: str = "Double", **changes: Any) -> AsyncIterator[RoutingGateway]:
     """Serve the model of ``plugin_kit``; ``changes`` are keys of the backend and of its options."""
     options = {key: changes.pop(key) for key in ("factor", "outcome") if key in changes}
-    config = Config.model_validate(
-        {
-            "log": {"access": False},
-            "helpers": 0,
-            "backends": {
-                "py": {
-                    "protocol": "python",
-                    "model": f"plugin_kit:{model}",
-                    "options": options,
-                    **changes,
-                }
-            },
-            "routes": ({"model": "*", "backend": "py"},),
-        }
-    )
-    running = assemble(config)
+    backend = {"protocol": "python", "model": f"plugin_kit:{model}", "options": options, **changes}
+    config = {
+        "log": {"access": False},
+        "helpers": 0,
+        "backends": {"py": backend},
+        "routes": ({"model": "*", "backend": "py"},),
+    }
+    running = assemble(Config.model_validate(config))
     try:
         yield running.gateway
     finally:
@@ -115,9 +111,8 @@ async def test_a_request_that_does_not_fit_the_metadata_does_not_reach_the_model
             (request(9), "batch-size must be <= 8"),
             (request(outputs=(RequestedOutput("Z"),)), "unexpected inference output 'Z'"),
         ):
-            with pytest.raises(GatewayError, match=expected) as caught:
+            with raises_kind(Kind.BAD_REQUEST, expected):
                 await infer(served, wrong)
-            assert caught.value.kind is Kind.BAD_REQUEST
 
 
 @pytest.mark.parametrize("model", ["Double", "AsyncDouble"])
@@ -139,18 +134,18 @@ async def test_a_failure_names_the_backend(
     model: str, outcome: str, kind: Kind, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with gateway(model, outcome=outcome) as served:
-        with pytest.raises(GatewayError, match=f"backend 'py' .*{expected}") as caught:
+        with raises_kind(kind, f"backend 'py' .*{expected}") as caught:
             await infer(served, request())
-        assert (caught.value.kind, caught.value.origin) == (kind, Origin.BACKEND)
+        assert caught.value.origin is Origin.BACKEND
         assert "hunter2" not in caught.value.public, "the text of an exception is not for clients"
         assert ("hunter2" in caplog.text) == (outcome == "raises")
 
 
 async def test_a_model_may_reject_a_request() -> None:
     async with gateway(outcome="rejects") as served:
-        with pytest.raises(GatewayError, match="try later") as caught:
+        with raises_kind(Kind.RATE_LIMITED, "try later") as caught:
             await infer(served, request())
-        assert (caught.value.kind, caught.value.retry_after) == (Kind.RATE_LIMITED, 2.0)
+        assert caught.value.retry_after == 2.0
 
 
 async def test_a_response_larger_than_the_limit_is_refused() -> None:
@@ -166,18 +161,17 @@ async def test_the_memory_of_a_response_is_charged() -> None:
     account = RequestAccount(admission)
     account.admit(100)
     async with gateway() as served:
-        backend: Any = served.backends[0]
-        object.__setattr__(backend, "_signature", _unbounded(backend))
+        allow_large_batches(served.backends[0])
         await infer(served, request(40_000), RequestContext("test", memory=account))
     assert admission.bytes == 100 + 40_000 * 8
     account.release()
     assert admission.bytes == 0
 
 
-def _unbounded(backend: Any) -> Signature:
-    """Return the model's signature with large batches."""
+def allow_large_batches(backend: Any) -> None:
     metadata: ModelMetadata = backend._metadata
-    return Signature(metadata.name, metadata.inputs, metadata.outputs, 1 << 20)
+    signature = Signature(metadata.name, metadata.inputs, metadata.outputs, 1 << 20)
+    object.__setattr__(backend, "_signature", signature)
 
 
 async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory() -> None:
@@ -186,16 +180,14 @@ async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory(
     account.admit(320_000)
     async with gateway(outcome="hangs", timeout="100ms", limits={"max_requests": 1}) as served:
         backend: Any = served.backends[0]
-        object.__setattr__(backend, "_signature", _unbounded(backend))
-        with pytest.raises(GatewayError, match="'py' did not respond within") as caught:
+        allow_large_batches(backend)
+        with raises_kind(Kind.TIMEOUT, "'py' did not respond within"):
             await infer(served, request(40_000), RequestContext("test", memory=account))
-        assert caught.value.kind is Kind.TIMEOUT
         account.release()
         assert admission.bytes == 320_000, "the thread still holds the tensors"
         assert backend.concurrency_stats.in_use == 1
-        with pytest.raises(
-            GatewayError, match="the deadline passed while the request waited in the queue"
-        ):
+        too_late = "the deadline passed while the request waited in the queue"
+        with pytest.raises(GatewayError, match=too_late):
             await infer(served, request())
         plugin_kit.RELEASE.set()
         await until(lambda: not backend.concurrency_stats.in_use)
@@ -263,11 +255,8 @@ async def test_calls_in_threads_run_at_the_same_time() -> None:
 async def test_a_generator_is_a_stream(model: str) -> None:
     async with gateway(model, factor=1) as served:
         responses = await stream(served, request(3))
-        assert [each.outputs[0].numpy().tolist() for each in responses] == [
-            [[0, 1]],
-            [[2, 3]],
-            [[4, 5]],
-        ]
+        values = [each.outputs[0].numpy().tolist() for each in responses]
+        assert values == [[[0, 1]], [[2, 3]], [[4, 5]]]
 
 
 async def test_a_model_without_a_stream_yields_its_only_response() -> None:
@@ -306,25 +295,13 @@ async def test_start_and_close_run_once() -> None:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (
-            "UnhashableMetadata",
-            (
-                "backend 'py': tensor 'X' has the datatype ['FP32']; "
-                "expected a V2 datatype such as 'FP32'"
-            ),
-        ),
-        ("BadVersions", "backend 'py': metadata.versions is not a tuple of strings"),
-        (
-            "BadMetadata",
-            (
-                "backend 'py': tensor 'X' has the datatype 'FLOAT'; "
-                "expected a V2 datatype such as 'FP32'"
-            ),
-        ),
-        ("FailsToStart", "backend 'py': start failed: OSError: no connection"),
+        ("UnhashableMetadata", f"tensor 'X' has the datatype ['FP32']; {V2_DATATYPE}"),
+        ("BadVersions", "metadata.versions is not a tuple of strings"),
+        ("BadMetadata", f"tensor 'X' has the datatype 'FLOAT'; {V2_DATATYPE}"),
+        ("FailsToStart", "start failed: OSError: no connection"),
         (
             "FailsInConstructor",
-            "backend 'py': creating 'plugin_kit:FailsInConstructor' failed: ValueError: no weights",
+            "creating 'plugin_kit:FailsInConstructor' failed: ValueError: no weights",
         ),
     ],
 )
@@ -332,7 +309,7 @@ async def test_a_model_that_cannot_be_created_is_named(model: str, expected: str
     with pytest.raises(PluginError) as caught:
         async with gateway(model):
             pass
-    assert str(caught.value) == expected
+    assert str(caught.value) == f"backend 'py': {expected}"
 
 
 async def test_a_process_without_threads_refuses_the_call_and_frees_its_slot(
@@ -340,10 +317,7 @@ async def test_a_process_without_threads_refuses_the_call_and_frees_its_slot(
 ) -> None:
     async with gateway(limits={"max_requests": 1}) as served:
         backend: Any = served.backends[0]
-
-        def fail(_: object) -> None:
-            raise RuntimeError("can't start new thread")
-
+        fail = Mock(side_effect=RuntimeError("can't start new thread"))
         with monkeypatch.context() as patch:
             patch.setattr(backend._runner._threads, "submit", fail)
             with pytest.raises(GatewayError, match="backend 'py' cannot be called"):

@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -31,22 +32,20 @@ def fake(function: Any, name: str = "m") -> FakeModel:
     return FakeModel(name, function, inputs=VECTOR, outputs={"y": ("FP32", (-1,))})
 
 
-def infer(client: Any, library: Any, model: str, *values: float) -> list[float]:
-    with client:
-        entry = library.InferInput("x", [len(values)], "FP32")
-        entry.set_data_from_numpy(np.array(values, np.float32))
-        found: list[float] = client.infer(model, [entry]).as_numpy("y").tolist()
-        return found
+def input_of(library: Any, *values: float) -> Any:
+    entry = library.InferInput("x", [len(values)], "FP32")
+    entry.set_data_from_numpy(np.array(values, np.float32))
+    return entry
 
 
-def infer_http(gateway: BackgroundGateway, model: str, *values: float) -> list[float]:
-    client = triton_http.InferenceServerClient(gateway.http)
-    return infer(client, triton_http, model, *values)
+def infer_http(gateway: BackgroundGateway, model: str, *values: float) -> Any:
+    with triton_http.InferenceServerClient(gateway.http) as client:
+        return client.infer(model, [input_of(triton_http, *values)]).as_numpy("y").tolist()
 
 
-def infer_grpc(gateway: BackgroundGateway, model: str, *values: float) -> list[float]:
-    client = triton_grpc.InferenceServerClient(gateway.grpc)
-    return infer(client, triton_grpc, model, *values)
+def infer_grpc(gateway: BackgroundGateway, model: str, *values: float) -> Any:
+    with triton_grpc.InferenceServerClient(gateway.grpc) as client:
+        return client.infer(model, [input_of(triton_grpc, *values)]).as_numpy("y").tolist()
 
 
 def test_a_triton_client_calls_a_fake_model_and_the_test_sees_its_requests() -> None:
@@ -70,24 +69,16 @@ def test_a_stream_of_a_fake_model() -> None:
         for value in inputs["x"]:
             yield {"y": [value]}
 
-    received: list[Any] = []
-    arrived = threading.Semaphore(0)
-
-    def keep(result: Any, error: Any) -> None:
-        received.append(error or result.as_numpy("y").tolist())
-        arrived.release()
-
+    received: SimpleQueue[Any] = SimpleQueue()
     with (
         BackgroundGateway(models=[fake(count)]) as gateway,
         triton_grpc.InferenceServerClient(gateway.grpc) as client,
     ):
-        entry = triton_grpc.InferInput("x", [2], "FP32")
-        entry.set_data_from_numpy(np.array([1, 2], np.float32))
-        client.start_stream(keep)
+        entry = input_of(triton_grpc, 1, 2)
+        client.start_stream(lambda result, error: received.put(error or result.as_numpy("y")))
         client.async_stream_infer("m", [entry])
-        assert all(arrived.acquire(timeout=60) for _ in range(2))
+        assert [received.get(timeout=60) for _ in range(2)] == [1, 2]
         client.stop_stream()
-        assert received == [[1], [2]]
         [request] = gateway.requests
         assert request.is_stream
         with pytest.raises(triton_grpc.InferenceServerException, match="use a stream"):

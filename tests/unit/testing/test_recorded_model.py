@@ -12,6 +12,7 @@ from gateway_errors import raises_kind
 from infergate import GatewayError, InferRequest, InferResponse, Kind
 from infergate.backends.builtin import BuiltinBackend
 from infergate.core.exchange import Outcome
+from infergate.core.messages import TensorMetadata
 from infergate.core.request_context import RequestContext
 from infergate.recording.format import RecordingError
 from infergate.testing import RecordedModel, recorded_models
@@ -20,10 +21,6 @@ from recordings import exchange, tensor, write_recording
 
 async def responses(model: RecordedModel, request: InferRequest) -> list[Any]:
     return [each async for each in model.stream(request)]
-
-
-async def values(model: RecordedModel, request: InferRequest) -> list[Any]:
-    return [each.outputs[0].numpy().tolist() for each in await responses(model, request)]
 
 
 async def test_an_equal_request_gets_the_recorded_response() -> None:
@@ -38,18 +35,16 @@ async def test_repeated_requests_get_the_responses_in_order_and_then_the_last() 
     request = exchange(1).request
     outcomes = [Outcome((InferResponse("m", outputs=(tensor("y", n),)),)) for n in (1, 2)]
     model = RecordedModel([replace(exchange(1), outcome=each) for each in outcomes])
-    assert [await values(model, request) for _ in range(3)] == [[[1]], [[2]], [[2]]]
+    found = [await responses(model, request) for _ in range(3)]
+    assert [each.outputs[0].numpy().tolist() for (each,) in found] == [[1], [2], [2]]
 
 
 async def test_errors_and_streams_are_repeated() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
     streamed = tuple(InferResponse("m", outputs=(tensor("y", n),)) for n in (1, 2))
-    model = RecordedModel(
-        [
-            exchange(1, outcome=Outcome((), error)),
-            exchange(2, outcome=Outcome(streamed, error), is_stream=True),
-        ]
-    )
+    failed = exchange(1, outcome=Outcome((), error))
+    stream = exchange(2, outcome=Outcome(streamed, error), is_stream=True)
+    model = RecordedModel([failed, stream])
     with raises_kind(Kind.OVERLOADED, "busy"):
         await responses(model, exchange(1).request)
     repeated = model.stream(exchange(2).request)
@@ -70,9 +65,7 @@ async def test_another_request_is_refused_with_a_difference() -> None:
 
 def test_the_metadata_is_that_of_the_recorded_tensors() -> None:
     metadata = RecordedModel([exchange(1)]).metadata
-    assert [(each.name, each.datatype, each.shape) for each in metadata.inputs] == [
-        ("x", "FP32", (-1,))
-    ]
+    assert metadata.inputs == (TensorMetadata("x", "FP32", (-1,)),)
     assert [each.name for each in metadata.outputs] == ["y"]
     assert metadata.versions == ("1",)
 

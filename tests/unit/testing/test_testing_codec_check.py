@@ -21,6 +21,10 @@ from infergate.testing import check_codec
 ONE = Capabilities(frozenset({Datatype.INT8}))
 
 
+def without_id(value: Any) -> Any:
+    return replace(value, id="") if hasattr(value, "id") else value
+
+
 class Sound(V2Grpc):
     capabilities = ONE
 
@@ -40,7 +44,7 @@ class ErrorsEscape(Sound):
         return super().parse_request(wire, limits)
 
 
-class ErrorsReadAsAnswers(Sound):
+class ErrorsAreResponses(Sound):
     def build_error(self, error: Any, wire: Any = None) -> Any:
         return RpcResponse()
 
@@ -64,23 +68,18 @@ class BuildsForAnotherTransport(Sound):
 
 class LosesTheId(Sound):
     def parse_request(self, wire: Any, limits: Any) -> Any:
-        operation = super().parse_request(wire, limits).operation
-        return ParsedRequest(
-            replace(operation, id="") if isinstance(operation, InferRequest) else operation
-        )
+        return ParsedRequest(without_id(super().parse_request(wire, limits).operation))
 
 
 class LosesAnOutput(Sound):
     def parse_response(self, wire: Any, operation: Any, limits: Any, model: object = None) -> Any:
         answer = super().parse_response(wire, operation, limits)
-        return replace(answer, outputs=answer.outputs[:1]) if is_inference(answer) else answer
+        if isinstance(answer, InferResponse):
+            return replace(answer, outputs=answer.outputs[:1])
+        return answer
 
 
-def is_inference(answer: Any) -> bool:
-    return isinstance(answer, InferResponse)
-
-
-class PeeksWrongly(Sound):
+class SummarizesOnlyTheOperation(Sound):
     def summarize(self, wire: Any) -> Any:
         return RequestSummary(super().summarize(wire).operation)
 
@@ -120,8 +119,8 @@ class KeepsTheBackendsModel(Sound):
         return wire
 
 
-def plugin(make: Callable[[], Any]) -> CodecPlugin:
-    return replace(PLUGIN, create=lambda _: make())
+def plugin(make: Callable[[], Any], base: CodecPlugin = PLUGIN) -> CodecPlugin:
+    return replace(base, create=lambda _: make())
 
 
 def test_a_sound_codec_passes() -> None:
@@ -133,13 +132,13 @@ def test_a_sound_codec_passes() -> None:
     [
         (Misnamed, "named other"),
         (Without, "datatype"),
-        (ErrorsReadAsAnswers, "parsed as a response"),
+        (ErrorsAreResponses, "parsed as a response"),
         (ErrorsOfAnotherTransport, "HttpRequest"),
         (RefusesWithTheWrongKind, "ModelIndexRequest.*is rejected"),
         (BuildsForAnotherTransport, "HttpRequest"),
         (LosesTheId, "request: "),
         (LosesAnOutput, "response: "),
-        (PeeksWrongly, "summarize returns the model"),
+        (SummarizesOnlyTheOperation, "summarize returns the model"),
         (MisreadsWhatItSummarized, "summarized request"),
         (ValidatesNothing, "parse_request and validate differ"),
         (KeepsTheClientsModel, "rewritten request"),
@@ -163,9 +162,9 @@ def test_opening_a_request_changes_its_encoding_only() -> None:
                 gzip.decompress(join_parts(wire.body))
 
     with pytest.raises(GatewayError):
-        check_codec(replace(REST, create=lambda _: LosesTheBody()))
+        check_codec(plugin(LosesTheBody, REST))
     with pytest.raises(gzip.BadGzipFile):
-        check_codec(replace(REST, create=lambda _: Raises()))
+        check_codec(plugin(Raises, REST))
 
 
 def test_any_other_exception_escapes() -> None:
@@ -178,7 +177,7 @@ def test_a_plugin_without_claims_is_rejected() -> None:
         check_codec(replace(plugin(Sound), claims=()))
 
 
-def test_datatypes_that_a_protocol_cannot_carry_may_be_declared() -> None:
+def test_parts_that_a_protocol_cannot_represent_may_be_declared() -> None:
     class WithoutIds(LosesTheId):
         can_pass_through = False
 
@@ -189,11 +188,7 @@ def test_datatypes_that_a_protocol_cannot_carry_may_be_declared() -> None:
         def parse_response(
             self, wire: Any, operation: Any, limits: Any, model: object = None
         ) -> Any:
-            answer = super().parse_response(wire, operation, limits)
-            return replace(answer, id="") if is_inference(answer) else answer
-
-    def without_id(value: Any) -> Any:
-        return replace(value, id="") if hasattr(value, "id") else value
+            return without_id(super().parse_response(wire, operation, limits))
 
     with pytest.raises(AssertionError, match="request: "):
         check_codec(plugin(WithoutIds))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import zlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,9 @@ from hypothesis import strategies as st
 from images import chunk, encoded, images_tensor, photo, png_bomb
 from PIL import Image, ImageOps
 
+from gateway_errors import error_of, raises_kind
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import Kind
 from infergate.core.tensor import Tensor
 from infergate.transforms import image_header
 from infergate.transforms.image_header import read_header
@@ -32,8 +35,7 @@ def decode(tensor: Tensor, **settings: Any) -> npt.NDArray[Any]:
     """Measure and decode ``tensor``, as a request would."""
     step = DecodeImage(tensor="image", **settings)
     assert not step.find_problem(is_input=True)
-    transforms = RouteTransforms([step], (), batch=step.batch)
-    (group,) = transforms.input_groups
+    (group,) = RouteTransforms([step], (), batch=step.batch).input_groups
     sizes = group.measure([tensor])
     (result,) = group.run([tensor])
     assert len(result.data) <= sizes.result <= sizes.total
@@ -43,9 +45,8 @@ def decode(tensor: Tensor, **settings: Any) -> npt.NDArray[Any]:
 
 def refused(tensor: Tensor, **settings: Any) -> str:
     """Return the error of decoding ``tensor``."""
-    with pytest.raises(GatewayError) as caught:
+    with raises_kind(Kind.BAD_REQUEST) as caught:
         decode(tensor, **settings)
-    assert caught.value.kind is Kind.BAD_REQUEST
     assert caught.value.public.startswith("input 'image': ")
     return caught.value.public
 
@@ -72,10 +73,11 @@ def test_images_in_base64_are_decoded_in_a_batch_of_any_shape() -> None:
     one, two = encoded(PHOTO, "JPEG"), encoded(photo(seed=1))
     texts = [base64.b64encode(image) for image in (one, two)]
     expected = decode(images_tensor(one, two))
-    np.testing.assert_array_equal(decode(images_tensor(*texts, shape=(2, 1))), expected)
-    np.testing.assert_array_equal(decode(images_tensor(texts[0], two)), expected)
-    np.testing.assert_array_equal(decode(images_tensor(one, shape=())), expected[:1])
-    np.testing.assert_array_equal(decode(images_tensor(one), batch=False), expected[0])
+    equal = np.testing.assert_array_equal
+    equal(decode(images_tensor(*texts, shape=(2, 1))), expected)
+    equal(decode(images_tensor(texts[0], two)), expected)
+    equal(decode(images_tensor(one, shape=())), expected[:1])
+    equal(decode(images_tensor(one), batch=False), expected[0])
     assert decode(images_tensor(), size=(4, 5)).shape == (0, 4, 5, 3)
 
 
@@ -213,9 +215,8 @@ def test_a_jpeg_with_thousands_of_fill_bytes_is_refused() -> None:
 def test_a_jpeg_with_many_segments_of_exif_is_refused() -> None:
     data = encoded(PHOTO, "JPEG")
     segment = b"\xff\xe1\x00\x0aExif\0\0II"
-    assert "more than 32 EXIF segments" in refused(
-        images_tensor(data[:2] + segment * 33 + data[2:])
-    )
+    many = data[:2] + segment * 33 + data[2:]
+    assert "more than 32 EXIF segments" in refused(images_tensor(many))
 
 
 def test_an_image_with_thousands_of_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,21 +257,16 @@ def test_a_corrupted_image_is_decoded_or_refused(image: bytes, data: st.DataObje
     corrupted = bytearray(image)
     for _ in range(data.draw(st.integers(1, 4))):
         corrupted[data.draw(st.integers(0, len(image) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        decode(images_tensor(bytes(corrupted)), size=(4, 4), max_pixels=10_000)
-    except GatewayError as error:
-        assert "input 'image': element 0" in error.public  # noqa: PT017
+    tensor = images_tensor(bytes(corrupted))
+    error = error_of(partial(decode, tensor, size=(4, 4), max_pixels=10_000))
+    assert error is None or "input 'image': element 0" in error.public
 
 
 def test_an_error_has_no_address_of_an_object() -> None:
     broken = png_bomb(8, 8).replace(b"IEND", b"IENE")
-    data = encoded(PHOTO)[:40] + bytes(100)
-    for image in (broken, data):
-        with_error = images_tensor(image)
-        try:
-            decode(with_error)
-        except GatewayError as error:
-            assert "0x" not in error.public  # noqa: PT017
+    for image in (broken, encoded(PHOTO)[:40] + bytes(100)):
+        error = error_of(decode, images_tensor(image))
+        assert error is None or "0x" not in error.public
 
 
 def test_images_of_different_sizes_need_a_size() -> None:
@@ -281,6 +277,5 @@ def test_images_of_different_sizes_need_a_size() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1, 2)])
 def test_a_shape_that_is_not_a_batch_is_refused(shape: tuple[int, ...]) -> None:
-    images = [encoded(PHOTO)] * 4
-    tensor = images_tensor(*images[: int(np.prod(shape))], shape=shape)
+    tensor = images_tensor(*[encoded(PHOTO)] * math.prod(shape), shape=shape)
     assert "expected shape [N] or [N, 1]" in refused(tensor)
