@@ -73,9 +73,7 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
     if type(document) is not dict:
         raise _NotSimpleError
     inputs: dict[str, Tensor] = {}
-    input_items = document["inputs"]
-    if type(input_items) is not list or len(input_items) > limits.tensors:
-        raise _NotSimpleError
+    input_items = _check_array(document["inputs"], limits.tensors)
     expected_members = 1
     member_count = len(document)
     for item in input_items:
