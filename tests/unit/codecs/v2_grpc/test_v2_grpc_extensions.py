@@ -176,16 +176,22 @@ def test_a_configuration_uses_proto_field_names() -> None:
     message = service_pb2.ModelConfigResponse(config=config())
     found = parse_response(message, ModelConfigRequest("m"))
     assert isinstance(found, ModelConfig)
-    config_settings = found.settings
-    assert (found.name, config_settings["max_batch_size"]) == ("real", 8)
-    assert config_settings["platform"] == "onnx"
-    assert config_settings["input"][0]["data_type"] == "TYPE_FP32"
-    assert config_settings["output"][0]["data_type"] == 99
-    assert config_settings["input"][0]["dims"] == [-1, 3]
-    assert config_settings["dynamic_batching"]["max_queue_delay_microseconds"] == 2**63
-    assert config_settings["parameters"] == {"k": {"string_value": "v"}}
-    assert config_settings["version_policy"] == {"specific": {"versions": [1, 3]}}
-    assert "sequence_batching" not in config_settings
+    settings = found.settings
+    assert (found.name, settings["max_batch_size"], settings["platform"]) == ("real", 8, "onnx")
+    assert settings["input"][0]["data_type"] == "TYPE_FP32"
+    assert settings["output"][0]["data_type"] == 99
+    assert settings["input"][0]["dims"] == [-1, 3]
+    assert settings["dynamic_batching"]["max_queue_delay_microseconds"] == 2**63
+    assert settings["parameters"] == {"k": {"string_value": "v"}}
+    assert settings["version_policy"] == {"specific": {"versions": [1, 3]}}
+    assert "sequence_batching" not in settings
+
+
+def test_an_unreadable_configuration_is_garbage() -> None:
+    wire = RpcResponse([b"\x0a\x05"])
+    error = refused(CODEC.parse_response, wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
+    assert error.kind is Kind.BACKEND_GARBAGE
+    assert "ModelConfig" in error.public
 
 
 def test_unknown_fields_are_kept_and_names_are_the_clients() -> None:
@@ -251,11 +257,10 @@ def test_statistics_round_trip() -> None:
     model.batch_stats.add(batch_size=8).compute_infer.ns = 7
     model.memory_usage.add(type="CPU", byte_size=9)
     model.response_stats["0"].success.count = 1
-    operation = parse(
-        "ModelStatistics", service_pb2.ModelStatisticsRequest(name="m", version="1")
-    ).operation
+    request = service_pb2.ModelStatisticsRequest(name="m", version="1")
+    operation = parse("ModelStatistics", request).operation
     assert operation == ModelStatisticsRequest("m", "1")
-    assert build_request_message(operation, service_pb2.ModelStatisticsRequest).name == "m"
+    assert build_request_message(operation, service_pb2.ModelStatisticsRequest) == request
     found = parse_response(message, operation)
     assert isinstance(found, ModelStatistics)
     assert found.models[0]["inference_stats"] == {"success": {"count": 3, "ns": 0}}

@@ -1,6 +1,7 @@
 """The messages of ModelStreamInfer in both forms agree with tritonclient's protobuf classes."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,21 +73,11 @@ def test_the_codec_supports_streaming() -> None:
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_responses_report_whether_they_are_final(is_last: bool) -> None:
-    response = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,), is_last=is_last)
-    infer_response = stream_message(
-        TRITON.build_stream_response(response, parsed(TRITON))
-    ).infer_response
-    assert infer_response.parameters[FINAL].bool_param is is_last
-    assert infer_response.parameters["k"].int64_param == 1
-    assert (
-        infer_response.model_name,
-        infer_response.id,
-        list(infer_response.raw_output_contents),
-    ) == (
-        "m",
-        "i",
-        [b"\7\0\0\0"],
-    )
+    response = replace(RESPONSE, is_last=is_last)
+    sent = stream_message(TRITON.build_stream_response(response, parsed(TRITON))).infer_response
+    assert sent.parameters[FINAL].bool_param is is_last
+    assert sent.parameters["k"].int64_param == 1
+    assert (sent.model_name, sent.id, sent.raw_output_contents) == ("m", "i", [b"\7\0\0\0"])
 
 
 def test_a_single_response_equals_a_unary_one() -> None:
@@ -189,17 +180,15 @@ def test_mlservers_responses_are_not_mistaken_for_errors() -> None:
 
 
 def test_a_backends_error() -> None:
-    for response in (None, pb.ModelInferResponse(id="i")):
-        stream_response = pb.ModelStreamInferResponse(
-            error_message="no œufs", infer_response=response
-        )
-        error = error_of(RpcResponse((stream_response.SerializeToString(),)))
-        assert (error.kind, error.origin) == (Kind.BACKEND_ERROR, Origin.BACKEND)
-        assert error.public == "no œufs"
     text = "[request id: i] unexpected shape for input 'IN' for model 'm'. Expected [1], got [2]. "
-    stream_response = pb.ModelStreamInferResponse(error_message=text)
-    error = error_of(RpcResponse((stream_response.SerializeToString(),)))
-    assert (error.kind, error.origin, error.public) == (Kind.BAD_REQUEST, Origin.BACKEND, text)
+    for public, response, kind in (
+        ("no œufs", None, Kind.BACKEND_ERROR),
+        ("no œufs", pb.ModelInferResponse(id="i"), Kind.BACKEND_ERROR),
+        (text, None, Kind.BAD_REQUEST),
+    ):
+        sent = pb.ModelStreamInferResponse(error_message=public, infer_response=response)
+        error = error_of(RpcResponse((sent.SerializeToString(),)))
+        assert (error.kind, error.origin, error.public) == (kind, Origin.BACKEND, public)
     error = error_of(RpcResponse(code=5, details="gone"))
     assert (error.kind, error.public) == (Kind.NOT_FOUND, "gone")
 
