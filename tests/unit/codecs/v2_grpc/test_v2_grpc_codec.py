@@ -281,9 +281,8 @@ def test_the_number_of_tensors_is_limited() -> None:
     RAW.parse_request(wire, replace(limits, tensors=3))
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
-def test_classification_needs_a_class_count(count: Any) -> None:
-    output = messages.RequestedOutput("Y", {"classification": count})
+def test_classification_needs_a_class_count() -> None:
+    output = messages.RequestedOutput("Y", {"classification": 0})
     wire = RAW.build_request(InferRequest("m", outputs=(output,)), GENERIC)
     for act in (RAW.parse_request, RAW.validate):
         with raises_kind(Kind.BAD_REQUEST, match="'Y'"):

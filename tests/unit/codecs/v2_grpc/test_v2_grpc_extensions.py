@@ -187,13 +187,6 @@ def test_a_configuration_uses_proto_field_names() -> None:
     assert "sequence_batching" not in settings
 
 
-def test_an_unreadable_configuration_is_garbage() -> None:
-    wire = RpcResponse([b"\x0a\x05"])
-    error = refused(CODEC.parse_response, wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
-    assert error.kind is Kind.BACKEND_GARBAGE
-    assert "ModelConfig" in error.public
-
-
 def test_unknown_fields_are_kept_and_names_are_the_clients() -> None:
     raw = config().SerializeToString() + FUTURE
     wire = RpcResponse([b"\x0a" + bytes([len(raw) & 0x7F | 0x80, len(raw) >> 7]) + raw])
