@@ -24,7 +24,6 @@ from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
     check_text_length,
-    json_kind,
     parse_json,
     read_items,
     read_string,
@@ -45,6 +44,7 @@ from infergate.codecs.v2_rest.tensors import (
     TensorReader,
     encode_json,
     parse_json_length,
+    pop_flag,
     read_parameters,
     read_tensor_name,
     read_tensors,
@@ -193,7 +193,7 @@ def _read_fields(
     inputs = read_tensors(members["inputs"], "inputs", reader)
     reader.binary_data.check_consumed()
     parameters = read_parameters(members, "", reader)
-    binary_by_default, parameters = _pop_flag(parameters, BINARY_DATA_OUTPUT, "parameters")
+    binary_by_default, parameters = pop_flag(parameters, BINARY_DATA_OUTPUT, "parameters")
     outputs: dict[str, RequestedOutput] = {}
     binary_by_output: dict[str, bool] = {}
     for index, item in enumerate(read_items(members.get("outputs", []), "outputs", limits.tensors)):
@@ -229,21 +229,11 @@ def _read_output(
     region, parameters = parse_region_ref(parameters, path)
     if region is not None:
         reader.features.add(WireFeature.SHARED_MEMORY)
-    binary, parameters = _pop_flag(parameters, BINARY_DATA, f"{path}.parameters")
+    binary, parameters = pop_flag(parameters, BINARY_DATA, f"{path}.parameters")
     output = RequestedOutput(read_tensor_name(members, path), parameters, region)
     if class_count(output) is not None:
         reader.features.add(WireFeature.CLASSIFICATION)
     return output, binary
-
-
-def _pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
-    """Return the boolean ``key``, or None if it is absent, and the other parameters."""
-    if key not in parameters:
-        return None, parameters
-    value = parameters[key]
-    if not isinstance(value, bool):
-        raise bad_request(f"{path}.{key} must be a boolean, not {json_kind(value)}")
-    return value, {name: parameter for name, parameter in parameters.items() if name != key}
 
 
 # ---- writing ----------------------------------------------------------------------------------

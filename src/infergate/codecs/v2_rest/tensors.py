@@ -323,6 +323,17 @@ def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader
     return found
 
 
+def pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
+    """Return the boolean ``key``, or None if it is absent, and the other parameters. Raises
+    BAD_REQUEST."""
+    if key not in parameters:
+        return None, parameters
+    value = parameters[key]
+    if not isinstance(value, bool):
+        raise bad_request(f"{path}.{key} must be a boolean, not {json_kind(value)}")
+    return value, {name: parameter for name, parameter in parameters.items() if name != key}
+
+
 def count_values(parameters: Any) -> tuple[int, int]:
     """Return the numbers of values and of characters in ``parameters``, at all depths."""
     count = characters = 0

@@ -269,13 +269,6 @@ def test_several_inputs_need_names() -> None:
         assert "a, b" in error_of(body, types).public
 
 
-def test_strict_documents_are_json() -> None:
-    for text in (b'{"inputs": [NaN]}', b'{"inputs": [1]} x', b'{"inputs": ["\xff"]}'):
-        parse_document(text, KEYS, DEFAULT_LIMITS)
-        with pytest.raises(GatewayError, match="not valid JSON"):
-            parse_document(text, KEYS, DEFAULT_LIMITS, is_strict=True)
-
-
 @pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize(
     ("row", "datatype"),

@@ -5,7 +5,6 @@ millions.
 """
 
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -44,6 +43,7 @@ from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, MIB
 from infergate.core.wire import RpcRequest, RpcResponse
+from traced_memory import peak_bytes
 
 NAMELESS = {
     *(messages.ServerLiveRequest, messages.ServerReadyRequest, messages.ServerMetadataRequest),
@@ -265,12 +265,7 @@ def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("codec", "kind", "name"), MEMORY_CASES)
 def test_the_memory_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -> None:
-    act = process_hostile(codec, kind, name, LARGE)
-    tracemalloc.start()
-    act()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 4 * LARGE
+    assert peak_bytes(process_hostile(codec, kind, name, LARGE)) < 4 * LARGE
 
 
 @pytest.mark.parametrize("method", v2.BY_PATH.values(), ids=lambda method: method.path)

@@ -1,7 +1,6 @@
 """JSON documents: nesting, repeated names, parameters, types of fields."""
 
 import json
-import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -25,6 +24,7 @@ from infergate.core.messages import (
     ModelStatisticsRequest,
     Operation,
 )
+from traced_memory import peak_bytes
 
 TENSOR = '{"name":"X","datatype":"INT8","shape":[1],"data":[1]}'
 
@@ -57,13 +57,12 @@ def test_unbalanced_brackets() -> None:
 )
 def test_the_depth_check_needs_bounded_memory(text: str) -> None:
     body = text.encode()
-    tracemalloc.start()
-    try:
+
+    def check() -> None:
         with pytest.raises(GatewayError, match="100 levels"):
             check_nesting(body)
-        assert tracemalloc.get_traced_memory()[1] < 3 * len(body) + (8 << 20)
-    finally:
-        tracemalloc.stop()
+
+    assert peak_bytes(check) < 3 * len(body) + (8 << 20)
 
 
 @pytest.mark.parametrize("end", [b"", b"\\", b'"', b"\n"], ids=["cut", "escape", "quote", "line"])
@@ -130,12 +129,7 @@ def test_the_event_loop_leaves_slow_requests_to_a_helper(body: str, is_offloaded
 def test_values_are_counted_before_they_are_created(body: str, expected: str) -> None:
     """Each value would become an object of 24 to 100 bytes."""
     wire = post(body)
-    tracemalloc.start()
-    try:
-        refused(wire, expected, kind=Kind.TOO_LARGE)
-        assert tracemalloc.get_traced_memory()[1] < 6 * len(body)
-    finally:
-        tracemalloc.stop()
+    assert peak_bytes(lambda: refused(wire, expected, kind=Kind.TOO_LARGE)) < 6 * len(body)
 
 
 def test_commas_in_strings_are_not_counted() -> None:

@@ -1,7 +1,6 @@
 """Reading and writing of tensor data in JSON."""
 
 import math
-import tracemalloc
 from fractions import Fraction
 from typing import Any
 
@@ -22,6 +21,7 @@ from infergate.core.errors import Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import Tensor, float32_from_bf16, tensor_from_array
+from traced_memory import peak_bytes
 
 
 @pytest.mark.parametrize("datatype", sorted(INTEGERS, key=lambda d: d.value), ids=lambda d: d.value)
@@ -140,14 +140,13 @@ def test_data_that_is_not_an_array() -> None:
 )
 def test_elements_beyond_the_shape_are_not_read(datatype: str, shape: list[int], data: str) -> None:
     node = parse_json(data.encode())
-    tracemalloc.start()
-    try:
+
+    def read() -> None:
         with raises_kind(Kind.BAD_REQUEST, match="'X'"):
             read_data("X", Datatype(datatype), tuple(shape), node, REQUEST_RULES)
-        # a list of elements or arrays would take at least 8 bytes each
-        assert tracemalloc.get_traced_memory()[1] < 1 << 18
-    finally:
-        tracemalloc.stop()
+
+    # a list of elements or arrays would take at least 8 bytes each
+    assert peak_bytes(read) < 1 << 18
 
 
 def test_arrays_among_elements_keep_their_order() -> None:
