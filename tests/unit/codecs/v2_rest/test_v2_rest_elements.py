@@ -192,7 +192,7 @@ def test_non_finite_floats(datatype: str, non_finite: str, expected: bytes) -> N
         (Datatype.FP64, np.empty((0, 2)), b"[]"),
     ],
 )
-def test_numbers_are_written_in_the_fewest_digits(
+def test_floats_are_written_in_the_fewest_digits(
     datatype: Datatype, array: Any, expected: bytes
 ) -> None:
     assert write_data(tensor_from_array("Y", datatype, array)) == expected

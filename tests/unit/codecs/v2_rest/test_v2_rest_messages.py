@@ -55,8 +55,9 @@ INFER = "/v2/models/m/infer"
 # ---- paths ------------------------------------------------------------------------------------
 
 
-def test_paths_of_other_forms() -> None:
+def test_server_paths() -> None:
     for path, operation in {
+        "/v2": ServerMetadataRequest(),
         "/v2/": ServerMetadataRequest(),
         "/v2/models/infer": ModelMetadataRequest("infer"),
         "/v2/models/m/versions/1": ModelMetadataRequest("m", "1"),
@@ -531,6 +532,12 @@ def test_every_kind_has_a_status(kind: Kind) -> None:
     assert wire.status == STATUS_BY_KIND[kind] >= 400
     assert wire.headers == {"content-type": "application/json", "retry-after": "2"}
     assert json.loads(body(wire)) == {"error": 'what "went" wrong'}
+
+
+def test_retry_after_only_where_known() -> None:
+    for seconds in (None, float("inf")):
+        error = GatewayError(Kind.OVERLOADED, "x", retry_after=seconds)
+        assert "retry-after" not in CODEC.build_error(error).headers
 
 
 @pytest.mark.parametrize(
