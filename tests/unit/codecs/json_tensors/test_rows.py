@@ -94,7 +94,6 @@ def test_shapes_of_outlines(outline: bytes, shape: tuple[int, ...] | None) -> No
     found = read_shape(b":" + outline + b",", 1)
     assert (found and found[0]) == shape
     if shape:
-        assert found is not None
         assert found[1] == 1 + len(outline)
 
 

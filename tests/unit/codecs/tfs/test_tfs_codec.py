@@ -100,7 +100,6 @@ def test_an_unknown_model_has_the_servers_text(wire: RpcRequest, text: str) -> N
 
 def test_an_unknown_signature_is_a_failed_precondition() -> None:
     parameters = parsed_by(CODEC, request(name="m", signature_name="x")).operation.parameters
-    assert isinstance(parameters, OpaqueParameters)
     assert parameters.is_passed_to("tfs-grpc")
     error = refused(parameters.is_passed_to, "v2-grpc")
     assert status_of(error) == (9, 'Serving signature key "x" not found.')
@@ -361,7 +360,6 @@ def test_all_states_of_a_server_reach_its_clients() -> None:
     operation = messages.ModelIndexRequest(model="m")
     wire = response_of(message)
     index = CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
-    assert isinstance(index, ModelIndex)
     assert [entry.state for entry in index.models] == [
         "UNKNOWN", "START", "LOADING", "READY", "UNLOADING", "UNAVAILABLE", "UNKNOWN"
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What TensorFlow Serving's APIs carry of canonical messages, for the codec contracts."""
+"""Canonical messages as TensorFlow Serving's APIs carry them, for the codec contracts."""
 
 from dataclasses import replace
 from typing import Any

@@ -41,7 +41,6 @@ def parsed(codec: V2Grpc, **parameters: bool) -> ParsedRequest:
 
 
 def stream_message(wire: RpcResponse | None) -> Any:
-    assert wire is not None
     assert wire.code == 0
     return pb.ModelStreamInferResponse.FromString(bytes(join_parts(wire.message)))
 
@@ -90,7 +89,6 @@ def test_the_final_response_is_marked_on_request() -> None:
     assert TRITON.build_stream_end(parsed(TRITON)) is None
     assert TRITON.build_stream_end(parsed(TRITON, triton_enable_empty_final_response=False)) is None
     request = parsed(TRITON, triton_enable_empty_final_response=True, other=True)
-    assert isinstance(request.operation, InferRequest)
     assert request.operation.parameters == {"other": True}
     end = stream_message(TRITON.build_stream_end(request))
     assert end.error_message == ""
@@ -102,7 +100,6 @@ def test_the_final_response_is_marked_on_request() -> None:
 def test_a_unary_request_has_no_final_response_parameter() -> None:
     wire = RpcRequest(INFER, (message(triton_enable_empty_final_response=True),))
     operation = TRITON.parse_request(wire, DEFAULT_LIMITS).operation
-    assert isinstance(operation, InferRequest)
     assert operation.parameters == {}
 
 
@@ -127,7 +124,6 @@ def test_every_message_parses_or_has_an_error(data: bytes) -> None:
 
 def test_a_stream_request_equals_a_unary_one() -> None:
     wire = TRITON.build_stream_request(REQUEST, GENERIC)
-    assert wire is not None
     assert wire.method == STREAM
     assert wire.message == TRITON.build_request(REQUEST, GENERIC).message
 
@@ -151,7 +147,6 @@ def test_tritons_stream_responses(final: bool | None) -> None:
         response.parameters[FINAL].bool_param = final
     response.parameters["k"].int64_param = 1
     found = parse_message(pb.ModelStreamInferResponse(infer_response=response))
-    assert found is not None
     assert found.is_last is (final is True)
     assert (found.model, found.version, found.id) == ("m", "1", "i")
     assert found.parameters == {"k": 1}
@@ -173,7 +168,6 @@ def test_an_empty_response_that_is_not_final_is_a_response() -> None:
 
 def test_mlservers_responses_are_not_mistaken_for_errors() -> None:
     found = parse_message(server_response())
-    assert found is not None
     assert (found.model, found.version, found.id, found.is_last) == ("m", "1", "i", False)
     without_version = pb.ModelInferResponse(model_name="m", id="i")
     assert parse_message(without_version) == InferResponse("m", id="i")

@@ -230,9 +230,7 @@ def test_a_cached_head_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert codec.summarize(second).model == "m"
     assert codec.validate(second, LIMITS) is second
     parsed = codec.parse_request(second, LIMITS).operation
-    assert isinstance(parsed, InferRequest)
     assert (parsed.id, bytes(parsed.inputs[1].data)) == ("another", b"\0\0\0\0")
-    assert isinstance(parsed.inputs[0].data, memoryview)
     assert parsed.inputs[0].data.obj is data
 
 
@@ -313,7 +311,6 @@ def test_the_names_of_a_recurring_head_are_read_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(codec_module, "remove_fields", None)
     third = forward(3)
     assert first is not None
-    assert third is not None
     message = pb.ModelInferRequest.FromString(bytes(join_parts(third.message)))
     assert (message.model_name, message.model_version, message.id) == ("other", "2", "3")
     assert list(message.raw_input_contents) == list(RAW)

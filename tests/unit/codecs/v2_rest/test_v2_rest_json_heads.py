@@ -161,12 +161,9 @@ def test_a_cached_request_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(infer_request, "_read_fields", None)
     wire = post(head('"id":"another",'), b"\7\0\0\0\2\0\0\0cd", accept_encoding="gzip")
     parsed = codec.parse_request(wire, LIMITS)
-    assert isinstance(parsed, ParsedRequest)
-    assert isinstance(parsed.operation, InferRequest)
     assert (parsed.operation.model, parsed.operation.id) == ("m", "another")
     first, second = parsed.operation.inputs
     assert (bytes(first.data), bytes(second.data)) == (b"\7\0\0\0", b"\2\0\0\0cd")
-    assert isinstance(first.data, memoryview)
     assert first.data.obj is wire.body[0], "the data is not copied"
 
 
@@ -178,7 +175,6 @@ def test_a_cached_response_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) 
         codec.parse_response(ok(head(names % 1, OUTPUTS), DATA), operation, LIMITS)
     monkeypatch.setattr(infer_response, "_read_message", None)
     response = codec.parse_response(ok(head(names % "z-2", OUTPUTS), DATA), operation, LIMITS)
-    assert isinstance(response, InferResponse)
     assert (response.model, response.version, response.id) == ("m", "3", "z-2")
     assert bytes(response.outputs[1].data) == b"\2\0\0\0ab"
     unknown = InferRequest("m", outputs=(RequestedOutput("Z"),))

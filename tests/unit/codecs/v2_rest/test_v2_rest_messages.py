@@ -17,7 +17,6 @@ from gateway_errors import raises_kind
 from infergate.codecs.base import (
     OutputsNeedTranslationError,
     ParsedRequest,
-    PartialInferRequest,
     RequestSummary,
 )
 from infergate.codecs.encodings import decode_body, preferred_encoding
@@ -145,7 +144,6 @@ def test_a_body_of_one_part_is_not_copied() -> None:
     text = b'{"inputs":[]}'
     checked = CODEC.validate(post(text), DEFAULT_LIMITS)
     rewritten = CODEC.rewrite_request(checked, "a", "", TRITON)
-    assert rewritten is not None
     assert rewritten.body[0] is text
 
 
@@ -496,7 +494,6 @@ def test_raw_requests() -> None:
     headers = {"inference-header-content-length": "0"}
     wire = HttpRequest("POST", "/v2/models/m/versions/1/infer", "", headers, [b"ab", b"cd"])
     partial = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(partial, PartialInferRequest)
     assert (partial.model, partial.version) == ("m", "1")
     for each in (partial, pickle.loads(pickle.dumps(partial))):  # helpers get it pickled
         parsed = each.complete(ModelMetadata("m", inputs=(TensorMetadata("X", "INT8", (-1,)),)))
@@ -506,7 +503,6 @@ def test_raw_requests() -> None:
     checked = CODEC.validate(wire, DEFAULT_LIMITS)
     assert body(checked) == b"abcd"
     rewritten = CODEC.rewrite_request(checked, "n", "2", TRITON)
-    assert rewritten is not None
     assert (rewritten.path, rewritten.headers) == (
         "/v2/models/n/versions/2/infer",
         {"content-type": "application/octet-stream", **headers},
