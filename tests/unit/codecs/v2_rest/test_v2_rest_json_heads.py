@@ -4,6 +4,7 @@ import math
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -82,19 +83,15 @@ def response_outcomes(codec: V2RestCodec, wire: HttpResponse, limits: Limits = L
     return [outcome(codec.parse_response, wire, operation, limits) for operation in operations]
 
 
-def same_request(wire: HttpRequest, limits: Limits = LIMITS) -> list[Any]:
+def same(outcomes: Callable[..., list[Any]], wire: Any, limits: Limits = LIMITS) -> list[Any]:
     """Return the outcomes of ``wire``, and check that they are the same without the cache."""
-    expected = request_outcomes(SLOW, wire, limits)
+    expected = outcomes(SLOW, wire, limits)
     for _ in range(3):  # the second fills the cache, the third uses it
-        assert request_outcomes(FAST, wire, limits) == expected
+        assert outcomes(FAST, wire, limits) == expected
     return expected
 
 
-def same_response(wire: HttpResponse, limits: Limits = LIMITS) -> list[Any]:
-    expected = response_outcomes(SLOW, wire, limits)
-    for _ in range(3):
-        assert response_outcomes(FAST, wire, limits) == expected
-    return expected
+same_request, same_response = partial(same, request_outcomes), partial(same, response_outcomes)
 
 
 @given(infer_requests(), texts(), st.booleans(), st.data())
