@@ -107,6 +107,8 @@ def _too_large(limits: Limits) -> GatewayError:
 
 def preferred_encoding(header: str) -> str:
     """Return the preferred encoding in an ``Accept-Encoding`` header: gzip, deflate, or ``""``."""
+    if not header:
+        return ""
     weights: dict[str, float] = {}
     for item in header.lower().split(","):
         name, _, parameters = item.partition(";")

@@ -18,6 +18,7 @@ from infergate.codecs.protos import SCHEMA
 from infergate.codecs.protos.bounded_parser import check_fields, parse_checked
 from infergate.codecs.protos.wire_scanner import MalformedMessageError
 from infergate.core.credential_names import may_hold_credentials
+from infergate.core.decimals import parse_decimal
 from infergate.core.limits import MIB
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
@@ -41,7 +42,7 @@ _MAX_DEPTH: Final = 24
 """Maximum number of levels shown of nested JSON."""
 _MAX_VALUE_LENGTH: Final = 256
 """Maximum number of bytes or characters shown of one protobuf value."""
-_MAX_LENGTH_DIGITS: Final = 19
+_MAX_LENGTH: Final = 10**19 - 1
 _JSON_LENGTH_HEADER: Final = "inference-header-content-length"
 """The header of V2 REST that contains the size of the JSON at the beginning of the body."""
 HIDDEN: Final = "(hidden)"
@@ -173,9 +174,8 @@ def _shorten_list(name: str, values: MutableSequence[Any]) -> Iterator[str]:
 
 def _decode_body(headers: Mapping[str, str], body: Sequence[Buffer]) -> str:
     data = bytes(join_parts(body)) if body else b""
-    length = headers.get(_JSON_LENGTH_HEADER, "")
-    is_number = length.isascii() and length.isdecimal() and len(length) <= _MAX_LENGTH_DIGITS
-    split = int(length) if is_number else len(data)
+    length = parse_decimal(headers.get(_JSON_LENGTH_HEADER, ""), _MAX_LENGTH)
+    split = len(data) if length is None else length
     text = _decode_json(data[:split])
     binary = len(data) - split
     return f"{text}\n\nand {binary} bytes of tensors" if text and binary > 0 else text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from infergate.core.decimals import parse_decimal
 from infergate.core.tensor import Parameters
 
 HIGHEST_PRIORITY: Final = 1
@@ -14,7 +15,7 @@ PRIORITY_PARAMETER: Final = "priority"
 """Triton's request parameter for the priority. 0 means the default priority."""
 PRIORITY_HEADER: Final = "infergate-priority"
 """The default name of the header with the priority of an inference."""
-_MAX_DIGITS: Final = 20
+_MAX_NUMBER: Final = 10**20 - 1
 
 
 def requested_priority(parameters: Parameters) -> int:
@@ -26,5 +27,4 @@ def requested_priority(parameters: Parameters) -> int:
 
 def parse_priority(text: str) -> int:
     """Return the priority in a header, or 0 if ``text`` is not a positive number."""
-    is_number = len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()
-    return min(int(text), LOWEST_PRIORITY) if is_number else 0
+    return min(parse_decimal(text, _MAX_NUMBER) or 0, LOWEST_PRIORITY)

@@ -22,8 +22,7 @@ from infergate.codecs.base import ParsedRequest
 from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS
 from infergate.codecs.v2_rest.codec import V2RestCodec
 from infergate.codecs.v2_rest.errors import STATUS_BY_KIND
-from infergate.codecs.v2_rest.infer_response import write_json_tensor
-from infergate.codecs.v2_rest.tensors import encode_json, write_parameters
+from infergate.codecs.v2_rest.tensors import encode_json, write_json_tensor, write_parameters
 from infergate.core.exchange import Exchange
 from infergate.core.limits import KIB
 from infergate.core.messages import InferRequest

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
-from infergate.codecs.base import Codec, SupportsMessageFields
+from infergate.codecs.base import SupportsMessageFields
 from infergate.codecs.profiles import GENERIC
 from infergate.codecs.registry import plugins
 from infergate.core.datatypes import Datatype
@@ -26,7 +27,7 @@ METADATA = ModelMetadata(
 VALUES = tensor_from_array("x", Datatype.FP32, np.arange(100, dtype="f4").reshape(1, 100))
 
 
-def codec_of(protocol: str) -> Codec[HttpRequest, HttpResponse]:
+def codec_of(protocol: str) -> Any:
     codec = plugins()[protocol].create({})
     assert isinstance(codec, SupportsMessageFields)
     return codec
@@ -39,27 +40,22 @@ def request_of(protocol: str, tensor: Tensor = VALUES) -> HttpRequest:
 
 def test_a_graphpipe_request_has_its_tensors_with_their_first_elements() -> None:
     codec = codec_of("graphpipe")
-    assert isinstance(codec, SupportsMessageFields)
     fields = codec.request_fields(request_of("graphpipe"))
-    assert fields is not None
     [tensor] = fields["req"]["input_tensors"]
     assert (fields["req_type"], fields["req"]["input_names"]) == ("InferRequest", ["x"])
     assert (tensor["type"], tensor["shape"], tensor["data"]) == ("10 (FP32)", [1, 100], "400 bytes")
     assert tensor["elements"] == [float(value) for value in range(32)]
     text = Tensor("x", Datatype.BYTES, (2,), pack_bytes([b"one", b"t" * 1000]))
     fields = codec.request_fields(request_of("graphpipe", text))
-    assert fields is not None
     [tensor] = fields["req"]["input_tensors"]
     assert [len(value) for value in tensor["string_val"]] == [3, 256]
-    query = codec_of("graphpipe").build_request(ModelMetadataRequest("m"), GENERIC, None)
+    query = codec.build_request(ModelMetadataRequest("m"), GENERIC, None)
     assert codec.request_fields(query) == {"req_type": "MetadataRequest"}
 
 
 def test_a_legacy_request_has_its_header_and_the_size_of_its_body() -> None:
     codec = codec_of("trtis-http")
-    assert isinstance(codec, SupportsMessageFields)
     fields = codec.request_fields(request_of("trtis-http"))
-    assert fields is not None
     header = fields["nv-inferrequest"]
     assert [each["name"] for each in header["input"]] == ["x"]
     assert fields["body"].startswith("400 bytes")
@@ -76,7 +72,6 @@ def test_a_legacy_request_has_its_header_and_the_size_of_its_body() -> None:
 @pytest.mark.parametrize("protocol", ["graphpipe", "trtis-http"])
 def test_damaged_messages_raise_nothing(protocol: str) -> None:
     codec = codec_of(protocol)
-    assert isinstance(codec, SupportsMessageFields)
     numbers = random.Random(3)
     whole = b"".join(map(bytes, request_of("graphpipe").body))
     for _ in range(300):

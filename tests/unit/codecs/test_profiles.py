@@ -20,25 +20,32 @@ from infergate.core.messages import ServerMetadata
             ("trace", "logging"),
             replace(profiles.GENERIC, has_trace_settings=True, has_log_settings=True),
         ),
-        ("x", ("binary_tensor_data", "classification", "model_configuration"), None),
+        (
+            "x",
+            ("binary_tensor_data", "classification", "model_configuration"),
+            replace(
+                profiles.GENERIC,
+                supports_binary=True,
+                supports_classification=True,
+                reports_config=True,
+            ),
+        ),
         ("MLServer", (), profiles.MLSERVER),
         ("kserve", ("model_repository_extension",), profiles.KSERVE),
         ("OpenVINO Model Server", (), profiles.OVMS),
         ("infergate", (), profiles.INFERGATE),
-        ("infergate", ("statistics", "logging"), None),
+        (
+            "infergate",
+            ("statistics", "logging"),
+            replace(profiles.INFERGATE, reports_statistics=True, has_log_settings=True),
+        ),
         ("", (), profiles.GENERIC),
     ],
 )
 def test_profiles_are_detected_from_metadata(
-    name: str, extensions: tuple[str, ...], profile: Profile | None
+    name: str, extensions: tuple[str, ...], profile: Profile
 ) -> None:
-    found = profiles.detect_profile(ServerMetadata(name, "1", extensions))
-    if profile is not None:
-        assert found == profile
-    assert found.reports_config == (
-        "model_configuration" in extensions or profile is profiles.TRITON
-    )
-    assert found.has_log_settings == ("logging" in extensions or profile is profiles.TRITON)
+    assert profiles.detect_profile(ServerMetadata(name, "1", extensions)) == profile
 
 
 def test_every_configurable_profile() -> None:

@@ -1,5 +1,7 @@
 """Values survive a cast to a datatype that can represent them, and the cast back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,12 +26,7 @@ def test_values_survive_conversion_in_both_directions(
     array = np.array(bits, "<u2") if one is Datatype.BF16 else np.array(bits, "<u2") % 2 == 1
     tensor = Tensor("x", one, (len(bits),), array.tobytes(), {"p": 1})
     there = convert(tensor, to)
-    assert (there.name, there.datatype, there.shape, there.parameters) == (
-        "x",
-        to,
-        (len(bits),),
-        {"p": 1},
-    )
+    assert there == replace(tensor, datatype=to, data=there.data)
     assert len(there.data) == len(bits) * to.itemsize
     np.testing.assert_array_equal(values(there), values(tensor))
     back = convert(there, one)
@@ -37,19 +34,6 @@ def test_values_survive_conversion_in_both_directions(
     np.testing.assert_array_equal(values(back), values(tensor))
     if not np.isnan(values(tensor)).any():
         assert back.data == tensor.data
-
-
-def test_every_bfloat16_round_trips() -> None:
-    everything = np.arange(2**16, dtype="<u2")
-    tensor = Tensor("x", Datatype.BF16, (2**16,), everything.tobytes())
-    for to in (Datatype.FP32, Datatype.FP64):
-        back = convert(convert(tensor, to), Datatype.BF16).numpy()
-        original = tensor.numpy()
-        np.testing.assert_array_equal(np.isnan(back), np.isnan(original))
-        numbers = ~np.isnan(original)
-        np.testing.assert_array_equal(
-            back[numbers].view("<u4"), original[numbers].view("<u4")
-        )  # the sign of zero included
 
 
 @pytest.mark.parametrize("to", [d for d in Datatype if d in LOSSLESS_TARGETS[Datatype.BOOL]])

@@ -42,6 +42,7 @@ from infergate.runtime.running import RunningGateway
 FREE = {"address": "127.0.0.1:0"}
 LISTENERS: dict[str, Any] = {"http": FREE, "grpc": FREE, "admin": None}
 NO_LISTENERS = {"http": None, "grpc": None, "admin": None}
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONES = InferRequest("identity", id="7", inputs=(tensor("INPUT0", np.ones((2, 3), np.float32)),))
 
 
@@ -52,6 +53,10 @@ def config(listeners: dict[str, Any] = LISTENERS, **sections: Any) -> dict[str, 
         "routes": [{"model": "*", "backend": "demo"}],
         **sections,
     }
+
+
+def identity(*inputs: Any, **fields: Any) -> InferRequest:
+    return InferRequest("identity", inputs=inputs, **fields)
 
 
 def repeat(*delays: int) -> InferRequest:
@@ -120,32 +125,27 @@ async def test_metadata_and_readiness(gateway: Gateway) -> None:
         (InferRequest("missing"), Kind.NOT_FOUND, "unknown model 'missing'"),
         (InferRequest("a/b"), Kind.BAD_REQUEST, "model name contains '/'"),
         (
-            InferRequest("identity", inputs=(Tensor("INPUT0", Datatype.FP32, (3,), b"1234"),)),
+            identity(Tensor("INPUT0", Datatype.FP32, (3,), b"1234")),
             Kind.BAD_REQUEST,
             r"shape \[3\] of FP32 needs 12 bytes",
         ),
         (
-            InferRequest(
-                "identity", inputs=(Tensor("INPUT0", Datatype.BYTES, (1,), b"\\9\0\0\0"),)
-            ),
+            identity(Tensor("INPUT0", Datatype.BYTES, (1,), b"\\9\0\0\0")),
             Kind.BAD_REQUEST,
             "element 0",
         ),
         (
-            InferRequest(
-                "identity",
-                inputs=(Tensor("INPUT0", Datatype.FP32, (2,), memoryview(np.ones(2, np.float32))),),
-            ),
+            identity(Tensor("INPUT0", Datatype.FP32, (2,), memoryview(np.ones(2, np.float32)))),
             Kind.BAD_REQUEST,
             "must be a view of bytes",
         ),
         (
-            InferRequest("identity", inputs=(Tensor("\n", Datatype.UINT8, (1,), b"1"),)),
+            identity(Tensor("\n", Datatype.UINT8, (1,), b"1")),
             Kind.BAD_REQUEST,
             "control character",
         ),
         (
-            InferRequest("identity", outputs=(RequestedOutput("x"),) * 1025),
+            identity(outputs=(RequestedOutput("x"),) * 1025),
             Kind.BAD_REQUEST,
             "there are 1025 inputs or outputs",
         ),
@@ -167,16 +167,13 @@ X = tensor("INPUT0", np.zeros(3, np.float32))
     ("request_", "text"),
     [
         (ANY, "request must be InferRequest, not NoneType"),
-        (InferRequest("identity", 1, inputs=(X,)), r"request.version must be str, not int"),  # type: ignore[arg-type]
-        (InferRequest("identity", inputs=("x",)), r"request.inputs\[0\] must be Tensor, not str"),  # type: ignore[arg-type]
+        (identity(X, version=1), "request.version must be str, not int"),
+        (identity("x"), r"request.inputs\[0\] must be Tensor, not str"),
         (
-            InferRequest("identity", inputs=(X, Tensor("x", "FP32", (3,), bytes(12)))),  # type: ignore[arg-type]
+            identity(X, Tensor("x", "FP32", (3,), bytes(12))),  # type: ignore[arg-type]
             r"request.inputs\[1\].datatype must be Datatype, not str",
         ),
-        (
-            InferRequest("identity", outputs=("x",)),  # type: ignore[arg-type]
-            r"request.outputs\[0\] must be RequestedOutput, not str",
-        ),
+        (identity(outputs=("x",)), r"request.outputs\[0\] must be RequestedOutput, not str"),
     ],
 )
 async def test_a_field_of_another_type_is_named(
@@ -190,8 +187,7 @@ async def test_a_field_of_another_type_is_named(
 
 async def test_a_bytes_tensor_of_many_elements_is_checked_in_a_thread(gateway: Gateway) -> None:
     elements = np.array([b"x"] * 40_000, np.object_)
-    request = InferRequest("identity", inputs=(tensor("INPUT0", elements),))
-    response = await gateway.infer(request)
+    response = await gateway.infer(identity(tensor("INPUT0", elements)))
     assert response.outputs[0].shape == (40_000,)
 
 
@@ -204,7 +200,7 @@ async def test_a_timeout_ends_a_call(gateway: Gateway) -> None:
 async def test_limits_apply_to_calls() -> None:
     limits = {"in_flight": 1, "body": "1KiB"}
     async with Gateway.from_dict(config(NO_LISTENERS, limits=limits)) as gateway:
-        large = InferRequest("identity", inputs=(tensor("INPUT0", np.ones(1000)),))
+        large = identity(tensor("INPUT0", np.ones(1000)))
         with raises_kind(Kind.TOO_LARGE, "limits.body"):
             await gateway.infer(large)
         async with aclosing(gateway.stream(repeat(0, 0))) as responses:
@@ -286,7 +282,7 @@ async def test_a_gateway_is_a_backend_of_another_one() -> None:
 
 async def test_a_gateway_leaves_nothing_behind() -> None:
     loop = asyncio.get_running_loop()
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    handlers = list(map(signal.getsignal, SIGNALS))
     exception_handler, root = loop.get_exception_handler(), logging.getLogger()
     logging_state = root.level, list(root.handlers), logging.getLogger("infergate").level
     await asyncio.to_thread(int)  # starts the thread of the loop's executor
@@ -300,9 +296,7 @@ async def test_a_gateway_leaves_nothing_behind() -> None:
         await gateway.reload(config())
         async for _response in gateway.stream(repeat(0)):
             pass
-        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == (
-            handlers
-        )
+        assert list(map(signal.getsignal, SIGNALS)) == handlers
         assert (root.level, root.handlers, logging.getLogger("infergate").level) == (logging_state)
         assert loop.get_exception_handler() is exception_handler
     assert (asyncio.all_tasks(), children()) == (tasks, processes)

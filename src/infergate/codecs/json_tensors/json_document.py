@@ -91,10 +91,6 @@ def parse_json(text: bytes, limits: Limits = DEFAULT_LIMITS) -> Node:
         return simdjson.Parser().parse(text)
     except (ValueError, RuntimeError):
         check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
-        return _parse_slowly(text)
-
-
-def _parse_slowly(text: bytes) -> Node:
     try:
         decoded = text.decode("utf-8-sig")
     except UnicodeDecodeError as error:

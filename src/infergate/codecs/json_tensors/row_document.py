@@ -1,8 +1,8 @@
 """A JSON object whose members hold rows or columns of tensors.
 
-*Rule 1.* simdjson parses a document. If simdjson rejects the document and ``is_strict`` is false,
-the standard library parses the document, because some servers and clients write NaN, Infinity and
-bytes that are not UTF-8. The standard library ignores text after the object.
+*Rule 1.* simdjson parses a document. If simdjson rejects the document, the standard library parses
+the document, because some servers and clients write NaN, Infinity and bytes that are not UTF-8. The
+standard library ignores text after the object.
 
 *Rule 2.* A repeated name in an object is an error, because some servers use the first member and
 others use the last member."""
@@ -106,18 +106,14 @@ class OutlineCursor:
         return JsonValue(node, self._outline, self._position)
 
 
-def parse_document(
-    text: bytes, wanted: Collection[str], limits: Limits, *, is_strict: bool = False
-) -> dict[str, JsonValue]:
+def parse_document(text: bytes, wanted: Collection[str], limits: Limits) -> dict[str, JsonValue]:
     """Return the members of the object ``text`` whose names are in ``wanted``, in document order.
     Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event loop."""
     outline: bytes | None = None
     try:
         root: Node = simdjson.Parser().parse(text)
         outline = outline_of(text)
-    except (ValueError, RuntimeError) as error:
-        if is_strict:
-            raise bad_request(f"the body is not valid JSON: {error}") from None
+    except (ValueError, RuntimeError):
         check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
         root = _parse_leniently(text, limits)
     return read_members(JsonValue(root, outline), "the body", wanted)

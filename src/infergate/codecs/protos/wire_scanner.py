@@ -14,7 +14,7 @@ Reference: https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from infergate.core.limits import KIB, Limits, NeedsOffloadError
@@ -196,32 +196,31 @@ def split_raw_fields(
     data: Buffer, raw_number: int, max_fields: int
 ) -> tuple[Buffer, list[memoryview]]:
     """Return ``data`` without the bytes fields ``raw_number``, and views of their values."""
+    raw = [
+        field
+        for field in scan_fields(data, max_fields)
+        if field.number == raw_number and field.wire_type == DELIMITED
+    ]
+    if not raw:
+        return data, []
     view = memoryview(data)
-    kept_parts: list[Buffer] = []
-    blobs: list[memoryview] = []
-    kept_from = 0
-    for field in scan_fields(data, max_fields):
-        if field.number == raw_number and field.wire_type == DELIMITED:
-            if field.start > kept_from:
-                kept_parts.append(view[kept_from : field.start])
-            kept_from = field.end
-            blobs.append(view[field.value_start : field.end])
-    if not blobs:
-        return data, blobs
-    kept_parts.append(view[kept_from:])
-    return b"".join(kept_parts), blobs
+    return b"".join(_without(view, raw)), [view[field.value_start : field.end] for field in raw]
 
 
 def remove_fields(data: Buffer, numbers: frozenset[int], max_fields: int) -> list[memoryview]:
     """Return ``data`` without the fields in ``numbers``, as views of the remaining parts."""
-    view = memoryview(data)
+    removed = (field for field in scan_fields(data, max_fields) if field.number in numbers)
+    return _without(memoryview(data), removed)
+
+
+def _without(view: memoryview, fields: Iterable[WireField]) -> list[memoryview]:
+    """Return the parts of ``view`` between ``fields``."""
     kept_parts: list[memoryview] = []
     kept_from = 0
-    for field in scan_fields(data, max_fields):
-        if field.number in numbers:
-            if field.start > kept_from:
-                kept_parts.append(view[kept_from : field.start])
-            kept_from = field.end
+    for field in fields:
+        if field.start > kept_from:
+            kept_parts.append(view[kept_from : field.start])
+        kept_from = field.end
     if kept_from < len(view):
         kept_parts.append(view[kept_from:])
     return kept_parts

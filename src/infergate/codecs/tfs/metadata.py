@@ -5,7 +5,7 @@ default signature, and keeps the other signatures for clients of TensorFlow Serv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
@@ -83,14 +83,8 @@ def client_version(response: ModelMetadata, requested: RequestedModel) -> int:
     """Return the requested version, or the latest version if the client requested no version.
     Return 1 if this version is not numeric or does not exist."""
     versions = (requested.version,) if requested.version else response.versions
-    version = latest_version(versions)
-    return _DEFAULT_VERSION if version is None else version
-
-
-def latest_version(versions: Iterable[str]) -> int | None:
-    """Return the highest numeric version, or None if no version is numeric."""
     numbers = [number for text in versions if (number := numeric_version(text)) is not None]
-    return max(numbers, default=None)
+    return max(numbers, default=_DEFAULT_VERSION)
 
 
 def _write_signature(message: Any, signature: ModelSignature) -> None:

@@ -67,14 +67,10 @@ def read_tensors(message: Buffer, number: int, kind: str, limits: Limits) -> tup
         except GatewayError as error:
             if kind != "input":
                 raise
-            raise _parsing_error(name, error) from None
+            reason = error.public.removeprefix(f"tensor '{name}': ")
+            # TensorFlow Serving's prefix
+            raise error.reworded(f"tensor parsing error: {name}: {reason}") from None
     return tuple(tensors.values())
-
-
-def _parsing_error(name: str, error: GatewayError) -> GatewayError:
-    """Return ``error``, the error of an input, with TensorFlow Serving's prefix."""
-    reason = error.public.removeprefix(f"tensor '{name}': ")
-    return error.reworded(f"tensor parsing error: {name}: {reason}")
 
 
 def _map_entry(entry: memoryview, budget: FieldBudget) -> tuple[str, memoryview]:

@@ -213,7 +213,10 @@ class TensorProtoReader:
         if field.number == _STRINGS:
             raise MalformedMessageError("a string_val does not have the tag that protobuf writes")
         if field.wire_type == _WIRE_TYPES[FIELDS_BY_NUMBER[field.number].itemsize]:
-            self._spend_value(name)
+            self._count_single_read()
+            self._values_left -= 1
+            if self._values_left < 0:
+                raise _too_many_values(name)
         else:
             self._budget.spend()
             if field.wire_type != DELIMITED or not len(value):
@@ -225,12 +228,6 @@ class TensorProtoReader:
             earlier += value
         else:
             values[field.number] = bytearray(earlier) + value
-
-    def _spend_value(self, name: str) -> None:
-        self._count_single_read()
-        self._values_left -= 1
-        if self._values_left < 0:
-            raise _too_many_values(name)
 
     def _count_single_read(self) -> None:
         """On the event loop, charge an unpacked value, or the first string of a run, to the field
@@ -320,7 +317,7 @@ class TensorProtoReader:
         if not count and parts.values:
             raise _wrong_field(name, Datatype.BYTES, TYPES[Datatype.BYTES].field, parts)
         if count >= expected:
-            return strings if count == expected else _first_strings(strings, expected)
+            return strings if count == expected else strings[: _last_start(strings, expected + 1)]
         last = bytes(strings[_last_start(strings, count) :]) if count else bytes(4)
         missing = expected - count
         size = len(strings) + missing * len(last)
@@ -443,10 +440,6 @@ def _last_start(strings: Buffer, count: int) -> int:
     for _ in range(count - 1):
         position += 4 + int(_LENGTH_PREFIX.unpack_from(strings, position)[0])
     return position
-
-
-def _first_strings(strings: Buffer, count: int) -> Buffer:
-    return strings[: _last_start(strings, count + 1)] if count else b""
 
 
 def _unsupported(name: str, dtype: int) -> GatewayError:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from infergate.codecs.protos.wire_scanner import VARINT, field_prefix
+from infergate.codecs.protos.wire_scanner import VARINT, field_prefix, varint_field
 from infergate.codecs.tfs.datatypes import TYPES
 from infergate.codecs.tfs.messages import TensorProto
 from infergate.core.datatypes import NUMPY_DTYPES, Datatype
@@ -23,7 +23,7 @@ from infergate.core.tensor import Buffer, Tensor
 
 _SHAPE, _DIM, _CONTENT, _STRINGS = 2, 2, 4, 8
 _DTYPE_TAG: Final = 1 << 3 | VARINT
-_SIZE_TAG: Final = 1 << 3 | VARINT
+_SIZE: Final = 1
 _UNCHANGED: Final = frozenset({Datatype.FP32, Datatype.FP64, Datatype.BOOL})
 """The datatypes whose packed values are the bytes of tensor_content."""
 MAX_TYPED_ELEMENTS: Final = 1 << 16
@@ -49,7 +49,8 @@ def tensor_parts(tensor: Tensor, contents: str) -> list[Buffer]:
     tensor_content and packed floats are not copied."""
     datatype = tensor.datatype
     entry = TYPES[datatype]
-    head = bytes((_DTYPE_TAG, entry.number)) + _shape_field(tensor.shape)
+    dims = b"".join(map(dim_field, tensor.shape))
+    head = bytes((_DTYPE_TAG, entry.number)) + field_prefix(_SHAPE, len(dims)) + dims
     if not len(tensor.data):
         return [head]
     if datatype is Datatype.BYTES:
@@ -78,20 +79,9 @@ def _bools(data: Buffer) -> Buffer:
     return data if octets.max() <= 1 else (octets != 0).tobytes()
 
 
-def _shape_field(shape: tuple[int, ...]) -> bytes:
-    dims = b"".join(map(dim_field, shape))
-    return field_prefix(_SHAPE, len(dims)) + dims
-
-
 def dim_field(size: int) -> bytes:
     """Return a dimension of a TensorShapeProto, as protobuf writes it."""
-    if not size:
-        return field_prefix(_DIM, 0)
-    value = bytearray((_SIZE_TAG,))
-    while size > 0x7F:
-        value.append(size & 0x7F | 0x80)
-        size >>= 7
-    value.append(size)
+    value = varint_field(_SIZE, size) if size else b""
     return field_prefix(_DIM, len(value)) + value
 
 

@@ -62,8 +62,7 @@ def build_head(
 
 
 def _write_names(model: str, version: str) -> bytes:
-    part: bytes = ModelInferRequest(model_name=model, model_version=version).SerializeToString()
-    return part
+    return bytes(ModelInferRequest(model_name=model, model_version=version).SerializeToString())
 
 
 def _write_description(name: str, datatype: Datatype, shape: tuple[int, ...]) -> bytes:
@@ -71,15 +70,13 @@ def _write_description(name: str, datatype: Datatype, shape: tuple[int, ...]) ->
     encoding."""
     message = ModelInferRequest()
     message.inputs.add(name=name, datatype=datatype.value, shape=shape)
-    part: bytes = message.SerializeToString()
-    return part
+    return bytes(message.SerializeToString())
 
 
 def _write_output(name: str) -> bytes:
     message = ModelInferRequest()
     message.outputs.add(name=name)
-    part: bytes = message.SerializeToString()
-    return part
+    return bytes(message.SerializeToString())
 
 
 _cached_names: Final = functools.lru_cache(MAX_CACHED_PARTS)(_write_names)

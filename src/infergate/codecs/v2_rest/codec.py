@@ -51,6 +51,7 @@ from infergate.codecs.v2_rest.paths import MODEL_LIST_PATH, V2PathMatch, match_r
 from infergate.codecs.v2_rest.tensors import JSON_LENGTH_HEADER
 from infergate.core import messages
 from infergate.core.datatypes import Datatype
+from infergate.core.decimals import parse_decimal
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.inflation import MAX_RATIO
 from infergate.core.json_size import json_size_bounds
@@ -62,8 +63,8 @@ from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 _DEFAULT_COMPRESS_MIN: Final = 256
 _JSON_HEADERS: Final = {"content-type": JSON_TYPE}
-_MAX_LENGTH_DIGITS: Final = 18
-"""Maximum number of digits of a length header. Longer headers are ignored."""
+_MAX_LENGTH: Final = 10**18 - 1
+"""Maximum value of a length header. Headers with larger values are ignored."""
 
 
 class V2RestCodec:
@@ -168,7 +169,7 @@ class V2RestCodec:
         if not is_unencoded(wire.headers):
             return total_size(wire.body) * MAX_RATIO
         accept = request.headers.get("accept-encoding", "")
-        return total_size(wire.body) if accept and preferred_encoding(accept) else 0
+        return total_size(wire.body) if preferred_encoding(accept) else 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
         return response_text_bytes(response, parsed) if isinstance(response, InferResponse) else 0
@@ -262,12 +263,8 @@ class V2RestCodec:
 def _max_json_bytes(wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
     """Return the length of the JSON, at most ``max_bytes``. Return ``max_bytes`` if the headers
     contain no valid length."""
-    header = wire.headers.get(JSON_LENGTH_HEADER, "")
-    return (
-        min(int(header), max_bytes)
-        if header.isdecimal() and len(header) <= _MAX_LENGTH_DIGITS
-        else max_bytes
-    )
+    length = parse_decimal(wire.headers.get(JSON_LENGTH_HEADER, ""), _MAX_LENGTH)
+    return max_bytes if length is None else min(length, max_bytes)
 
 
 def _read_index(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:

@@ -19,19 +19,11 @@ from typing import Any, Final
 
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
 from infergate.codecs.encodings import CONTENT_ENCODING, decode_body
-from infergate.codecs.json_tensors.json_data import (
-    BASE64_PARAMETERS,
-    NON_FINITE_SPELLINGS,
-    REQUEST_RULES,
-    write_base64,
-    write_numbers,
-    write_strings,
-)
+from infergate.codecs.json_tensors.json_data import NON_FINITE_SPELLINGS, REQUEST_RULES
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
     check_text_length,
-    json_kind,
     parse_json,
     read_items,
     read_string,
@@ -52,23 +44,24 @@ from infergate.codecs.v2_rest.tensors import (
     TensorReader,
     encode_json,
     parse_json_length,
+    pop_flag,
     read_parameters,
     read_tensor_name,
     read_tensors,
     split_at,
+    write_json_tensor,
     write_parameters,
     write_tensor,
 )
 from infergate.codecs.v2_rest.wire_features import WireFeature
 from infergate.core.classification import class_count
-from infergate.core.datatypes import Datatype
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, RequestedOutput
 from infergate.core.records import record
 from infergate.core.region_ref import parse_region_ref, region_parameters
 from infergate.core.sequences import sequence_id
-from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters, Tensor
+from infergate.core.tensor import NO_PARAMETERS, Buffer, Parameters
 from infergate.core.wire import HttpRequest
 
 STREAM_PARAMETER: Final = "stream"
@@ -200,7 +193,7 @@ def _read_fields(
     inputs = read_tensors(members["inputs"], "inputs", reader)
     reader.binary_data.check_consumed()
     parameters = read_parameters(members, "", reader)
-    binary_by_default, parameters = _pop_flag(parameters, BINARY_DATA_OUTPUT, "parameters")
+    binary_by_default, parameters = pop_flag(parameters, BINARY_DATA_OUTPUT, "parameters")
     outputs: dict[str, RequestedOutput] = {}
     binary_by_output: dict[str, bool] = {}
     for index, item in enumerate(read_items(members.get("outputs", []), "outputs", limits.tensors)):
@@ -236,21 +229,11 @@ def _read_output(
     region, parameters = parse_region_ref(parameters, path)
     if region is not None:
         reader.features.add(WireFeature.SHARED_MEMORY)
-    binary, parameters = _pop_flag(parameters, BINARY_DATA, f"{path}.parameters")
+    binary, parameters = pop_flag(parameters, BINARY_DATA, f"{path}.parameters")
     output = RequestedOutput(read_tensor_name(members, path), parameters, region)
     if class_count(output) is not None:
         reader.features.add(WireFeature.CLASSIFICATION)
     return output, binary
-
-
-def _pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
-    """Return the boolean ``key``, or None if it is absent, and the other parameters."""
-    if key not in parameters:
-        return None, parameters
-    value = parameters[key]
-    if not isinstance(value, bool):
-        raise bad_request(f"{path}.{key} must be a boolean, not {json_kind(value)}")
-    return value, {name: parameter for name, parameter in parameters.items() if name != key}
 
 
 # ---- writing ----------------------------------------------------------------------------------
@@ -268,6 +251,9 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
         parameters[BINARY_DATA_OUTPUT] = True
     if parameters:
         head["parameters"] = parameters
+    spelling = (
+        _NUMPY_SPELLINGS if profile.supports_content_type else NON_FINITE_SPELLINGS["literal"]
+    )
     parts: list[Buffer] = []
     inputs: list[dict[str, Any]] = []
     for tensor in operation.inputs:
@@ -277,7 +263,9 @@ def write_request(operation: InferRequest, profile: Profile) -> HttpRequest:
             inputs.append(write_tensor(tensor, {BINARY_DATA_SIZE: len(tensor.data)}))
             parts.append(tensor.data)
         else:
-            inputs.append(_write_json_tensor(tensor, profile))
+            inputs.append(
+                write_json_tensor(tensor, spelling, allows_base64=profile.supports_content_type)
+            )
     head["inputs"] = inputs
     if operation.outputs:
         wire_parameters = {BINARY_DATA: True} if profile.supports_binary else {}
@@ -304,24 +292,6 @@ def _write_output(output: RequestedOutput, wire_parameters: Parameters) -> dict[
     if parameters:
         members["parameters"] = parameters
     return members
-
-
-def _write_json_tensor(tensor: Tensor, profile: Profile) -> dict[str, Any]:
-    if tensor.datatype is not Datatype.BYTES:
-        spelling = (
-            _NUMPY_SPELLINGS if profile.supports_content_type else NON_FINITE_SPELLINGS["literal"]
-        )
-        return write_tensor(tensor, NO_PARAMETERS) | {"data": write_numbers(tensor, spelling)}
-    texts = write_strings(tensor)
-    if texts is not None:
-        return write_tensor(tensor, NO_PARAMETERS) | {"data": texts}
-    if profile.supports_content_type:
-        return write_tensor(tensor, BASE64_PARAMETERS) | {"data": write_base64(tensor)}
-    raise GatewayError(
-        Kind.UNSUPPORTED,
-        f"tensor '{tensor.name}': BYTES that are not UTF-8 cannot be expressed in JSON, and this "
-        "server accepts no binary data",
-    )
 
 
 _NUMPY_SPELLINGS: Final = (b"null", b'"Infinity"', b'"-Infinity"')

@@ -18,19 +18,12 @@ from infergate.codecs.encodings import (
     is_unencoded,
     preferred_encoding,
 )
-from infergate.codecs.json_tensors.json_data import (
-    BASE64_PARAMETERS,
-    RESPONSE_RULES,
-    write_base64,
-    write_numbers,
-    write_strings,
-)
+from infergate.codecs.json_tensors.json_data import RESPONSE_RULES
 from infergate.codecs.json_tensors.json_document import (
     parse_backend_json,
     read_members,
     read_string,
 )
-from infergate.codecs.json_tensors.small_data import MAX_WRITTEN_BYTES, write_small_data
 from infergate.codecs.v2_rest.errors import JSON_TYPE, backend_error, reported_error
 from infergate.codecs.v2_rest.infer_request import JSON_FORMAT, ResponseFormat
 from infergate.codecs.v2_rest.json_heads import JsonHeadCache
@@ -45,16 +38,16 @@ from infergate.codecs.v2_rest.tensors import (
     read_parameters,
     read_tensors,
     split_body,
+    write_json_tensor,
     write_parameters,
     write_tensor,
 )
-from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.inflation import MAX_RATIO
 from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import NO_PARAMETERS, Buffer, Tensor
+from infergate.core.tensor import Buffer, Tensor, data_bytes
 from infergate.core.wire import HttpResponse, total_size
 
 _FIELDS: Final = ("model_name", "model_version", "id", "parameters", "outputs")
@@ -69,9 +62,7 @@ def write_response(
     compress_min: int,
 ) -> HttpResponse:
     """Write ``response`` in the format in ``parsed.response_options``. The default is JSON."""
-    options = parsed.response_options
-    response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
-    binary_by_output = response_format.binary_by_output
+    response_format = _response_format(parsed)
     head: dict[str, Any] = {}
     if response.id:
         head["id"] = response.id
@@ -85,7 +76,7 @@ def write_response(
     for tensor in response.outputs:
         if tensor.shared_memory is not None:
             outputs.append(_write_region_output(tensor))
-        elif binary_by_output.get(tensor.name, response_format.binary_by_default):
+        elif response_format.is_binary(tensor.name):
             outputs.append(write_tensor(tensor, {BINARY_DATA_SIZE: len(tensor.data)}))
             binary_data.append(tensor.data)
         else:
@@ -97,24 +88,20 @@ def write_response(
     else:
         headers = {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: str(len(text))}
     body = [text, *binary_data]
-    if not response_format.accept_encoding:
-        return HttpResponse(200, headers, body)
     return ok_response(headers, body, response_format.accept_encoding, compress_min)
 
 
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
     """Return the number of tensor bytes that ``write_response`` writes as JSON or may compress."""
+    response_format = _response_format(parsed)
+    if preferred_encoding(response_format.accept_encoding):
+        return data_bytes(response.outputs)
+    return data_bytes(t for t in response.outputs if not response_format.is_binary(t.name))
+
+
+def _response_format(parsed: ParsedRequest) -> ResponseFormat:
     options = parsed.response_options
-    response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
-    accept, binary_by_output = response_format.accept_encoding, response_format.binary_by_output
-    is_compressed = bool(accept and preferred_encoding(accept))
-    text_bytes = 0
-    for tensor in response.outputs:
-        if is_compressed or not binary_by_output.get(
-            tensor.name, response_format.binary_by_default
-        ):
-            text_bytes += len(tensor.data)
-    return text_bytes
+    return options if isinstance(options, ResponseFormat) else JSON_FORMAT
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
@@ -126,42 +113,14 @@ def _write_region_output(tensor: Tensor) -> dict[str, Any]:
 def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
     """Return the minimum size of the body, and the maximum memory in bytes that writing the body
     takes, including the uncompressed body."""
-    options = parsed.response_options
-    response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
-    accept = response_format.accept_encoding
-    is_compressed = bool(accept and preferred_encoding(accept))
+    response_format = _response_format(parsed)
     min_bytes, max_bytes = json_size_bounds(
         t for t in response.outputs if not response_format.is_binary(t.name)
     )
-    if is_compressed:
-        return 0, 2 * max_bytes + sum(
-            len(t.data) for t in response.outputs if response_format.is_binary(t.name)
-        )
+    if preferred_encoding(response_format.accept_encoding):
+        binary = (t for t in response.outputs if response_format.is_binary(t.name))
+        return 0, 2 * max_bytes + data_bytes(binary)
     return min_bytes, max_bytes
-
-
-def write_json_tensor(tensor: Tensor, spelling: tuple[bytes, bytes, bytes]) -> dict[str, Any]:
-    """Return the JSON object of ``tensor`` with its data. ``spelling`` is the JSON of NaN, infinity
-    and negative infinity."""
-    if tensor.datatype is not Datatype.BYTES:
-        if not tensor.parameters and len(tensor.data) <= MAX_WRITTEN_BYTES:
-            data = write_small_data(tensor)
-            if data is not None:
-                return {
-                    "name": tensor.name,
-                    "datatype": tensor.datatype.v2_name,
-                    "shape": tensor.shape,
-                    "data": data,
-                }
-        members = write_tensor(tensor, NO_PARAMETERS)
-        members["data"] = write_numbers(tensor, spelling)
-    elif (texts := write_strings(tensor)) is not None:
-        members = write_tensor(tensor, NO_PARAMETERS)
-        members["data"] = texts
-    else:
-        members = write_tensor(tensor, BASE64_PARAMETERS)
-        members["data"] = write_base64(tensor)
-    return members
 
 
 def ok_response(
@@ -169,11 +128,9 @@ def ok_response(
 ) -> HttpResponse:
     """Return a response with status 200. It is compressed if the client accepts compression and the
     body has at least ``compress_min`` bytes."""
-    if accept_encoding and total_size(body) >= compress_min:
-        encoding = preferred_encoding(accept_encoding)
-        if encoding:
-            headers = {**headers, "content-encoding": encoding, "vary": "accept-encoding"}
-            body = encode_body(body, encoding)
+    if total_size(body) >= compress_min and (encoding := preferred_encoding(accept_encoding)):
+        headers = {**headers, "content-encoding": encoding, "vary": "accept-encoding"}
+        body = encode_body(body, encoding)
     return HttpResponse(200, headers, body)
 
 

@@ -12,8 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
@@ -27,9 +25,10 @@ from infergate.codecs.json_tensors.json_document import (
     read_string,
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
+from infergate.codecs.v2_rest.tensors import encode_json
 from infergate.core import messages
 from infergate.core.datatypes import DATATYPES_BY_NAME
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.core.errors import bad_request
 from infergate.core.limits import KIB, Limits
 from infergate.core.wire import HttpResponse
 
@@ -121,10 +120,7 @@ def write_statistics(response: messages.ModelStatistics) -> HttpResponse:
 
 
 def _json_response(status: int, document: Any) -> HttpResponse:
-    try:
-        return HttpResponse(status, {"content-type": JSON_TYPE}, [orjson.dumps(document)])
-    except TypeError:  # the response has an integer of over 64 bits
-        raise GatewayError(Kind.UNSUPPORTED, "the response cannot be expressed in JSON") from None
+    return HttpResponse(status, {"content-type": JSON_TYPE}, [encode_json(document)])
 
 
 # ---- requests, and responses of backends --------------------------------------------------------
@@ -206,10 +202,9 @@ def read_index(document: Node) -> messages.ModelIndex:
 def _read_entry(node: Node, path: str) -> messages.ModelIndexEntry:
     if isinstance(node, str):
         return messages.ModelIndexEntry(read_string(node, path))
-    fields = read_members(node, path, ("name", "version", "state", "reason"))
-    name, version, state, reason = (
-        _read_text(fields, key) for key in ("name", "version", "state", "reason")
-    )
+    keys = ("name", "version", "state", "reason")
+    fields = read_members(node, path, keys)
+    name, version, state, reason = (_read_text(fields, key) for key in keys)
     state = state.removeprefix("State.")  # MLServer 1.7 adds the prefix
     return messages.ModelIndexEntry(name, version, state, reason)
 

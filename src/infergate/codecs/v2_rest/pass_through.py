@@ -36,7 +36,12 @@ from infergate.codecs.v2_rest.infer_response import (
     write_response,
 )
 from infergate.codecs.v2_rest.paths import V2PathMatch, match_path
-from infergate.codecs.v2_rest.tensors import BINARY_TYPE, JSON_LENGTH_HEADER, parse_json_length
+from infergate.codecs.v2_rest.tensors import (
+    BINARY_TYPE,
+    JSON_LENGTH_HEADER,
+    check_json_length,
+    parse_json_length,
+)
 from infergate.codecs.v2_rest.wire_features import WireFeature, is_supported
 from infergate.core.errors import GatewayError, bad_request
 from infergate.core.limits import MIB, Limits, check_loop_cost
@@ -121,9 +126,8 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
         return wire.sequence_id
     body = decode_body(wire.headers, wire.body, limits)
     header = wire.headers.get(JSON_LENGTH_HEADER)
-    text = (
-        bytes(memoryview(body)[: parse_json_length(header)]) if header is not None else bytes(body)
-    )
+    length = len(body) if header is None else parse_json_length(header)
+    text = bytes(memoryview(body)[:length])
     if SEQUENCE.encode() not in text and b"\\u" not in text:
         return None
     return _validate(wire, body, match_path(wire.path), limits, None).sequence_id
@@ -176,22 +180,16 @@ def rewrite_response(
     if isinstance(request, CheckedRequest):
         new_names["id"] = request.id
     try:
-        length = (
-            parse_json_length(headers[JSON_LENGTH_HEADER])
-            if JSON_LENGTH_HEADER in headers
-            else len(body)
-        )
-        if length > len(body):
-            raise bad_request(
-                f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
-            )
+        header = headers.get(JSON_LENGTH_HEADER)
+        length = len(body) if header is None else parse_json_length(header)
+        check_json_length(length, body)
         members = _leading_members(body, length)
     except GatewayError as error:
         raise unusable_response(error) from None
     if members is None or not _is_utf8(body, length, limits):
         return _rebuild(wire, request, names, limits, compress_min)
     parts = _splice_names(body, new_names, members)
-    if JSON_LENGTH_HEADER in headers:
+    if header is not None:
         headers[JSON_LENGTH_HEADER] = str(length + sum(map(len, parts)) - len(body))
     return ok_response(headers, parts, request.headers.get("accept-encoding", ""), compress_min)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.codecs.json_tensors.row_reader import known_datatype
+from infergate.core.datatypes import Datatype
+from infergate.core.errors import bad_request
 from infergate.core.messages import ModelMetadata, TensorMetadata
 from infergate.core.tensor import Buffer, Tensor, pack_bytes
 
@@ -23,12 +24,7 @@ def read_only_input(data: Buffer, metadata: ModelMetadata) -> Tensor:
             f"{len(metadata.inputs)}"
         )
     (input_metadata,) = metadata.inputs
-    datatype = DATATYPES_BY_NAME.get(input_metadata.datatype)
-    if datatype is None:
-        raise GatewayError(
-            Kind.UNSUPPORTED,
-            f"input '{input_metadata.name}': unknown datatype '{input_metadata.datatype}'",
-        )
+    datatype = known_datatype(input_metadata)
     if datatype is Datatype.BYTES:
         return _bytes_input(data, input_metadata)
     return _numeric_input(data, input_metadata, datatype)

@@ -6,8 +6,6 @@ from __future__ import annotations
 import base64
 from typing import Any, Final
 
-import orjson
-
 from infergate.codecs.base import Profile
 from infergate.codecs.json_tensors.json_data import decode_element
 from infergate.codecs.json_tensors.json_document import (
@@ -21,7 +19,8 @@ from infergate.codecs.json_tensors.json_document import (
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import V2PathMatch, repository_path
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.codecs.v2_rest.tensors import encode_json
+from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import ModelLoadRequest, ModelUnloadRequest
 from infergate.core.repository import require_name_only
@@ -73,8 +72,5 @@ def write_request(
         key: base64.b64encode(value).decode() if isinstance(value, bytes | memoryview) else value
         for key, value in operation.parameters.items()
     }
-    try:
-        body = orjson.dumps({"parameters": parameters} if parameters else {})
-    except TypeError:
-        raise GatewayError(Kind.UNSUPPORTED, "a parameter cannot be expressed in JSON") from None
+    body = encode_json({"parameters": parameters} if parameters else {})
     return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [body])

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import orjson
-
 from infergate.codecs.json_tensors.json_document import (
     Node,
     abbreviated,
@@ -19,7 +17,8 @@ from infergate.codecs.json_tensors.json_document import (
 )
 from infergate.codecs.v2_rest.errors import JSON_TYPE
 from infergate.codecs.v2_rest.paths import LOGGING_PATH, TRACE_PATH, V2PathMatch, model_path
-from infergate.core.errors import GatewayError, Kind, bad_request
+from infergate.codecs.v2_rest.tensors import encode_json
+from infergate.core.errors import bad_request
 from infergate.core.limits import Limits
 from infergate.core.messages import (
     LogSettingsRequest,
@@ -85,14 +84,14 @@ def write_request(operation: SettingsOperation) -> HttpRequest:
         settings = _from_lists(operation.settings)
     if not settings:
         return HttpRequest("GET", path)
-    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [_encode(settings)])
+    return HttpRequest("POST", path, "", {"content-type": JSON_TYPE}, [encode_json(settings)])
 
 
 def write_response(response: Settings, operation: Operation) -> HttpResponse:
     """Write the response to a settings request. Raises UNSUPPORTED."""
     values = response.values
     settings = _from_lists(values) if isinstance(operation, TraceSettingsRequest) else dict(values)
-    return HttpResponse(200, {"content-type": JSON_TYPE}, [_encode(settings)])
+    return HttpResponse(200, {"content-type": JSON_TYPE}, [encode_json(settings)])
 
 
 def _from_lists(settings: Parameters) -> dict[str, Any]:
@@ -103,10 +102,3 @@ def _from_list(name: str, values: Any) -> Any:
     if not values:
         return None
     return values[0] if len(values) == 1 and name not in _ALWAYS_LISTS else values
-
-
-def _encode(settings: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(settings)
-    except TypeError:
-        raise GatewayError(Kind.UNSUPPORTED, "a setting cannot be expressed in JSON") from None

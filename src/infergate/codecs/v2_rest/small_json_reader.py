@@ -19,8 +19,14 @@ import orjson
 
 from infergate.codecs.json_tensors.json_data import CONTENT_TYPE
 from infergate.codecs.json_tensors.small_data import read_small_data
-from infergate.codecs.v2_rest.tensors import BINARY_DATA, BINARY_DATA_OUTPUT, BINARY_DATA_SIZE
+from infergate.codecs.v2_rest.tensors import (
+    BINARY_DATA,
+    BINARY_DATA_OUTPUT,
+    BINARY_DATA_SIZE,
+    pop_flag,
+)
 from infergate.core.classification import CLASSIFICATION as CLASSES
+from infergate.core.errors import GatewayError
 from infergate.core.limits import KIB, Limits
 from infergate.core.messages import RequestedOutput
 from infergate.core.name_rules import find_tensor_name_problem
@@ -65,7 +71,7 @@ def read_small(body: Buffer, limits: Limits) -> RequestFields | None:
     text = bytes(body)
     try:
         return _read(text, orjson.loads(text), limits)
-    except (_NotSimpleError, KeyError, ValueError):
+    except (_NotSimpleError, GatewayError, KeyError, ValueError):
         return None
 
 
@@ -73,9 +79,7 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
     if type(document) is not dict:
         raise _NotSimpleError
     inputs: dict[str, Tensor] = {}
-    input_items = document["inputs"]
-    if type(input_items) is not list or len(input_items) > limits.tensors:
-        raise _NotSimpleError
+    input_items = _check_array(document["inputs"], limits.tensors)
     expected_members = 1
     member_count = len(document)
     for item in input_items:
@@ -96,7 +100,7 @@ def _read(text: bytes, document: Any, limits: Limits) -> RequestFields:
         expected_members += 1
         parameters = _check_parameters(document["parameters"])
         member_count += len(parameters)
-        binary_by_default, parameters = _pop_flag(parameters, BINARY_DATA_OUTPUT)
+        binary_by_default, parameters = pop_flag(parameters, BINARY_DATA_OUTPUT, "parameters")
     outputs: dict[str, RequestedOutput] = {}
     binary_by_output: dict[str, bool] = {}
     if "outputs" in document:
@@ -195,7 +199,7 @@ def _read_outputs(
         if len(item) > 1:
             parameters = _check_parameters(item["parameters"])
             members += len(parameters)
-            flag, parameters = _pop_flag(parameters, BINARY_DATA)
+            flag, parameters = pop_flag(parameters, BINARY_DATA, name)
             if flag is not None:
                 binary_by_output[name] = flag
             if len(item) > 2:
@@ -216,13 +220,3 @@ def _check_parameters(parameters: Any) -> Parameters:
         if kind is float and not -_INT64_END < value < _INT64_END:  # Rule 3
             raise _NotSimpleError
     return parameters
-
-
-def _pop_flag(parameters: Parameters, key: str) -> tuple[bool | None, Parameters]:
-    """Return the boolean ``key``, or None if it is absent, and the other parameters."""
-    if key not in parameters:
-        return None, parameters
-    value = parameters[key]
-    if type(value) is not bool:
-        raise _NotSimpleError
-    return value, {name: parameter for name, parameter in parameters.items() if name != key}

@@ -17,12 +17,16 @@ from typing import Any, Final
 import orjson
 
 from infergate.codecs.json_tensors.json_data import (
+    BASE64_PARAMETERS,
     CONTENT_TYPE,
     DataRules,
     decode_base64,
     decode_element,
     is_base64,
     read_data,
+    write_base64,
+    write_numbers,
+    write_strings,
 )
 from infergate.codecs.json_tensors.json_document import (
     Node,
@@ -99,13 +103,18 @@ def split_at(length: int | None, body: Buffer, limits: Limits) -> MessageBody:
     if length is None:
         check_json_size(len(body), limits.json)
         return MessageBody(body if isinstance(body, bytes) else bytes(body), None)
+    check_json_length(length, body)
+    check_json_size(length, limits.json)
+    view = memoryview(body)
+    return MessageBody(bytes(view[:length]), view[length:])
+
+
+def check_json_length(length: int, body: Buffer) -> None:
+    """Raise BAD_REQUEST if ``body`` is shorter than its JSON according to the length header."""
     if length > len(body):
         raise bad_request(
             f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
         )
-    check_json_size(length, limits.json)
-    view = memoryview(body)
-    return MessageBody(bytes(view[:length]), view[length:])
 
 
 def parse_json_length(header: str) -> int:
@@ -314,6 +323,17 @@ def read_parameters(members: Mapping[str, Node], path: str, reader: TensorReader
     return found
 
 
+def pop_flag(parameters: Parameters, key: str, path: str) -> tuple[bool | None, Parameters]:
+    """Return the boolean ``key``, or None if it is absent, and the other parameters. Raises
+    BAD_REQUEST."""
+    if key not in parameters:
+        return None, parameters
+    value = parameters[key]
+    if not isinstance(value, bool):
+        raise bad_request(f"{path}.{key} must be a boolean, not {json_kind(value)}")
+    return value, {name: parameter for name, parameter in parameters.items() if name != key}
+
+
 def count_values(parameters: Any) -> tuple[int, int]:
     """Return the numbers of values and of characters in ``parameters``, at all depths."""
     count = characters = 0
@@ -371,6 +391,27 @@ def write_tensor(tensor: Tensor, wire_parameters: Parameters) -> dict[str, Any]:
         if parameters:
             members["parameters"] = parameters
     return members
+
+
+def write_json_tensor(
+    tensor: Tensor, spelling: tuple[bytes, bytes, bytes], *, allows_base64: bool = True
+) -> dict[str, Any]:
+    """Return the JSON object of ``tensor`` with its data. ``spelling`` is the JSON of NaN, infinity
+    and negative infinity. Raises UNSUPPORTED for BYTES that only base64 could express if the reader
+    does not accept base64."""
+    wire_parameters = NO_PARAMETERS
+    data: Any
+    if tensor.datatype is not Datatype.BYTES:
+        data = write_numbers(tensor, spelling)
+    elif (data := write_strings(tensor)) is None:
+        if not allows_base64:
+            raise GatewayError(
+                Kind.UNSUPPORTED,
+                f"tensor '{tensor.name}': BYTES that are not UTF-8 cannot be expressed in JSON, "
+                "and this server accepts no binary data",
+            )
+        wire_parameters, data = BASE64_PARAMETERS, write_base64(tensor)
+    return {**write_tensor(tensor, wire_parameters), "data": data}
 
 
 def write_parameters(values: Parameters, owner: str) -> dict[str, Any]:

@@ -94,7 +94,6 @@ def test_shapes_of_outlines(outline: bytes, shape: tuple[int, ...] | None) -> No
     found = read_shape(b":" + outline + b",", 1)
     assert (found and found[0]) == shape
     if shape:
-        assert found is not None
         assert found[1] == 1 + len(outline)
 
 
@@ -251,17 +250,16 @@ def test_strings_that_are_not_base64() -> None:
     for text in ("Q*==", "QQ==QQ==", "Q===", "Q", "_-8="):
         body = orjson.dumps({"inputs": ["a", {"b64": text}]})
         assert "tensor 'x': element 1 is an object" in error_of(body, {"x": BYTES}).public
-    assert (
-        "element 1 is a number" in error_of(b'{"inputs": [{"b64": "QQ"}, 1]}', {"x": BYTES}).public
-    )
+    number = error_of(b'{"inputs": [{"b64": "QQ"}, 1]}', {"x": BYTES})
+    assert "element 1 is a number" in number.public
 
 
 def test_bytes_that_are_not_utf8_are_kept() -> None:
-    assert read(b'{"inputs": ["\xff\xfe", "a"]}', {"x": BYTES})["x"][2] == [b"\xff\xfe", b"a"]
-    assert read(b'{"inputs": ["\xff", {"b64": "/w=="}]}', {"x": BYTES})["x"][2] == [
-        b"\xff",
-        b"\xff",
-    ]
+    for items, expected in (
+        (b'"\xff\xfe", "a"', [b"\xff\xfe", b"a"]),
+        (b'"\xff", {"b64": "/w=="}', [b"\xff", b"\xff"]),
+    ):
+        assert read(b'{"inputs": [%b]}' % items, {"x": BYTES})["x"][2] == expected
 
 
 def test_several_inputs_need_names() -> None:
@@ -270,26 +268,14 @@ def test_several_inputs_need_names() -> None:
         assert "a, b" in error_of(body, types).public
 
 
-def test_strict_documents_are_json() -> None:
-    for text in (b'{"inputs": [NaN]}', b'{"inputs": [1]} x', b'{"inputs": ["\xff"]}'):
-        parse_document(text, KEYS, DEFAULT_LIMITS)
-        with pytest.raises(GatewayError, match="not valid JSON"):
-            parse_document(text, KEYS, DEFAULT_LIMITS, is_strict=True)
-
-
 @pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize(
-    ("row", "datatype", "kind"),
-    [
-        (b'["a"]', BYTES, Kind.TOO_LARGE),
-        (b"[true]", Datatype.BOOL, Kind.TOO_LARGE),
-        (b'{"x": 1}', FP32, Kind.TOO_LARGE),
-        (b'{"x": [1]}', FP32, Kind.TOO_LARGE),
-    ],
+    ("row", "datatype"),
+    [(b'["a"]', BYTES), (b"[true]", Datatype.BOOL), (b'{"x": 1}', FP32), (b'{"x": [1]}', FP32)],
 )
-def test_rows_that_become_objects_are_limited(row: bytes, datatype: Datatype, kind: Kind) -> None:
+def test_rows_that_become_objects_are_limited(row: bytes, datatype: Datatype) -> None:
     body = b'{"instances": [' + b",".join([row] * (SMALL_LIMIT + 1)) + b"]}"
-    assert error_of(body, {"x": datatype}).kind is kind
+    assert error_of(body, {"x": datatype}).kind is Kind.TOO_LARGE
 
 
 @pytest.mark.parametrize("item", [b"{}", b"[]", b'{"b64":""}'])

@@ -5,7 +5,6 @@ millions.
 """
 
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -44,6 +43,7 @@ from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS, MIB
 from infergate.core.wire import RpcRequest, RpcResponse
+from traced_memory import peak_bytes
 
 NAMELESS = {
     *(messages.ServerLiveRequest, messages.ServerReadyRequest, messages.ServerMetadataRequest),
@@ -111,14 +111,13 @@ def test_work_before_the_access_check_is_bounded(method: str, name: str) -> None
 @pytest.mark.parametrize(("codec", "method"), [(V2, v2.INFER), (TRTIS, INFER)])
 def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
     version = b"\x10\x01" * (codec is TRTIS)
-    summary = codec.summarize(
-        RpcRequest(method, (string_field(1, "m" * MAX_NAME_BYTES) + version,))
+    longest, longer = (
+        RpcRequest(method, (string_field(1, "m" * size) + version,))
+        for size in (MAX_NAME_BYTES, MAX_NAME_BYTES + 1)
     )
-    assert len(summary.model) == MAX_NAME_BYTES
+    assert len(codec.summarize(longest).model) == MAX_NAME_BYTES
     with raises_kind(Kind.BAD_REQUEST, match=f"{MAX_NAME_BYTES} bytes"):
-        codec.summarize(
-            RpcRequest(method, (string_field(1, "m" * (MAX_NAME_BYTES + 1)) + version,))
-        )
+        codec.summarize(longer)
 
 
 @pytest.mark.parametrize(("codec", "method"), [(V2, v2.INFER), (TRTIS, INFER)])
@@ -127,13 +126,8 @@ def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
 ) -> None:
     """The last name counts, wherever it is, and only that name is sent on."""
     version = b"\x10\x01" * (codec is TRTIS)
-    message = (
-        NAMED
-        + version
-        + repeat_field(9, size=4000)
-        + string_field(1, "mine")
-        + repeat_field(9, size=400)
-    )
+    other_fields, name = repeat_field(9, size=4000), string_field(1, "mine")
+    message = NAMED + version + other_fields + name + other_fields
     wire = RpcRequest(method, (message,))
     assert codec.summarize(wire).model == "mine"
     upstream = codec.rewrite_request(wire, "theirs", "", GENERIC)
@@ -271,12 +265,7 @@ def test_the_cost_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("codec", "kind", "name"), MEMORY_CASES)
 def test_the_memory_of_an_inference_is_bounded(codec: Any, kind: Any, name: str) -> None:
-    act = process_hostile(codec, kind, name, LARGE)
-    tracemalloc.start()
-    act()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 4 * LARGE
+    assert peak_bytes(process_hostile(codec, kind, name, LARGE)) < 4 * LARGE
 
 
 @pytest.mark.parametrize("method", v2.BY_PATH.values(), ids=lambda method: method.path)

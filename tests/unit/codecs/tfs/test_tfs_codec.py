@@ -14,12 +14,7 @@ from infergate.codecs.tfs import GRPC, backend
 from infergate.codecs.tfs import messages as pb
 from infergate.core import messages
 from infergate.core.datatypes import Datatype
-from infergate.core.errors import (
-    GatewayError,
-    Kind,
-    Origin,
-    RepositoryControlDisabledError,
-)
+from infergate.core.errors import GatewayError, Kind, Origin, RepositoryControlDisabledError
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.memory import IN_FLIGHT_BYTES
 from infergate.core.messages import InferRequest, InferResponse, ModelIndex, ModelIndexEntry
@@ -53,6 +48,10 @@ def request(method: str = pb.PREDICT, kind: Any = PredictRequest, **spec: Any) -
 
 def parsed_by(codec: Any, wire: RpcRequest) -> Any:
     return codec.parse_request(wire, DEFAULT_LIMITS)
+
+
+def response_of(message: Any) -> RpcResponse:
+    return RpcResponse((message.SerializeToString(),))
 
 
 def answer(kind: Any, wire: RpcResponse) -> Any:
@@ -101,7 +100,6 @@ def test_an_unknown_model_has_the_servers_text(wire: RpcRequest, text: str) -> N
 
 def test_an_unknown_signature_is_a_failed_precondition() -> None:
     parameters = parsed_by(CODEC, request(name="m", signature_name="x")).operation.parameters
-    assert isinstance(parameters, OpaqueParameters)
     assert parameters.is_passed_to("tfs-grpc")
     error = refused(parameters.is_passed_to, "v2-grpc")
     assert status_of(error) == (9, 'Serving signature key "x" not found.')
@@ -240,7 +238,7 @@ def test_an_output_that_expands_beyond_the_limit() -> None:
     message = PredictResponse(model_spec={"name": "m"})
     message.outputs["y"].dtype = 1
     message.outputs["y"].tensor_shape.dim.add(size=2**40)
-    wire = RpcResponse((message.SerializeToString(),))
+    wire = response_of(message)
     with raises_kind(Kind.TOO_LARGE, "tensor 'y'") as caught:
         CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
     assert caught.value.origin is Origin.BACKEND
@@ -318,7 +316,7 @@ def test_metadata_of_any_rank() -> None:
     info.dtype, info.tensor_shape.unknown_rank = 7, True
     message = pb.GetModelMetadataResponse()
     message.metadata["signature_def"].value = signatures.SerializeToString()
-    wire = RpcResponse((message.SerializeToString(),))
+    wire = response_of(message)
     read = CODEC.parse_response(wire, messages.ModelMetadataRequest("m"), DEFAULT_LIMITS)
     assert read.inputs == (messages.TensorMetadata("x", "BYTES", (-1,)),)
     assert (read.versions, read.signatures) == ((), ())
@@ -360,9 +358,8 @@ def test_all_states_of_a_server_reach_its_clients() -> None:
         entry = message.model_version_status.add(version=version, state=state)
         entry.status.error_message = "" if state == 30 else "why"
     operation = messages.ModelIndexRequest(model="m")
-    wire = RpcResponse((message.SerializeToString(),))
+    wire = response_of(message)
     index = CODEC.parse_response(wire, operation, DEFAULT_LIMITS)
-    assert isinstance(index, ModelIndex)
     assert [entry.state for entry in index.models] == [
         "UNKNOWN", "START", "LOADING", "READY", "UNLOADING", "UNAVAILABLE", "UNKNOWN"
     ]  # fmt: skip
@@ -376,9 +373,8 @@ def test_readiness_of_a_server() -> None:
     wire = CODEC.build_request(messages.ServerReadyRequest(), GENERIC)
     assert (wire.method, bytes(join_parts(wire.message))) == (pb.STATUS, b"")
     parsed = parsed_by(CODEC, wire)
-    assert CODEC.build_response(messages.HealthStatus(ok=True), parsed) == RpcResponse(
-        code=3, details="Missing ModelSpec"
-    )
+    ready = CODEC.build_response(messages.HealthStatus(ok=True), parsed)
+    assert ready == RpcResponse(code=3, details="Missing ModelSpec")
     assert CODEC.build_response(messages.HealthStatus(ok=False), parsed).code == 14
     for code, ok in ((0, True), (3, True), (12, True), (14, False)):
         read = CODEC.parse_response(
@@ -483,7 +479,7 @@ def test_a_passed_request_has_the_mapped_names(spec: dict[str, Any], expected: s
 def test_a_passed_response_has_the_clients_names() -> None:
     answered = PredictResponse(model_spec={"name": "m-embed", "signature_name": "serving_default"})
     answered.model_spec.version.value = 9
-    wire = RpcResponse((answered.SerializeToString(),))
+    wire = response_of(answered)
     for codec, spec, expected in (
         (MAPPING, {"signature_name": "embed"}, ("m", "embed")),
         (CODEC, {"signature_name": "serving_default"}, ("m-embed", "serving_default")),
@@ -492,11 +488,12 @@ def test_a_passed_response_has_the_clients_names() -> None:
         read = answer(PredictResponse, passed).model_spec
         assert (read.name, read.signature_name) == expected
         assert read.version.value == 9
-    with raises_kind(Kind.NOT_FOUND, "gone"):
-        CODEC.rewrite_response(RpcResponse(code=5, details="gone"), request(name="m"), "", "",
-                               DEFAULT_LIMITS)  # fmt: skip
-    with raises_kind(Kind.BACKEND_GARBAGE):
-        CODEC.rewrite_response(RpcResponse((b"\xff",)), request(name="m"), "", "", DEFAULT_LIMITS)
+    for wire, kind in (
+        (RpcResponse(code=5, details="gone"), Kind.NOT_FOUND),
+        (RpcResponse((b"\xff",)), Kind.BACKEND_GARBAGE),
+    ):
+        with raises_kind(kind):
+            CODEC.rewrite_response(wire, request(name="m"), "", "", DEFAULT_LIMITS)
 
 
 def test_written_contents_prevent_pass_through() -> None:
@@ -520,9 +517,7 @@ def test_a_forwarded_call_reaches_servers_of_the_same_api_only() -> None:
     answered = ClassificationResponse(model_spec={"name": "m"})
     answered.result.classifications.add().classes.add(label="cat", score=0.5)
     answered.model_spec.version.value = 4
-    response = CODEC.parse_response(
-        RpcResponse((answered.SerializeToString(),)), parsed.operation, DEFAULT_LIMITS
-    )
+    response = CODEC.parse_response(response_of(answered), parsed.operation, DEFAULT_LIMITS)
     assert response.version == "4"
     written = answer(ClassificationResponse, MAPPING.build_response(response, parsed))
     assert written == answered
@@ -548,9 +543,7 @@ def test_multi_inference_renames_every_task() -> None:
     answered = MultiInferenceResponse()
     result = answered.results.add(model_spec={"name": "n", "signature_name": "a"})
     result.regression_result.regressions.add(value=1.5)
-    back = CODEC.rewrite_response(
-        RpcResponse((answered.SerializeToString(),)), wire, "m", "", DEFAULT_LIMITS
-    )
+    back = CODEC.rewrite_response(response_of(answered), wire, "m", "", DEFAULT_LIMITS)
     (read,) = answer(MultiInferenceResponse, back).results
     assert (read.model_spec.name, read.regression_result) == ("m", result.regression_result)
     many = b"\x0a\x05\x0a\x03\x0a\x01m" * 1025

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tfs_kit import SELECTORS, carried_value, status_response
 
 from gateway_errors import error_of
 from infergate.codecs.profiles import GENERIC
@@ -21,38 +22,6 @@ from infergate.testing.codec_check import check_codec
 from infergate.testing.vectors import with_body
 
 CONTENTS = pytest.mark.parametrize("contents", ["auto", "raw", "typed"])
-SELECTORS = ("signature_name", "version_label")
-
-
-def carried_value(value: Any) -> Any:
-    """Return ``value`` as TensorFlow Serving's API carries it."""
-    match value:
-        case messages.ServerLiveRequest():
-            return messages.ServerReadyRequest()
-        case messages.ModelReadyRequest(model, version):
-            return messages.ModelIndexRequest(model=model, version=version)
-        case messages.ModelMetadata():
-            return replace(value, versions=("1",), platform="tensorflow_serving")
-        case InferRequest():
-            kept = {name: value.parameters[name] for name in SELECTORS if name in value.parameters}
-            outputs = tuple(messages.RequestedOutput(output.name) for output in value.outputs)
-            return replace(value, id="", parameters=kept, outputs=outputs)
-        case InferResponse():
-            return replace(value, id="", parameters={})
-    return value
-
-
-def status_response(
-    operation: messages.Operation, response: messages.Response
-) -> messages.Response:
-    """Return a server's response to a request for the states of versions."""
-    match operation, response:
-        case messages.ModelReadyRequest(model, version), messages.HealthStatus(ok):
-            entry = messages.ModelIndexEntry(
-                model, version or "1", "READY" if ok else "UNAVAILABLE"
-            )
-            return messages.ModelIndex((entry,))
-    return response
 
 
 @pytest.mark.no_cover

@@ -41,7 +41,7 @@ from infergate.core.messages import (
     ServerReadyRequest,
     TensorMetadata,
 )
-from infergate.core.tensor import OpaqueParameters, Tensor
+from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 CODEC: Any = REST.create({})
@@ -289,7 +289,6 @@ def test_classify_and_regress() -> None:
         body = {"signature_name": "s", "examples": [{"a": 1}]}
         wire = post(body, f"/v1/models/m/labels/stable:{action}")
         operation = CODEC.parse_request(wire, DEFAULT_LIMITS).operation
-        assert isinstance(operation.parameters, OpaqueParameters)
         assert operation.parameters.is_passed_to("tfs-rest")
         for protocol in ("tfs-grpc", "v2-rest"):
             error = refused(operation.parameters.is_passed_to, protocol)

@@ -1,4 +1,4 @@
-"""Classification and configuration requests are sent only to servers that support them."""
+"""Classes are requested only from servers that support them."""
 
 from typing import Any
 
@@ -9,9 +9,7 @@ from gateway_errors import raises_kind
 from infergate.codecs.profiles import GENERIC, KSERVE, TRITON
 from infergate.codecs.v2_grpc import PLUGIN
 from infergate.core.errors import Kind
-from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import ModelConfig, ModelConfigRequest
-from infergate.core.wire import RpcRequest, RpcResponse, join_parts
+from infergate.core.wire import RpcRequest
 
 CODEC = PLUGIN.create({})
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -27,10 +25,8 @@ def request(*outputs: pb.ModelInferRequest.InferRequestedOutputTensor, data: byt
 def output(name: str, **parameters: int | str) -> pb.ModelInferRequest.InferRequestedOutputTensor:
     requested = pb.ModelInferRequest.InferRequestedOutputTensor(name=name)
     for key, value in parameters.items():
-        if isinstance(value, int):
-            requested.parameters[key].int64_param = value
-        else:
-            requested.parameters[key].string_param = value
+        field = "int64_param" if isinstance(value, int) else "string_param"
+        setattr(requested.parameters[key], field, value)
     return requested
 
 
@@ -81,29 +77,3 @@ def test_an_unreadable_output_is_a_bad_request() -> None:
     with raises_kind(Kind.BAD_REQUEST):
         CODEC.rewrite_request(wire, "n", "", GENERIC)
     assert is_passed_through(wire, TRITON)
-
-
-def test_a_configuration_request_is_built() -> None:
-    wire = CODEC.build_request(ModelConfigRequest("m", "3"), TRITON)
-    assert wire.method == "/inference.GRPCInferenceService/ModelConfig"
-    config_request = pb.ModelConfigRequest.FromString(bytes(join_parts(wire.message)))
-    assert (config_request.name, config_request.version) == ("m", "3")
-
-
-def test_a_configuration_is_parsed() -> None:
-    config = pb.ModelConfigResponse()
-    config.config.name, config.config.platform, config.config.max_batch_size = "m", "ensemble", 8
-    config.config.input.add(name="X", dims=[3])
-    parsed = CODEC.parse_response(
-        RpcResponse([config.SerializeToString()]), ModelConfigRequest("m"), DEFAULT_LIMITS
-    )
-    assert isinstance(parsed, ModelConfig)
-    assert parsed.name == "m"
-    settings = {name: parsed.settings[name] for name in ("name", "platform", "max_batch_size")}
-    assert settings == {"name": "m", "platform": "ensemble", "max_batch_size": 8}
-    assert parsed.settings["input"][0]["dims"] == [3]
-
-
-def test_an_unreadable_configuration_is_garbage() -> None:
-    with raises_kind(Kind.BACKEND_GARBAGE, match="ModelConfig"):
-        CODEC.parse_response(RpcResponse([b"\x0a\x05"]), ModelConfigRequest("m"), DEFAULT_LIMITS)

@@ -1,6 +1,5 @@
 """The codec: round trips, both forms of contents, pass-through."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +58,20 @@ def join_message(wire: Any) -> Any:
     return replace(wire, message=(bytes(join_parts(wire.message)),))
 
 
+def request_message(wire: Any) -> pb.ModelInferRequest:
+    return pb.ModelInferRequest.FromString(bytes(join_parts(wire.message)))
+
+
+def response_message(wire: Any) -> pb.ModelInferResponse:
+    return pb.ModelInferResponse.FromString(bytes(join_parts(wire.message)))
+
+
+def read(wire: RpcRequest) -> InferRequest:
+    operation = RAW.parse_request(wire, LIMITS).operation
+    assert isinstance(operation, InferRequest)
+    return operation
+
+
 def error_of(wire: RpcRequest | RpcResponse, act: Any, *arguments: Any) -> GatewayError | None:
     try:
         act(wire, *arguments)
@@ -93,16 +106,13 @@ def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -
 def test_typed_responses_and_requests_are_alike(response: InferResponse) -> None:
     """Requests and responses encode typed tensors alike, so this tests the request reader with the
     response writer."""
-    message = pb.ModelInferResponse.FromString(
-        bytes(join_parts(TYPED.build_response(response, ParsedRequest(REQUEST)).message))
-    )
+    message = response_message(TYPED.build_response(response, ParsedRequest(REQUEST)))
     assert not message.raw_output_contents
     request = pb.ModelInferRequest(model_name=response.model)
     for output in message.outputs:
         request.inputs.add().MergeFromString(output.SerializeToString())
     wire = RpcRequest(INFER, (request.SerializeToString(),))
-    parsed = RAW.parse_request(wire, LIMITS).operation
-    assert isinstance(parsed, InferRequest)
+    parsed = read(wire)
     expected = InferRequest(response.model, inputs=response.outputs)
     assert canonical.to_text(parsed) == canonical.to_text(expected)
     assert RAW.validate(wire, LIMITS) is wire
@@ -110,14 +120,9 @@ def test_typed_responses_and_requests_are_alike(response: InferResponse) -> None
 
 @given(infer_requests())
 def test_tritonclient_reads_requests(request: InferRequest) -> None:
-    message = pb.ModelInferRequest.FromString(
-        bytes(join_parts(RAW.build_request(request, GENERIC).message))
-    )
-    assert (message.model_name, message.model_version, message.id) == (
-        request.model,
-        request.version,
-        request.id,
-    )
+    message = request_message(RAW.build_request(request, GENERIC))
+    names = message.model_name, message.model_version, message.id
+    assert names == (request.model, request.version, request.id)
     assert [t.name for t in message.inputs] == [t.name for t in request.inputs]
     assert [tuple(t.shape) for t in message.inputs] == [t.shape for t in request.inputs]
     assert list(message.raw_input_contents) == [bytes(t.data) for t in request.inputs]
@@ -128,14 +133,11 @@ def test_tritonclient_reads_requests(request: InferRequest) -> None:
 
 @given(infer_responses())
 def test_tritonclient_reads_raw_responses(response: InferResponse) -> None:
-    message = pb.ModelInferResponse.FromString(
-        bytes(join_parts(RAW.build_response(response, ParsedRequest(REQUEST)).message))
-    )
+    message = response_message(RAW.build_response(response, ParsedRequest(REQUEST)))
     result = InferResult(message)
     for tensor in response.outputs:
         if tensor.datatype is not Datatype.BF16:
             array = result.as_numpy(tensor.name)
-            assert array is not None
             assert array.shape == tensor.shape
             if tensor.datatype is not Datatype.BYTES:
                 assert array.tobytes() == bytes(tensor.data)
@@ -158,7 +160,7 @@ def test_corrupted_bytes_parse_or_are_refused_and_validation_agrees(data: st.Dat
             RAW.parse_request(wire, LIMITS).operation,
         )
         # The real protobuf classes accept every accepted message.
-        pb.ModelInferRequest.FromString(bytes(join_parts(validated.message)))
+        request_message(validated)
 
 
 @given(st.binary(max_size=80), st.sampled_from(("ModelInfer", "ModelReady", "RepositoryIndex")))
@@ -196,10 +198,8 @@ def test_tensor_memory_is_never_copied() -> None:
     )
     assert any(part is data for part in response_wire.message)
     message = bytes(join_parts(request_wire.message))
-    parsed = RAW.parse_request(RpcRequest(INFER, (message,)), LIMITS).operation
-    assert isinstance(parsed, InferRequest)
+    parsed = read(RpcRequest(INFER, (message,)))
     view = parsed.inputs[0].data
-    assert isinstance(view, memoryview)
     assert view.obj is message
     rewritten = RAW.rewrite_request(RpcRequest(INFER, (message,)), "other", "", GENERIC)
     assert rewritten is not None
@@ -212,8 +212,7 @@ def test_tensor_memory_is_never_copied() -> None:
 
 def test_lists_and_objects_become_json_text_and_null_is_omitted() -> None:
     request = InferRequest("m", parameters={"l": [1, "a", None], "o": {"k": 1.5}, "n": None})
-    parsed = RAW.parse_request(RAW.build_request(request, GENERIC), LIMITS).operation
-    assert isinstance(parsed, InferRequest)
+    parsed = read(RAW.build_request(request, GENERIC))
     assert parsed.parameters == {"l": '[1,"a",null]', "o": '{"k":1.5}'}
 
 
@@ -267,7 +266,6 @@ def test_mlservers_spelling_of_a_state() -> None:
     message = pb.RepositoryIndexResponse(models=[{"name": "m", "state": "State.READY"}])
     wire = RpcResponse((message.SerializeToString(),))
     index = RAW.parse_response(wire, messages.ModelIndexRequest(), DEFAULT_LIMITS)
-    assert isinstance(index, messages.ModelIndex)
     assert [each.state for each in index.models] == ["READY"]
 
 
@@ -280,24 +278,18 @@ def test_the_number_of_tensors_is_limited() -> None:
     RAW.parse_request(wire, replace(limits, tensors=3))
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
-def test_classification_needs_a_class_count(count: Any) -> None:
-    output = messages.RequestedOutput("Y", {"classification": count})
+def test_classification_needs_a_class_count() -> None:
+    output = messages.RequestedOutput("Y", {"classification": 0})
     wire = RAW.build_request(InferRequest("m", outputs=(output,)), GENERIC)
     for act in (RAW.parse_request, RAW.validate):
-        error = error_of(wire, act, LIMITS)
-        assert error is not None
-        assert error.kind is Kind.BAD_REQUEST
-        assert "'Y'" in error.public
+        with raises_kind(Kind.BAD_REQUEST, match="'Y'"):
+            act(wire, LIMITS)
 
 
 def test_an_empty_shape_in_typed_contents_holds_one_element() -> None:
     message = pb.ModelInferRequest(model_name="m")
     message.inputs.add(name="X", datatype="INT64", contents={"int64_contents": [5]})
-    parsed = RAW.parse_request(RpcRequest(INFER, (message.SerializeToString(),)), LIMITS).operation
-    assert isinstance(parsed, InferRequest)
-    assert parsed.inputs[0].shape == ()
-    assert math.prod(parsed.inputs[0].shape) == 1
+    assert read(RpcRequest(INFER, (message.SerializeToString(),))).inputs[0].shape == ()
 
 
 def test_unknown_fields_in_typed_contents_are_skipped() -> None:
@@ -305,8 +297,7 @@ def test_unknown_fields_in_typed_contents_are_skipped() -> None:
     tensor = pb.ModelInferRequest.InferInputTensor(name="X", datatype="FP32", shape=[1])
     tensor.MergeFromString(b"\x2a" + bytes((len(contents),)) + contents)
     message = pb.ModelInferRequest(model_name="m", inputs=[tensor]).SerializeToString()
-    parsed = RAW.parse_request(RpcRequest(INFER, (message,)), LIMITS).operation
-    assert isinstance(parsed, InferRequest)
+    parsed = read(RpcRequest(INFER, (message,)))
     assert bytes(parsed.inputs[0].data) == b"\x00\x00\x80\x3f"
 
 
@@ -314,7 +305,6 @@ def test_any_nonzero_byte_is_true_in_typed_bool() -> None:
     response = InferResponse("m", outputs=(Tensor("X", Datatype.BOOL, (3,), b"\x00\x02\xff"),))
     wire = TYPED.build_response(response, ParsedRequest(REQUEST))
     found = TYPED.parse_response(wire, REQUEST, LIMITS)
-    assert isinstance(found, InferResponse)
     assert bytes(found.outputs[0].data) == b"\0\1\1"
 
 
@@ -341,9 +331,8 @@ def test_validation_removes_empty_contents_that_triton_refuses() -> None:
 def test_rewriting_changes_only_names_and_drops_metadata() -> None:
     wire = replace(VALID, metadata={"authorization": "secret"})
     rewritten = RAW.rewrite_request(wire, "other", "", GENERIC)
-    assert rewritten is not None
     assert rewritten.metadata == {}
-    message = pb.ModelInferRequest.FromString(bytes(join_parts(rewritten.message)))
+    message = request_message(rewritten)
     expected = pb.ModelInferRequest.FromString(VALID_BYTES)
     expected.model_name = "other"
     expected.model_version = ""
@@ -368,13 +357,13 @@ def test_an_unchanged_response_is_not_copied() -> None:
 
 def test_a_response_has_the_clients_model_name() -> None:
     rewritten = RAW.rewrite_response(backend_response(id="id"), VALID, "mine", "7", LIMITS)
-    message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
+    message = response_message(rewritten)
     assert (message.model_name, message.model_version, message.id) == ("mine", "7", "id")
 
 
 def test_an_id_the_backend_did_not_return_is_returned() -> None:
     rewritten = RAW.rewrite_response(backend_response(), VALID, "", "", LIMITS)
-    message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
+    message = response_message(rewritten)
     assert (message.model_name, message.model_version, message.id) == ("m", "1", "id")
 
 
@@ -393,7 +382,7 @@ def test_the_response_id_is_the_clients_or_absent(
         id=backend_id, outputs=[output], raw_output_contents=[] if typed else [b"\1"]
     )
     rewritten = RAW.rewrite_response(response, request, "", "", LIMITS)
-    message = pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message)))
+    message = response_message(rewritten)
     assert (message.model_name, message.model_version, message.id) == ("m", "1", client_id)
     assert message.raw_output_contents == [b"\1"]
     if client_id == backend_id and not typed:
@@ -403,9 +392,8 @@ def test_the_response_id_is_the_clients_or_absent(
 def test_typed_responses_become_raw_for_tritonclient() -> None:
     output = {"name": "Y", "datatype": "INT32", "shape": [2], "contents": {"int_contents": [1, 2]}}
     rewritten = RAW.rewrite_response(backend_response(outputs=[output]), VALID, "", "", LIMITS)
-    result = InferResult(pb.ModelInferResponse.FromString(bytes(join_parts(rewritten.message))))
+    result = InferResult(response_message(rewritten))
     array = result.as_numpy("Y")
-    assert array is not None
     assert array.tolist() == [1, 2]
 
 

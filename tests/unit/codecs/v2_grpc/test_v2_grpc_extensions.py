@@ -18,7 +18,6 @@ from infergate.core.messages import (
     ModelConfig,
     ModelConfigRequest,
     ModelLoadRequest,
-    ModelStatistics,
     ModelStatisticsRequest,
     ModelUnloadRequest,
     Operation,
@@ -36,7 +35,6 @@ def parse(method: str, message: Any) -> ParsedRequest:
     wire = RpcRequest(SERVICE + method, [message.SerializeToString()])
     found = CODEC.parse_request(wire, DEFAULT_LIMITS)
     summary = CODEC.summarize(wire)
-    assert isinstance(found, ParsedRequest)
     assert (summary.operation, summary.model) == (
         type(found.operation),
         getattr(found.operation, "model", ""),
@@ -146,7 +144,6 @@ def test_files_and_names_have_different_limits() -> None:
     message = service_pb2.RepositoryModelLoadRequest(model_name="m")
     message.parameters["file:m"].bytes_param = bytes(MIB)
     found = parse("RepositoryModelLoad", message)
-    assert isinstance(found.operation, ModelLoadRequest)
     assert found.operation.parameters["file:m"] == bytes(MIB)
     wire = RpcRequest(SERVICE + "RepositoryModelLoad", [message.SerializeToString()])
     error = refused(lambda: CODEC.parse_request(wire, Limits(body=MIB)))
@@ -175,24 +172,21 @@ FUTURE = b"\xfa\x3f\x03new"
 def test_a_configuration_uses_proto_field_names() -> None:
     message = service_pb2.ModelConfigResponse(config=config())
     found = parse_response(message, ModelConfigRequest("m"))
-    assert isinstance(found, ModelConfig)
-    config_settings = found.settings
-    assert (found.name, config_settings["max_batch_size"]) == ("real", 8)
-    assert config_settings["platform"] == "onnx"
-    assert config_settings["input"][0]["data_type"] == "TYPE_FP32"
-    assert config_settings["output"][0]["data_type"] == 99
-    assert config_settings["input"][0]["dims"] == [-1, 3]
-    assert config_settings["dynamic_batching"]["max_queue_delay_microseconds"] == 2**63
-    assert config_settings["parameters"] == {"k": {"string_value": "v"}}
-    assert config_settings["version_policy"] == {"specific": {"versions": [1, 3]}}
-    assert "sequence_batching" not in config_settings
+    settings = found.settings
+    assert (found.name, settings["max_batch_size"], settings["platform"]) == ("real", 8, "onnx")
+    assert settings["input"][0]["data_type"] == "TYPE_FP32"
+    assert settings["output"][0]["data_type"] == 99
+    assert settings["input"][0]["dims"] == [-1, 3]
+    assert settings["dynamic_batching"]["max_queue_delay_microseconds"] == 2**63
+    assert settings["parameters"] == {"k": {"string_value": "v"}}
+    assert settings["version_policy"] == {"specific": {"versions": [1, 3]}}
+    assert "sequence_batching" not in settings
 
 
 def test_unknown_fields_are_kept_and_names_are_the_clients() -> None:
     raw = config().SerializeToString() + FUTURE
     wire = RpcResponse([b"\x0a" + bytes([len(raw) & 0x7F | 0x80, len(raw) >> 7]) + raw])
     found = CODEC.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
-    assert isinstance(found, ModelConfig)
     inputs = [{**found.settings["input"][0], "name": "image"}]
     renamed = ModelConfig("m", {**found.settings, "name": "m", "input": inputs}, found.message)
     response = CODEC.build_response(renamed, ParsedRequest(ModelConfigRequest("m")))
@@ -251,13 +245,11 @@ def test_statistics_round_trip() -> None:
     model.batch_stats.add(batch_size=8).compute_infer.ns = 7
     model.memory_usage.add(type="CPU", byte_size=9)
     model.response_stats["0"].success.count = 1
-    operation = parse(
-        "ModelStatistics", service_pb2.ModelStatisticsRequest(name="m", version="1")
-    ).operation
+    request = service_pb2.ModelStatisticsRequest(name="m", version="1")
+    operation = parse("ModelStatistics", request).operation
     assert operation == ModelStatisticsRequest("m", "1")
-    assert build_request_message(operation, service_pb2.ModelStatisticsRequest).name == "m"
+    assert build_request_message(operation, service_pb2.ModelStatisticsRequest) == request
     found = parse_response(message, operation)
-    assert isinstance(found, ModelStatistics)
     assert found.models[0]["inference_stats"] == {"success": {"count": 3, "ns": 0}}
     assert found.models[0]["last_inference"] == 2**63
     rebuilt = build_response_message(

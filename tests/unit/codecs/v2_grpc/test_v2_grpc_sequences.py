@@ -32,9 +32,8 @@ def message(size: int, **parameter: Any) -> pb.ModelInferRequest:
 
 @pytest.mark.parametrize("size", [1, 100_000])
 def test_a_sequence_id_of_each_type_is_read(size: int) -> None:
-    assert sequence_of(message(size, int64_param=5).SerializeToString()) == 5
-    assert sequence_of(message(size, uint64_param=2**64 - 1).SerializeToString()) == 2**64 - 1
-    assert sequence_of(message(size, string_param="five").SerializeToString()) == "five"
+    for field, value in (("int64_param", 5), ("uint64_param", 2**64 - 1), ("string_param", "five")):
+        assert sequence_of(message(size, **{field: value}).SerializeToString()) == value
     assert sequence_of(message(size).SerializeToString()) is None
 
 
@@ -52,12 +51,8 @@ def test_the_last_duplicate_parameter_wins_as_in_protobuf() -> None:
     last.parameters["sequence_id"].int64_param = 2
     data = first.SerializeToString() + message(1).SerializeToString() + last.SerializeToString()
     assert sequence_of(data) == 2
-    assert (
-        CODEC.parse_request(RpcRequest(INFER, (data,)), DEFAULT_LIMITS).operation.parameters[
-            "sequence_id"
-        ]
-        == 2
-    )
+    operation = CODEC.parse_request(RpcRequest(INFER, (data,)), DEFAULT_LIMITS).operation
+    assert operation.parameters["sequence_id"] == 2
 
 
 @pytest.mark.parametrize("data", [b"sequence_id", b"\x22\x0d\x0a\x0bsequence_id\x12\x7f"])

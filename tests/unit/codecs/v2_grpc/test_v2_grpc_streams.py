@@ -1,6 +1,7 @@
 """The messages of ModelStreamInfer in both forms agree with tritonclient's protobuf classes."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,6 @@ def parsed(codec: V2Grpc, **parameters: bool) -> ParsedRequest:
 
 
 def stream_message(wire: RpcResponse | None) -> Any:
-    assert wire is not None
     assert wire.code == 0
     return pb.ModelStreamInferResponse.FromString(bytes(join_parts(wire.message)))
 
@@ -72,21 +72,11 @@ def test_the_codec_supports_streaming() -> None:
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_responses_report_whether_they_are_final(is_last: bool) -> None:
-    response = InferResponse("m", "1", "i", {"k": 1}, (OUTPUT,), is_last=is_last)
-    infer_response = stream_message(
-        TRITON.build_stream_response(response, parsed(TRITON))
-    ).infer_response
-    assert infer_response.parameters[FINAL].bool_param is is_last
-    assert infer_response.parameters["k"].int64_param == 1
-    assert (
-        infer_response.model_name,
-        infer_response.id,
-        list(infer_response.raw_output_contents),
-    ) == (
-        "m",
-        "i",
-        [b"\7\0\0\0"],
-    )
+    response = replace(RESPONSE, is_last=is_last)
+    sent = stream_message(TRITON.build_stream_response(response, parsed(TRITON))).infer_response
+    assert sent.parameters[FINAL].bool_param is is_last
+    assert sent.parameters["k"].int64_param == 1
+    assert (sent.model_name, sent.id, sent.raw_output_contents) == ("m", "i", [b"\7\0\0\0"])
 
 
 def test_a_single_response_equals_a_unary_one() -> None:
@@ -99,7 +89,6 @@ def test_the_final_response_is_marked_on_request() -> None:
     assert TRITON.build_stream_end(parsed(TRITON)) is None
     assert TRITON.build_stream_end(parsed(TRITON, triton_enable_empty_final_response=False)) is None
     request = parsed(TRITON, triton_enable_empty_final_response=True, other=True)
-    assert isinstance(request.operation, InferRequest)
     assert request.operation.parameters == {"other": True}
     end = stream_message(TRITON.build_stream_end(request))
     assert end.error_message == ""
@@ -111,7 +100,6 @@ def test_the_final_response_is_marked_on_request() -> None:
 def test_a_unary_request_has_no_final_response_parameter() -> None:
     wire = RpcRequest(INFER, (message(triton_enable_empty_final_response=True),))
     operation = TRITON.parse_request(wire, DEFAULT_LIMITS).operation
-    assert isinstance(operation, InferRequest)
     assert operation.parameters == {}
 
 
@@ -136,7 +124,6 @@ def test_every_message_parses_or_has_an_error(data: bytes) -> None:
 
 def test_a_stream_request_equals_a_unary_one() -> None:
     wire = TRITON.build_stream_request(REQUEST, GENERIC)
-    assert wire is not None
     assert wire.method == STREAM
     assert wire.message == TRITON.build_request(REQUEST, GENERIC).message
 
@@ -160,7 +147,6 @@ def test_tritons_stream_responses(final: bool | None) -> None:
         response.parameters[FINAL].bool_param = final
     response.parameters["k"].int64_param = 1
     found = parse_message(pb.ModelStreamInferResponse(infer_response=response))
-    assert found is not None
     assert found.is_last is (final is True)
     assert (found.model, found.version, found.id) == ("m", "1", "i")
     assert found.parameters == {"k": 1}
@@ -182,24 +168,21 @@ def test_an_empty_response_that_is_not_final_is_a_response() -> None:
 
 def test_mlservers_responses_are_not_mistaken_for_errors() -> None:
     found = parse_message(server_response())
-    assert found is not None
     assert (found.model, found.version, found.id, found.is_last) == ("m", "1", "i", False)
     without_version = pb.ModelInferResponse(model_name="m", id="i")
     assert parse_message(without_version) == InferResponse("m", id="i")
 
 
 def test_a_backends_error() -> None:
-    for response in (None, pb.ModelInferResponse(id="i")):
-        stream_response = pb.ModelStreamInferResponse(
-            error_message="no œufs", infer_response=response
-        )
-        error = error_of(RpcResponse((stream_response.SerializeToString(),)))
-        assert (error.kind, error.origin) == (Kind.BACKEND_ERROR, Origin.BACKEND)
-        assert error.public == "no œufs"
     text = "[request id: i] unexpected shape for input 'IN' for model 'm'. Expected [1], got [2]. "
-    stream_response = pb.ModelStreamInferResponse(error_message=text)
-    error = error_of(RpcResponse((stream_response.SerializeToString(),)))
-    assert (error.kind, error.origin, error.public) == (Kind.BAD_REQUEST, Origin.BACKEND, text)
+    for public, response, kind in (
+        ("no œufs", None, Kind.BACKEND_ERROR),
+        ("no œufs", pb.ModelInferResponse(id="i"), Kind.BACKEND_ERROR),
+        (text, None, Kind.BAD_REQUEST),
+    ):
+        sent = pb.ModelStreamInferResponse(error_message=public, infer_response=response)
+        error = error_of(RpcResponse((sent.SerializeToString(),)))
+        assert (error.kind, error.origin, error.public) == (kind, Origin.BACKEND, public)
     error = error_of(RpcResponse(code=5, details="gone"))
     assert (error.kind, error.public) == (Kind.NOT_FOUND, "gone")
 

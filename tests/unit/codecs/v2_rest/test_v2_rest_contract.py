@@ -1,11 +1,12 @@
 """The codec contract, and round trips of canonical messages."""
 
+import math
 from functools import partial
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from v2_rest_kit import CODEC, body, post
+from v2_rest_kit import CODEC, body, post, read_response, respond
 
 from gateway_errors import error_of
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile
@@ -61,13 +62,9 @@ def assume_representable(request: InferRequest | InferResponse) -> None:
     reserved = {"binary_data_output", "binary_data_size", "binary_data", "shared_memory_region"}
     owners = [request, *getattr(request, "inputs", ()), *request.outputs]
     assume(not any(reserved & set(owner.parameters) for owner in owners))
+    values = [value for owner in owners for value in owner.parameters.values()]
     # JSON parameters cannot be infinite
-    for owner in owners:
-        assume(float("inf") not in map(abs, filter(is_float, owner.parameters.values())))
-
-
-def is_float(value: object) -> bool:
-    return isinstance(value, float)
+    assume(not any(isinstance(value, float) and math.isinf(value) for value in values))
 
 
 @settings(deadline=None)
@@ -97,7 +94,7 @@ def test_binary_response_round_trip(response: InferResponse, encoding: str) -> N
         InferRequest("m"), ResponseFormat({}, binary_by_default=True, accept_encoding=encoding)
     )
     wire = CODEC.build_response(response, parsed)
-    assert is_same(CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS), response)
+    assert is_same(read_response(wire), response)
 
 
 @settings(deadline=None)
@@ -105,9 +102,8 @@ def test_binary_response_round_trip(response: InferResponse, encoding: str) -> N
 def test_json_floats_round_trip_except_nan_payloads(tensor: Tensor) -> None:
     response = InferResponse("m", outputs=(tensor,))
     assume_representable(response)
-    wire = CODEC.build_response(response, ParsedRequest(InferRequest("m")))
-    parsed = CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS)
-    assert isinstance(parsed, InferResponse)
+    wire = respond(response)
+    parsed = read_response(wire)
     expected, actual = tensor.numpy().ravel().tolist(), parsed.outputs[0].numpy().ravel().tolist()
     assert [str(value) for value in expected] == [str(value) for value in actual]
 
@@ -151,7 +147,6 @@ def check_agreement(wire: HttpRequest) -> None:
     error = error_of(lambda: CODEC.parse_request(wire, DEFAULT_LIMITS))
     validation_error = error_of(lambda: CODEC.validate(wire, DEFAULT_LIMITS))
     if error is not None:
-        assert validation_error is not None
         assert (validation_error.kind, validation_error.public) == (error.kind, error.public)
         assert CODEC.build_error(error, wire).status >= 400
         return
@@ -173,7 +168,7 @@ def test_corrupted_responses(response: InferResponse, binary: bool, data: st.Dat
     wire = CODEC.build_response(response, parsed)
     corrupted = HttpResponse(200, wire.headers, [data.draw(strategies.corrupted_bytes(body(wire)))])
     for act in (
-        lambda: CODEC.parse_response(corrupted, InferRequest("m"), DEFAULT_LIMITS),
+        lambda: read_response(corrupted),
         lambda: CODEC.rewrite_response(corrupted, post(""), "new", "2", DEFAULT_LIMITS),
     ):
         error = error_of(act)

@@ -36,10 +36,8 @@ def test_a_checked_request_is_pickled_without_the_state_of_its_codec() -> None:
     assert copied == checked
     assert type(copied) is type(checked)
     assert copied.codec_state is None
-    rewritten_copy = rewrite(ok('{"model_name":"m","outputs":[]}'), request=copied)
-    assert body(rewritten_copy) == body(
-        rewrite(ok('{"model_name":"m","outputs":[]}'), request=checked)
-    )
+    response = ok('{"model_name":"m","outputs":[]}')
+    assert rewrite(response, request=copied) == rewrite(response, request=checked)
 
 
 def test_a_rewritten_request_keeps_the_message_and_drops_connection_headers() -> None:
@@ -52,7 +50,6 @@ def test_a_rewritten_request_keeps_the_message_and_drops_connection_headers() ->
     }
     wire = HttpRequest("POST", "/v2/models/a/infer", "q=1", headers, [b"{}"])
     rewritten = CODEC.rewrite_request(wire, "b/c", "3", TRITON)
-    assert rewritten is not None
     assert (rewritten.method, rewritten.path, rewritten.query) == (
         "POST",
         "/v2/models/b%2Fc/versions/3/infer",
@@ -61,7 +58,6 @@ def test_a_rewritten_request_keeps_the_message_and_drops_connection_headers() ->
     assert rewritten.headers == {"content-type": "application/octet-stream", HEADER: "2"}
     assert rewritten.body is wire.body
     versionless = CODEC.rewrite_request(wire, "b", "3", KSERVE)
-    assert versionless is not None
     assert versionless.path == "/v2/models/b/infer"
 
 
@@ -183,7 +179,6 @@ def test_null_elsewhere_is_passed_through() -> None:
 
 def test_an_unchecked_request_keeps_its_encoding() -> None:
     rewritten = CODEC.rewrite_request(post(b"...", content_encoding="gzip"), "a", "", TRITON)
-    assert rewritten is not None
     assert rewritten.headers == {"content-type": "application/json", "content-encoding": "gzip"}
 
 

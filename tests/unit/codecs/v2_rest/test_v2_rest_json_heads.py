@@ -4,6 +4,7 @@ import math
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -82,19 +83,15 @@ def response_outcomes(codec: V2RestCodec, wire: HttpResponse, limits: Limits = L
     return [outcome(codec.parse_response, wire, operation, limits) for operation in operations]
 
 
-def same_request(wire: HttpRequest, limits: Limits = LIMITS) -> list[Any]:
+def same(outcomes: Callable[..., list[Any]], wire: Any, limits: Limits = LIMITS) -> list[Any]:
     """Return the outcomes of ``wire``, and check that they are the same without the cache."""
-    expected = request_outcomes(SLOW, wire, limits)
+    expected = outcomes(SLOW, wire, limits)
     for _ in range(3):  # the second fills the cache, the third uses it
-        assert request_outcomes(FAST, wire, limits) == expected
+        assert outcomes(FAST, wire, limits) == expected
     return expected
 
 
-def same_response(wire: HttpResponse, limits: Limits = LIMITS) -> list[Any]:
-    expected = response_outcomes(SLOW, wire, limits)
-    for _ in range(3):
-        assert response_outcomes(FAST, wire, limits) == expected
-    return expected
+same_request, same_response = partial(same, request_outcomes), partial(same, response_outcomes)
 
 
 @given(infer_requests(), texts(), st.booleans(), st.data())
@@ -161,12 +158,9 @@ def test_a_cached_request_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(infer_request, "_read_fields", None)
     wire = post(head('"id":"another",'), b"\7\0\0\0\2\0\0\0cd", accept_encoding="gzip")
     parsed = codec.parse_request(wire, LIMITS)
-    assert isinstance(parsed, ParsedRequest)
-    assert isinstance(parsed.operation, InferRequest)
     assert (parsed.operation.model, parsed.operation.id) == ("m", "another")
     first, second = parsed.operation.inputs
     assert (bytes(first.data), bytes(second.data)) == (b"\7\0\0\0", b"\2\0\0\0cd")
-    assert isinstance(first.data, memoryview)
     assert first.data.obj is wire.body[0], "the data is not copied"
 
 
@@ -178,7 +172,6 @@ def test_a_cached_response_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) 
         codec.parse_response(ok(head(names % 1, OUTPUTS), DATA), operation, LIMITS)
     monkeypatch.setattr(infer_response, "_read_message", None)
     response = codec.parse_response(ok(head(names % "z-2", OUTPUTS), DATA), operation, LIMITS)
-    assert isinstance(response, InferResponse)
     assert (response.model, response.version, response.id) == ("m", "3", "z-2")
     assert bytes(response.outputs[1].data) == b"\2\0\0\0ab"
     unknown = InferRequest("m", outputs=(RequestedOutput("Z"),))

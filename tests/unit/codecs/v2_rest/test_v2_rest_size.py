@@ -28,10 +28,8 @@ def test_the_estimate_is_within_its_bounds(tensor: Tensor) -> None:
 
 
 def test_a_rejection_names_its_limit_once() -> None:
-    call, error = (
-        RequestContext(""),
-        GatewayError(Kind.TOO_LARGE, "it is too long", limit="body"),
-    )
+    call = RequestContext("")
+    error = GatewayError(Kind.TOO_LARGE, "it is too long", limit="body")
     call.record.record_error(error)
     call.record.record_error(error)
     assert (error.public, call.record.error) == ("it is too long (limits.body)",) * 2

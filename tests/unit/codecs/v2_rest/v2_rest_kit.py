@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 
+from infergate.codecs.base import ParsedRequest
 from infergate.codecs.v2_rest import PLUGIN
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import InferRequest
+from infergate.core.messages import InferRequest, InferResponse
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
 CODEC = PLUGIN.create({})
+REQUEST = InferRequest("m")
 
 
 def post(body: bytes | str, path: str = "/v2/models/m/infer", **headers: str) -> HttpRequest:
@@ -46,6 +48,17 @@ def parse(wire: HttpRequest) -> InferRequest:
 def parse_one(datatype: str, shape: Any, data: str) -> Tensor:
     (tensor,) = parse(one(datatype, shape, data)).inputs
     return tensor
+
+
+def read_response(wire: HttpResponse, request: InferRequest = REQUEST) -> InferResponse:
+    response = CODEC.parse_response(wire, request, DEFAULT_LIMITS)
+    assert isinstance(response, InferResponse)
+    return response
+
+
+def respond(response: InferResponse) -> HttpResponse:
+    """Write ``response`` to a request that selects no format."""
+    return CODEC.build_response(response, ParsedRequest(REQUEST))
 
 
 def body(wire: HttpRequest | HttpResponse) -> bytes:

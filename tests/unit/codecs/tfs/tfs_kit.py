@@ -1,0 +1,38 @@
+"""Canonical messages as TensorFlow Serving's APIs carry them, for the codec contracts."""
+
+from dataclasses import replace
+from typing import Any
+
+from infergate.core import messages
+from infergate.core.messages import InferRequest, InferResponse
+
+SELECTORS = ("signature_name", "version_label")
+
+
+def carried_value(value: Any) -> Any:
+    """Return ``value`` as both APIs carry it."""
+    match value:
+        case messages.ServerLiveRequest():
+            return messages.ServerReadyRequest()
+        case messages.ModelReadyRequest(model, version):
+            return messages.ModelIndexRequest(model=model, version=version)
+        case messages.ModelMetadata():
+            return replace(value, versions=("1",), platform="tensorflow_serving")
+        case InferRequest():
+            kept = {name: value.parameters[name] for name in SELECTORS if name in value.parameters}
+            outputs = tuple(messages.RequestedOutput(output.name) for output in value.outputs)
+            return replace(value, id="", parameters=kept, outputs=outputs)
+        case InferResponse():
+            return replace(value, id="", parameters={})
+    return value
+
+
+def status_response(
+    operation: messages.Operation, response: messages.Response
+) -> messages.Response:
+    """Return a server's response to a request for the states of versions."""
+    match operation, response:
+        case messages.ModelReadyRequest(model, version), messages.HealthStatus(ok):
+            state = "READY" if ok else "UNAVAILABLE"
+            return messages.ModelIndex((messages.ModelIndexEntry(model, version or "1", state),))
+    return response
