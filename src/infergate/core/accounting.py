@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import Limits
 from infergate.core.memory import MIN_ACCOUNTED_BYTES, MemoryAccount
-from infergate.core.tensor import Buffer, Tensor, data_bytes
+from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import HttpRequest, HttpResponse, total_size
 
 READ_EXPANSION: Final = 4
@@ -34,7 +34,10 @@ def estimate_read_bytes(message_bytes: int, json_bytes: int) -> int:
 
 def needs_accounting(tensors: Sequence[Tensor]) -> bool:
     """Return whether ``tensors`` are large enough to be charged."""
-    return data_bytes(tensors) > MIN_ACCOUNTED_BYTES
+    total = 0
+    for tensor in tensors:
+        total += len(tensor.data)
+    return total > MIN_ACCOUNTED_BYTES
 
 
 def charge_tensors(

@@ -48,6 +48,7 @@ from infergate.codecs.v2_grpc.validated_heads import (
     PassThroughHeads,
     RequestHeads,
     ResponseHeads,
+    SplitRequest,
 )
 from infergate.core import messages
 from infergate.core.datatypes import Datatype
@@ -129,9 +130,11 @@ class V2Grpc:
             return RequestSummary(operation, names[MODEL], names.get(VERSION, ""))
         if BY_PATH[wire.method].holds_files:
             return RequestSummary(operation, _read_model_name(join_parts(wire.message)))
-        parsed = self.parse_request(wire, DEFAULT_LIMITS).operation
+        parsed_operation = self.parse_request(wire, DEFAULT_LIMITS).operation
         return RequestSummary(
-            operation, getattr(parsed, "model", ""), getattr(parsed, "version", "")
+            operation,
+            getattr(parsed_operation, "model", ""),
+            getattr(parsed_operation, "version", ""),
         )
 
     def parse_request(self, wire: RpcRequest, limits: Limits) -> ParsedRequest:
@@ -147,8 +150,9 @@ class V2Grpc:
         if method.holds_files:
             _read_model_name(join_parts(wire.message))
         try:
-            data = join_parts(wire.message)
-            message = parse(method.request, data, _MAX_REQUEST_FIELDS, max_bytes)
+            message = parse(
+                method.request, join_parts(wire.message), _MAX_REQUEST_FIELDS, max_bytes
+            )
         except MalformedMessageError as error:
             raise bad_request(f"the message to {wire.method} cannot be read: {error}") from None
         return ParsedRequest(method.read_request(message), method.special_response(message))
@@ -293,7 +297,9 @@ class V2Grpc:
         if OPERATIONS.get(wire.method) is not InferRequest:
             self.parse_request(wire, limits)
             return wire
-        split = self._request_heads.find(wire)
+        split: SplitRequest | None = wire.codec_state
+        if type(split) is not SplitRequest or split.message is not wire.message:
+            split = self._request_heads.find(wire)
         if split and split.validated_head(limits):
             return wire
         validated = read_request(wire.message, limits)
@@ -334,7 +340,9 @@ class V2Grpc:
         """
         if isinstance(wire, _SharedRequest):
             return None
-        split = self._request_heads.find(wire)
+        split: SplitRequest | None = wire.codec_state
+        if type(split) is not SplitRequest or split.message is not wire.message:
+            split = self._request_heads.find(wire)
         head = split and (split.head or self._request_heads.find_names(split))
         if split and head:
             if head.wants_classes and not profile.supports_classification:
@@ -360,12 +368,15 @@ class V2Grpc:
             raise_status(wire)
         # The specification says: "If specified, this identifier must be returned". MLServer
         # generates an id if the request has no id.
-        sent = self._request_heads.find(request)
+        sent: SplitRequest | None = request.codec_state
+        if type(sent) is not SplitRequest or sent.message is not request.message:
+            sent = self._request_heads.find(request)
         if sent is not None:
             request_id = sent.split.id
         else:
-            names = _read_names(join_parts(request.message), frozenset({ID}), MAX_HEAD_BYTES)
-            request_id = names.get(ID, "")
+            request_id = _read_names(
+                join_parts(request.message), frozenset({ID}), MAX_HEAD_BYTES
+            ).get(ID, "")
         split = self._pass_through_heads.find(wire.message, limits)
         if split is not None:
             if not model and not version and split.split.id == request_id:
@@ -379,10 +390,9 @@ class V2Grpc:
                 message = join_parts(wire.message)
             names = read_strings(message, _NAMES, max_fields(limits), MAX_HEAD_BYTES)
             new_names = {
-                MODEL: model or names.get(MODEL, ""),
-                VERSION: version or names.get(VERSION, ""),
-                ID: request_id,
+                number: text for number, text in ((MODEL, model), (VERSION, version)) if text
             }
+            new_names[ID] = request_id
             changed = {n: text for n, text in new_names.items() if text != names.get(n, "")}
             if not changed:
                 return RpcResponse(wire.message)

@@ -169,7 +169,7 @@ class V2RestCodec:
         if not is_unencoded(wire.headers):
             return total_size(wire.body) * MAX_RATIO
         accept = request.headers.get("accept-encoding", "")
-        return total_size(wire.body) if preferred_encoding(accept) else 0
+        return total_size(wire.body) if accept and preferred_encoding(accept) else 0
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
         return response_text_bytes(response, parsed) if isinstance(response, InferResponse) else 0

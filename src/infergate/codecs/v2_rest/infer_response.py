@@ -47,7 +47,7 @@ from infergate.core.inflation import MAX_RATIO
 from infergate.core.json_size import json_size_bounds
 from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import Buffer, Tensor, data_bytes
+from infergate.core.tensor import Buffer, Tensor
 from infergate.core.wire import HttpResponse, total_size
 
 _FIELDS: Final = ("model_name", "model_version", "id", "parameters", "outputs")
@@ -62,7 +62,9 @@ def write_response(
     compress_min: int,
 ) -> HttpResponse:
     """Write ``response`` in the format in ``parsed.response_options``. The default is JSON."""
-    response_format = _response_format(parsed)
+    options = parsed.response_options
+    response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
+    binary_by_output = response_format.binary_by_output
     head: dict[str, Any] = {}
     if response.id:
         head["id"] = response.id
@@ -76,7 +78,7 @@ def write_response(
     for tensor in response.outputs:
         if tensor.shared_memory is not None:
             outputs.append(_write_region_output(tensor))
-        elif response_format.is_binary(tensor.name):
+        elif binary_by_output.get(tensor.name, response_format.binary_by_default):
             outputs.append(write_tensor(tensor, {BINARY_DATA_SIZE: len(tensor.data)}))
             binary_data.append(tensor.data)
         else:
@@ -88,20 +90,24 @@ def write_response(
     else:
         headers = {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: str(len(text))}
     body = [text, *binary_data]
+    if not response_format.accept_encoding:
+        return HttpResponse(200, headers, body)
     return ok_response(headers, body, response_format.accept_encoding, compress_min)
 
 
 def response_text_bytes(response: InferResponse, parsed: ParsedRequest) -> int:
     """Return the number of tensor bytes that ``write_response`` writes as JSON or may compress."""
-    response_format = _response_format(parsed)
-    if preferred_encoding(response_format.accept_encoding):
-        return data_bytes(response.outputs)
-    return data_bytes(t for t in response.outputs if not response_format.is_binary(t.name))
-
-
-def _response_format(parsed: ParsedRequest) -> ResponseFormat:
     options = parsed.response_options
-    return options if isinstance(options, ResponseFormat) else JSON_FORMAT
+    response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
+    accept, binary_by_output = response_format.accept_encoding, response_format.binary_by_output
+    is_compressed = bool(accept and preferred_encoding(accept))
+    text_bytes = 0
+    for tensor in response.outputs:
+        if is_compressed or not binary_by_output.get(
+            tensor.name, response_format.binary_by_default
+        ):
+            text_bytes += len(tensor.data)
+    return text_bytes
 
 
 def _write_region_output(tensor: Tensor) -> dict[str, Any]:
@@ -113,13 +119,17 @@ def _write_region_output(tensor: Tensor) -> dict[str, Any]:
 def response_size(response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
     """Return the minimum size of the body, and the maximum memory in bytes that writing the body
     takes, including the uncompressed body."""
-    response_format = _response_format(parsed)
+    options = parsed.response_options
+    response_format = options if isinstance(options, ResponseFormat) else JSON_FORMAT
+    accept = response_format.accept_encoding
+    is_compressed = bool(accept and preferred_encoding(accept))
     min_bytes, max_bytes = json_size_bounds(
         t for t in response.outputs if not response_format.is_binary(t.name)
     )
-    if preferred_encoding(response_format.accept_encoding):
-        binary = (t for t in response.outputs if response_format.is_binary(t.name))
-        return 0, 2 * max_bytes + data_bytes(binary)
+    if is_compressed:
+        return 0, 2 * max_bytes + sum(
+            len(t.data) for t in response.outputs if response_format.is_binary(t.name)
+        )
     return min_bytes, max_bytes
 
 
@@ -128,9 +138,11 @@ def ok_response(
 ) -> HttpResponse:
     """Return a response with status 200. It is compressed if the client accepts compression and the
     body has at least ``compress_min`` bytes."""
-    if total_size(body) >= compress_min and (encoding := preferred_encoding(accept_encoding)):
-        headers = {**headers, "content-encoding": encoding, "vary": "accept-encoding"}
-        body = encode_body(body, encoding)
+    if accept_encoding and total_size(body) >= compress_min:
+        encoding = preferred_encoding(accept_encoding)
+        if encoding:
+            headers = {**headers, "content-encoding": encoding, "vary": "accept-encoding"}
+            body = encode_body(body, encoding)
     return HttpResponse(200, headers, body)
 
 

@@ -147,7 +147,7 @@ paths."""
 def match_request(method: str, path: str) -> V2PathMatch:
     """Match ``path`` like :func:`match_path`. Also raises METHOD_NOT_ALLOWED if the path does not
     allow ``method``."""
-    match = match_path(path)
+    match = _cached_match(path) if len(path) <= _MAX_SHOWN_CHARACTERS else _match_path(path)
     if method != match.method and not (match.allows_get and method == "GET"):
         raise method_not_allowed(method, match.allowed_methods)
     return match

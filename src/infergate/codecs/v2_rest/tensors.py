@@ -403,6 +403,13 @@ def write_json_tensor(
     data: Any
     if tensor.datatype is not Datatype.BYTES:
         data = write_numbers(tensor, spelling)
+        if not tensor.parameters:
+            return {
+                "name": tensor.name,
+                "datatype": tensor.datatype.v2_name,
+                "shape": tensor.shape,
+                "data": data,
+            }
     elif (data := write_strings(tensor)) is None:
         if not allows_base64:
             raise GatewayError(
