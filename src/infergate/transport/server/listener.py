@@ -56,7 +56,10 @@ class SocketListener(Generic[AppT]):
         self.relay: RelayFunction | None = _relay_of(app)
         """The application's ``relay``, or None."""
         self.gate: Final = gate or ConnectionGate()
-        self._create_protocol: Final = self._with_tls(self._create_connection)
+        self._create_protocol: Callable[[], asyncio.BaseProtocol] = self._create_connection
+        if self.gate.certificates is not None:
+            buffers = TlsBuffers()
+            self._create_protocol = lambda: TlsTransport(self, self._create_connection(), buffers)
         self.limits = limits
         self.admission = admission
         self.is_stopping = False
@@ -70,14 +73,6 @@ class SocketListener(Generic[AppT]):
 
     def _create_connection(self) -> asyncio.BaseProtocol:
         raise NotImplementedError
-
-    def _with_tls(
-        self, create_protocol: Callable[[], asyncio.BaseProtocol]
-    ) -> Callable[[], asyncio.BaseProtocol]:
-        if self.gate.certificates is None:
-            return create_protocol
-        buffers = TlsBuffers()
-        return lambda: TlsTransport(self, create_protocol(), buffers)
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
