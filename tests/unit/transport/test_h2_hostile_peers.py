@@ -22,13 +22,12 @@ from test_h2_engine import (
     serve,
     status,
 )
-from transport_kit import LOCAL, RPC_LIMITS, RpcEcho, tried_repeatedly
+from transport_kit import RPC_LIMITS, connected, tried_repeatedly
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.limits import MIB
 from infergate.core.wire import RpcRequest
-from infergate.transport.base import Endpoint
 from infergate.transport.grpc import (
     client,
     client_calls,
@@ -36,12 +35,9 @@ from infergate.transport.grpc import (
     server_stream_call,
     server_unary_call,
 )
-from infergate.transport.grpc.client import H2Upstream
-from infergate.transport.grpc.server import H2Server
 from infergate.transport.http2 import frames
 from infergate.transport.http2 import limits as http2_limits
 from infergate.transport.http2.frames import frame, settings
-from infergate.transport.server.admission import Admission
 from waiting import until
 
 __all__ = ["connect"]
@@ -230,21 +226,6 @@ async def test_a_server_that_does_not_read_is_disconnected(
         release.set()
 
 
-@pytest.mark.parametrize("method", ["Repeat", "Stream"])
-async def test_a_slow_reader_is_disconnected_if_memory_is_short(
-    connect: Connect, method: str
-) -> None:
-    harness, peer = await connect(
-        RPC_LIMITS, frames.PREFACE + settings([(frames.INITIAL_WINDOW_SIZE, 0)])
-    )
-    peer.send(open_stream(1, method) + message(1, b"say 1", 0))
-    await until(lambda: bool(harness.admission.transfers))
-    next(iter(harness.admission.transfers)).abort()
-    reset = await peer.until(lambda received: received[0] == frames.RST_STREAM)
-    assert reset[2:] == (1, frames.Code.CANCEL.to_bytes(4))
-    await until(lambda: not (harness.admission.streams or harness.admission.transfers))
-
-
 async def test_waiting_calls_use_freed_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
 
@@ -361,47 +342,42 @@ async def test_calls_leave_no_reference_cycles() -> None:
         client_calls.UnaryClientCall,
         client_calls.StreamingClientCall,
     )
-    limits = dataclasses.replace(RPC_LIMITS, body=8 * MIB)
-    server = H2Server(LOCAL, RpcEcho(), limits, Admission(limits))
-    await server.start()
-    upstream = H2Upstream(limits)
-    endpoint = Endpoint("127.0.0.1", server.address.port)
 
     async def unary(method: str, data: bytes = b"x", timeout: float = 10) -> None:
         with suppress(GatewayError):
-            await upstream.exchange(RpcRequest(f"/t.T/{method}", (data,)), endpoint, timeout)
+            wire = RpcRequest(f"/t.T/{method}", (data,))
+            await upstream.exchange(wire, harness.endpoint, timeout)
 
     async def stream(method: str, data: bytes) -> None:
         with suppress(GatewayError):
             wire = RpcRequest(f"/t.T/{method}", (data,))
-            async with aclosing(upstream.stream(wire, endpoint, 10)) as responses:
+            async with aclosing(upstream.stream(wire, harness.endpoint, 10)) as responses:
                 async for _ in responses:
                     pass
 
     def unfreed_calls() -> list[object]:
         return [each for each in gc.get_objects() if isinstance(each, call_types)]
 
-    await unary("Echo")
-    gc.collect()
-    gc.disable()
-    try:
-        await unary("Echo", bytes(3 * MIB))
-        await unary("Echo", bytes(9 * MIB))
-        await unary("Fail", b"3")
-        await unary("Unknown")
-        await unary("Large")
-        await unary("Wait", timeout=0.1)
-        waiting = asyncio.ensure_future(unary("Wait"))
-        await asyncio.sleep(0.05)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        del waiting
-        await stream("Stream", b"hi")
-        await stream("Stream", b"fail")
-        await stream("Stream", bytes(3 * MIB))
-        await stream("Repeat", b"hi 3")
-        await until(lambda: not unfreed_calls())
-    finally:
-        gc.enable()
-    await upstream.close()
-    await server.stop(0)
+    async with connected(dataclasses.replace(RPC_LIMITS, body=8 * MIB)) as (harness, upstream):
+        await unary("Echo")
+        gc.collect()
+        gc.disable()
+        try:
+            await unary("Echo", bytes(3 * MIB))
+            await unary("Echo", bytes(9 * MIB))
+            await unary("Fail", b"3")
+            await unary("Unknown")
+            await unary("Large")
+            await unary("Wait", timeout=0.1)
+            waiting = asyncio.ensure_future(unary("Wait"))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            del waiting
+            await stream("Stream", b"hi")
+            await stream("Stream", b"fail")
+            await stream("Stream", bytes(3 * MIB))
+            await stream("Repeat", b"hi 3")
+            await until(lambda: not unfreed_calls())
+        finally:
+            gc.enable()

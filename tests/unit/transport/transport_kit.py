@@ -275,6 +275,23 @@ async def fake_backend(
         await until(lambda: not tasks)
 
 
+def responding(response: bytes, *, keep_open: bool = False) -> Script:
+    """Send ``response`` to a request and close, or to each request if ``keep_open``."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(response)
+        await writer.drain()
+        if keep_open:
+            await script(reader, writer)
+
+    return script
+
+
+async def never_responding(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
 async def read_request(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     length = 0
@@ -419,10 +436,9 @@ class Engine:
         return self.name
 
 
-ENGINES = (
-    Engine("compat", GrpcioServer, GrpcioUpstream, AiohttpServer, AiohttpUpstream),
-    Engine("own", H2Server, H2Upstream, H1Server, H1Upstream),
-)
+COMPAT = Engine("compat", GrpcioServer, GrpcioUpstream, AiohttpServer, AiohttpUpstream)
+OWN = Engine("own", H2Server, H2Upstream, H1Server, H1Upstream)
+ENGINES = (COMPAT, OWN)
 
 
 @dataclasses.dataclass
@@ -439,6 +455,27 @@ class GrpcHarness:
 
 
 RpcServe = Callable[[Limits], Awaitable[GrpcHarness]]
-
-
 RPC_LIMITS = Limits(body=1_000_000, connect_time=10)
+
+
+@asynccontextmanager
+async def rpc_harness(engine: Engine, limits: Limits) -> AsyncIterator[GrpcHarness]:
+    """Start a gRPC server; at the end, check that nothing is admitted."""
+    admission, app = Admission(limits), RpcEcho()
+    server = engine.server(LOCAL, app, limits, admission)
+    await server.start()
+    try:
+        yield GrpcHarness(server, app, admission)
+    finally:
+        await server.stop(0)
+    await until(lambda: not admission.requests)
+    assert (admission.requests, admission.bytes, admission.streams) == (0, 0, 0)
+
+
+@asynccontextmanager
+async def connected(limits: Limits) -> AsyncIterator[tuple[GrpcHarness, H2Upstream]]:
+    """Start a server of the own engine and a client."""
+    async with rpc_harness(OWN, limits) as harness:
+        upstream = H2Upstream(limits)
+        yield harness, upstream
+        await upstream.close()
