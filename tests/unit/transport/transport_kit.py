@@ -279,11 +279,12 @@ def responding(response: bytes, *, keep_open: bool = False) -> Script:
     """Send ``response`` to a request and close, or to each request if ``keep_open``."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(response)
-        await writer.drain()
-        if keep_open:
-            await script(reader, writer)
+        while True:
+            await read_request(reader)
+            writer.write(response)
+            await writer.drain()
+            if not keep_open:
+                return
 
     return script
 
