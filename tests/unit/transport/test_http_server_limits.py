@@ -29,18 +29,15 @@ async def test_a_content_length_over_the_limit_is_refused(
     await peer.send(HEAD + expect + b"Content-Length: 1001\r\n\r\n")
     response = await peer.read_response()
     assert (response.status, response.headers["connection"]) == (413, "close")
-    assert (response.headers["content-type"], harness.app.refused[0].kind) == (
-        "refusal",
-        Kind.TOO_LARGE,
-    )
+    assert response.headers["content-type"] == "refusal"
+    assert harness.app.refused[0].kind is Kind.TOO_LARGE
     assert await peer.reads_eof()
     await peer.close()
     await harness.check_serving()
     assert len(harness.app.requests) == 1, "the refused request is not passed on"
 
 
-async def test_a_client_that_continues_sending_gets_the_refusal(serve_http: HttpServe) -> None:
-    harness = await serve_http(LIMITS)
+async def test_a_client_that_continues_sending_gets_the_refusal(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(HEAD + b"Content-Length: 3000000\r\n\r\n" + b"x" * 2_000_000)
     assert (await peer.read_response()).status == 413
@@ -117,10 +114,7 @@ async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: b
 
 @pytest.mark.parametrize(
     "lines",
-    [
-        b"Transfer-Encoding: gzip, chunked\r\n",
-        b"transfer-encoding: identity , Chunked\r\n",
-    ],
+    [b"Transfer-Encoding: gzip, chunked\r\n", b"transfer-encoding: identity , Chunked\r\n"],
 )
 async def test_an_unknown_transfer_coding(harness: HttpHarness, lines: bytes) -> None:
     """RFC 9112, 6.1: ignoring the coding would change the body."""

@@ -211,7 +211,6 @@ class FakeBackend:
     endpoint: Endpoint
     connections: int = 0
     closed: int = 0
-    requests: list[bytes] = dataclasses.field(default_factory=list)
 
 
 def tried_repeatedly(
