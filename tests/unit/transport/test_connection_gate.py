@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from frame_kit import FrameEcho
+from frame_kit import gated_server
 from test_h2_engine import (
     Connect,
     Peer,
@@ -21,12 +21,11 @@ from test_h2_engine import (
     serve,
 )
 from transport_kit import (
-    ENGINES,
-    LOCAL,
+    COMPAT,
+    OWN,
     RPC_LIMITS,
     FakeClient,
     HttpEcho,
-    RpcEcho,
     tried_repeatedly,
 )
 
@@ -35,7 +34,6 @@ from infergate.core.errors import Kind
 from infergate.core.limits import Limits
 from infergate.core.wire import RpcRequest
 from infergate.transport.base import Server
-from infergate.transport.framed.server import FrameServer
 from infergate.transport.grpc import client_connection
 from infergate.transport.http1.server_connection import HttpServerConnection
 from infergate.transport.http2 import frames
@@ -93,22 +91,11 @@ async def harness(
     limit: int = 1000,
 ) -> AsyncIterator[Harness]:
     refused: list[ConnectionRefusal] = []
-    gate, admission = (
-        ConnectionGate(
-            kind,
-            connections or ConnectionCount(),
-            on_refused=refused.append,
-            max_connections=limit,
-        ),
-        Admission(limits),
-    )
-    server: Server
-    if kind == "grpc":
-        server = ENGINES[1].server(LOCAL, RpcEcho(), limits, admission, gate)
-    elif kind == "frames":
-        server = FrameServer(LOCAL, FrameEcho(), limits, admission, gate)
-    else:
-        server = ENGINES[kind == "http"].http(LOCAL, HttpEcho(), limits, admission, gate)
+    count = connections or ConnectionCount()
+    gate = ConnectionGate(kind, count, on_refused=refused.append, max_connections=limit)
+    admission = Admission(limits)
+    engine = COMPAT if kind == "http with aiohttp" else OWN
+    server, _ = gated_server(kind.partition(" ")[0], engine, limits, admission, gate)
     await server.start()
     try:
         yield Harness(server, gate, admission, refused)

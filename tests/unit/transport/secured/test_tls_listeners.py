@@ -12,15 +12,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from frame_kit import FrameEcho, FramePeer
-from transport_kit import ENGINES, LOCAL, Engine, HttpEcho, Peer, RpcEcho
+from frame_kit import FramePeer, gated_server
+from transport_kit import COMPAT, ENGINES, OWN, Engine, Peer
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB, Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, RpcRequest, join_parts
 from infergate.transport.base import Endpoint, RpcUpstream, Server
-from infergate.transport.framed.server import FrameServer
 from infergate.transport.grpc.client import H2Upstream
 from infergate.transport.http1.server import H1Server
 from infergate.transport.server.admission import Admission
@@ -92,7 +91,7 @@ def context(trusted: Authority, own: Pair | None = None) -> ssl.SSLContext:
 async def serve(
     kind: str,
     pair: Pair,
-    engine: Engine = ENGINES[1],
+    engine: Engine = OWN,
     limits: Limits = LIMITS,
     **options: object,
 ) -> AsyncIterator[Harness]:
@@ -103,23 +102,18 @@ async def serve(
     certificates = ServerTlsContext(kind, server_tls(pair, **options), names[kind], reloads.append)
     gate = ConnectionGate(kind, ConnectionCount(), certificates, refused.append)
     admission = Admission(limits)
-    server: Server
-    app: HttpEcho | RpcEcho
-    if kind == "grpc":
-        app = RpcEcho()
-        server = engine.server(LOCAL, app, limits, admission, gate)
-    elif kind == "frames":
-        app = FrameEcho()
-        server = FrameServer(LOCAL, app, limits, admission, gate)
-    else:
-        app = HttpEcho()
-        server = engine.http(LOCAL, app, limits, admission, gate)
+    server, app = gated_server(kind, engine, limits, admission, gate)
     await server.start()
     try:
         yield Harness(server, gate, app.calls, refused, reloads)
     finally:
         await server.stop(0)
         assert (admission.requests, admission.bytes, gate.connections) == (0, 0, 0)
+
+
+def requiring(authority: Authority, **options: object) -> dict[str, object]:
+    """Return the options of a listener that requires client certificates."""
+    return {"client_certificates": "required", "client_ca": authority.file, **options}
 
 
 def grpc_upstream(engine: Engine, authority: Authority, own: Pair | None = None) -> RpcUpstream:
@@ -192,10 +186,9 @@ async def test_a_long_response_before_a_close(
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_very_large_bodies(authority: Authority, pair: Pair) -> None:
-    own = ENGINES[1]
     async with serve("http", pair) as harness:
-        assert await echo_http(own, harness, LARGE, authority) == b"POST " + LARGE
-    upstream = grpc_upstream(own, authority)
+        assert await echo_http(OWN, harness, LARGE, authority) == b"POST " + LARGE
+    upstream = grpc_upstream(OWN, authority)
     async with serve("grpc", pair) as harness:
         assert await echo_grpc(upstream, harness, LARGE) == LARGE
         await upstream.close()
@@ -442,9 +435,7 @@ async def test_a_required_client_certificate(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     valid = authority.issue("a.clients.example")
-    async with serve(
-        "http", pair, client_certificates="required", client_ca=authority.file
-    ) as harness:
+    async with serve("http", pair, **requiring(authority)) as harness:
         peer = await harness.connect(context(authority, valid))
         await peer.send(GET)
         assert (await peer.read_response()).status == 200
@@ -506,13 +497,7 @@ async def test_names_of_client_certificates(
     authority: Authority, pair: Pair, kind: str, names: list[str], allowed: bool
 ) -> None:
     certificate = authority.issue(*names)
-    async with serve(
-        kind,
-        pair,
-        client_certificates="required",
-        client_ca=authority.file,
-        allowed_names=NAMES,
-    ) as harness:
+    async with serve(kind, pair, **requiring(authority, allowed_names=NAMES)) as harness:
         if kind == "grpc":
             upstream: RpcUpstream = H2Upstream(LIMITS, client_tls(authority, certificate))
             if allowed:
@@ -537,27 +522,20 @@ async def test_names_of_client_certificates(
 async def test_client_certificates_with_grpcio(
     authority: Authority, other_authority: Authority, pair: Pair, required: bool
 ) -> None:
-    engine = ENGINES[0]
-    options: dict[str, object] = {}
-    if required:
-        options = {
-            "client_certificates": "required",
-            "client_ca": authority.file,
-            "allowed_names": NAMES,
-        }
-    async with serve("grpc", pair, engine, **options) as harness:
-        valid = grpc_upstream(engine, authority, authority.issue("a.clients.example"))
+    options = requiring(authority, allowed_names=NAMES) if required else {}
+    async with serve("grpc", pair, COMPAT, **options) as harness:
+        valid = grpc_upstream(COMPAT, authority, authority.issue("a.clients.example"))
         assert await echo_grpc(valid, harness, b"x") == b"x"
         assert harness.calls[0].peer_identity == (("a.clients.example",) if required else ())
         await valid.close()
         if not required:
             return
         for certificate in (None, other_authority.issue("a.clients.example")):
-            invalid = grpc_upstream(engine, authority, certificate)
+            invalid = grpc_upstream(COMPAT, authority, certificate)
             with pytest.raises(GatewayError):
                 await echo_grpc(invalid, harness, b"x")
             await invalid.close()
-        other = grpc_upstream(engine, authority, authority.issue("b.example"))
+        other = grpc_upstream(COMPAT, authority, authority.issue("b.example"))
         wire = RpcRequest("/t.T/Echo", (b"x",))
         response = await other.exchange(wire, harness.endpoint, 10)
         assert (response.code, response.details) == (
@@ -666,13 +644,13 @@ async def test_certificates_behind_replaced_links_are_reloaded(
 async def test_certificates_are_renewed_with_grpcio(
     authority: Authority, other_authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    renewed, engine = authority.server(), ENGINES[0]
-    async with serve("grpc", renewed, engine) as harness:
+    renewed = authority.server()
+    async with serve("grpc", renewed, COMPAT) as harness:
         _check_files_always(monkeypatch)
-        before = grpc_upstream(engine, authority)
+        before = grpc_upstream(COMPAT, authority)
         assert await echo_grpc(before, harness, b"1") == b"1"
         replace_files(other_authority.server(), renewed)
-        after = grpc_upstream(engine, other_authority)
+        after = grpc_upstream(COMPAT, other_authority)
         assert await echo_grpc(after, harness, b"2") == b"2"
         assert await echo_grpc(before, harness, b"3") == b"3", "open connections stay usable"
         await before.close()
