@@ -35,6 +35,7 @@ from infergate.transport.grpc import (
     server_stream_call,
     server_unary_call,
 )
+from infergate.transport.grpc.client_connection import GrpcClientConnection
 from infergate.transport.http2 import frames
 from infergate.transport.http2 import limits as http2_limits
 from infergate.transport.http2.frames import frame, settings
@@ -203,13 +204,14 @@ async def test_a_server_that_does_not_read_is_disconnected(
             peer.send(frames.window_update(0, 1))
         await release.wait()
 
-    connections: list[client.GrpcClientConnection] = []
-    add = client._EndpointPool.add
-    monkeypatch.setattr(
-        client._EndpointPool,
-        "add",
-        lambda pool, connection: (connections.append(connection), add(pool, connection)),
-    )
+    connections: list[GrpcClientConnection] = []
+    wait_ready = GrpcClientConnection.wait_ready
+
+    async def record(connection: GrpcClientConnection, protocol: str) -> None:
+        await wait_ready(connection, protocol)
+        connections.append(connection)
+
+    monkeypatch.setattr(GrpcClientConnection, "wait_ready", record)
     async with serve(script, settings([(4, 2**31 - 1)])) as (upstream, endpoint):
         upstream._limits = LONG_BODY  # type: ignore[misc]
         wire = RpcRequest("/t.T/Echo", (bytes(32 * MIB),))
@@ -285,7 +287,7 @@ async def test_a_stream_of_a_cancelled_waiter_goes_to_the_next(
         await until(lambda: len(pool._waiters) == 2)
         notify = pool.notify_capacity
 
-        def notify_and_cancel(connection: client.GrpcClientConnection | None = None) -> None:
+        def notify_and_cancel(connection: GrpcClientConnection | None = None) -> None:
             notify(connection)
             second.cancel()  # just after it was notified
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
@@ -141,13 +142,9 @@ class SocketListener(Generic[AppT]):
             await self._wait_all_closed(_CLEANUP_SECONDS)
 
     async def _wait_all_closed(self, seconds: float) -> bool:
-        if self._all_closed.is_set():
-            return True
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._all_closed.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+        return self._all_closed.is_set()
 
     # ---- called by connections
 

@@ -70,7 +70,7 @@ def test_a_complete_request_leaves_no_state(data: bytes) -> None:
     reader = make_reader()
     assert receive(reader, data)[1] is not None
     assert (reader._data, reader.untaken_bytes) == (b"", 0)
-    assert reader._body_buffer is reader._chunked_body is None
+    assert (reader._body_buffer, reader._chunked_body) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from frame_kit import FramePeer, gated_server
@@ -111,7 +112,7 @@ async def serve(
         assert (admission.requests, admission.bytes, gate.connections) == (0, 0, 0)
 
 
-def requiring(authority: Authority, **options: object) -> dict[str, object]:
+def requiring(authority: Authority, **options: object) -> dict[str, Any]:
     """Return the options of a listener that requires client certificates."""
     return {"client_certificates": "required", "client_ca": authority.file, **options}
 
