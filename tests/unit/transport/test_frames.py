@@ -1,7 +1,7 @@
 """Frames are parsed alike however the received bytes are split."""
 
 from frame_kit import framed
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway_errors import raises_kind
@@ -53,13 +53,10 @@ def read_frames(stream: bytes, sizes: list[int]) -> list[bytes]:
 
 @settings(deadline=None)
 @given(st.lists(LENGTHS, max_size=6), st.lists(st.integers(1, 100_000), min_size=1, max_size=5))
+@example([3, 0, 1], [1])
 def test_frames_are_read_however_they_are_split(lengths: list[int], sizes: list[int]) -> None:
     bodies = [bytes((index + i) % 251 for i in range(each)) for index, each in enumerate(lengths)]
     assert read_frames(b"".join(map(framed, bodies)), sizes) == bodies
-
-
-def test_a_frame_in_single_bytes() -> None:
-    assert read_frames(framed(b"abc") + framed(b"") + framed(b"d"), [1]) == [b"abc", b"", b"d"]
 
 
 def test_reading_ahead_is_limited() -> None:

@@ -22,6 +22,7 @@ from transport_kit import (
     Script,
     fake_backend,
     never_responding,
+    until_idle,
 )
 
 from faults import h2
@@ -346,11 +347,7 @@ async def test_responses_are_produced_as_the_client_reads(grpc_harness: GrpcHarn
         size = 100_000
         await stream.write(b"x" * size + b" 1000")
         assert len(await stream.read()) == size
-        before = -1
-        while before != grpc_harness.app.produced:  # until it is idle
-            before = grpc_harness.app.produced
-            await asyncio.sleep(0.1)
-        assert before < 10
+        assert await until_idle(lambda: grpc_harness.app.produced) < 10
         await stream.done_writing()
         assert len(await read_all(stream)) == 999
 
@@ -393,11 +390,7 @@ async def test_responses_are_read_as_they_are_consumed(pair: Pair) -> None:
     size = 100_000
     responses = pair.stream("Repeat", b"x" * size + b" 1000")
     assert len(join_parts((await anext(responses)).message)) == size
-    before = -1
-    while before != pair.app.produced:
-        before = pair.app.produced
-        await asyncio.sleep(0.1)
-    assert before < 500  # the maximum HTTP/2 window
+    assert await until_idle(lambda: pair.app.produced) < 500  # the maximum HTTP/2 window
     assert len([response async for response in responses]) == 999
 
 

@@ -78,6 +78,14 @@ class Peer:
             pass
         return received
 
+    async def read_kind(self, kind: int) -> ReceivedFrame:
+        return await self.until(lambda received: received[0] == kind)
+
+    async def read_reset(self) -> tuple[int, int]:
+        """Return the stream and the code of the next RST_STREAM."""
+        _, _, stream, payload = await self.read_kind(frames.RST_STREAM)
+        return stream, int.from_bytes(payload)
+
     async def read_to_end(self) -> list[ReceivedFrame]:
         found = []
         try:
@@ -122,15 +130,14 @@ def is_end(received: ReceivedFrame) -> bool:
 async def test_an_unread_response_is_reset(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(open_stream(1, "Large") + message(1, b""))
-    received = await peer.until(lambda received: received[0] == frames.RST_STREAM)
-    assert received[2:] == (1, (8).to_bytes(4))
+    assert await peer.read_reset() == (1, frames.Code.CANCEL)
 
 
 @tried_repeatedly
 async def test_a_silent_client_gets_a_ping(connect: Connect) -> None:
     _, peer = await connect()
     for _ in range(3):
-        ping = await peer.until(lambda received: received[0] == frames.PING)
+        ping = await peer.read_kind(frames.PING)
         peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
     assert (await peer.read_to_end())[-1][0] == frames.PING
 
@@ -148,7 +155,7 @@ async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
     peer.send(open_stream(1, "Echo") + frame(0, 0, 1, b"\0\0\0\4\0" + b"x" * 100) * 2)
     code, text = status(await peer.until(is_end))
     assert (code, "limit of 1000 bytes" in text) == (14, True)
-    assert (await peer.until(lambda received: received[0] == 3))[2:] == (1, bytes(4))
+    assert await peer.read_reset() == (1, frames.Code.NO_ERROR)
     assert not harness.app.calls
 
 
@@ -162,8 +169,7 @@ async def test_a_refused_client_may_finish_its_request(connect: Connect) -> None
     while (received := await peer.read_frame())[0] != frames.PING:
         assert received[0] != frames.RST_STREAM
     peer.send(frame(frames.HEADERS, frames.END_HEADERS, 3, invalid_block))
-    reset = await peer.until(lambda received: received[0] == frames.RST_STREAM)
-    assert reset[2:] == (3, frames.Code.NO_ERROR.to_bytes(4))
+    assert await peer.read_reset() == (3, frames.Code.NO_ERROR)
 
 
 async def test_streams_that_the_client_does_not_end_are_reset(connect: Connect) -> None:
@@ -171,15 +177,14 @@ async def test_streams_that_the_client_does_not_end_are_reset(connect: Connect) 
     start = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 0)])
     _, peer = await connect(RPC_LIMITS, start)
     peer.send(open_stream(1, "Repeat", ("grpc-timeout", "200m")) + message(1, b"say 1", 0))
-    reset = await peer.until(lambda received: received[0] == frames.RST_STREAM)
-    assert reset[2:] == (1, frames.Code.NO_ERROR.to_bytes(4))
+    assert await peer.read_reset() == (1, frames.Code.NO_ERROR)
 
 
 async def test_calls_over_the_stream_limit_are_not_admitted(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
     peer.send(frames.SETTINGS_ACK)
     peer.send(b"".join(open_stream(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
-    assert (await peer.until(lambda received: received[0] == 3))[2:] == (5, (7).to_bytes(4))
+    assert await peer.read_reset() == (5, frames.Code.REFUSED_STREAM)
     assert harness.admission.requests == 2
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
     await until(lambda: not harness.admission.requests)
@@ -397,11 +402,8 @@ async def test_a_late_status_is_a_timeout() -> None:
     async def script(peer: Peer, number: int) -> None:
         received = await peer.until(is_request)
         await asyncio.sleep(0.197)
-        peer.send(
-            frame(
-                1, END, received[2], headers.encode_trailers_only(200, 4, "Deadline Exceeded", {})
-            )
-        )
+        block = headers.encode_trailers_only(200, 4, "Deadline Exceeded", {})
+        peer.send(frame(frames.HEADERS, END, received[2], block))
         await peer.read_to_end()
 
     async with serve(script) as (upstream, endpoint):

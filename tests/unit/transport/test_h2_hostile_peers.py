@@ -74,7 +74,7 @@ async def test_a_slow_message_of_a_stream_is_accepted(connect: Connect) -> None:
     for at in range(0, len(wire), 100):
         peer.send(data(1, wire[at : at + 100]))
         await asyncio.sleep(0.05)
-    assert len((await peer.until(lambda received: received[0] == frames.DATA))[3]) == 5 + 2048 + 1
+    assert len((await peer.read_kind(frames.DATA))[3]) == 5 + 2048 + 1
 
 
 @tried_repeatedly
@@ -89,7 +89,7 @@ async def test_split_data_frames_are_not_slow_headers(connect: Connect) -> None:
         await asyncio.sleep(0.02)
     peer.send(piece[5:])
     for _ in range(41):
-        assert (await peer.until(lambda received: received[0] == frames.DATA))[2] == 1
+        assert (await peer.read_kind(frames.DATA))[2] == 1
 
 
 @pytest.mark.parametrize("method", ["Repeat", "Wait"])
@@ -128,7 +128,7 @@ async def test_a_drain_serves_the_current_message_of_a_stream(
     peer.send(data(1, b"\0" + (100).to_bytes(4) + bytes(50)) + ping)
     await peer.until(lambda received: received[3] == b"received")
     stopping = asyncio.ensure_future(harness.server.stop(20))
-    await peer.until(lambda received: received[0] == frames.GOAWAY)
+    await peer.read_kind(frames.GOAWAY)
     await asyncio.sleep(0)  # after the drain's grace period
     peer.send(data(1, bytes(50) + b"\0" + (3).to_bytes(4) + b"not") + ping)
     await peer.until(lambda received: received[3] == b"received")
@@ -149,7 +149,7 @@ async def test_a_client_that_acknowledges_pings_may_wait(connect: Connect) -> No
     harness, peer = await connect(dataclasses.replace(QUICK, idle_body_time=60))
     peer.send(open_stream(1, "Wait") + message(1, b"x"))
     for _ in range(4):
-        ping = await peer.until(lambda received: received[0] == frames.PING)
+        ping = await peer.read_kind(frames.PING)
         peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
     harness.app.release.set()
     assert status(await peer.until(is_end))[0] == 0
@@ -161,9 +161,7 @@ async def test_responses_continue_after_a_window_setting(connect: Connect) -> No
     for number in range(1, 2 * count, 2):
         peer.send(open_stream(number, "Echo") + message(number, b"y" * 1000))
     for _ in range(count):
-        assert (await peer.until(lambda received: received[0] == frames.HEADERS))[
-            1
-        ] == frames.END_HEADERS
+        assert (await peer.read_kind(frames.HEADERS))[1] == frames.END_HEADERS
     await until(lambda: not harness.admission.requests)
     peer.send(settings([(4, 2000)]))
     sizes = [0] * 2 * count
@@ -190,8 +188,7 @@ async def test_a_stalled_client_is_disconnected(connect: Connect) -> None:
 
 @pytest.mark.parametrize("sends_frames", [False, True])
 async def test_a_server_that_does_not_read_is_disconnected(
-    sends_frames: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    sends_frames: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has large windows and may send frames, but never reads."""
     release = asyncio.Event()

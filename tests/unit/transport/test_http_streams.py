@@ -18,6 +18,7 @@ from transport_kit import (
     read_request,
     responding,
     run_loop,
+    until_idle,
 )
 
 from gateway_errors import raises_kind
@@ -137,11 +138,7 @@ async def test_production_stops_while_the_client_does_not_read(
 ) -> None:
     peer = await harness.connect()
     await peer.send(request("/1000?100000"))
-    before = -1
-    while before != app.produced:
-        before = app.produced
-        await asyncio.sleep(0.2)  # time to read ahead
-    assert app.produced < 200
+    assert await until_idle(lambda: app.produced) < 200
     size = 0
     async with asyncio.timeout(20):
         while size < 100_000_000:
@@ -333,10 +330,7 @@ async def test_reading_ahead_of_a_stream_is_limited(engine: Engine) -> None:
         aclosing(upstream.stream(POST, fake.endpoint, None)) as responses,
     ):
         await anext(responses)
-        before = -1
-        while before != written:
-            before = written
-            await asyncio.sleep(0.2)  # time to read ahead
+        before = await until_idle(lambda: written)
         for _ in range(2 * before):
             await anext(responses)
         assert written > before

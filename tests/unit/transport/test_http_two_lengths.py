@@ -81,19 +81,14 @@ async def test_keep_alive_is_ignored(lenient: HttpHarness) -> None:
     assert await peer.reads_eof()
 
 
-async def test_later_requests_with_both_lengths_are_refused(lenient: HttpHarness) -> None:
+@pytest.mark.parametrize("is_pipelined", [False, True])
+async def test_later_requests_with_both_lengths_are_refused(
+    lenient: HttpHarness, *, is_pipelined: bool
+) -> None:
     peer = await lenient.connect()
-    await peer.send(head(b"Content-Length: 2") + b"hi")
+    await peer.send(head(b"Content-Length: 2") + b"hi" + (BOTH + CHUNKS) * is_pipelined)
     assert (await peer.read_response()).body == b"POST hi"
-    await peer.send(BOTH + CHUNKS)
-    assert (await peer.read_response()).status == 400
-    assert await peer.reads_eof()
-
-
-async def test_pipelined_requests_with_both_lengths_are_refused(lenient: HttpHarness) -> None:
-    peer = await lenient.connect()
-    await peer.send(head(b"Content-Length: 2") + b"hi" + BOTH + CHUNKS)
-    assert (await peer.read_response()).body == b"POST hi"
+    await peer.send((BOTH + CHUNKS) * (not is_pipelined))
     assert (await peer.read_response()).status == 400
     assert await peer.reads_eof()
 

@@ -235,6 +235,24 @@ async def run_loop(count: int) -> None:
         await asyncio.sleep(0)
 
 
+async def until_idle(count: Callable[[], int]) -> int:
+    """Wait until ``count`` has stayed the same for a while, and return it."""
+    before = -1
+    while before != count():
+        before = count()
+        await asyncio.sleep(0.2)
+    return before
+
+
+def client_hello(context: ssl.SSLContext | None = None) -> bytes:
+    """Return the first bytes of a TLS client."""
+    received, context = ssl.MemoryBIO(), context or ssl.create_default_context()
+    client = context.wrap_bio(ssl.MemoryBIO(), received, server_hostname="x")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return received.read()
+
+
 @asynccontextmanager
 async def fake_backend(
     script: Script, tls: ssl.SSLContext | None = None

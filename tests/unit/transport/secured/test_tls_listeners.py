@@ -8,13 +8,13 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from frame_kit import FramePeer, gated_server
-from transport_kit import COMPAT, ENGINES, OWN, Engine, Peer
+from transport_kit import COMPAT, ENGINES, OWN, Engine, Peer, client_hello
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB, Limits
@@ -281,11 +281,9 @@ async def test_alpn_offers(
 
 @pytest.mark.parametrize("record", [1, 7, 100, 10_000])
 def test_an_alpn_offer_split_into_records(record: int) -> None:
-    offering, received = ssl.create_default_context(), ssl.MemoryBIO()
+    offering = ssl.create_default_context()
     offering.set_alpn_protocols(["h2"])
-    with suppress(ssl.SSLWantReadError):
-        offering.wrap_bio(ssl.MemoryBIO(), received, server_hostname="localhost").do_handshake()
-    hello = received.read()[5:]
+    hello = client_hello(offering)[5:]
     pieces = [hello[at : at + record] for at in range(0, len(hello), record)]
     sent = b"".join(b"\x16\x03\x01" + len(each).to_bytes(2) + each for each in pieces)
     for protocols, excluded in ((["http/1.1"], True), (["h2"], False), ([], False)):
@@ -395,13 +393,8 @@ async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> 
 
 def corrupted_hello(seed: int) -> bytes:
     """Return a ClientHello with changed or missing bytes."""
-    received = ssl.MemoryBIO()
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(
-        ssl.MemoryBIO(), received, server_hostname="x"
-    )
-    with suppress(ssl.SSLWantReadError):
-        client.do_handshake()
-    hello, rng = bytearray(received.read()), random.Random(seed)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    hello, rng = bytearray(client_hello(context)), random.Random(seed)
     for _ in range(rng.randrange(1, 4)):
         hello[rng.randrange(len(hello))] = rng.randrange(256)
     return bytes(hello[: rng.choice((5, 9, 100, len(hello), len(hello)))]) + rng.randbytes(
