@@ -64,8 +64,7 @@ async def test_repeated_headers_are_joined(harness: HttpHarness) -> None:
 
 async def test_targets_in_absolute_form(harness: HttpHarness) -> None:
     peer = await harness.connect()
-    await peer.send(b"GET http://other/p?q HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await peer.read_response()).status == 200
+    assert (await peer.request(b"GET http://other/p?q HTTP/1.1\r\nHost: x\r\n\r\n")).status == 200
     assert (harness.app.requests[0].path, harness.app.requests[0].query) == ("/p", "q")
     assert harness.app.requests[0].headers["host"] == "other", (
         "RFC 9112, 3.2.2: the target precedes the Host field"
@@ -99,8 +98,7 @@ async def test_garbage_after_a_request_is_refused(
     harness: HttpHarness,
 ) -> None:
     peer = await harness.connect()
-    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nrubbish\r\n\r\n")
-    assert (await peer.read_response()).status == 200
+    assert (await peer.request(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nrubbish\r\n\r\n")).status == 200
     assert (await peer.read_response()).status == 400
     assert await peer.reads_eof()
 
@@ -123,8 +121,7 @@ async def test_a_body_in_many_reads(serve_http: HttpServe) -> None:
     peer = await harness.connect()
     body = bytes(range(256)) * 8000
     await peer.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
-    await peer.send(body)
-    assert (await peer.read_response()).body == b"POST " + body
+    assert (await peer.request(body)).body == b"POST " + body
     assert harness.app.calls[0].record.bytes_in == len(body)
 
 
@@ -132,8 +129,7 @@ async def test_http_1_0_connections(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
     assert (await peer.read_response()).headers["connection"] == "keep-alive"
-    await peer.send(b"GET / HTTP/1.0\r\n\r\n")
-    response = await peer.read_response()
+    response = await peer.request(b"GET / HTTP/1.0\r\n\r\n")
     assert (response.status, response.headers["connection"]) == (200, "close")
     assert await peer.reads_eof()
 
@@ -159,10 +155,9 @@ async def test_head_responses_have_a_length_and_no_body(harness: HttpHarness) ->
 
 async def test_an_upgrade_is_ignored(harness: HttpHarness) -> None:
     peer = await harness.connect()
-    await peer.send(
-        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
-    )
-    assert (await peer.read_response()).status == 200
+    upgrade = b"Connection: upgrade\r\nUpgrade: websocket\r\n"
+    response = await peer.request(b"GET / HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\r\n")
+    assert response.status == 200
     assert await peer.reads_eof()
 
 
@@ -180,8 +175,7 @@ async def test_expect_continue(harness: HttpHarness) -> None:
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
     )
     assert (await peer.read_response()).status == 100
-    await peer.send(b"ok")
-    assert (await peer.read_response()).body == b"POST ok"
+    assert (await peer.request(b"ok")).body == b"POST ok"
 
 
 async def test_a_bug_is_500_and_keeps_the_connection(
@@ -189,18 +183,15 @@ async def test_a_bug_is_500_and_keeps_the_connection(
 ) -> None:
     peer = await harness.connect()
     for path in (b"/bug", b"/selfcancel"):
-        await peer.send(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
-        response = await peer.read_response()
+        response = await peer.request(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
         assert (response.status, response.body) == (500, b"internal error")
     assert "ZeroDivisionError" in caplog.text
-    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await peer.read_response()).status == 200
+    assert (await peer.request(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).status == 200
 
 
 async def test_headers_with_line_breaks_are_not_sent(harness: HttpHarness) -> None:
     peer = await harness.connect()
-    await peer.send(b"GET /split HTTP/1.1\r\nHost: x\r\n\r\n")
-    response = await peer.read_response()
+    response = await peer.request(b"GET /split HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (response.status, "set-cookie" in response.headers) == (500, False)
 
 

@@ -14,8 +14,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
 async def test_a_body_at_the_limit(harness: HttpHarness) -> None:
     peer = await harness.connect()
-    await peer.send(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000)
-    assert (await peer.read_response()).status == 200
+    assert (await peer.request(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000)).status == 200
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     await peer.send(b"3e8\r\n" + b"x" * 1000 + b"\r\n0\r\n\r\n")
     assert (await peer.read_response()).body == b"POST " + b"x" * 1000
@@ -26,8 +25,7 @@ async def test_a_content_length_over_the_limit_is_refused(
     harness: HttpHarness, expect: bytes
 ) -> None:
     peer = await harness.connect()
-    await peer.send(HEAD + expect + b"Content-Length: 1001\r\n\r\n")
-    response = await peer.read_response()
+    response = await peer.request(HEAD + expect + b"Content-Length: 1001\r\n\r\n")
     assert (response.status, response.headers["connection"]) == (413, "close")
     assert response.headers["content-type"] == "refusal"
     assert harness.app.refused[0].kind is Kind.TOO_LARGE
@@ -75,8 +73,7 @@ async def test_header_bytes(harness: HttpHarness, over: int, pieces: int) -> Non
 
 async def test_a_very_long_field(harness: HttpHarness) -> None:
     peer = await harness.connect()
-    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"v" * 100_000)
-    assert (await peer.read_response()).status == 431
+    assert (await peer.request(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"v" * 100_000)).status == 431
 
 
 @pytest.mark.parametrize(("length", "status"), [(1900, 200), (2001, 414), (50_000, 414)])
@@ -105,8 +102,7 @@ async def test_target_length(harness: HttpHarness, length: int, status: int) -> 
 async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: bytes) -> None:
     """test_smuggling has more examples of such bytes."""
     peer = await harness.connect()
-    await peer.send(wire)
-    response = await peer.read_response()
+    response = await peer.request(wire)
     assert (response.status, response.headers["connection"]) == (400, "close")
     assert response.headers["content-type"] == "refusal"
     assert await peer.reads_eof()
@@ -119,16 +115,14 @@ async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: b
 async def test_an_unknown_transfer_coding(harness: HttpHarness, lines: bytes) -> None:
     """RFC 9112, 6.1: ignoring the coding would change the body."""
     peer = await harness.connect()
-    await peer.send(HEAD + lines + b"\r\n2\r\nab\r\n0\r\n\r\n")
-    response = await peer.read_response()
+    response = await peer.request(HEAD + lines + b"\r\n2\r\nab\r\n0\r\n\r\n")
     assert (response.status, b"transfer coding" in response.body) == (501, True)
     assert not harness.app.calls
 
 
 async def test_connect_is_refused(harness: HttpHarness) -> None:
     peer = await harness.connect()
-    await peer.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n")
-    assert (await peer.read_response()).status == 405
+    assert (await peer.request(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n")).status == 405
     assert await peer.reads_eof()
 
 
@@ -140,8 +134,7 @@ async def test_a_silent_connection_is_closed(quick: HttpHarness) -> None:
 @tried_repeatedly
 async def test_an_idle_connection_is_closed(quick: HttpHarness) -> None:
     peer = await quick.connect()
-    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await peer.read_response()).status == 200
+    assert (await peer.request(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).status == 200
     assert await peer.reads_eof()
 
 
@@ -173,8 +166,7 @@ async def test_slow_requests_are_refused(quick: HttpHarness, start: bytes, piece
 @tried_repeatedly
 async def test_a_stalled_body_is_refused(quick: HttpHarness) -> None:
     peer = await quick.connect()
-    await peer.send(HEAD + b"Content-Length: 900\r\n\r\nabc")
-    assert (await peer.read_response()).status == 408
+    assert (await peer.request(HEAD + b"Content-Length: 900\r\n\r\nabc")).status == 408
     assert quick.admission.requests == 0
 
 
@@ -198,15 +190,13 @@ async def test_requests_over_the_memory_and_concurrency_limits(serve_http: HttpS
         assert (await second.read_response()).status == 503
     harness.app.release.set()
     assert (await first.read_response()).status == 200
-    await second.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await second.read_response()).status == 200
+    assert (await second.request(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).status == 200
     for framing in (
         b"Content-Length: 501\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n1f5\r\n" + b"x" * 501 + b"\r\n0\r\n\r\n",
     ):
         third = await harness.connect()
-        await third.send(HEAD + framing)
-        assert (await third.read_response()).status == 503
+        assert (await third.request(HEAD + framing)).status == 503
         await third.close()
 
 
@@ -218,8 +208,7 @@ async def test_the_connection_continues_after_a_refused_complete_body(
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")
     assert (await peer.read_response()).status == 100
     body = b"1f5\r\n" + b"x" * 501 + b"\r\n0\r\n\r\n"
-    await peer.send(body + b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await peer.read_response()).status == 503
+    assert (await peer.request(body + b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")).status == 503
     assert (await peer.read_response()).status == 200
     assert [wire.path for wire in harness.app.requests] == ["/next"]
 
@@ -227,8 +216,7 @@ async def test_the_connection_continues_after_a_refused_complete_body(
 async def test_trailers_are_limited(harness: HttpHarness) -> None:
     peer = await harness.connect()
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n")
-    await peer.send(b"X: y\r\n" * 100)
-    assert (await peer.read_response()).status == 400
+    assert (await peer.request(b"X: y\r\n" * 100)).status == 400
 
 
 async def test_content_encodings_are_left_to_codecs(harness: HttpHarness) -> None:

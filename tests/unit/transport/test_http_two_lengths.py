@@ -37,8 +37,7 @@ async def lenient(engine: Engine) -> AsyncIterator[HttpHarness]:
 
 async def test_both_lengths_are_refused_by_default(harness: HttpHarness) -> None:
     peer = await harness.connect()
-    await peer.send(BOTH + CHUNKS)
-    assert (await peer.read_response()).status == 400
+    assert (await peer.request(BOTH + CHUNKS)).status == 400
     assert await peer.reads_eof()
     assert harness.app.requests == []
 
@@ -48,8 +47,7 @@ async def test_a_request_of_the_tensorflow_operation(lenient: HttpHarness) -> No
     await peer.send(TENSORFLOW_REQUEST)
     async with asyncio.timeout(5):
         assert await peer.reader.readexactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
-    await peer.send(CHUNKS)
-    response = await peer.read_response()
+    response = await peer.request(CHUNKS)
     assert (response.status, response.body) == (200, b"POST abcde")
     assert response.headers["connection"] == "close"
     assert await peer.reads_eof()
@@ -66,8 +64,7 @@ async def test_the_chunks_determine_the_length(
     peer = await lenient.connect()
     await peer.send(wire[:cut])
     await lenient.check_serving()
-    await peer.send(wire[cut:])
-    response = await peer.read_response()
+    response = await peer.request(wire[cut:])
     assert (response.status, response.body) == (200, b"POST abcde")
     assert response.headers["connection"] == "close"
     assert await peer.reads_eof()
@@ -88,8 +85,7 @@ async def test_later_requests_with_both_lengths_are_refused(
     peer = await lenient.connect()
     await peer.send(head(b"Content-Length: 2") + b"hi" + (BOTH + CHUNKS) * is_pipelined)
     assert (await peer.read_response()).body == b"POST hi"
-    await peer.send((BOTH + CHUNKS) * (not is_pipelined))
-    assert (await peer.read_response()).status == 400
+    assert (await peer.request((BOTH + CHUNKS) * (not is_pipelined))).status == 400
     assert await peer.reads_eof()
 
 
@@ -122,8 +118,7 @@ async def test_later_requests_with_both_lengths_are_refused(
 )
 async def test_unusual_headers_are_refused(lenient: HttpHarness, bad: bytes) -> None:
     peer = await lenient.connect()
-    await peer.send(bad + CHUNKS)
-    assert (await peer.read_response()).status in {400, 501}
+    assert (await peer.request(bad + CHUNKS)).status in {400, 501}
     assert await peer.reads_eof()
     assert lenient.app.requests == []
 
@@ -135,20 +130,17 @@ async def test_head_limits_apply(lenient: HttpHarness) -> None:
         ([b"no colon"], 400),
     ):
         peer = await lenient.connect()
-        await peer.send(head(*lines, b"Content-Length: 5"))
-        assert (await peer.read_response()).status == status
+        assert (await peer.request(head(*lines, b"Content-Length: 5"))).status == status
         await peer.close()
     peer = await lenient.connect()
-    await peer.send(b"GET /" + b"x" * 2500)
-    assert (await peer.read_response()).status == 414
+    assert (await peer.request(b"GET /" + b"x" * 2500)).status == 414
 
 
 @tried_repeatedly
 async def test_a_stalled_head_times_out(engine: Engine) -> None:
     async with http_harness(engine, QUICK, accept_both_lengths=True) as lenient:
         peer = await lenient.connect()
-        await peer.send(BOTH[:-2])
-        assert (await peer.read_response()).status == 408
+        assert (await peer.request(BOTH[:-2])).status == 408
         assert lenient.app.refused[-1].public == "the request did not arrive in time"
 
 

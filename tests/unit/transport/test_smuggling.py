@@ -68,8 +68,7 @@ _BODIES = {
 
 async def assert_refused(harness: HttpHarness, wire: bytes) -> None:
     peer = await harness.connect()
-    await peer.send(wire + SMUGGLED)
-    response = await peer.read_response()
+    response = await peer.request(wire + SMUGGLED)
     assert response.status in {400, 413, 501}
     assert response.headers["connection"] == "close"
     assert response.headers["content-type"] == "refusal"
@@ -93,8 +92,7 @@ async def test_a_chunked_body_over_http_1_0_is_refused(harness: HttpHarness) -> 
 
 async def test_http_2_over_http_1_1_is_refused(harness: HttpHarness) -> None:
     peer = await harness.connect()
-    await peer.send(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n")
-    assert (await peer.read_response()).status == 505
+    assert (await peer.request(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n")).status == 505
 
 
 async def test_requests_with_the_same_head_have_their_own_bodies(harness: HttpHarness) -> None:
@@ -102,8 +100,7 @@ async def test_requests_with_the_same_head_have_their_own_bodies(harness: HttpHa
     peer = await harness.connect()
     head = START + b"Content-Length: 2\r\n\r\n"
     for body in (b"ab", b"cd", b"ef"):
-        await peer.send(head + body)
-        assert (await peer.read_response()).body == b"POST " + body
+        assert (await peer.request(head + body)).body == b"POST " + body
     chunked = START + b"Transfer-Encoding: chunked\r\n\r\n"
     for size in (1, 3, 2):
         await peer.send(chunked + b"%x\r\n%b\r\n0\r\n\r\n" % (size, b"x" * size))

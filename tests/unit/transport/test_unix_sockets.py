@@ -37,8 +37,7 @@ def server_at(path: Path, mode: int = 0o660) -> AiohttpServer:
 
 async def check_serving(path: Path) -> None:
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
-    await peer.send(REQUEST)
-    assert (await peer.read_response()).body == b"POST hi"
+    assert (await peer.request(REQUEST)).body == b"POST hi"
     await peer.close()
 
 
@@ -54,8 +53,7 @@ async def test_http_over_a_unix_socket(server: HttpAppListener, path: Path) -> N
     assert str(server.address) == f"unix:{path}"
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
     for _ in range(2):
-        await peer.send(REQUEST)
-        assert (await peer.read_response()).body == b"POST hi"
+        assert (await peer.request(REQUEST)).body == b"POST hi"
     app = server.app
     assert isinstance(app, HttpEcho)
     assert {call.peer for call in app.calls} == {"unix"}

@@ -114,8 +114,9 @@ class HttpHarness:
         for _ in range(20):
             peer = await self.connect()
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await peer.send(b"POST /good HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
-                response = await peer.read_response()
+                response = await peer.request(
+                    b"POST /good HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+                )
             await peer.close()
             if response.status != 408:
                 break
@@ -149,6 +150,10 @@ class Peer:
             return RawResponse(
                 int(first.split()[1]), headers, await self.reader.readexactly(length)
             )
+
+    async def request(self, data: bytes) -> RawResponse:
+        await self.send(data)
+        return await self.read_response()
 
     async def reads_eof(self) -> bool:
         """Return whether the server closes the connection without another byte."""

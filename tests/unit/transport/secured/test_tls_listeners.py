@@ -416,8 +416,7 @@ async def test_corrupted_handshakes_fail(
         for writer in writers:
             writer.close()
         peer = await harness.connect(context(authority))
-        await peer.send(GET)
-        assert (await peer.read_response()).status == 200
+        assert (await peer.request(GET)).status == 200
         await peer.close()
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
@@ -431,8 +430,7 @@ async def test_a_required_client_certificate(
     valid = authority.issue("a.clients.example")
     async with serve("http", pair, **requiring(authority)) as harness:
         peer = await harness.connect(context(authority, valid))
-        await peer.send(GET)
-        assert (await peer.read_response()).status == 200
+        assert (await peer.request(GET)).status == 200
         assert harness.calls[0].peer_identity == ("a.clients.example",)
         await peer.close()
         with caplog.at_level("INFO"):
@@ -458,8 +456,7 @@ async def test_an_optional_client_certificate(
     ) as harness:
         for certificate in (None, valid):
             peer = await harness.connect(context(authority, certificate))
-            await peer.send(GET)
-            assert (await peer.read_response()).status == 200
+            assert (await peer.request(GET)).status == 200
             await peer.close()
         assert [call.peer_identity for call in harness.calls] == [
             (),
@@ -558,8 +555,7 @@ async def test_certificates_are_renewed_under_load(
         count = 0
         peer = await harness.connect(trusting_both)
         while not finished or not count:
-            await peer.send(GET)
-            assert (await peer.read_response()).status == 200
+            assert (await peer.request(GET)).status == 200
             count += 1
             if not keep_alive:
                 certificate = peer.writer.get_extra_info("ssl_object").getpeercert()
