@@ -13,6 +13,7 @@ from transport_kit import (
     GrpcHarness,
     HttpHarness,
     HttpServe,
+    Peer,
     RpcServe,
     http_harness,
     rpc_harness,
@@ -37,6 +38,12 @@ async def serve_http(engine: Engine) -> AsyncIterator[HttpServe]:
 @pytest.fixture
 async def harness(serve_http: HttpServe) -> HttpHarness:
     return await serve_http(LIMITS)
+
+
+@pytest.fixture
+async def peer(harness: HttpHarness) -> Peer:
+    """A client of ``harness``."""
+    return await harness.connect()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from transport_kit import (
     Engine,
     HttpEcho,
     HttpHarness,
+    Peer,
     fake_backend,
     http_harness,
     never_responding,
@@ -95,8 +96,7 @@ def request(path: str, version: bytes = b"1.1") -> bytes:
     return b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi" % (path.encode(), version)
 
 
-async def test_parts_are_sent_as_chunks(harness: HttpHarness, app: StreamingApp) -> None:
-    peer = await harness.connect()
+async def test_parts_are_sent_as_chunks(peer: Peer, app: StreamingApp) -> None:
     await peer.send(request("/2") + request("/good"))  # pipelined
     response = await peer.read_response()
     assert response.headers["transfer-encoding"] == "chunked"
@@ -108,15 +108,13 @@ async def test_parts_are_sent_as_chunks(harness: HttpHarness, app: StreamingApp)
     assert app.closed == 1
 
 
-async def test_an_empty_part_is_not_the_last(harness: HttpHarness) -> None:
-    peer = await harness.connect()
+async def test_an_empty_part_is_not_the_last(peer: Peer) -> None:
     await peer.send(request("/3?empty"))
     await peer.read_response()
     assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\nfirst\r\n0\r\n\r\n"
 
 
-async def test_http_1_0_responses_end_with_the_connection(harness: HttpHarness) -> None:
-    peer = await harness.connect()
+async def test_http_1_0_responses_end_with_the_connection(peer: Peer) -> None:
     await peer.send(request("/2", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"))
     response = await peer.read_response()
     assert response.headers["connection"] == "close"
@@ -124,8 +122,7 @@ async def test_http_1_0_responses_end_with_the_connection(harness: HttpHarness) 
     assert await peer.reader.read() == b"firstpart!part!"
 
 
-async def test_each_part_is_sent_immediately(harness: HttpHarness, app: StreamingApp) -> None:
-    peer = await harness.connect()
+async def test_each_part_is_sent_immediately(peer: Peer, app: StreamingApp) -> None:
     await peer.send(request("/1?wait"))
     await peer.read_response()
     assert await peer.reader.readexactly(10) == b"5\r\nfirst\r\n"
@@ -134,9 +131,8 @@ async def test_each_part_is_sent_immediately(harness: HttpHarness, app: Streamin
 
 
 async def test_production_stops_while_the_client_does_not_read(
-    harness: HttpHarness, app: StreamingApp
+    peer: Peer, app: StreamingApp
 ) -> None:
-    peer = await harness.connect()
     await peer.send(request("/1000?100000"))
     assert await until_idle(lambda: app.produced) < 200
     size = 0
@@ -157,8 +153,9 @@ async def test_a_client_that_does_not_read_is_disconnected(
         await until(lambda: harness.admission.requests == 0)
 
 
-async def test_a_disconnect_closes_the_stream(harness: HttpHarness, app: StreamingApp) -> None:
-    peer = await harness.connect()
+async def test_a_disconnect_closes_the_stream(
+    harness: HttpHarness, peer: Peer, app: StreamingApp
+) -> None:
     await peer.send(request("/1?wait"))
     await app.entered.wait()
     await peer.close()
@@ -168,18 +165,16 @@ async def test_a_disconnect_closes_the_stream(harness: HttpHarness, app: Streami
 
 @pytest.mark.parametrize("query", ["bug", "bad"])
 async def test_errors_of_the_application_end_the_connection(
-    harness: HttpHarness, app: StreamingApp, query: str
+    peer: Peer, app: StreamingApp, query: str
 ) -> None:
-    peer = await harness.connect()
     await peer.send(request(f"/1?{query}"))
     assert not (await peer.reader.read()).endswith(b"0\r\n\r\n")
     assert app.closed == 1
 
 
 async def test_a_stream_may_end_while_the_server_stops(
-    harness: HttpHarness, app: StreamingApp
+    harness: HttpHarness, peer: Peer, app: StreamingApp
 ) -> None:
-    peer = await harness.connect()
     await peer.send(request("/1?wait"))
     await peer.read_response()
     await app.entered.wait()
@@ -191,9 +186,8 @@ async def test_a_stream_may_end_while_the_server_stops(
 
 
 async def test_a_stream_is_closed_after_the_grace_period(
-    harness: HttpHarness, app: StreamingApp
+    harness: HttpHarness, peer: Peer, app: StreamingApp
 ) -> None:
-    peer = await harness.connect()
     await peer.send(request("/1?wait"))
     await app.entered.wait()
     await harness.server.stop(0.05)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transport_kit import LIMITS, QUICK, Engine, HttpHarness, http_harness, tried_repeatedly
+from transport_kit import LIMITS, QUICK, Engine, HttpHarness, Peer, http_harness, tried_repeatedly
 
 from infergate.transport.http1.message_head import drop_content_length
 
@@ -35,8 +35,7 @@ async def lenient(engine: Engine) -> AsyncIterator[HttpHarness]:
         yield harness
 
 
-async def test_both_lengths_are_refused_by_default(harness: HttpHarness) -> None:
-    peer = await harness.connect()
+async def test_both_lengths_are_refused_by_default(harness: HttpHarness, peer: Peer) -> None:
     assert (await peer.request(BOTH + CHUNKS)).status == 400
     assert await peer.reads_eof()
     assert harness.app.requests == []
