@@ -30,19 +30,20 @@ BOTH = head(b"Content-Length: 5", b"Transfer-Encoding: chunked")
 
 
 @pytest.fixture
-async def lenient(engine: Engine) -> AsyncIterator[HttpHarness]:
+async def harness(engine: Engine) -> AsyncIterator[HttpHarness]:
     async with http_harness(engine, LIMITS, accept_both_lengths=True) as harness:
         yield harness
 
 
-async def test_both_lengths_are_refused_by_default(harness: HttpHarness, peer: Peer) -> None:
-    assert (await peer.request(BOTH + CHUNKS)).status == 400
-    assert await peer.reads_eof()
-    assert harness.app.requests == []
+async def test_both_lengths_are_refused_by_default(engine: Engine) -> None:
+    async with http_harness(engine, LIMITS) as strict:
+        peer = await strict.connect()
+        assert (await peer.request(BOTH + CHUNKS)).status == 400
+        assert await peer.reads_eof()
+        assert strict.app.requests == []
 
 
-async def test_a_request_of_the_tensorflow_operation(lenient: HttpHarness) -> None:
-    peer = await lenient.connect()
+async def test_a_request_of_the_tensorflow_operation(harness: HttpHarness, peer: Peer) -> None:
     await peer.send(TENSORFLOW_REQUEST)
     async with asyncio.timeout(5):
         assert await peer.reader.readexactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -50,28 +51,27 @@ async def test_a_request_of_the_tensorflow_operation(lenient: HttpHarness) -> No
     assert (response.status, response.body) == (200, b"POST abcde")
     assert response.headers["connection"] == "close"
     assert await peer.reads_eof()
-    assert "content-length" not in lenient.app.requests[0].headers
+    assert "content-length" not in harness.app.requests[0].headers
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60, len(BOTH) - 1, len(BOTH), len(BOTH) + 3])
 @pytest.mark.parametrize("length", [b"5", b"0", b"1", b"999999999999"])
 async def test_the_chunks_determine_the_length(
-    lenient: HttpHarness, cut: int, length: bytes
+    harness: HttpHarness, cut: int, length: bytes
 ) -> None:
     """The bytes after the chunks are not read as a request."""
     wire = BOTH.replace(b": 5", b": " + length) + CHUNKS + SMUGGLED
-    peer = await lenient.connect()
+    peer = await harness.connect()
     await peer.send(wire[:cut])
-    await lenient.check_serving()
+    await harness.check_serving()
     response = await peer.request(wire[cut:])
     assert (response.status, response.body) == (200, b"POST abcde")
     assert response.headers["connection"] == "close"
     assert await peer.reads_eof()
-    assert "/smuggled" not in {wire.path for wire in lenient.app.requests}
+    assert "/smuggled" not in {wire.path for wire in harness.app.requests}
 
 
-async def test_keep_alive_is_ignored(lenient: HttpHarness) -> None:
-    peer = await lenient.connect()
+async def test_keep_alive_is_ignored(peer: Peer) -> None:
     await peer.send(BOTH.replace(b"Host: x", b"Host: x\r\nConnection: keep-alive") + CHUNKS)
     assert (await peer.read_response()).headers["connection"] == "close"
     assert await peer.reads_eof()
@@ -79,9 +79,8 @@ async def test_keep_alive_is_ignored(lenient: HttpHarness) -> None:
 
 @pytest.mark.parametrize("is_pipelined", [False, True])
 async def test_later_requests_with_both_lengths_are_refused(
-    lenient: HttpHarness, *, is_pipelined: bool
+    peer: Peer, *, is_pipelined: bool
 ) -> None:
-    peer = await lenient.connect()
     await peer.send(head(b"Content-Length: 2") + b"hi" + (BOTH + CHUNKS) * is_pipelined)
     assert (await peer.read_response()).body == b"POST hi"
     assert (await peer.request((BOTH + CHUNKS) * (not is_pipelined))).status == 400
@@ -115,32 +114,31 @@ async def test_later_requests_with_both_lengths_are_refused(
         b"\r\n" + BOTH,
     ],
 )
-async def test_unusual_headers_are_refused(lenient: HttpHarness, bad: bytes) -> None:
-    peer = await lenient.connect()
+async def test_unusual_headers_are_refused(harness: HttpHarness, peer: Peer, bad: bytes) -> None:
     assert (await peer.request(bad + CHUNKS)).status in {400, 501}
     assert await peer.reads_eof()
-    assert lenient.app.requests == []
+    assert harness.app.requests == []
 
 
-async def test_head_limits_apply(lenient: HttpHarness) -> None:
+async def test_head_limits_apply(harness: HttpHarness) -> None:
     for lines, status in (
         ([b"X: " + b"y" * 2500], 431),
         ([b"X%d: y" % i for i in range(30)], 431),
         ([b"no colon"], 400),
     ):
-        peer = await lenient.connect()
+        peer = await harness.connect()
         assert (await peer.request(head(*lines, b"Content-Length: 5"))).status == status
         await peer.close()
-    peer = await lenient.connect()
+    peer = await harness.connect()
     assert (await peer.request(b"GET /" + b"x" * 2500)).status == 414
 
 
 @tried_repeatedly
 async def test_a_stalled_head_times_out(engine: Engine) -> None:
-    async with http_harness(engine, QUICK, accept_both_lengths=True) as lenient:
-        peer = await lenient.connect()
+    async with http_harness(engine, QUICK, accept_both_lengths=True) as harness:
+        peer = await harness.connect()
         assert (await peer.request(BOTH[:-2])).status == 408
-        assert lenient.app.refused[-1].public == "the request did not arrive in time"
+        assert harness.app.refused[-1].public == "the request did not arrive in time"
 
 
 def test_the_content_length_is_dropped() -> None:

@@ -205,6 +205,32 @@ def exchange(
             events += engine.receive(h2_output, 0.0)
 
 
+def take_data(engine: Http2Connection, events: list[object]) -> bytes:
+    """Return the bytes of the DATA in ``events``, and release them."""
+    found = [event for event in events if isinstance(event, Data)]
+    for event in found:
+        engine.release(event.stream, event.size)
+    return b"".join(part for event in found for part in event.parts)
+
+
+def read_with_h2(
+    engine: Http2Connection, h2_peer: h2.connection.H2Connection, stream: int
+) -> tuple[bytes, list[object]]:
+    """Exchange output until the stream has ended for ``h2_peer``. Return its body and trailers."""
+    body, trailers, ended = bytearray(), [], False
+    while not ended:
+        _, events = exchange(engine, h2_peer)
+        assert events
+        for event in events:
+            if isinstance(event, h2.events.DataReceived):
+                body += event.data
+                h2_peer.acknowledge_received_data(event.flow_controlled_length, stream)
+            if isinstance(event, h2.events.TrailersReceived):
+                trailers = event.headers
+            ended = ended or isinstance(event, h2.events.StreamEnded)
+    return bytes(body), trailers
+
+
 @settings(max_examples=examples(60), deadline=None, phases=PHASES)
 @given(
     bodies=st.lists(st.integers(0, 200_000), min_size=1, max_size=8),
@@ -220,7 +246,6 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
     )
     h2_peer.initiate_connection()
     exchange(engine, h2_peer)
-    got: dict[int, bytearray] = {}
     for number, size in enumerate(bodies):
         stream = 2 * number + 1
         pairs = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "x")]
@@ -237,10 +262,7 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
                 h2_peer.send_data(stream, b"d" * capacity)
                 sent += capacity
             events, _ = exchange(engine, h2_peer)
-            for event in events:
-                if isinstance(event, Data):
-                    received += b"".join(event.parts)
-                    engine.release(event.stream, event.size)
+            received += take_data(engine, events)
         h2_peer.end_stream(stream)
         events, _ = exchange(engine, h2_peer)
         assert events
@@ -248,18 +270,8 @@ def test_h2_as_a_client(bodies: list[int], window: int, padding: int | None) -> 
         stream_state = engine.streams[stream]
         engine.send_headers(stream_state, OK)
         engine.send_data(stream_state, [b"e" * size], TRAILERS)
-        done = False
-        while not done:
-            _, h2_events = exchange(engine, h2_peer)
-            assert h2_events
-            for event in h2_events:
-                if isinstance(event, h2.events.DataReceived):
-                    got.setdefault(stream, bytearray()).extend(event.data)
-                    h2_peer.acknowledge_received_data(event.flow_controlled_length, stream)
-                if isinstance(event, h2.events.TrailersReceived):
-                    assert event.headers == [("grpc-status", "0")]
-                done = done or isinstance(event, h2.events.StreamEnded)
-        assert bytes(got.get(stream, b"")) == b"e" * size
+        body, trailers = read_with_h2(engine, h2_peer, stream)
+        assert (body, trailers) == (b"e" * size, [("grpc-status", "0")])
     assert not engine.streams
     assert not engine.is_closed
 
@@ -284,16 +296,8 @@ def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
     assert engine.can_open_stream
     for _ in range(2):
         stream = engine.open_stream(REQUEST, [b"\0" * 5, memoryview(b"q" * size)])
-        body, ended = bytearray(), False
-        while not ended:
-            _, h2_events = exchange(engine, h2_peer)
-            assert h2_events
-            for event in h2_events:
-                if isinstance(event, h2.events.DataReceived):
-                    body += event.data
-                    h2_peer.acknowledge_received_data(event.flow_controlled_length, stream.id)
-                ended = ended or isinstance(event, h2.events.StreamEnded)
-        assert bytes(body) == bytes(5) + b"q" * size
+        body, _ = read_with_h2(engine, h2_peer, stream.id)
+        assert body == bytes(5) + b"q" * size
         h2_peer.send_headers(stream.id, [(":status", "200"), ("content-type", "application/grpc")])
         received, sent = bytearray(), 0
         while sent < size:
@@ -301,10 +305,7 @@ def test_h2_as_a_server(size: int, window: int, frame_size: int) -> None:
             h2_peer.send_data(stream.id, b"a" * capacity)
             sent += capacity
             events, _ = exchange(engine, h2_peer)
-            for event in events:
-                if isinstance(event, Data):
-                    received += b"".join(event.parts)
-                    engine.release(stream, event.size)
+            received += take_data(engine, events)
         h2_peer.send_headers(stream.id, [("grpc-status", "0")], end_stream=True)
         events, _ = exchange(engine, h2_peer)
         assert isinstance(events[-1], Trailers)

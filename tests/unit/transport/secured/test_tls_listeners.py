@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from frame_kit import FramePeer, gated_server
-from transport_kit import COMPAT, ENGINES, OWN, Engine, Peer, client_hello
+from transport_kit import COMPAT, OWN, Engine, Peer, client_hello
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB, Limits
@@ -141,7 +141,6 @@ BODIES = [b"", b"hi", bytes(100_000), b"0123456789abcdef" * 200_000]
 LARGE = b"0123456789abcdef" * (4 * MIB)
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_bodies_over_http(engine: Engine, authority: Authority, pair: Pair) -> None:
     async with serve("http", pair, engine) as harness:
         for body in BODIES:
@@ -149,7 +148,6 @@ async def test_bodies_over_http(engine: Engine, authority: Authority, pair: Pair
         assert not harness.refused
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pair) -> None:
     upstream = grpc_upstream(engine, authority)
     async with serve("grpc", pair, engine) as harness:
@@ -169,7 +167,6 @@ def last_exchange(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
         return b"".join(iter(lambda: peer.recv(65_536), b""))
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_a_long_response_before_a_close(
     engine: Engine, authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -660,7 +657,6 @@ def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
     return response
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_a_slow_reader_gets_the_whole_last_response(
     engine: Engine, authority: Authority, pair: Pair
 ) -> None:
