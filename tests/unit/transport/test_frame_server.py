@@ -87,7 +87,6 @@ async def test_a_body_longer_than_the_read_buffer() -> None:
         assert await peer.read_frame() == b"POST " + body
         assert await peer.read_frame() == b"POST next"
         await writing
-        await peer.close()
 
 
 async def test_an_empty_frame_is_an_error_and_the_connection_continues(
@@ -129,8 +128,6 @@ async def test_requests_over_the_concurrency_limit_are_refused() -> None:
         harness.app.release.set()
         assert await busy.read_frame() == b"POST wait"
         assert await other.exchange(b"hi") == b"POST hi"
-        await busy.close()
-        await other.close()
 
 
 async def test_requests_over_the_memory_limit_are_refused() -> None:
@@ -142,8 +139,6 @@ async def test_requests_over_the_memory_limit_are_refused() -> None:
         assert await other.exchange(b"y" * 300) == b"POST " + b"y" * 300
         await slow.send(b"x" * 899)
         assert await slow.read_frame() == b"POST " + b"x" * 900
-        await slow.close()
-        await other.close()
 
 
 async def test_exceptions_of_the_application(peer: FramePeer) -> None:
@@ -263,4 +258,3 @@ async def test_a_response_longer_than_a_frame_is_empty(monkeypatch: pytest.Monke
         peer = await harness.connect()
         assert await peer.exchange(b"x" * 99) == b""
         assert await peer.exchange(b"y") == b"POST y"
-        await peer.close()

@@ -1,28 +1,18 @@
 """Frames are parsed alike however the received bytes are split."""
 
+import pytest
 from frame_kit import framed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway_errors import raises_kind
 from infergate.core.errors import Kind
-from infergate.transport.framed.frame_reader import (
-    MAX_LENGTH,
-    MAX_READ_AHEAD,
-    FrameReader,
-    encode_prefix,
-)
+from infergate.transport.framed import frame_reader
+from infergate.transport.framed.frame_reader import MAX_READ_AHEAD, FrameReader, encode_prefix
 
 LENGTHS = st.one_of(
     st.integers(0, 20), st.integers(MAX_READ_AHEAD - 9, MAX_READ_AHEAD + 9), st.integers(0, 70_000)
 )
-
-
-class HugeBytes(bytes):
-    """A length prefix over the limit."""
-
-    def __len__(self) -> int:
-        return MAX_LENGTH + 1
 
 
 def read_frames(stream: bytes, sizes: list[int]) -> list[bytes]:
@@ -99,7 +89,9 @@ def test_a_long_frame_is_received_into_its_own_buffer() -> None:
     assert body.obj is buffer.obj
 
 
-def test_frame_prefixes() -> None:
+def test_frame_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert frame_reader.MAX_LENGTH == 2**32 - 1
+    monkeypatch.setattr(frame_reader, "MAX_LENGTH", 3)
     assert encode_prefix([b"ab", memoryview(b"c")]) == b"\3\0\0\0"
     with raises_kind(Kind.TOO_LARGE):
-        encode_prefix([HugeBytes()])
+        encode_prefix([b"ab", b"cd"])

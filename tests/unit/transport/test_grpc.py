@@ -20,6 +20,7 @@ from transport_kit import (
     RpcEcho,
     RpcServe,
     Script,
+    error_kind,
     fake_backend,
     never_responding,
     until_idle,
@@ -27,7 +28,7 @@ from transport_kit import (
 
 from faults import h2
 from gateway_errors import raises_kind
-from infergate.core.errors import GatewayError, Kind, Origin
+from infergate.core.errors import GatewayError, Kind
 from infergate.core.wire import RpcRequest, RpcResponse, join_parts
 from infergate.transport.base import Address, Endpoint, RpcUpstream
 from infergate.transport.compat.grpcio_client import GrpcioUpstream
@@ -36,10 +37,6 @@ from infergate.transport.server import admission as admission_module
 from infergate.transport.server.admission import Admission
 from memory_budget import Budget
 from waiting import until
-
-
-def _local(port: int) -> Address:
-    return Address("127.0.0.1", port)
 
 
 def request(method: str, message: bytes = b"", **metadata: str) -> RpcRequest:
@@ -80,15 +77,6 @@ async def grpcio_server(**handlers: Any) -> AsyncIterator[Endpoint]:
         yield endpoint
     finally:
         await server.stop(None)
-
-
-async def error_kind(upstream: RpcUpstream, endpoint: Endpoint, wire: RpcRequest) -> Kind:
-    with pytest.raises(GatewayError) as caught:
-        await upstream.exchange(wire, endpoint, 5)
-    assert caught.value.origin is Origin.BACKEND
-    assert "127.0.0.1" not in caught.value.public
-    assert endpoint.authority in caught.value.detail
-    return caught.value.kind
 
 
 async def test_a_unary_call(pair: Pair) -> None:
@@ -258,7 +246,8 @@ async def test_a_failed_bind_of_grpcio_is_an_os_error(
     def refuse(address: Address) -> None:
         raise RuntimeError(f"Failed to bind to address {address}")
 
-    other = GrpcioServer(_local(unused_tcp_port), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    local = Address("127.0.0.1", unused_tcp_port)
+    other = GrpcioServer(local, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     with monkeypatch.context() as patch:
         server = grpc.aio.server()
         patch.setattr(server, "add_insecure_port", refuse)
@@ -594,7 +583,8 @@ async def test_a_restarted_backend_is_reached_again(
 ) -> None:
     endpoint = Endpoint("127.0.0.1", unused_tcp_port)
     assert await error_kind(rpc_upstream, endpoint, request("Echo")) is Kind.CONNECT
-    server = engine.server(_local(unused_tcp_port), RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
+    local = Address("127.0.0.1", unused_tcp_port)
+    server = engine.server(local, RpcEcho(), RPC_LIMITS, Admission(RPC_LIMITS))
     await server.start()
     try:
         async with asyncio.timeout(20):

@@ -37,7 +37,6 @@ from infergate.transport.grpc import (
 )
 from infergate.transport.grpc.client_connection import GrpcClientConnection
 from infergate.transport.http2 import frames
-from infergate.transport.http2 import limits as http2_limits
 from infergate.transport.http2.frames import frame, settings
 from waiting import until
 
@@ -330,7 +329,6 @@ async def test_a_flooding_server_is_disconnected() -> None:
     async with serve(script) as (upstream, endpoint):
         with raises_kind(Kind.BACKEND_GARBAGE):
             await upstream.exchange(WIRE, endpoint, 10)
-    assert http2_limits.GLITCH_BURST < 10_000
 
 
 async def test_calls_leave_no_reference_cycles() -> None:

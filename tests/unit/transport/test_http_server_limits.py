@@ -186,7 +186,6 @@ async def test_requests_over_the_memory_and_concurrency_limits(serve_http: HttpS
     ):
         third = await harness.connect()
         assert (await third.request(HEAD + framing)).status == 503
-        await third.close()
 
 
 async def test_the_connection_continues_after_a_refused_complete_body(

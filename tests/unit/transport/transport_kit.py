@@ -18,14 +18,23 @@ from collections.abc import (
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ParamSpec
 
+import pytest
+
 from infergate.assembly.engines import MakeGrpcServer, MakeGrpcUpstream, MakeHttpServer
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import Limits
 from infergate.core.memory import MemoryAccount
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
-from infergate.transport.base import Address, Endpoint, RequestStream, Server, StreamHandler
+from infergate.transport.base import (
+    Address,
+    Endpoint,
+    RequestStream,
+    Server,
+    StreamHandler,
+    Upstream,
+)
 from infergate.transport.compat.aiohttp_client import AiohttpUpstream
 from infergate.transport.compat.aiohttp_server import AiohttpServer
 from infergate.transport.compat.grpcio_client import GrpcioUpstream
@@ -233,6 +242,16 @@ def tried_repeatedly(
         await test(*args, **kwargs)
 
     return attempts
+
+
+async def error_kind(upstream: Upstream[Any, Any], endpoint: Endpoint, wire: object) -> Kind:
+    """Return the kind of an exchange's error, whose text for clients contains no address."""
+    with pytest.raises(GatewayError) as caught:
+        await upstream.exchange(wire, endpoint, 5)
+    assert caught.value.origin is Origin.BACKEND
+    assert "127.0.0.1" not in caught.value.public
+    assert endpoint.authority in caught.value.detail
+    return caught.value.kind
 
 
 async def run_loop(count: int) -> None:
