@@ -3,6 +3,7 @@ with this engine."""
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import h2.config
 import h2.connection
@@ -215,9 +216,10 @@ def take_data(engine: Http2Connection, events: list[object]) -> bytes:
 
 def read_with_h2(
     engine: Http2Connection, h2_peer: h2.connection.H2Connection, stream: int
-) -> tuple[bytes, list[object]]:
+) -> tuple[bytes, list[Any]]:
     """Exchange output until the stream has ended for ``h2_peer``. Return its body and trailers."""
-    body, trailers, ended = bytearray(), [], False
+    body, ended = bytearray(), False
+    trailers: list[Any] = []
     while not ended:
         _, events = exchange(engine, h2_peer)
         assert events
