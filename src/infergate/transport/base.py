@@ -318,7 +318,10 @@ class SupportsDisconnect(Protocol):
 
 
 class HttpStreamingUpstream(
-    Upstream[HttpRequest, HttpResponse], StreamingUpstream[HttpRequest, HttpResponse], Protocol
+    Upstream[HttpRequest, HttpResponse],
+    StreamingUpstream[HttpRequest, HttpResponse],
+    SupportsDisconnect,
+    Protocol,
 ):
     """An HTTP upstream with streams. Each server-sent event is one response."""
 

@@ -7,22 +7,21 @@ import pytest
 from transport_kit import (
     ENGINES,
     LIMITS,
-    LOCAL,
     QUICK,
     RPC_LIMITS,
     Engine,
     GrpcHarness,
     HttpHarness,
     HttpServe,
-    RpcEcho,
+    Peer,
     RpcServe,
     http_harness,
+    rpc_harness,
 )
 
 from infergate.core.limits import Limits
 from infergate.transport.base import RpcUpstream
 from infergate.transport.http1.upstream import Http1Upstream
-from infergate.transport.server.admission import Admission
 
 
 @pytest.fixture
@@ -39,6 +38,12 @@ async def serve_http(engine: Engine) -> AsyncIterator[HttpServe]:
 @pytest.fixture
 async def harness(serve_http: HttpServe) -> HttpHarness:
     return await serve_http(LIMITS)
+
+
+@pytest.fixture
+async def peer(harness: HttpHarness) -> Peer:
+    """A client of ``harness``."""
+    return await harness.connect()
 
 
 @pytest.fixture
@@ -66,17 +71,7 @@ async def serve_grpc(engine: Engine) -> AsyncIterator[RpcServe]:
     async with AsyncExitStack() as stack:
 
         async def serve(limits: Limits) -> GrpcHarness:
-            admission = Admission(limits)
-            app = RpcEcho()
-            server = engine.server(LOCAL, app, limits, admission)
-            await server.start()
-
-            async def stop() -> None:
-                await server.stop(0)
-                assert (admission.requests, admission.bytes, admission.streams) == (0, 0, 0)
-
-            stack.push_async_callback(stop)
-            return GrpcHarness(server, app, admission)
+            return await stack.enter_async_context(rpc_harness(engine, limits))
 
         yield serve
 

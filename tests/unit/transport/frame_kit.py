@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from transport_kit import LOCAL, HttpEcho, Peer
+from transport_kit import LOCAL, Engine, HttpEcho, Peer, RpcEcho
 
 from infergate.core.limits import Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
-from infergate.transport.base import Address, Endpoint
+from infergate.transport.base import Address, Endpoint, Server
 from infergate.transport.framed.server import FrameServer
 from infergate.transport.server.admission import Admission
+from infergate.transport.server.connection_gate import ConnectionGate
 
 ACTIONS = frozenset({b"wait", b"bug", b"selfcancel", b"large", b"nothing"})
 
@@ -80,6 +81,19 @@ class FrameHarness:
         peer = await self.connect()
         assert await peer.exchange(b"hi") == b"POST hi"
         await peer.close()
+
+
+def gated_server(
+    kind: str, engine: Engine, limits: Limits, admission: Admission, gate: ConnectionGate
+) -> tuple[Server, HttpEcho | RpcEcho]:
+    """Return a server that has not started yet, and its application. ``kind`` is http, grpc or
+    frames."""
+    if kind == "grpc":
+        rpc_app = RpcEcho()
+        return engine.server(LOCAL, rpc_app, limits, admission, gate), rpc_app
+    app = FrameEcho() if kind == "frames" else HttpEcho()
+    create = FrameServer if kind == "frames" else engine.http
+    return create(LOCAL, app, limits, admission, gate), app
 
 
 @asynccontextmanager

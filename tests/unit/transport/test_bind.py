@@ -54,8 +54,7 @@ async def test_http_on_a_bound_socket(engine: Engine) -> None:
     reader, writer = await asyncio.open_connection(*address)  # the connection is not accepted yet
     peer = Peer(reader, writer)
     await server.start()
-    await peer.send(REQUEST)
-    assert (await peer.read_response()).status == 200
+    assert (await peer.request(REQUEST)).status == 200
     await peer.close()
     assert not bind.is_released
     await server.stop(0)

@@ -45,23 +45,16 @@ async def test_a_buffer_has_no_more_than_twice_the_requested_size() -> None:
     del buffer
 
 
-async def test_unused_memory_is_limited() -> None:
+@pytest.mark.parametrize(("limit", "kept"), [(MAX_UNUSED_BYTES, 600 * MIB), (250 * MIB, 200 * MIB)])
+async def test_unused_memory_is_limited(limit: int, kept: int) -> None:
     pool = BufferPool()
+    pool.max_unused_bytes = limit
     buffers = [pool.allocate(200 * MIB) for _ in range(5)]
     assert pool.unused_bytes == 0
     buffers.clear()
-    assert pool.unused_bytes == 600 * MIB
-    pool.allocate(MAX_UNUSED_BYTES + 1)
+    assert pool.unused_bytes == kept
+    pool.allocate(limit + 1)
     assert pool.unused_bytes == 0
-
-
-async def test_the_limit_of_unused_memory_is_configurable() -> None:
-    pool = BufferPool()
-    pool.max_unused_bytes = 90 * MIB
-    pool.allocate(100 * MIB)
-    assert pool.unused_bytes == 0
-    pool.allocate(50 * MIB)
-    assert pool.unused_bytes == 50 * MIB
 
 
 def test_unused_memory_is_limited_to_the_bytes_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from frame_kit import FrameHarness, frame_harness, framed
+from frame_kit import FrameHarness, FramePeer, frame_harness, framed
 from transport_kit import LIMITS, QUICK, run_loop, tried_repeatedly
 
 from infergate.core.errors import Kind
@@ -34,8 +34,7 @@ async def quick() -> AsyncIterator[FrameHarness]:
         yield harness
 
 
-async def test_sequential_requests(harness: FrameHarness) -> None:
-    peer = await harness.connect()
+async def test_sequential_requests(harness: FrameHarness, peer: FramePeer) -> None:
     assert await peer.exchange(b"one") == b"POST one"
     assert await peer.exchange(b"two" * 300) == b"POST " + b"two" * 300
     call, other = harness.app.calls
@@ -45,8 +44,7 @@ async def test_sequential_requests(harness: FrameHarness) -> None:
     assert harness.app.requests[0].path == "/"
 
 
-async def test_pipelined_requests_get_responses_in_order(harness: FrameHarness) -> None:
-    peer = await harness.connect()
+async def test_pipelined_requests_get_responses_in_order(peer: FramePeer) -> None:
     bodies = [b"%d" % i * (i % 100 + 1) for i in range(500)]
     sending = asyncio.create_task(peer.send(b"".join(map(framed, bodies))))
     for body in bodies:
@@ -54,8 +52,9 @@ async def test_pipelined_requests_get_responses_in_order(harness: FrameHarness) 
     await sending
 
 
-async def test_reading_pauses_while_pipelined_requests_wait(harness: FrameHarness) -> None:
-    peer = await harness.connect()
+async def test_reading_pauses_while_pipelined_requests_wait(
+    harness: FrameHarness, peer: FramePeer
+) -> None:
     await peer.send(framed(b"wait"))
     await harness.app.entered.wait()
     sending = asyncio.create_task(peer.send(framed(b"x" * 900) * 20_000))
@@ -70,14 +69,12 @@ async def test_reading_pauses_while_pipelined_requests_wait(harness: FrameHarnes
     peer.writer.transport.abort()
 
 
-async def test_a_large_response(harness: FrameHarness) -> None:
-    peer = await harness.connect()
+async def test_a_large_response(peer: FramePeer) -> None:
     assert await peer.exchange(b"large") == LARGE
     assert await peer.exchange(b"next") == b"POST next"
 
 
-async def test_a_body_at_the_limit(harness: FrameHarness) -> None:
-    peer = await harness.connect()
+async def test_a_body_at_the_limit(peer: FramePeer) -> None:
     assert await peer.exchange(b"x" * 1000) == b"POST " + b"x" * 1000
 
 
@@ -90,13 +87,12 @@ async def test_a_body_longer_than_the_read_buffer() -> None:
         assert await peer.read_frame() == b"POST " + body
         assert await peer.read_frame() == b"POST next"
         await writing
-        await peer.close()
 
 
 async def test_an_empty_frame_is_an_error_and_the_connection_continues(
     harness: FrameHarness,
+    peer: FramePeer,
 ) -> None:
-    peer = await harness.connect()
     assert await peer.exchange(b"") == b"the frame is empty"
     assert harness.app.refused[0].kind is Kind.BAD_REQUEST
     assert await peer.exchange(b"good") == b"POST good"
@@ -108,9 +104,8 @@ async def test_an_empty_frame_is_an_error_and_the_connection_continues(
 
 @pytest.mark.parametrize("size", [16_380, 16_384, 20_000, 5_000_000])
 async def test_the_rest_of_a_refused_body_is_discarded(
-    harness: FrameHarness, size: int, caplog: pytest.LogCaptureFixture
+    peer: FramePeer, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peer = await harness.connect()
     await peer.send(struct.pack("<I", 100_000_000) + b"x" * size)
     assert b"the limit is 1000" in await peer.read_frame()
     await peer.send(b"x" * 20_000)
@@ -118,8 +113,7 @@ async def test_the_rest_of_a_refused_body_is_discarded(
     assert [record.message for record in caplog.records] == []
 
 
-async def test_a_complete_body_over_the_limit_is_skipped(harness: FrameHarness) -> None:
-    peer = await harness.connect()
+async def test_a_complete_body_over_the_limit_is_skipped(peer: FramePeer) -> None:
     await peer.send(framed(b"x" * 1001) + framed(b"good"))
     assert b"limit is 1000" in await peer.read_frame()
     assert await peer.read_frame() == b"POST good"
@@ -134,8 +128,6 @@ async def test_requests_over_the_concurrency_limit_are_refused() -> None:
         harness.app.release.set()
         assert await busy.read_frame() == b"POST wait"
         assert await other.exchange(b"hi") == b"POST hi"
-        await busy.close()
-        await other.close()
 
 
 async def test_requests_over_the_memory_limit_are_refused() -> None:
@@ -147,12 +139,9 @@ async def test_requests_over_the_memory_limit_are_refused() -> None:
         assert await other.exchange(b"y" * 300) == b"POST " + b"y" * 300
         await slow.send(b"x" * 899)
         assert await slow.read_frame() == b"POST " + b"x" * 900
-        await slow.close()
-        await other.close()
 
 
-async def test_exceptions_of_the_application(harness: FrameHarness) -> None:
-    peer = await harness.connect()
+async def test_exceptions_of_the_application(peer: FramePeer) -> None:
     assert await peer.exchange(b"bug") == b"internal error"
     assert await peer.exchange(b"selfcancel") == b"internal error"
     assert await peer.exchange(b"nothing") == b""
@@ -208,9 +197,8 @@ async def test_a_client_that_does_not_read_is_disconnected(quick: FrameHarness) 
 @pytest.mark.parametrize("data", [b"", b"\4\0", b"\4\0\0\0", b"\4\0\0\0ab", framed(b"wait")])
 @pytest.mark.parametrize("action", ["close", "reset", "half-close"])
 async def test_a_disconnect_cancels_the_request(
-    harness: FrameHarness, data: bytes, action: str
+    harness: FrameHarness, peer: FramePeer, data: bytes, action: str
 ) -> None:
-    peer = await harness.connect()
     await peer.send(data)
     if data == framed(b"wait"):
         await harness.app.entered.wait()
@@ -270,4 +258,3 @@ async def test_a_response_longer_than_a_frame_is_empty(monkeypatch: pytest.Monke
         peer = await harness.connect()
         assert await peer.exchange(b"x" * 99) == b""
         assert await peer.exchange(b"y") == b"POST y"
-        await peer.close()

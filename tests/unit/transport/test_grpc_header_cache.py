@@ -2,18 +2,14 @@
 per call."""
 
 import time
-from collections.abc import AsyncIterator
 
 import grpc.aio
 import pytest
-from transport_kit import LOCAL, RPC_LIMITS, GrpcHarness, RpcEcho
+from transport_kit import COMPAT, OWN, RPC_LIMITS, GrpcHarness
 
 from infergate.core.wire import RpcRequest
-from infergate.transport.compat.grpcio_server import GrpcioServer
 from infergate.transport.grpc.client import H2Upstream
-from infergate.transport.grpc.server import H2Server
 from infergate.transport.http2.hpack_decoder import HpackDecoder
-from infergate.transport.server.admission import Admission
 
 CALLS = 40
 MAX_DECODED = 6
@@ -35,27 +31,16 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-@pytest.fixture(params=["own", "compat"])
-async def harness(request: pytest.FixtureRequest) -> AsyncIterator[GrpcHarness]:
-    admission, app = Admission(RPC_LIMITS), RpcEcho()
-    server = (H2Server if request.param == "own" else GrpcioServer)(
-        LOCAL, app, RPC_LIMITS, admission
-    )
-    await server.start()
-    yield GrpcHarness(server, app, admission)
-    await server.stop(0)
-
-
-@pytest.mark.parametrize("harness", ["own"], indirect=True)
-async def test_requests_of_a_grpcio_client(harness: GrpcHarness, decoded: list[bytes]) -> None:
-    async with grpc.aio.insecure_channel(harness.endpoint.authority) as channel:
+@pytest.mark.parametrize("engine", [OWN], indirect=True)
+async def test_requests_of_a_grpcio_client(grpc_harness: GrpcHarness, decoded: list[bytes]) -> None:
+    async with grpc.aio.insecure_channel(grpc_harness.endpoint.authority) as channel:
         call = channel.unary_unary("/t.T/Echo")
         for number in range(CALLS):
             identifier = f"{number}-{'x' * number}"
             metadata = (("authorization", "Bearer x"), ("x-request-id", identifier))
             timeout, before = 100 + number * 7.3, time.monotonic()
             assert await call(b"x", timeout=timeout, metadata=metadata) == b"x"
-            context = harness.app.calls[-1]
+            context = grpc_harness.app.calls[-1]
             assert context.headers["x-request-id"] == identifier
             assert context.headers["authorization"] == "Bearer x"
             assert context.deadline is not None
@@ -63,16 +48,15 @@ async def test_requests_of_a_grpcio_client(harness: GrpcHarness, decoded: list[b
     assert len(decoded) <= MAX_DECODED
 
 
-@pytest.mark.parametrize("harness", ["compat"], indirect=True)
+@pytest.mark.parametrize("engine", [COMPAT], indirect=True)
 @pytest.mark.parametrize("method", ["Echo", "Fail"])
 async def test_responses_of_a_grpcio_server(
-    harness: GrpcHarness, decoded: list[bytes], method: str
+    grpc_harness: GrpcHarness, decoded: list[bytes], method: str
 ) -> None:
     upstream = H2Upstream(RPC_LIMITS)
+    wire = RpcRequest(f"/t.T/{method}", (b"3",))
     for _ in range(CALLS):
-        response = await upstream.exchange(
-            RpcRequest(f"/t.T/{method}", (b"3",)), harness.endpoint, 5
-        )
+        response = await upstream.exchange(wire, grpc_harness.endpoint, 5)
         assert (response.code, *response.metadata) == (
             (0, "x-ok") if method == "Echo" else (3, "x-why", "x-raw-bin")
         )

@@ -2,21 +2,17 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterator
 
 import numpy as np
 import pytest
 import uvloop
-from transport_kit import LOCAL, GrpcHarness, RpcEcho
+from transport_kit import connected
 
 from infergate.core.limits import MIB, Limits
 from infergate.core.wire import RpcRequest, join_parts
 from infergate.transport.grpc import connection
-from infergate.transport.grpc.client import H2Upstream
 from infergate.transport.grpc.connection import Http2Protocol, LargeReads
-from infergate.transport.grpc.server import H2Server
-from infergate.transport.server.admission import Admission
 from waiting import until
 
 LIMITS = Limits(body=64 * MIB, idle_body_time=5)
@@ -47,19 +43,6 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@asynccontextmanager
-async def connected() -> AsyncIterator[tuple[GrpcHarness, H2Upstream]]:
-    """A server and a client."""
-    admission, app = Admission(LIMITS), RpcEcho()
-    server = H2Server(LOCAL, app, LIMITS, admission)
-    await server.start()
-    upstream = H2Upstream(LIMITS)
-    yield GrpcHarness(server, app, admission), upstream
-    await upstream.close()
-    await server.stop(0)
-    assert (admission.requests, admission.bytes) == (0, 0)
-
-
 def request(message: bytes, method: str = "Echo") -> RpcRequest:
     return RpcRequest(f"/t.T/{method}", (message,))
 
@@ -68,7 +51,7 @@ def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
     """The echo and this client share the buffer on one connection."""
 
     async def scenario() -> None:
-        async with connected() as (harness, upstream):
+        async with connected(LIMITS) as (harness, upstream):
             for size in (1, len(LARGE), 2, 3, len(LARGE), 100_000, 4):
                 response = await upstream.exchange(request(LARGE[:size]), harness.endpoint, 20)
                 assert join_parts(response.message) == LARGE[:size]
@@ -83,7 +66,7 @@ def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
 
 def test_closed_connections_are_freed_without_the_garbage_collector(run: Run) -> None:
     async def scenario() -> None:
-        async with connected() as (harness, upstream):
+        async with connected(LIMITS) as (harness, upstream):
             for size in (len(LARGE), 1, 1):
                 await upstream.exchange(request(LARGE[:size]), harness.endpoint, 20)
         await asyncio.sleep(0)
@@ -99,7 +82,7 @@ def test_closed_connections_are_freed_without_the_garbage_collector(run: Run) ->
 
 def test_concurrent_long_messages(run: Run, reads: list[int]) -> None:
     async def scenario() -> None:
-        async with connected() as (harness, upstream):
+        async with connected(LIMITS) as (harness, upstream):
             sizes = [len(LARGE) - 1000 * number for number in range(6)] + [10, 20, 30]
             responses = await asyncio.gather(
                 *(upstream.exchange(request(LARGE[-size:]), harness.endpoint, 20) for size in sizes)
@@ -116,7 +99,7 @@ def test_the_end_of_a_connection_during_a_long_message(run: Run, reads: list[int
     released."""
 
     async def scenario() -> None:
-        async with connected() as (harness, upstream):
+        async with connected(LIMITS) as (harness, upstream):
             await upstream.exchange(request(LARGE), harness.endpoint, 20)
             waiting = asyncio.create_task(
                 upstream.exchange(request(LARGE, "Wait"), harness.endpoint, 20)
@@ -138,7 +121,7 @@ def test_a_client_that_does_not_read_is_not_read_from(
     """The pause of writing reaches the connection while it receives into the shared buffer."""
 
     async def scenario() -> None:
-        async with connected() as (harness, upstream):
+        async with connected(LIMITS) as (harness, upstream):
             paused: list[bool] = []
             pause = LargeReads.pause_writing
 

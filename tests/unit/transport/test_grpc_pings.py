@@ -9,16 +9,13 @@ from transport_kit import GrpcHarness, fake_backend
 from tritonclient.grpc import KeepAliveOptions
 from tritonclient.grpc.aio import InferenceServerClient
 
+from infergate.transport.http2.frames import ACK, GOAWAY, PING, PREFACE, frame, settings
 from waiting import until
 
 # By default, gRPC disconnects a client without open calls at its fourth ping.
 DISCONNECTING_PINGS = 4
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"whatever"
-_KIND_PING, _KIND_GOAWAY = 6, 7
-_ACK = 1
+_PING = frame(PING, 0, 0, b"whatever")
 
 
 @dataclasses.dataclass
@@ -47,8 +44,8 @@ async def _relay_frames(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, recorded: ServerFrames
 ) -> None:
     async for head, payload in _frames(reader):
-        recorded.pongs += head[3] == _KIND_PING and bool(head[4] & _ACK)
-        if head[3] == _KIND_GOAWAY:
+        recorded.pongs += head[3] == PING and bool(head[4] & ACK)
+        if head[3] == GOAWAY:
             recorded.goaways.append(payload)
         writer.write(head + payload)
 
@@ -94,8 +91,8 @@ async def test_an_idle_client_may_ping(grpc_harness: GrpcHarness) -> None:
 
 async def test_a_flood_of_pings_ends_the_connection(grpc_harness: GrpcHarness) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", grpc_harness.endpoint.port)
-    writer.write(_PREFACE + _SETTINGS + _PING * 10)
+    writer.write(PREFACE + settings([]) + _PING * 10)
     async with asyncio.timeout(10):
-        reasons = (payload async for head, payload in _frames(reader) if head[3] == _KIND_GOAWAY)
+        reasons = (payload async for head, payload in _frames(reader) if head[3] == GOAWAY)
         assert (await anext(reasons)).endswith(b"too_many_pings")
     writer.close()

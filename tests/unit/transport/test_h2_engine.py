@@ -2,20 +2,20 @@
 
 import asyncio
 import dataclasses
-import gc
 import gzip
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import grpc.aio
 import pytest
 from transport_kit import (
-    LOCAL,
+    OWN,
     RPC_LIMITS,
     GrpcHarness,
-    RpcEcho,
+    connected,
     fake_backend,
+    rpc_harness,
     tried_repeatedly,
 )
 
@@ -26,11 +26,7 @@ from infergate.core.wire import RpcRequest, join_parts
 from infergate.transport.base import Endpoint
 from infergate.transport.grpc import headers
 from infergate.transport.grpc.client import H2Upstream
-from infergate.transport.grpc.client_calls import UnaryClientCall
-from infergate.transport.grpc.server import H2Server
-from infergate.transport.grpc.server_unary_call import UnaryCall
 from infergate.transport.http2 import frames, header_blocks
-from infergate.transport.http2 import limits as http2_limits
 from infergate.transport.http2.frames import frame
 from infergate.transport.http2.header_block_decoder import HeaderBlockDecoder
 from infergate.transport.server.admission import Admission, RequestAccount
@@ -41,7 +37,6 @@ QUICK = dataclasses.replace(
 )
 HELLO = frames.PREFACE + frames.settings([])
 END = frames.END_HEADERS | frames.END_STREAM
-CALL_TYPES = (UnaryClientCall, UnaryCall)
 
 
 def request_block(method: str, *more: tuple[str, str]) -> bytes:
@@ -82,6 +77,14 @@ class Peer:
             pass
         return received
 
+    async def read_kind(self, kind: int) -> ReceivedFrame:
+        return await self.until(lambda received: received[0] == kind)
+
+    async def read_reset(self) -> tuple[int, int]:
+        """Return the stream and the code of the next RST_STREAM."""
+        _, _, stream, payload = await self.read_kind(frames.RST_STREAM)
+        return stream, int.from_bytes(payload)
+
     async def read_to_end(self) -> list[ReceivedFrame]:
         found = []
         try:
@@ -96,25 +99,18 @@ Connect = Callable[..., Awaitable[tuple[GrpcHarness, Peer]]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Connect to servers with given limits; at the end, no request may be admitted."""
-    connections: list[tuple[GrpcHarness, Peer]] = []
+    """Connect to servers with given limits."""
+    async with AsyncExitStack() as stack:
 
-    async def start(limits: Limits = QUICK, data: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
-        admission = Admission(limits)
-        app = RpcEcho()
-        server = H2Server(LOCAL, app, limits, admission)
-        await server.start()
-        peer = Peer(*await asyncio.open_connection("127.0.0.1", server.address.port))
-        peer.send(data)
-        connections.append((GrpcHarness(server, app, admission), peer))
-        return connections[-1]
+        async def start(limits: Limits = QUICK, data: bytes = HELLO) -> tuple[GrpcHarness, Peer]:
+            harness = await stack.enter_async_context(rpc_harness(OWN, limits))
+            port = harness.server.address.port
+            peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
+            stack.callback(peer.writer.close)
+            peer.send(data)
+            return harness, peer
 
-    yield start
-    for harness, peer in connections:
-        peer.writer.close()
-        await harness.server.stop(0)
-        await until(lambda: not harness.admission.requests)  # noqa: B023
-        assert (harness.admission.bytes, harness.admission.streams) == (0, 0)
+        yield start
 
 
 def status(received: ReceivedFrame) -> tuple[int, str]:
@@ -133,15 +129,14 @@ def is_end(received: ReceivedFrame) -> bool:
 async def test_an_unread_response_is_reset(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     peer.send(open_stream(1, "Large") + message(1, b""))
-    received = await peer.until(lambda received: received[0] == frames.RST_STREAM)
-    assert received[2:] == (1, (8).to_bytes(4))
+    assert await peer.read_reset() == (1, frames.Code.CANCEL)
 
 
 @tried_repeatedly
 async def test_a_silent_client_gets_a_ping(connect: Connect) -> None:
     _, peer = await connect()
     for _ in range(3):
-        ping = await peer.until(lambda received: received[0] == frames.PING)
+        ping = await peer.read_kind(frames.PING)
         peer.send(frame(frames.PING, frames.ACK, 0, ping[3]))
     assert (await peer.read_to_end())[-1][0] == frames.PING
 
@@ -159,7 +154,7 @@ async def test_an_early_refusal_ends_the_request(connect: Connect) -> None:
     peer.send(open_stream(1, "Echo") + frame(0, 0, 1, b"\0\0\0\4\0" + b"x" * 100) * 2)
     code, text = status(await peer.until(is_end))
     assert (code, "limit of 1000 bytes" in text) == (14, True)
-    assert (await peer.until(lambda received: received[0] == 3))[2:] == (1, bytes(4))
+    assert await peer.read_reset() == (1, frames.Code.NO_ERROR)
     assert not harness.app.calls
 
 
@@ -173,8 +168,7 @@ async def test_a_refused_client_may_finish_its_request(connect: Connect) -> None
     while (received := await peer.read_frame())[0] != frames.PING:
         assert received[0] != frames.RST_STREAM
     peer.send(frame(frames.HEADERS, frames.END_HEADERS, 3, invalid_block))
-    reset = await peer.until(lambda received: received[0] == frames.RST_STREAM)
-    assert reset[2:] == (3, frames.Code.NO_ERROR.to_bytes(4))
+    assert await peer.read_reset() == (3, frames.Code.NO_ERROR)
 
 
 async def test_streams_that_the_client_does_not_end_are_reset(connect: Connect) -> None:
@@ -182,15 +176,14 @@ async def test_streams_that_the_client_does_not_end_are_reset(connect: Connect) 
     start = frames.PREFACE + frames.settings([(frames.INITIAL_WINDOW_SIZE, 0)])
     _, peer = await connect(RPC_LIMITS, start)
     peer.send(open_stream(1, "Repeat", ("grpc-timeout", "200m")) + message(1, b"say 1", 0))
-    reset = await peer.until(lambda received: received[0] == frames.RST_STREAM)
-    assert reset[2:] == (1, frames.Code.NO_ERROR.to_bytes(4))
+    assert await peer.read_reset() == (1, frames.Code.NO_ERROR)
 
 
 async def test_calls_over_the_stream_limit_are_not_admitted(connect: Connect) -> None:
     harness, peer = await connect(dataclasses.replace(RPC_LIMITS, streams=2))
     peer.send(frames.SETTINGS_ACK)
     peer.send(b"".join(open_stream(n, "Wait") + message(n, b"x") for n in (1, 3, 5)))
-    assert (await peer.until(lambda received: received[0] == 3))[2:] == (5, (7).to_bytes(4))
+    assert await peer.read_reset() == (5, frames.Code.REFUSED_STREAM)
     assert harness.admission.requests == 2
     peer.send(frames.reset(1, 8) + frames.reset(3, 8))
     await until(lambda: not harness.admission.requests)
@@ -226,12 +219,9 @@ async def test_compressed_calls(connect: Connect, compression: grpc.Compression)
         await stream.done_writing()
 
 
-async def test_long_compressed_messages_are_counted_inflated() -> None:
-    limits = Limits(in_flight_bytes=3 * MIB)
-    admission, app = Admission(limits), RpcEcho()
-    server = H2Server(LOCAL, app, limits, admission)
-    await server.start()
-    authority = f"127.0.0.1:{server.address.port}"
+async def test_long_compressed_messages_are_counted_inflated(connect: Connect) -> None:
+    harness, _ = await connect(Limits(in_flight_bytes=3 * MIB))
+    authority, admission, app = harness.endpoint.authority, harness.admission, harness.app
     data = b"abc" * (MIB // 2)
     async with grpc.aio.insecure_channel(authority, compression=grpc.Compression.Gzip) as channel:
         assert await channel.unary_unary("/t.T/Echo")(data, timeout=60) == data
@@ -248,27 +238,17 @@ async def test_long_compressed_messages_are_counted_inflated() -> None:
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         app.release.set()
         assert await waiting == data
-    await server.stop(0)
-    assert (admission.requests, admission.bytes) == (0, 0)
 
 
 async def test_long_messages_in_both_directions() -> None:
-    limits = Limits(connect_time=10)
-    admission, app = Admission(limits), RpcEcho()
-    server = H2Server(LOCAL, app, limits, admission)
-    await server.start()
-    upstream = H2Upstream(limits)
-    endpoint = Endpoint("127.0.0.1", server.address.port)
     data = bytes(range(256)) * (64 * 4096)  # 64 MiB
-    response = await upstream.exchange(RpcRequest("/t.T/Echo", (data,)), endpoint, 60)
-    assert join_parts(response.message) == data
-    async with grpc.aio.insecure_channel(
-        endpoint.authority, [("grpc.max_receive_message_length", -1)]
-    ) as channel:
-        assert await channel.unary_unary("/t.T/Echo")(data, timeout=60) == data
-    await upstream.close()
-    await server.stop(0)
-    assert (admission.requests, admission.bytes) == (0, 0)
+    async with connected(Limits(connect_time=10)) as (harness, upstream):
+        wire = RpcRequest("/t.T/Echo", (data,))
+        response = await upstream.exchange(wire, harness.endpoint, 60)
+        assert join_parts(response.message) == data
+        options = [("grpc.max_receive_message_length", -1)]
+        async with grpc.aio.insecure_channel(harness.endpoint.authority, options) as channel:
+            assert await channel.unary_unary("/t.T/Echo")(data, timeout=60) == data
 
 
 def response_frames(number: int, data: bytes = b"hi") -> bytes:
@@ -421,11 +401,8 @@ async def test_a_late_status_is_a_timeout() -> None:
     async def script(peer: Peer, number: int) -> None:
         received = await peer.until(is_request)
         await asyncio.sleep(0.197)
-        peer.send(
-            frame(
-                1, END, received[2], headers.encode_trailers_only(200, 4, "Deadline Exceeded", {})
-            )
-        )
+        block = headers.encode_trailers_only(200, 4, "Deadline Exceeded", {})
+        peer.send(frame(frames.HEADERS, END, received[2], block))
         await peer.read_to_end()
 
     async with serve(script) as (upstream, endpoint):
@@ -451,43 +428,14 @@ async def test_a_request_larger_than_the_servers_windows() -> None:
         wire = RpcRequest("/t.T/Echo", (b"a" * 3, memoryview(b"b" * 500_000)))
         assert (await upstream.exchange(wire, endpoint, 20)).code == 0
     assert bytes(received[5:]) == b"aaa" + b"b" * 500_000
-    assert http2_limits.STREAM_WINDOW > 1000
 
 
 async def test_concurrent_long_messages_in_both_directions() -> None:
-    limits = Limits(connect_time=10, idle_body_time=3600)
-    admission = Admission(limits)
-    server = H2Server(LOCAL, RpcEcho(), limits, admission)
-    await server.start()
-    upstream = H2Upstream(limits)
-    endpoint = Endpoint("127.0.0.1", server.address.port)
     wire = RpcRequest("/t.T/Echo", (bytes(4_000_000),))
-    async with asyncio.timeout(250):
+    limits = Limits(connect_time=10, idle_body_time=3600)
+    async with asyncio.timeout(250), connected(limits) as (harness, upstream):
         for _ in range(3):
             responses = await asyncio.gather(
-                *(upstream.exchange(wire, endpoint, 60) for _ in range(12))
+                *(upstream.exchange(wire, harness.endpoint, 60) for _ in range(12))
             )
             assert all(len(join_parts(each.message)) == 4_000_000 for each in responses)
-    await upstream.close()
-    await server.stop(0)
-    assert (admission.requests, admission.bytes) == (0, 0)
-
-
-async def test_finished_calls_are_freed_without_garbage_collection() -> None:
-    """The garbage collector may run late, and messages may be large."""
-    app = RpcEcho()
-    server = H2Server(LOCAL, app, RPC_LIMITS, Admission(RPC_LIMITS))
-    await server.start()
-    upstream = H2Upstream(RPC_LIMITS)
-    endpoint = Endpoint("127.0.0.1", server.address.port)
-    gc.collect()
-    gc.disable()
-    try:
-        for method in ("Echo", "Fail", "Echo"):
-            await upstream.exchange(RpcRequest(f"/t.T/{method}", (b"9",)), endpoint, 10)
-        app.calls.clear()
-        await until(lambda: not [x for x in gc.get_objects() if type(x) in CALL_TYPES])
-    finally:
-        gc.enable()
-        await upstream.close()
-        await server.stop(0)

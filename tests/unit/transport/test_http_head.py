@@ -23,14 +23,10 @@ def test_head_errors(head: bytes, status: int) -> None:
     assert message_head.head_error(head, LIMITS).status == status
 
 
-@pytest.mark.parametrize("over", [0, 1])
-def test_header_bytes_at_the_limit(over: int) -> None:
-    fields = [(b"name", b"v" * (92 + over))]
-    if over:
-        with pytest.raises(message_head.HeadError, match="over the limit of 100 bytes"):
-            message_head.check_fields(fields, LIMITS)
-    else:
-        message_head.check_fields(fields, LIMITS)
+def test_header_bytes_at_the_limit() -> None:
+    message_head.check_fields([(b"name", b"v" * 92)], LIMITS)
+    with pytest.raises(message_head.HeadError, match="over the limit of 100 bytes"):
+        message_head.check_fields([(b"name", b"v" * 93)], LIMITS)
 
 
 def test_repeated_headers_are_joined() -> None:
@@ -81,18 +77,10 @@ def test_small_parts_are_joined_in_order(sizes: list[int]) -> None:
     assert len(out) <= 2 * sum(n >= 32_768 for n in sizes) + 2 * (sum(sizes) // 65_536) + 2
 
 
-@pytest.mark.parametrize(
-    "host", ["", "x", "x:80", "x:", "127.0.0.1:8000", "[::1]:8000", "a_b.c-d", "%41", "xn--e1a"]
-)
-def test_valid_hosts(host: str) -> None:
-    assert message_head.is_host(host)
-
-
-@pytest.mark.parametrize(
-    "host", ["a b", "a, b", "a/b", "u@h", "h:p", "::1", "[::1", "h#", "\u00e9"]
-)
-def test_invalid_hosts(host: str) -> None:
-    assert not message_head.is_host(host)
+def test_hosts() -> None:
+    valid = ["", "x", "x:80", "x:", "127.0.0.1:8000", "[::1]:8000", "a_b.c-d", "%41", "xn--e1a"]
+    invalid = ["a b", "a, b", "a/b", "u@h", "h:p", "::1", "[::1", "h#", "\u00e9"]
+    assert list(filter(message_head.is_host, valid + invalid)) == valid
 
 
 def test_reason_phrases() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 
 import pytest
-from transport_kit import LIMITS, HttpHarness, HttpServe, tried_repeatedly
+from transport_kit import LIMITS, HttpHarness, HttpServe, Peer, tried_repeatedly
 
 from infergate.core.errors import Kind
 from waiting import until
@@ -12,10 +12,8 @@ from waiting import until
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
 
-async def test_a_body_at_the_limit(harness: HttpHarness) -> None:
-    peer = await harness.connect()
-    await peer.send(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000)
-    assert (await peer.read_response()).status == 200
+async def test_a_body_at_the_limit(peer: Peer) -> None:
+    assert (await peer.request(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000)).status == 200
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     await peer.send(b"3e8\r\n" + b"x" * 1000 + b"\r\n0\r\n\r\n")
     assert (await peer.read_response()).body == b"POST " + b"x" * 1000
@@ -23,31 +21,24 @@ async def test_a_body_at_the_limit(harness: HttpHarness) -> None:
 
 @pytest.mark.parametrize("expect", [b"", b"Expect: 100-continue\r\n"])
 async def test_a_content_length_over_the_limit_is_refused(
-    harness: HttpHarness, expect: bytes
+    harness: HttpHarness, peer: Peer, expect: bytes
 ) -> None:
-    peer = await harness.connect()
-    await peer.send(HEAD + expect + b"Content-Length: 1001\r\n\r\n")
-    response = await peer.read_response()
+    response = await peer.request(HEAD + expect + b"Content-Length: 1001\r\n\r\n")
     assert (response.status, response.headers["connection"]) == (413, "close")
-    assert (response.headers["content-type"], harness.app.refused[0].kind) == (
-        "refusal",
-        Kind.TOO_LARGE,
-    )
+    assert response.headers["content-type"] == "refusal"
+    assert harness.app.refused[0].kind is Kind.TOO_LARGE
     assert await peer.reads_eof()
     await peer.close()
     await harness.check_serving()
     assert len(harness.app.requests) == 1, "the refused request is not passed on"
 
 
-async def test_a_client_that_continues_sending_gets_the_refusal(serve_http: HttpServe) -> None:
-    harness = await serve_http(LIMITS)
-    peer = await harness.connect()
+async def test_a_client_that_continues_sending_gets_the_refusal(peer: Peer) -> None:
     await peer.send(HEAD + b"Content-Length: 3000000\r\n\r\n" + b"x" * 2_000_000)
     assert (await peer.read_response()).status == 413
 
 
-async def test_a_chunked_body_over_the_limit(harness: HttpHarness) -> None:
-    peer = await harness.connect()
+async def test_a_chunked_body_over_the_limit(peer: Peer) -> None:
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     for _ in range(11):
         await peer.send(b"64\r\n" + b"x" * 100 + b"\r\n")
@@ -56,8 +47,7 @@ async def test_a_chunked_body_over_the_limit(harness: HttpHarness) -> None:
 
 
 @pytest.mark.parametrize("count", [20, 21, 200])
-async def test_header_count(harness: HttpHarness, count: int) -> None:
-    peer = await harness.connect()
+async def test_header_count(peer: Peer, count: int) -> None:
     lines = b"".join(b"X-%d: y\r\n" % i for i in range(count - 1))
     await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
     assert (await peer.read_response()).status == (200 if count <= 20 else 431)
@@ -65,8 +55,7 @@ async def test_header_count(harness: HttpHarness, count: int) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-async def test_header_bytes(harness: HttpHarness, over: int, pieces: int) -> None:
-    peer = await harness.connect()
+async def test_header_bytes(peer: Peer, over: int, pieces: int) -> None:
     value = b"v" * (2000 - len(b"Host: x\r\nX: \r\n") + over)
     wire = b"GET / HTTP/1.1\r\nHost: x\r\nX: " + value + b"\r\n\r\n"
     step = len(wire) // pieces + 1
@@ -76,15 +65,12 @@ async def test_header_bytes(harness: HttpHarness, over: int, pieces: int) -> Non
     assert (await peer.read_response()).status == (431 if over else 200)
 
 
-async def test_a_very_long_field(harness: HttpHarness) -> None:
-    peer = await harness.connect()
-    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"v" * 100_000)
-    assert (await peer.read_response()).status == 431
+async def test_a_very_long_field(peer: Peer) -> None:
+    assert (await peer.request(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"v" * 100_000)).status == 431
 
 
 @pytest.mark.parametrize(("length", "status"), [(1900, 200), (2001, 414), (50_000, 414)])
-async def test_target_length(harness: HttpHarness, length: int, status: int) -> None:
-    peer = await harness.connect()
+async def test_target_length(peer: Peer, length: int, status: int) -> None:
     await peer.send(b"GET /" + b"x" * (length - 1) + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert (await peer.read_response()).status == status
 
@@ -105,11 +91,9 @@ async def test_target_length(harness: HttpHarness, length: int, status: int) -> 
         HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabXX",
     ],
 )
-async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: bytes) -> None:
+async def test_bytes_that_are_not_http_are_refused(peer: Peer, wire: bytes) -> None:
     """test_smuggling has more examples of such bytes."""
-    peer = await harness.connect()
-    await peer.send(wire)
-    response = await peer.read_response()
+    response = await peer.request(wire)
     assert (response.status, response.headers["connection"]) == (400, "close")
     assert response.headers["content-type"] == "refusal"
     assert await peer.reads_eof()
@@ -117,24 +101,17 @@ async def test_bytes_that_are_not_http_are_refused(harness: HttpHarness, wire: b
 
 @pytest.mark.parametrize(
     "lines",
-    [
-        b"Transfer-Encoding: gzip, chunked\r\n",
-        b"transfer-encoding: identity , Chunked\r\n",
-    ],
+    [b"Transfer-Encoding: gzip, chunked\r\n", b"transfer-encoding: identity , Chunked\r\n"],
 )
-async def test_an_unknown_transfer_coding(harness: HttpHarness, lines: bytes) -> None:
+async def test_an_unknown_transfer_coding(harness: HttpHarness, peer: Peer, lines: bytes) -> None:
     """RFC 9112, 6.1: ignoring the coding would change the body."""
-    peer = await harness.connect()
-    await peer.send(HEAD + lines + b"\r\n2\r\nab\r\n0\r\n\r\n")
-    response = await peer.read_response()
+    response = await peer.request(HEAD + lines + b"\r\n2\r\nab\r\n0\r\n\r\n")
     assert (response.status, b"transfer coding" in response.body) == (501, True)
     assert not harness.app.calls
 
 
-async def test_connect_is_refused(harness: HttpHarness) -> None:
-    peer = await harness.connect()
-    await peer.send(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n")
-    assert (await peer.read_response()).status == 405
+async def test_connect_is_refused(peer: Peer) -> None:
+    assert (await peer.request(b"CONNECT other:443 HTTP/1.1\r\nHost: other\r\n\r\n")).status == 405
     assert await peer.reads_eof()
 
 
@@ -146,8 +123,7 @@ async def test_a_silent_connection_is_closed(quick: HttpHarness) -> None:
 @tried_repeatedly
 async def test_an_idle_connection_is_closed(quick: HttpHarness) -> None:
     peer = await quick.connect()
-    await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await peer.read_response()).status == 200
+    assert (await peer.request(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).status == 200
     assert await peer.reads_eof()
 
 
@@ -179,8 +155,7 @@ async def test_slow_requests_are_refused(quick: HttpHarness, start: bytes, piece
 @tried_repeatedly
 async def test_a_stalled_body_is_refused(quick: HttpHarness) -> None:
     peer = await quick.connect()
-    await peer.send(HEAD + b"Content-Length: 900\r\n\r\nabc")
-    assert (await peer.read_response()).status == 408
+    assert (await peer.request(HEAD + b"Content-Length: 900\r\n\r\nabc")).status == 408
     assert quick.admission.requests == 0
 
 
@@ -204,16 +179,13 @@ async def test_requests_over_the_memory_and_concurrency_limits(serve_http: HttpS
         assert (await second.read_response()).status == 503
     harness.app.release.set()
     assert (await first.read_response()).status == 200
-    await second.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await second.read_response()).status == 200
+    assert (await second.request(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).status == 200
     for framing in (
         b"Content-Length: 501\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n1f5\r\n" + b"x" * 501 + b"\r\n0\r\n\r\n",
     ):
         third = await harness.connect()
-        await third.send(HEAD + framing)
-        assert (await third.read_response()).status == 503
-        await third.close()
+        assert (await third.request(HEAD + framing)).status == 503
 
 
 async def test_the_connection_continues_after_a_refused_complete_body(
@@ -224,20 +196,16 @@ async def test_the_connection_continues_after_a_refused_complete_body(
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")
     assert (await peer.read_response()).status == 100
     body = b"1f5\r\n" + b"x" * 501 + b"\r\n0\r\n\r\n"
-    await peer.send(body + b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await peer.read_response()).status == 503
+    assert (await peer.request(body + b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n")).status == 503
     assert (await peer.read_response()).status == 200
     assert [wire.path for wire in harness.app.requests] == ["/next"]
 
 
-async def test_trailers_are_limited(harness: HttpHarness) -> None:
-    peer = await harness.connect()
+async def test_trailers_are_limited(peer: Peer) -> None:
     await peer.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n")
-    await peer.send(b"X: y\r\n" * 100)
-    assert (await peer.read_response()).status == 400
+    assert (await peer.request(b"X: y\r\n" * 100)).status == 400
 
 
-async def test_content_encodings_are_left_to_codecs(harness: HttpHarness) -> None:
-    peer = await harness.connect()
+async def test_content_encodings_are_left_to_codecs(peer: Peer) -> None:
     await peer.send(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
     assert (await peer.read_response()).body == b"POST abc"

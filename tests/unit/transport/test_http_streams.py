@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 
 import pytest
 from transport_kit import (
@@ -12,10 +12,14 @@ from transport_kit import (
     Engine,
     HttpEcho,
     HttpHarness,
+    Peer,
     fake_backend,
     http_harness,
+    never_responding,
     read_request,
+    responding,
     run_loop,
+    until_idle,
 )
 
 from gateway_errors import raises_kind
@@ -24,8 +28,10 @@ from infergate.core.limits import Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.transport.base import Endpoint
 from infergate.transport.client.concurrency_limit import LimitedUpstream
 from infergate.transport.framed.client import HttpOrFrameUpstream
+from infergate.transport.http1.upstream import Http1Upstream
 from memory_budget import Budget
 from waiting import until
 
@@ -75,79 +81,71 @@ class Parts:
         self.app.closed += 1
 
 
-@asynccontextmanager
-async def serving(
-    engine: Engine, limits: Limits = LIMITS
-) -> AsyncIterator[tuple[HttpHarness, StreamingApp]]:
-    app = StreamingApp()
-    async with http_harness(engine, limits, app) as harness:
-        yield harness, app
+@pytest.fixture
+async def app() -> StreamingApp:
+    return StreamingApp()
+
+
+@pytest.fixture
+async def harness(engine: Engine, app: StreamingApp) -> AsyncIterator[HttpHarness]:
+    async with http_harness(engine, LIMITS, app) as harness:
+        yield harness
 
 
 def request(path: str, version: bytes = b"1.1") -> bytes:
     return b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi" % (path.encode(), version)
 
 
-async def test_parts_are_sent_as_chunks(engine: Engine) -> None:
-    async with serving(engine) as (harness, app):
-        peer = await harness.connect()
-        await peer.send(request("/2") + request("/good"))  # pipelined
-        response = await peer.read_response()
-        assert response.headers["transfer-encoding"] == "chunked"
-        assert "content-length" not in response.headers
-        assert "connection" not in response.headers
-        body = b"5\r\nfirst\r\n" + b"5\r\npart!\r\n" * 2 + b"0\r\n\r\n"
-        assert await peer.reader.readexactly(len(body)) == body
-        assert (await peer.read_response()).body == b"POST hi"
-        assert app.closed == 1
+async def test_parts_are_sent_as_chunks(peer: Peer, app: StreamingApp) -> None:
+    await peer.send(request("/2") + request("/good"))  # pipelined
+    response = await peer.read_response()
+    assert response.headers["transfer-encoding"] == "chunked"
+    assert "content-length" not in response.headers
+    assert "connection" not in response.headers
+    body = b"5\r\nfirst\r\n" + b"5\r\npart!\r\n" * 2 + b"0\r\n\r\n"
+    assert await peer.reader.readexactly(len(body)) == body
+    assert (await peer.read_response()).body == b"POST hi"
+    assert app.closed == 1
 
 
-async def test_an_empty_part_is_not_the_last(engine: Engine) -> None:
-    async with serving(engine) as (harness, _):
-        peer = await harness.connect()
-        await peer.send(request("/3?empty"))
-        await peer.read_response()
-        assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\nfirst\r\n0\r\n\r\n"
+async def test_an_empty_part_is_not_the_last(peer: Peer) -> None:
+    await peer.send(request("/3?empty"))
+    await peer.read_response()
+    assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\nfirst\r\n0\r\n\r\n"
 
 
-async def test_http_1_0_responses_end_with_the_connection(engine: Engine) -> None:
-    async with serving(engine) as (harness, _):
-        peer = await harness.connect()
-        await peer.send(request("/2", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"))
-        response = await peer.read_response()
-        assert response.headers["connection"] == "close"
-        assert "transfer-encoding" not in response.headers
-        assert await peer.reader.read() == b"firstpart!part!"
+async def test_http_1_0_responses_end_with_the_connection(peer: Peer) -> None:
+    await peer.send(request("/2", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"))
+    response = await peer.read_response()
+    assert response.headers["connection"] == "close"
+    assert "transfer-encoding" not in response.headers
+    assert await peer.reader.read() == b"firstpart!part!"
 
 
-async def test_each_part_is_sent_immediately(engine: Engine) -> None:
-    async with serving(engine) as (harness, app):
-        peer = await harness.connect()
-        await peer.send(request("/1?wait"))
-        await peer.read_response()
-        assert await peer.reader.readexactly(10) == b"5\r\nfirst\r\n"
-        app.release.set()
-        assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\npart!\r\n0\r\n\r\n"
+async def test_each_part_is_sent_immediately(peer: Peer, app: StreamingApp) -> None:
+    await peer.send(request("/1?wait"))
+    await peer.read_response()
+    assert await peer.reader.readexactly(10) == b"5\r\nfirst\r\n"
+    app.release.set()
+    assert await peer.reader.readuntil(b"0\r\n\r\n") == b"5\r\npart!\r\n0\r\n\r\n"
 
 
-async def test_production_stops_while_the_client_does_not_read(engine: Engine) -> None:
-    async with serving(engine) as (harness, app):
-        peer = await harness.connect()
-        await peer.send(request("/1000?100000"))
-        before = -1
-        while before != app.produced:
-            before = app.produced
-            await asyncio.sleep(0.2)  # time to read ahead
-        assert app.produced < 200
-        size = 0
-        async with asyncio.timeout(20):
-            while size < 100_000_000:
-                size += len(await peer.reader.read(1 << 20))
-        assert app.produced == 1000
+async def test_production_stops_while_the_client_does_not_read(
+    peer: Peer, app: StreamingApp
+) -> None:
+    await peer.send(request("/1000?100000"))
+    assert await until_idle(lambda: app.produced) < 200
+    size = 0
+    async with asyncio.timeout(20):
+        while size < 100_000_000:
+            size += len(await peer.reader.read(1 << 20))
+    assert app.produced == 1000
 
 
-async def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> None:
-    async with serving(engine, QUICK) as (harness, app):
+async def test_a_client_that_does_not_read_is_disconnected(
+    engine: Engine, app: StreamingApp
+) -> None:
+    async with http_harness(engine, QUICK, app) as harness:
         peer = await harness.connect()
         await peer.send(request("/1000?100000"))
         await until(lambda: app.closed == 1)
@@ -155,60 +153,54 @@ async def test_a_client_that_does_not_read_is_disconnected(engine: Engine) -> No
         await until(lambda: harness.admission.requests == 0)
 
 
-async def test_a_disconnect_closes_the_stream(engine: Engine) -> None:
-    async with serving(engine) as (harness, app):
-        peer = await harness.connect()
-        await peer.send(request("/1?wait"))
-        await app.entered.wait()
-        await peer.close()
-        await until(lambda: app.closed == 1)
-        await until(lambda: harness.admission.requests == 0)
+async def test_a_disconnect_closes_the_stream(
+    harness: HttpHarness, peer: Peer, app: StreamingApp
+) -> None:
+    await peer.send(request("/1?wait"))
+    await app.entered.wait()
+    await peer.close()
+    await until(lambda: app.closed == 1)
+    await until(lambda: harness.admission.requests == 0)
 
 
 @pytest.mark.parametrize("query", ["bug", "bad"])
-async def test_errors_of_the_application_end_the_connection(engine: Engine, query: str) -> None:
-    async with serving(engine) as (harness, app):
-        peer = await harness.connect()
-        await peer.send(request(f"/1?{query}"))
-        assert not (await peer.reader.read()).endswith(b"0\r\n\r\n")
-        assert app.closed == 1
+async def test_errors_of_the_application_end_the_connection(
+    peer: Peer, app: StreamingApp, query: str
+) -> None:
+    await peer.send(request(f"/1?{query}"))
+    assert not (await peer.reader.read()).endswith(b"0\r\n\r\n")
+    assert app.closed == 1
 
 
-async def test_a_stream_may_end_while_the_server_stops(engine: Engine) -> None:
-    async with serving(engine) as (harness, app):
-        peer = await harness.connect()
-        await peer.send(request("/1?wait"))
-        await peer.read_response()
-        await app.entered.wait()
-        stopping = asyncio.create_task(harness.server.stop(10))
-        await run_loop(20)
-        app.release.set()
-        assert (await peer.reader.read()).endswith(b"part!\r\n0\r\n\r\n")
-        await stopping
+async def test_a_stream_may_end_while_the_server_stops(
+    harness: HttpHarness, peer: Peer, app: StreamingApp
+) -> None:
+    await peer.send(request("/1?wait"))
+    await peer.read_response()
+    await app.entered.wait()
+    stopping = asyncio.create_task(harness.server.stop(10))
+    await run_loop(20)
+    app.release.set()
+    assert (await peer.reader.read()).endswith(b"part!\r\n0\r\n\r\n")
+    await stopping
 
 
-async def test_a_stream_is_closed_after_the_grace_period(engine: Engine) -> None:
-    async with serving(engine) as (harness, app):
-        peer = await harness.connect()
-        await peer.send(request("/1?wait"))
-        await app.entered.wait()
-        await harness.server.stop(0.05)
-        assert app.closed == 1
+async def test_a_stream_is_closed_after_the_grace_period(
+    harness: HttpHarness, peer: Peer, app: StreamingApp
+) -> None:
+    await peer.send(request("/1?wait"))
+    await app.entered.wait()
+    await harness.server.stop(0.05)
+    assert app.closed == 1
 
 
 async def events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> list[bytes]:
     """Return the messages of a backend that sends ``body`` and closes, and the kind of an error."""
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(head + body)
-        await writer.drain()
-
     upstream = engine.http_upstream(limits)
     found = []
     try:
         async with (
-            fake_backend(script) as fake,
+            fake_backend(responding(head + body)) as fake,
             asyncio.timeout(10),
             aclosing(upstream.stream(POST, fake.endpoint, None)) as responses,
         ):
@@ -262,15 +254,9 @@ async def test_streamed_messages(
 
 @pytest.mark.parametrize("size", [200_000, 800_000], ids=["one read", "several reads"])
 async def test_events_are_counted(engine: Engine, size: int) -> None:
-    event = b"data: " + b"x" * size + b"\n\n"
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(CHUNKED + chunk(event) + END)
-        await writer.drain()
-
+    response = CHUNKED + chunk(b"data: " + b"x" * size + b"\n\n") + END
     upstream = engine.http_upstream(dataclasses.replace(LIMITS, json=1_000_000))
-    async with fake_backend(script) as fake, asyncio.timeout(10):
+    async with fake_backend(responding(response)) as fake, asyncio.timeout(10):
         account = Budget(1_000_000)
         wire = dataclasses.replace(POST, memory=account)
         async with aclosing(upstream.stream(wire, fake.endpoint, None)) as responses:
@@ -285,14 +271,9 @@ async def test_events_are_counted(engine: Engine, size: int) -> None:
 
 async def test_a_response_without_events_is_counted(engine: Engine) -> None:
     """The read that exceeds the memory may also contain the end of the response."""
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 150000\r\n\r\n" + bytes(150_000))
-        await writer.drain()
-
+    response = b"HTTP/1.1 200 OK\r\nContent-Length: 150000\r\n\r\n" + bytes(150_000)
     upstream = engine.http_upstream(dataclasses.replace(LIMITS, body=1_000_000))
-    async with fake_backend(script) as fake, asyncio.timeout(10):
+    async with fake_backend(responding(response)) as fake, asyncio.timeout(10):
         for limit in (140_000, 80_000):
             wire = dataclasses.replace(POST, memory=Budget(limit))
             with pytest.raises(GatewayError, match="full"):
@@ -301,7 +282,7 @@ async def test_a_response_without_events_is_counted(engine: Engine) -> None:
     await upstream.close()
 
 
-async def test_events_are_returned_immediately(engine: Engine) -> None:
+async def test_events_are_returned_immediately(http_upstream: Http1Upstream) -> None:
     more, closed = asyncio.Event(), asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -312,18 +293,16 @@ async def test_events_are_returned_immediately(engine: Engine) -> None:
         assert await reader.read() == b""
         closed.set()
 
-    upstream = engine.http_upstream(LIMITS)
     async with fake_backend(script) as fake, asyncio.timeout(10):
         endpoint = fake.endpoint._replace(path="/base")
         wire = dataclasses.replace(POST, query="q=1")
-        async with aclosing(upstream.stream(wire, endpoint, 5)) as responses:
+        async with aclosing(http_upstream.stream(wire, endpoint, 5)) as responses:
             first = await anext(responses)
             assert (first.status, first.body) == (200, [b"a"])
             assert first.headers["content-type"] == "text/event-stream; charset=utf-8"
             more.set()
             assert (await anext(responses)).body == [b"b"]
         await closed.wait()  # closing the stream closes the connection
-    await upstream.close()
 
 
 async def test_reading_ahead_of_a_stream_is_limited(engine: Engine) -> None:
@@ -345,32 +324,25 @@ async def test_reading_ahead_of_a_stream_is_limited(engine: Engine) -> None:
         aclosing(upstream.stream(POST, fake.endpoint, None)) as responses,
     ):
         await anext(responses)
-        before = -1
-        while before != written:
-            before = written
-            await asyncio.sleep(0.2)  # time to read ahead
+        before = await until_idle(lambda: written)
         for _ in range(2 * before):
             await anext(responses)
         assert written > before
     await upstream.close()
 
 
-async def test_a_refused_connection_is_a_connect_error(engine: Engine) -> None:
-    upstream = engine.http_upstream(LIMITS)
-    async with fake_backend(lambda *_: asyncio.sleep(0)) as fake:
-        pass
+async def test_a_refused_connection_is_a_connect_error(
+    http_upstream: Http1Upstream, unused_tcp_port: int
+) -> None:
     with raises_kind(Kind.CONNECT):
-        await anext(upstream.stream(POST, fake.endpoint, None))
-    await upstream.close()
+        await anext(http_upstream.stream(POST, Endpoint("127.0.0.1", unused_tcp_port), None))
 
 
-async def test_invalid_headers_are_not_sent(engine: Engine) -> None:
-    upstream = engine.http_upstream(LIMITS)
-    async with fake_backend(lambda *_: asyncio.sleep(0)) as fake:
-        wire = dataclasses.replace(POST, headers={"x": "a\r\nb"})
+async def test_invalid_headers_are_not_sent(http_upstream: Http1Upstream) -> None:
+    wire = dataclasses.replace(POST, headers={"x": "a\r\nb"})
+    async with fake_backend(never_responding) as fake:
         with raises_kind(Kind.BAD_REQUEST):
-            await anext(upstream.stream(wire, fake.endpoint, None))
-    await upstream.close()
+            await anext(http_upstream.stream(wire, fake.endpoint, None))
 
 
 async def test_a_stream_keeps_its_slot_until_it_ends() -> None:

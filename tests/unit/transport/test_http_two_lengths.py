@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transport_kit import LIMITS, QUICK, Engine, HttpHarness, http_harness, tried_repeatedly
+from transport_kit import LIMITS, QUICK, Engine, HttpHarness, Peer, http_harness, tried_repeatedly
 
 from infergate.transport.http1.message_head import drop_content_length
 
@@ -30,71 +30,60 @@ BOTH = head(b"Content-Length: 5", b"Transfer-Encoding: chunked")
 
 
 @pytest.fixture
-async def lenient(engine: Engine) -> AsyncIterator[HttpHarness]:
+async def harness(engine: Engine) -> AsyncIterator[HttpHarness]:
     async with http_harness(engine, LIMITS, accept_both_lengths=True) as harness:
         yield harness
 
 
-async def test_both_lengths_are_refused_by_default(harness: HttpHarness) -> None:
-    peer = await harness.connect()
-    await peer.send(BOTH + CHUNKS)
-    assert (await peer.read_response()).status == 400
-    assert await peer.reads_eof()
-    assert harness.app.requests == []
+async def test_both_lengths_are_refused_by_default(engine: Engine) -> None:
+    async with http_harness(engine, LIMITS) as strict:
+        peer = await strict.connect()
+        assert (await peer.request(BOTH + CHUNKS)).status == 400
+        assert await peer.reads_eof()
+        assert strict.app.requests == []
 
 
-async def test_a_request_of_the_tensorflow_operation(lenient: HttpHarness) -> None:
-    peer = await lenient.connect()
+async def test_a_request_of_the_tensorflow_operation(harness: HttpHarness, peer: Peer) -> None:
     await peer.send(TENSORFLOW_REQUEST)
     async with asyncio.timeout(5):
         assert await peer.reader.readexactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
-    await peer.send(CHUNKS)
-    response = await peer.read_response()
+    response = await peer.request(CHUNKS)
     assert (response.status, response.body) == (200, b"POST abcde")
     assert response.headers["connection"] == "close"
     assert await peer.reads_eof()
-    assert "content-length" not in lenient.app.requests[0].headers
+    assert "content-length" not in harness.app.requests[0].headers
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60, len(BOTH) - 1, len(BOTH), len(BOTH) + 3])
 @pytest.mark.parametrize("length", [b"5", b"0", b"1", b"999999999999"])
 async def test_the_chunks_determine_the_length(
-    lenient: HttpHarness, cut: int, length: bytes
+    harness: HttpHarness, cut: int, length: bytes
 ) -> None:
     """The bytes after the chunks are not read as a request."""
     wire = BOTH.replace(b": 5", b": " + length) + CHUNKS + SMUGGLED
-    peer = await lenient.connect()
+    peer = await harness.connect()
     await peer.send(wire[:cut])
-    await lenient.check_serving()
-    await peer.send(wire[cut:])
-    response = await peer.read_response()
+    await harness.check_serving()
+    response = await peer.request(wire[cut:])
     assert (response.status, response.body) == (200, b"POST abcde")
     assert response.headers["connection"] == "close"
     assert await peer.reads_eof()
-    assert "/smuggled" not in {wire.path for wire in lenient.app.requests}
+    assert "/smuggled" not in {wire.path for wire in harness.app.requests}
 
 
-async def test_keep_alive_is_ignored(lenient: HttpHarness) -> None:
-    peer = await lenient.connect()
+async def test_keep_alive_is_ignored(peer: Peer) -> None:
     await peer.send(BOTH.replace(b"Host: x", b"Host: x\r\nConnection: keep-alive") + CHUNKS)
     assert (await peer.read_response()).headers["connection"] == "close"
     assert await peer.reads_eof()
 
 
-async def test_later_requests_with_both_lengths_are_refused(lenient: HttpHarness) -> None:
-    peer = await lenient.connect()
-    await peer.send(head(b"Content-Length: 2") + b"hi")
+@pytest.mark.parametrize("is_pipelined", [False, True])
+async def test_later_requests_with_both_lengths_are_refused(
+    peer: Peer, *, is_pipelined: bool
+) -> None:
+    await peer.send(head(b"Content-Length: 2") + b"hi" + (BOTH + CHUNKS) * is_pipelined)
     assert (await peer.read_response()).body == b"POST hi"
-    await peer.send(BOTH + CHUNKS)
-    assert (await peer.read_response()).status == 400
-    assert await peer.reads_eof()
-
-
-async def test_pipelined_requests_with_both_lengths_are_refused(lenient: HttpHarness) -> None:
-    peer = await lenient.connect()
-    await peer.send(head(b"Content-Length: 2") + b"hi" + BOTH + CHUNKS)
-    assert (await peer.read_response()).body == b"POST hi"
-    assert (await peer.read_response()).status == 400
+    assert (await peer.request((BOTH + CHUNKS) * (not is_pipelined))).status == 400
     assert await peer.reads_eof()
 
 
@@ -125,36 +114,31 @@ async def test_pipelined_requests_with_both_lengths_are_refused(lenient: HttpHar
         b"\r\n" + BOTH,
     ],
 )
-async def test_unusual_headers_are_refused(lenient: HttpHarness, bad: bytes) -> None:
-    peer = await lenient.connect()
-    await peer.send(bad + CHUNKS)
-    assert (await peer.read_response()).status in {400, 501}
+async def test_unusual_headers_are_refused(harness: HttpHarness, peer: Peer, bad: bytes) -> None:
+    assert (await peer.request(bad + CHUNKS)).status in {400, 501}
     assert await peer.reads_eof()
-    assert lenient.app.requests == []
+    assert harness.app.requests == []
 
 
-async def test_head_limits_apply(lenient: HttpHarness) -> None:
+async def test_head_limits_apply(harness: HttpHarness) -> None:
     for lines, status in (
         ([b"X: " + b"y" * 2500], 431),
         ([b"X%d: y" % i for i in range(30)], 431),
         ([b"no colon"], 400),
     ):
-        peer = await lenient.connect()
-        await peer.send(head(*lines, b"Content-Length: 5"))
-        assert (await peer.read_response()).status == status
+        peer = await harness.connect()
+        assert (await peer.request(head(*lines, b"Content-Length: 5"))).status == status
         await peer.close()
-    peer = await lenient.connect()
-    await peer.send(b"GET /" + b"x" * 2500)
-    assert (await peer.read_response()).status == 414
+    peer = await harness.connect()
+    assert (await peer.request(b"GET /" + b"x" * 2500)).status == 414
 
 
 @tried_repeatedly
 async def test_a_stalled_head_times_out(engine: Engine) -> None:
-    async with http_harness(engine, QUICK, accept_both_lengths=True) as lenient:
-        peer = await lenient.connect()
-        await peer.send(BOTH[:-2])
-        assert (await peer.read_response()).status == 408
-        assert lenient.app.refused[-1].public == "the request did not arrive in time"
+    async with http_harness(engine, QUICK, accept_both_lengths=True) as harness:
+        peer = await harness.connect()
+        assert (await peer.request(BOTH[:-2])).status == 408
+        assert harness.app.refused[-1].public == "the request did not arrive in time"
 
 
 def test_the_content_length_is_dropped() -> None:

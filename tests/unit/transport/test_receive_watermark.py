@@ -5,7 +5,7 @@ import dataclasses
 import socket
 
 import pytest
-from transport_kit import Engine, HttpServe, Peer, tried_repeatedly
+from transport_kit import Engine, HttpHarness, HttpServe, Peer, tried_repeatedly
 
 from infergate.core.limits import KIB, MIB, Limits
 from infergate.transport.http1 import server
@@ -17,6 +17,11 @@ LIMITS = Limits(body=64 * MIB)
 QUICK = dataclasses.replace(LIMITS, idle_body_time=0.3)
 BODY = bytes(range(256)) * (8 * KIB)  # 2 MiB
 SHORT_REQUEST = b"POST /s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+
+
+@pytest.fixture
+async def harness(serve_http: HttpServe) -> HttpHarness:
+    return await serve_http(LIMITS)
 
 
 def head(length: int = len(BODY), more: str = "") -> bytes:
@@ -35,7 +40,7 @@ async def assert_echoed(peer: Peer, body: bytes) -> None:
 
 
 async def test_long_bodies_are_read_in_few_wake_ups(
-    serve_http: HttpServe, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[int] = []
     buffer_updated = server.H1Connection.buffer_updated
@@ -45,8 +50,6 @@ async def test_long_bodies_are_read_in_few_wake_ups(
         buffer_updated(self, nbytes)
 
     monkeypatch.setattr(server.H1Connection, "buffer_updated", record)
-    harness = await serve_http(LIMITS)
-    peer = await harness.connect()
     for _ in range(3):
         reads.clear()
         await peer.send(head())
@@ -60,9 +63,7 @@ async def test_long_bodies_are_read_in_few_wake_ups(
 
 
 @pytest.mark.parametrize("length", [256 * KIB, 400_001, MIB, 2 * MIB - 1])
-async def test_the_end_of_a_body_is_read_immediately(serve_http: HttpServe, length: int) -> None:
-    harness = await serve_http(LIMITS)
-    peer = await harness.connect()
+async def test_the_end_of_a_body_is_read_immediately(peer: Peer, length: int) -> None:
     for rest in (1, 100, 20_000):
         await peer.send(head(length))
         await send_in_pieces(peer, BODY[: length - rest], 64 * KIB)
@@ -70,9 +71,7 @@ async def test_the_end_of_a_body_is_read_immediately(serve_http: HttpServe, leng
         await assert_echoed(peer, BODY[:length])
 
 
-async def test_short_requests_after_a_long_body_are_read(serve_http: HttpServe) -> None:
-    harness = await serve_http(LIMITS)
-    peer = await harness.connect()
+async def test_short_requests_after_a_long_body_are_read(peer: Peer) -> None:
     await peer.send(head())
     await send_in_pieces(peer, BODY + SHORT_REQUEST)
     await assert_echoed(peer, BODY)
@@ -111,9 +110,7 @@ async def test_a_stalled_client_times_out(serve_http: HttpServe) -> None:
     assert await peer.reads_eof()
 
 
-async def test_a_disconnect_is_detected_immediately(serve_http: HttpServe) -> None:
-    harness = await serve_http(LIMITS)
-    peer = await harness.connect()
+async def test_a_disconnect_is_detected_immediately(harness: HttpHarness, peer: Peer) -> None:
     await peer.send(head())
     await send_in_pieces(peer, BODY[:-300_000])
     await until(lambda: harness.admission.bytes == len(BODY))

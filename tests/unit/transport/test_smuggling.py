@@ -1,7 +1,7 @@
 """Requests that a proxy could split differently are refused, and the bytes after them discarded."""
 
 import pytest
-from transport_kit import HttpHarness
+from transport_kit import HttpHarness, Peer
 
 START = b"POST /first HTTP/1.1\r\nHost: x\r\n"
 CHUNKS = b"2\r\nhi\r\n0\r\n\r\n"
@@ -68,8 +68,7 @@ _BODIES = {
 
 async def assert_refused(harness: HttpHarness, wire: bytes) -> None:
     peer = await harness.connect()
-    await peer.send(wire + SMUGGLED)
-    response = await peer.read_response()
+    response = await peer.request(wire + SMUGGLED)
     assert response.status in {400, 413, 501}
     assert response.headers["connection"] == "close"
     assert response.headers["content-type"] == "refusal"
@@ -91,19 +90,15 @@ async def test_a_chunked_body_over_http_1_0_is_refused(harness: HttpHarness) -> 
     await assert_refused(harness, b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS)
 
 
-async def test_http_2_over_http_1_1_is_refused(harness: HttpHarness) -> None:
-    peer = await harness.connect()
-    await peer.send(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n")
-    assert (await peer.read_response()).status == 505
+async def test_http_2_over_http_1_1_is_refused(peer: Peer) -> None:
+    assert (await peer.request(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n")).status == 505
 
 
-async def test_requests_with_the_same_head_have_their_own_bodies(harness: HttpHarness) -> None:
+async def test_requests_with_the_same_head_have_their_own_bodies(peer: Peer) -> None:
     """Heads may be cached, but not bodies."""
-    peer = await harness.connect()
     head = START + b"Content-Length: 2\r\n\r\n"
     for body in (b"ab", b"cd", b"ef"):
-        await peer.send(head + body)
-        assert (await peer.read_response()).body == b"POST " + body
+        assert (await peer.request(head + body)).body == b"POST " + body
     chunked = START + b"Transfer-Encoding: chunked\r\n\r\n"
     for size in (1, 3, 2):
         await peer.send(chunked + b"%x\r\n%b\r\n0\r\n\r\n" % (size, b"x" * size))

@@ -35,6 +35,12 @@ def server_at(path: Path, mode: int = 0o660) -> AiohttpServer:
     return AiohttpServer(address, HttpEcho(), LIMITS, Admission(LIMITS))
 
 
+async def check_serving(path: Path) -> None:
+    peer = Peer(*await asyncio.open_unix_connection(str(path)))
+    assert (await peer.request(REQUEST)).body == b"POST hi"
+    await peer.close()
+
+
 @pytest.fixture
 async def server(engine: Engine, path: Path) -> AsyncIterator[HttpAppListener]:
     server = engine.http(Address(unix=str(path)), HttpEcho(), LIMITS, Admission(LIMITS))
@@ -47,8 +53,7 @@ async def test_http_over_a_unix_socket(server: HttpAppListener, path: Path) -> N
     assert str(server.address) == f"unix:{path}"
     peer = Peer(*await asyncio.open_unix_connection(str(path)))
     for _ in range(2):
-        await peer.send(REQUEST)
-        assert (await peer.read_response()).body == b"POST hi"
+        assert (await peer.request(REQUEST)).body == b"POST hi"
     app = server.app
     assert isinstance(app, HttpEcho)
     assert {call.peer for call in app.calls} == {"unix"}
@@ -83,10 +88,7 @@ async def test_a_stale_socket_file_is_replaced(path: Path) -> None:
         dead.listen()
     server = server_at(path)
     await server.start()
-    peer = Peer(*await asyncio.open_unix_connection(str(path)))
-    await peer.send(REQUEST)
-    assert (await peer.read_response()).status == 200
-    await peer.close()
+    await check_serving(path)
     await server.stop(0)
 
 
@@ -94,8 +96,7 @@ async def test_a_socket_in_use_is_an_error(server: HttpAppListener, path: Path) 
     with pytest.raises(OSError, match="address already in use") as caught:
         await server_at(path).start()
     assert caught.value.errno == errno.EADDRINUSE
-    peer = Peer(*await asyncio.open_unix_connection(str(path)))  # unchanged
-    await peer.close()
+    await check_serving(path)
 
 
 async def test_a_socket_with_a_full_backlog_is_in_use(path: Path) -> None:
@@ -142,8 +143,7 @@ async def test_a_socket_file_of_a_dead_process_is_replaced(path: Path) -> None:
     assert len(list(path.parent.iterdir())) == 2
     server = server_at(path)
     await server.start()
-    peer = Peer(*await asyncio.open_unix_connection(str(path)))
-    await peer.close()
+    await check_serving(path)
     await server.stop(0)
     assert list(path.parent.iterdir()) == []
 
@@ -174,10 +174,7 @@ async def test_one_of_many_concurrent_servers_gets_the_path(path: Path) -> None:
     servers = [server_at(path) for _ in range(20)]
     outcomes = await asyncio.gather(*(each.start() for each in servers), return_exceptions=True)
     assert [outcome for outcome in outcomes if outcome is None] == [None]
-    peer = Peer(*await asyncio.open_unix_connection(str(path)))
-    await peer.send(REQUEST)
-    assert (await peer.read_response()).status == 200
-    await peer.close()
+    await check_serving(path)
     for each in servers:
         await each.stop(0)
     assert list(path.parent.iterdir()) == []

@@ -1,16 +1,16 @@
 """Each address of a name has its own connections, which can be closed separately."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import h2.config
 import h2.connection
 import h2.events
 import pytest
-from transport_kit import RPC_LIMITS, fake_backend
+from transport_kit import RPC_LIMITS, FakeBackend, fake_backend, read_request
 
 from infergate.core.wire import HttpRequest, RpcRequest, join_parts
 from infergate.transport.base import Endpoint, SupportsDisconnect
@@ -33,69 +33,44 @@ HTTP_UPSTREAMS = [AiohttpUpstream, H1Upstream, HttpOrFrameUpstream, limited]
 GRPC_UPSTREAMS = [H2Upstream, GrpcioUpstream]
 
 
-@dataclass
-class ServerLog:
-    """The host of each request to a server, and the number of its connections."""
-
-    endpoint: Endpoint = field(default_factory=Endpoint)
-    hosts: list[str] = field(default_factory=list)
-    open: int = 0
-    total: int = 0
-
-
 @asynccontextmanager
-async def http_server() -> AsyncIterator[ServerLog]:
-    log = ServerLog()
+async def http_server() -> AsyncIterator[tuple[FakeBackend, list[str]]]:
+    """Start a server that records the host of each request."""
+    hosts: list[str] = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        log.open += 1
-        log.total += 1
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                lines = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:-2])
-                log.hosts.append({k.lower(): v for k, v in lines.items()}["host"])
-                await reader.readexactly(1)
-                writer.write(OK)
-        except asyncio.IncompleteReadError:
-            pass
-        finally:
-            log.open -= 1
+        while True:
+            hosts.extend(re.findall(r"(?i)\nhost: (.*)\r", (await read_request(reader)).decode()))
+            writer.write(OK)
 
     async with fake_backend(script) as fake:
-        log.endpoint = fake.endpoint
-        yield log
+        yield fake, hosts
 
 
 @asynccontextmanager
-async def grpc_server() -> AsyncIterator[ServerLog]:
-    log = ServerLog()
+async def grpc_server() -> AsyncIterator[tuple[FakeBackend, list[str]]]:
+    """Start a server that records the authority of each request."""
+    hosts: list[str] = []
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        log.open += 1
-        log.total += 1
         peer = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
         )
         peer.initiate_connection()
         writer.write(peer.data_to_send())
-        try:
-            while data := await reader.read(65536):
-                for event in peer.receive_data(data):
-                    if isinstance(event, h2.events.RequestReceived):
-                        log.hosts.append(dict(event.headers)[":authority"])  # type: ignore[arg-type, call-overload]
-                    if isinstance(event, h2.events.StreamEnded):
-                        fields = [(":status", "200"), ("content-type", "application/grpc")]
-                        peer.send_headers(event.stream_id, fields)
-                        peer.send_data(event.stream_id, b"\0\0\0\0\2ok")
-                        peer.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
-                writer.write(peer.data_to_send())
-        finally:
-            log.open -= 1
+        while data := await reader.read(65536):
+            for event in peer.receive_data(data):
+                if isinstance(event, h2.events.RequestReceived):
+                    hosts.append(dict(event.headers)[":authority"])  # type: ignore[arg-type, call-overload]
+                if isinstance(event, h2.events.StreamEnded):
+                    fields = [(":status", "200"), ("content-type", "application/grpc")]
+                    peer.send_headers(event.stream_id, fields)
+                    peer.send_data(event.stream_id, b"\0\0\0\0\2ok")
+                    peer.send_headers(event.stream_id, [("grpc-status", "0")], end_stream=True)
+            writer.write(peer.data_to_send())
 
     async with fake_backend(script) as fake:
-        log.endpoint = fake.endpoint
-        yield log
+        yield fake, hosts
 
 
 Server = Callable[[], Any]
@@ -115,32 +90,32 @@ async def send_request(upstream: Any, endpoint: Endpoint, serve: Server) -> byte
 
 @all_upstreams
 async def test_the_host_is_the_name_not_the_address(make: Any, serve: Server) -> None:
-    async with serve() as log:
+    async with serve() as (fake, hosts):
         upstream = make(RPC_LIMITS)
-        named = log.endpoint._replace(host="pods.test", address="127.0.0.1")
+        named = fake.endpoint._replace(host="pods.test", address="127.0.0.1")
         for _ in range(2):
             assert await send_request(upstream, named, serve) == b"ok"
-        assert log.hosts == [f"pods.test:{log.endpoint.port}"] * 2
-        assert log.total == 1
-        assert str(named) == f"127.0.0.1:{log.endpoint.port}"
+        assert hosts == [f"pods.test:{fake.endpoint.port}"] * 2
+        assert fake.connections == 1
+        assert str(named) == f"127.0.0.1:{fake.endpoint.port}"
         await upstream.close()
 
 
 @all_upstreams
 async def test_disconnecting_an_endpoint_keeps_the_others(make: Any, serve: Server) -> None:
-    async with serve() as one, serve() as other:
+    async with serve() as (one, _), serve() as (other, _):
         upstream = make(RPC_LIMITS)
         assert isinstance(upstream, SupportsDisconnect)
         for each in (one, other, one, other):
             await send_request(upstream, each.endpoint, serve)
-        assert (one.open, other.open) == (1, 1)
+        assert [(each.connections, each.closed) for each in (one, other)] == [(1, 0)] * 2
         await upstream.disconnect(one.endpoint)
         await upstream.disconnect(Endpoint("127.0.0.1", 1))
-        await until(lambda: not one.open)
+        await until(lambda: one.closed == 1)
         await send_request(upstream, other.endpoint, serve)
-        assert (other.open, other.total) == (1, 1)
+        assert (other.connections, other.closed) == (1, 0)
         assert await send_request(upstream, one.endpoint, serve) == b"ok"
-        assert one.total == 2
+        assert one.connections == 2
         await upstream.close()
 
 

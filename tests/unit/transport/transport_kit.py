@@ -18,14 +18,23 @@ from collections.abc import (
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ParamSpec
 
+import pytest
+
 from infergate.assembly.engines import MakeGrpcServer, MakeGrpcUpstream, MakeHttpServer
-from infergate.core.errors import GatewayError, Kind
+from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.limits import Limits
 from infergate.core.memory import MemoryAccount
 from infergate.core.request_context import RequestContext
 from infergate.core.tensor import Buffer
 from infergate.core.wire import HttpRequest, HttpResponse, RpcRequest, RpcResponse, join_parts
-from infergate.transport.base import Address, Endpoint, RequestStream, Server, StreamHandler
+from infergate.transport.base import (
+    Address,
+    Endpoint,
+    RequestStream,
+    Server,
+    StreamHandler,
+    Upstream,
+)
 from infergate.transport.compat.aiohttp_client import AiohttpUpstream
 from infergate.transport.compat.aiohttp_server import AiohttpServer
 from infergate.transport.compat.grpcio_client import GrpcioUpstream
@@ -114,8 +123,9 @@ class HttpHarness:
         for _ in range(20):
             peer = await self.connect()
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await peer.send(b"POST /good HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
-                response = await peer.read_response()
+                response = await peer.request(
+                    b"POST /good HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+                )
             await peer.close()
             if response.status != 408:
                 break
@@ -149,6 +159,10 @@ class Peer:
             return RawResponse(
                 int(first.split()[1]), headers, await self.reader.readexactly(length)
             )
+
+    async def request(self, data: bytes) -> RawResponse:
+        await self.send(data)
+        return await self.read_response()
 
     async def reads_eof(self) -> bool:
         """Return whether the server closes the connection without another byte."""
@@ -211,7 +225,6 @@ class FakeBackend:
     endpoint: Endpoint
     connections: int = 0
     closed: int = 0
-    requests: list[bytes] = dataclasses.field(default_factory=list)
 
 
 def tried_repeatedly(
@@ -231,9 +244,37 @@ def tried_repeatedly(
     return attempts
 
 
+async def error_kind(upstream: Upstream[Any, Any], endpoint: Endpoint, wire: object) -> Kind:
+    """Return the kind of an exchange's error, whose text for clients contains no address."""
+    with pytest.raises(GatewayError) as caught:
+        await upstream.exchange(wire, endpoint, 5)
+    assert caught.value.origin is Origin.BACKEND
+    assert "127.0.0.1" not in caught.value.public
+    assert endpoint.authority in caught.value.detail
+    return caught.value.kind
+
+
 async def run_loop(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def until_idle(count: Callable[[], int]) -> int:
+    """Wait until ``count`` has stayed the same for a while, and return it."""
+    before = -1
+    while before != count():
+        before = count()
+        await asyncio.sleep(0.2)
+    return before
+
+
+def client_hello(context: ssl.SSLContext | None = None) -> bytes:
+    """Return the first bytes of a TLS client."""
+    received, context = ssl.MemoryBIO(), context or ssl.create_default_context()
+    client = context.wrap_bio(ssl.MemoryBIO(), received, server_hostname="x")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return received.read()
 
 
 @asynccontextmanager
@@ -273,6 +314,24 @@ async def fake_backend(
             task.cancel()
         await run_loop(20)
         await until(lambda: not tasks)
+
+
+def responding(response: bytes, *, keep_open: bool = False) -> Script:
+    """Send ``response`` to a request and close, or to each request if ``keep_open``."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(response)
+            await writer.drain()
+            if not keep_open:
+                return
+
+    return script
+
+
+async def never_responding(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read()
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
@@ -419,10 +478,9 @@ class Engine:
         return self.name
 
 
-ENGINES = (
-    Engine("compat", GrpcioServer, GrpcioUpstream, AiohttpServer, AiohttpUpstream),
-    Engine("own", H2Server, H2Upstream, H1Server, H1Upstream),
-)
+COMPAT = Engine("compat", GrpcioServer, GrpcioUpstream, AiohttpServer, AiohttpUpstream)
+OWN = Engine("own", H2Server, H2Upstream, H1Server, H1Upstream)
+ENGINES = (COMPAT, OWN)
 
 
 @dataclasses.dataclass
@@ -439,6 +497,27 @@ class GrpcHarness:
 
 
 RpcServe = Callable[[Limits], Awaitable[GrpcHarness]]
-
-
 RPC_LIMITS = Limits(body=1_000_000, connect_time=10)
+
+
+@asynccontextmanager
+async def rpc_harness(engine: Engine, limits: Limits) -> AsyncIterator[GrpcHarness]:
+    """Start a gRPC server; at the end, check that nothing is admitted."""
+    admission, app = Admission(limits), RpcEcho()
+    server = engine.server(LOCAL, app, limits, admission)
+    await server.start()
+    try:
+        yield GrpcHarness(server, app, admission)
+    finally:
+        await server.stop(0)
+    await until(lambda: not admission.requests)
+    assert (admission.requests, admission.bytes, admission.streams) == (0, 0, 0)
+
+
+@asynccontextmanager
+async def connected(limits: Limits) -> AsyncIterator[tuple[GrpcHarness, H2Upstream]]:
+    """Start a server of the own engine and a client."""
+    async with rpc_harness(OWN, limits) as harness:
+        upstream = H2Upstream(limits)
+        yield harness, upstream
+        await upstream.close()

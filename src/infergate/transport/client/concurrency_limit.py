@@ -11,7 +11,7 @@ from typing import Final
 
 from infergate.core.errors import Kind, backend_failure
 from infergate.core.wire import HttpRequest, HttpResponse
-from infergate.transport.base import Endpoint, HttpStreamingUpstream, SupportsDisconnect
+from infergate.transport.base import Endpoint, HttpStreamingUpstream
 
 
 class LimitedUpstream:
@@ -60,8 +60,7 @@ class LimitedUpstream:
     async def disconnect(self, endpoint: Endpoint) -> None:
         """Close all connections to ``endpoint`` and delete its slots."""
         self._slots.pop(endpoint, None)
-        if isinstance(self._upstream, SupportsDisconnect):
-            await self._upstream.disconnect(endpoint)
+        await self._upstream.disconnect(endpoint)
 
     async def close(self) -> None:
         await self._upstream.close()

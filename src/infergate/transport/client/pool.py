@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from infergate.core.connect_time import add_connect_seconds
 from infergate.core.errors import GatewayError, Kind, Origin, backend_failure, backend_garbage
@@ -279,11 +279,7 @@ class Pool(Generic[PooledT]):
             )
 
 
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-AnyPool = TypeVar("AnyPool", bound=_Closable)
+AnyPool = TypeVar("AnyPool")
 
 
 class EndpointPools(dict[Endpoint, AnyPool]):

@@ -98,20 +98,18 @@ class GrpcioUpstream:
         call = channel.unary_stream(wire.method)(message, timeout=timeout, metadata=_metadata(wire))
         has_started = False
         try:
-            while (item := await _read_next(call)) is not grpc.aio.EOF:
-                if isinstance(item, bytes):
-                    initial_metadata = () if has_started else await call.initial_metadata()
-                    has_started = True
-                    wire.memory.grow(len(item))
-                    yield RpcResponse((item,), metadata=grpc_metadata.read(initial_metadata))
-                    wire.memory.shrink(len(item))
-                    continue
-                yield _response_or_raise(item, endpoint, deadline, channel, has_started=has_started)
-                return
+            while (item := await call.read()) is not grpc.aio.EOF:
+                initial_metadata = () if has_started else await call.initial_metadata()
+                has_started = True
+                wire.memory.grow(len(item))
+                yield RpcResponse((item,), metadata=grpc_metadata.read(initial_metadata))
+                wire.memory.shrink(len(item))
             initial_metadata = () if has_started else await call.initial_metadata()
             final_metadata = _merged_metadata(initial_metadata, await call.trailing_metadata())
             if final_metadata:
                 yield RpcResponse(metadata=final_metadata)
+        except grpc.aio.AioRpcError as error:
+            yield _response_or_raise(error, endpoint, deadline, channel, has_started=has_started)
         finally:
             call.cancel()
 
@@ -119,8 +117,7 @@ class GrpcioUpstream:
         if total_size(wire.message) > self._limits.body + MESSAGE_OVERHEAD:
             public = f"the message is over the limit of {self._limits.body} bytes"
             raise GatewayError(Kind.TOO_LARGE, public)
-        message = join_parts(wire.message)
-        return message if isinstance(message, bytes) else bytes(message)
+        return bytes(join_parts(wire.message))
 
     def _open(self, endpoint: Endpoint) -> tuple[Any, _MethodStubs]:
         target, options = endpoint.authority, self._options
@@ -153,14 +150,6 @@ def _merged_metadata(first: Any, last: Any) -> dict[str, str]:
 
 def _metadata(wire: RpcRequest) -> Any:
     return grpc_metadata.write({HOPS_HEADER: FIRST_HOP, **wire.metadata})
-
-
-async def _read_next(call: Any) -> Any:
-    """Return the stream's next message, its failure as an AioRpcError, or EOF."""
-    try:
-        return await call.read()
-    except grpc.aio.AioRpcError as error:
-        return error
 
 
 def _credentials(settings: ClientTls, endpoint: Endpoint) -> Any:

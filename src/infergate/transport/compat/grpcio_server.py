@@ -257,7 +257,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             return b""
         if response.metadata:
             servicer_context.set_trailing_metadata(metadata.write(response.metadata))
-        return _message(response)
+        return bytes(join_parts(response.message))
 
     async def _serve_stream(
         self, method: str, messages: AsyncIterator[bytes], servicer_context: Any
@@ -280,7 +280,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
                     if response.code:
                         _set_status(servicer_context, response, context.response_headers)
                         return
-                    await servicer_context.write(_message(response))
+                    await servicer_context.write(bytes(join_parts(response.message)))
             servicer_context.set_trailing_metadata(metadata.write(context.response_headers))
         except grpc.aio.InternalError:
             return  # the client has disconnected
@@ -304,7 +304,7 @@ class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         if refusal.code:
             _set_status(servicer_context, refusal)
         else:  # the protocol sends errors as messages
-            await servicer_context.write(_message(refusal))
+            await servicer_context.write(bytes(join_parts(refusal.message)))
 
 
 def _create_context(servicer_context: Any) -> RequestContext:
@@ -323,8 +323,3 @@ def _set_status(
     servicer_context.set_details(response.details)
     if response.metadata or headers:
         servicer_context.set_trailing_metadata(metadata.write({**headers, **response.metadata}))
-
-
-def _message(response: RpcResponse) -> bytes:
-    message = join_parts(response.message)
-    return message if isinstance(message, bytes) else bytes(message)

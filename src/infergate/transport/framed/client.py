@@ -19,7 +19,6 @@ from infergate.transport.base import (
     Endpoint,
     ExchangeCallbacks,
     HttpStreamingUpstream,
-    SupportsDisconnect,
 )
 from infergate.transport.client.pool import EndpointPools, Pool, PooledConnection, PooledUpstream
 from infergate.transport.framed.frame_reader import PREFIX, FrameReader, encode_prefix
@@ -142,9 +141,8 @@ class HttpOrFrameUpstream:
         return self._http.stream(wire, endpoint, timeout)
 
     async def disconnect(self, endpoint: Endpoint) -> None:
-        for upstream in (self._http, self._frames):
-            if isinstance(upstream, SupportsDisconnect):
-                await upstream.disconnect(endpoint)
+        await self._http.disconnect(endpoint)
+        await self._frames.disconnect(endpoint)
 
     async def close(self) -> None:
         await self._http.close()

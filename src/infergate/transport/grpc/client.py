@@ -201,8 +201,9 @@ class _EndpointPool:
             raise
 
     def _create_connection(self) -> GrpcClientConnection:
+        add = self._connections.append
         return GrpcClientConnection(
-            self.loop, self.endpoint, self._limits, self.add, self.notify_capacity, self._waiters
+            self.loop, self.endpoint, self._limits, add, self.notify_capacity, self._waiters
         )
 
     def _on_connect_done(self, task: asyncio.Task[None]) -> None:
@@ -217,10 +218,6 @@ class _EndpointPool:
                 waiter.set_result(None)
             else:  # each waiter gets its own error, because handlers may modify the error
                 waiter.set_exception(_connect_error(self.endpoint, error))
-
-    def add(self, connection: GrpcClientConnection) -> None:
-        """Add the ready `connection` to the pool."""
-        self._connections.append(connection)
 
     def notify_capacity(self, connection: GrpcClientConnection | None = None) -> None:
         """Wake the next waiting call, because a stream may be free, or all waiting calls, because

@@ -105,18 +105,12 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         prefixes[method] = block
         return block
 
-    def has_received_since(self, moment: float) -> bool:
-        """Return whether the server has sent bytes since `moment` (loop time) and no output is
-        pending."""
-        return (
-            self.engine.last_received_at >= moment and not self._transport.get_write_buffer_size()
-        )
-
-    def retire(self) -> None:
-        """Send no more calls on this connection, because the server does not respond. Calls in
-        progress may finish."""
-        self.engine.is_retired = True
-        self._capacity_callback(self)
+    def retire_if_silent(self, since: float) -> None:
+        """Send no more calls on this connection if the server has sent no bytes since `since` (loop
+        time), or does not read. Calls in progress may finish."""
+        if self.engine.last_received_at < since or self._transport.get_write_buffer_size():
+            self.engine.is_retired = True
+            self._capacity_callback(self)
 
     def _close(self) -> None:
         """Close the connection. If output is pending, abort the connection, because the server
@@ -320,13 +314,10 @@ class ClientCall:
         return self._connection.loop.time() >= self.deadline - _CLOCK_TOLERANCE
 
     def on_connection_lost(self, error: BaseException | None) -> None:
-        detail = self._detail(repr(error))
+        public = "the backend closed the connection before it responded"
         if self._has_response:
-            self.fail(backend_garbage("the backend's response is incomplete", detail))
-        else:
-            self.fail(
-                backend_garbage("the backend closed the connection before it responded", detail)
-            )
+            public = "the backend's response is incomplete"
+        self.fail(backend_garbage(public, self._detail(repr(error))))
 
     def fail(self, error: Exception) -> None:
         """End the call with `error`."""
@@ -366,8 +357,7 @@ class ClientCall:
 
     def expire(self) -> None:
         """Fail the call, because the deadline has passed."""
-        if not self._connection.has_received_since(self._started_at):
-            self._connection.retire()
+        self._connection.retire_if_silent(self._started_at)
         endpoint = str(self._connection.endpoint)
         self.fail(backend_failure(Kind.TIMEOUT, "the backend did not respond in time", endpoint))
 

@@ -186,7 +186,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self._early_header_bytes = 0
 
     def _unregister_if_done(self) -> None:
-        if self._is_lost and not self._calls:
+        if not self._calls:
             self.listener.unregister(self)
 
     def _on_output_held(self, size: int) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from infergate.core.compilation import mypyc_attr
 from infergate.core.log_events import BUG
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, total_size
+from infergate.core.wire import HttpResponse, total_size
 from infergate.transport.http1 import message_head
 from infergate.transport.http1.server_connection import HttpServerConnection
 from infergate.transport.server.listener import HttpAppListener
@@ -30,9 +30,6 @@ class Http1Connection(HttpServerConnection):
     def __init__(self, listener: HttpAppListener) -> None:
         super().__init__(listener)
         self._is_chunked = False  # whether the streamed response in progress uses chunked coding
-
-    def _placeholder_request(self) -> HttpRequest:
-        return HttpRequest("", "")
 
     def _write_response(self, response: HttpResponse) -> bool:
         request = self._request

@@ -78,14 +78,15 @@ class HttpServerConnection(asyncio.BaseProtocol):
         self._unsent_response: Final = UnsentResponse(listener.admission)
         self._incoming_body: IncomingBody | None = None  # created for the first long body
 
+    def _placeholder_request(self) -> HttpRequest:
+        """Return the request that represents an incomplete head."""
+        return HttpRequest("", "")
+
     # ---- implemented by subclasses
 
     @property
     def _has_partial_head(self) -> bool:
         """Whether a part of a head has arrived. The value is meaningful only in the state HEAD."""
-        raise NotImplementedError
-
-    def _placeholder_request(self) -> HttpRequest:
         raise NotImplementedError
 
     def _write_response(self, response: HttpResponse) -> bool:

@@ -1,5 +1,5 @@
 """The state machine of an HTTP/2 connection that both ends share (RFC 9113). `receive` takes bytes
-and returns events. The output accumulates until `take_output` returns it.
+and returns events. The output accumulates in `outbound.output` until the caller takes it.
 
 - The connection's receive window is refilled as DATA is read from the socket. A stream's window is
   refilled when its owner calls `release`, so a slow owner slows down the peer.

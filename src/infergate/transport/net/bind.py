@@ -38,7 +38,9 @@ async def bind_sockets(
     port = address.port
     try:
         for family, socket_type, protocol, _, sockaddr in dict.fromkeys(addresses):
-            same_port = [old for old in closing if _tcp_port(old) == port and old.family is family]
+            same_port = [
+                old for old in closing if old.family is family and old.getsockname()[1] == port
+            ]
             covered_socks = [
                 old for old in same_port if sockaddr[0] in (old.getsockname()[0], *_WILDCARDS)
             ]
@@ -63,10 +65,6 @@ async def bind_sockets(
             sock.close()
         raise
     return BoundSockets(tuple(sockets))
-
-
-def _tcp_port(sock: socket.socket) -> int | None:
-    return None if sock.family is socket.AF_UNIX else int(sock.getsockname()[1])
 
 
 @contextmanager

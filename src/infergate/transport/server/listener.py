@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
@@ -56,7 +57,10 @@ class SocketListener(Generic[AppT]):
         self.relay: RelayFunction | None = _relay_of(app)
         """The application's ``relay``, or None."""
         self.gate: Final = gate or ConnectionGate()
-        self._create_protocol: Final = self._with_tls(self._create_connection)
+        self._create_protocol: Callable[[], asyncio.BaseProtocol] = self._create_connection
+        if self.gate.certificates is not None:
+            buffers = TlsBuffers()
+            self._create_protocol = lambda: TlsTransport(self, self._create_connection(), buffers)
         self.limits = limits
         self.admission = admission
         self.is_stopping = False
@@ -70,14 +74,6 @@ class SocketListener(Generic[AppT]):
 
     def _create_connection(self) -> asyncio.BaseProtocol:
         raise NotImplementedError
-
-    def _with_tls(
-        self, create_protocol: Callable[[], asyncio.BaseProtocol]
-    ) -> Callable[[], asyncio.BaseProtocol]:
-        if self.gate.certificates is None:
-            return create_protocol
-        buffers = TlsBuffers()
-        return lambda: TlsTransport(self, create_protocol(), buffers)
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
@@ -146,13 +142,9 @@ class SocketListener(Generic[AppT]):
             await self._wait_all_closed(_CLEANUP_SECONDS)
 
     async def _wait_all_closed(self, seconds: float) -> bool:
-        if self._all_closed.is_set():
-            return True
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._all_closed.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+        return self._all_closed.is_set()
 
     # ---- called by connections
 

@@ -9,6 +9,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -75,11 +76,9 @@ def default_authorities() -> bytes:
     """Return OpenSSL's default authorities in PEM, or empty bytes if there are none."""
     authorities: dict[bytes, None] = {}
     for path in _default_files():
-        try:
+        with suppress(OSError):  # the file is missing or unreadable; OpenSSL also skips it
             found = certificates.CERTIFICATE_PATTERN.findall(path.read_bytes())
             authorities.update(dict.fromkeys(found))
-        except OSError:  # the file is missing or unreadable; OpenSSL also skips it
-            continue
     return b"\n".join(authorities)
 
 

@@ -5,6 +5,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -161,11 +162,11 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
 
 
 def parse_requests(
-    data: bytes, cuts: Sequence[int], *, both_lengths: bool = False
-) -> tuple[list[object], bool]:
+    data: bytes, cuts: Sequence[int], limits: Limits = LIMITS, *, both_lengths: bool = False
+) -> tuple[list[Any], bool]:
     """Return the requests that a reader finds in ``data``, and whether it refused the rest."""
-    reader = RequestReader(SCRATCH, LIMITS, accept_both_lengths=both_lengths)
-    found: list[object] = []
+    reader = RequestReader(SCRATCH, limits, accept_both_lengths=both_lengths)
+    found: list[Any] = []
     head = None
     for piece in pieces(data, cuts):
         rest = piece
@@ -176,7 +177,7 @@ def parse_requests(
             buffer[:count] = rest[:count]
             rest = rest[count:]
             reader.buffer_written(count)
-            assert reader.received <= LIMITS.body
+            assert reader.received <= limits.body
             try:
                 while True:
                     if head is None:
@@ -194,7 +195,7 @@ def parse_requests(
             except GatewayError:
                 return found, True
             reader.get_buffer()  # moves a body in progress to its own buffer
-            assert reader.untaken_bytes <= 2 * LIMITS.headers + 600
+            assert reader.untaken_bytes <= 2 * limits.headers + 600
     found.append(("waiting", reader.untaken_bytes, reader.received if head else 0))
     return found, False
 
@@ -246,28 +247,15 @@ def parse_with_aiohttp(data: bytes, limits: Limits) -> object:
 
 
 def parse(data: bytes, limits: Limits) -> object:
-    reader = RequestReader(SCRATCH, limits)
-    reader.get_buffer()[: len(data)] = data
-    reader.buffer_written(len(data))
-    try:
-        head = reader.read_head()
-        if head is None:
-            return "incomplete"
-        if head.error is not None:
-            return "refused"
-        body = reader.read_body()
-    except GatewayError:
+    """Parse one request, with a result of the same form."""
+    found, _ = parse_requests(data, [], limits)
+    if not found:
         return "refused"
-    if body is None:
-        return "incomplete"
-    head_fields = head.method, head.path, head.query, dict(head.headers)
-    return head_fields, head.keep_alive, head.is_http10, bytes(body)
+    return "incomplete" if found[0][0] == "waiting" else found[0]
 
 
 _STRICTLY_REFUSED = (b"GET  /", b"http://u@h", b"PRI ")
 """This reader refuses them, or refuses them earlier than aiohttp."""
-
-
 _HTTP10_WITH_CLOSE = {b"HTTP/1.0", b"close", b"keep-alive"}
 
 

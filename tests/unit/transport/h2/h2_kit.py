@@ -66,6 +66,11 @@ def sent_frames(connection: Http2Connection) -> list[tuple[int, int, int, bytes]
     return found
 
 
+def sent_data(connection: Http2Connection) -> list[bytes]:
+    """Return the payloads of the DATA frames to be sent."""
+    return [payload for kind, *_, payload in sent_frames(connection) if kind == frames.DATA]
+
+
 def failure(events: list[Event]) -> tuple[int, str]:
     """Return the error with which the connection ended."""
     last = events[-1]

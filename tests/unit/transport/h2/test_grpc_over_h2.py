@@ -6,7 +6,7 @@ import random
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from infergate.core.errors import GatewayError
@@ -47,6 +47,15 @@ def request_headers(
     return interpret_request(block(*pairs, *more), limits or Limits())
 
 
+def read_all(reader: MessageReader) -> list[tuple[bytes, int]]:
+    """Return the complete messages with their lengths in the body."""
+    found = []
+    while (received := reader.next_message()) is not None:
+        assert not isinstance(received[0], DeferredInflation)
+        found.append((bytes(received[0]), received[1]))
+    return found
+
+
 def framed(data: bytes, flag: int = 0) -> bytes:
     return bytes([flag]) + len(data).to_bytes(4) + data
 
@@ -72,8 +81,7 @@ def test_many_messages_however_they_are_split(parts: list[bytes], cuts: list[int
     for cut in [*cuts, len(body)]:
         reader.add([body[at : at + cut]])
         at += cut
-        while (received := reader.next_message()) is not None:
-            found.append(received)
+        found += read_all(reader)
     assert found == [(part, len(part) + 5) for part in parts]
     assert reader.is_empty
 
@@ -93,9 +101,7 @@ def test_messages_end_with_the_current_one_after_a_stop(
     for cut in [*cuts, len(body)]:
         reader.add_last([body[at : at + cut]])
         at += cut
-    found = []
-    while (received := reader.next_message()) is not None:
-        found.append(received[0])
+    found = [message for message, _ in read_all(reader)]
     assert reader.is_empty
     ends = [len(b"".join(map(framed, parts[:count]))) for count in range(len(parts))]
     started = [end for end in ends if end + 5 <= at - sum([*cuts, len(body)])]
@@ -120,10 +126,9 @@ def test_long_messages_however_they_are_split(
         reader.add([piece])
         assert reader.held_bytes == before + len(piece)
         at += cut
-        while reads and (received := reader.next_message()) is not None:
-            found.append((bytes(received[0]), received[1]))
-    while (received := reader.next_message()) is not None:
-        found.append((bytes(received[0]), received[1]))
+        if reads:
+            found += read_all(reader)
+    found += read_all(reader)
     assert found == [(part, len(part) + 5) for part in parts]
     assert (reader.is_empty, reader.held_bytes, reader.missing_bytes) == (True, 0, 0)
 
@@ -137,8 +142,7 @@ def test_a_long_message_is_the_last_after_a_stop(*, requested: bool) -> None:
     reader.stop_after_current()
     reader.add_last([body[70_000:80_000], body[80_000:] + framed(b"next")])
     reader.add_last([framed(b"another")])
-    assert reader.next_message() == (b"x" * 90_000, len(body))
-    assert reader.next_message() is None
+    assert read_all(reader) == [(b"x" * 90_000, len(body))]
     assert (reader.is_empty, reader.missing_bytes) == (True, 0)
 
 
@@ -212,9 +216,7 @@ def test_compressed_messages(name: str, packed: object) -> None:
     assert single.message == b"a" * 5000
     reader = MessageReader(MAX_BYTES, name)
     reader.add([body, framed(b"plain")])
-    assert reader.next_message() == (b"a" * 5000, len(body))
-    assert reader.next_message() == (b"plain", 10)
-    assert reader.next_message() is None
+    assert read_all(reader) == [(b"a" * 5000, len(body)), (b"plain", 10)]
 
 
 MALFORMED = {
@@ -225,11 +227,7 @@ MALFORMED = {
     "compressed as snappy": (framed(b"a", 1), "snappy", InvalidMessageError),
     "not gzip": (framed(b"abc", 1), "gzip", InvalidMessageError),
     "gzip cut short": (framed(gzip.compress(b"abc")[:-1], 1), "gzip", InvalidMessageError),
-    "gzip with excess bytes": (
-        framed(gzip.compress(b"abc") + b"x", 1),
-        "gzip",
-        InvalidMessageError,
-    ),
+    "gzip with excess": (framed(gzip.compress(b"abc") + b"x", 1), "gzip", InvalidMessageError),
     "too long": (PREFIX.pack(0, MAX_BYTES + 1), "", MessageTooLongError),
     "a bomb": (framed(zlib.compress(bytes(MAX_BYTES + 1)), 1), "deflate", MessageTooLongError),
 }
@@ -248,12 +246,6 @@ def test_malformed_messages(case: str) -> None:
     if case != "two messages":
         with pytest.raises(error):
             reader.next_message()
-
-
-def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
-    bomb = framed(zlib.compress(bytes(300_000_000)), 1)
-    with pytest.raises(MessageTooLongError):
-        SingleMessageReader(MAX_BYTES, "deflate").add([bomb])
 
 
 @pytest.mark.parametrize(
@@ -335,22 +327,15 @@ def test_content_types(more: str) -> None:
 
 
 @given(details=st.text(max_size=60), code=st.integers(0, 20))
+@example(details="a\ud800b", code=3)
 def test_written_trailers_are_read_back(details: str, code: int) -> None:
-    details = details.encode("utf-8", "replace").decode()
-    found = ResponseHeaders(
-        HeaderBlockDecoder(9999).decode(
-            headers.encode_trailers(code, details, {"x-b": "1", "c-bin": "AP8"})
-        )
-    )
-    assert (found.code, found.details) == (code if code <= 16 else 2, details)
-    assert dict(found.metadata) == {"x-b": "1", "c-bin": "AP8"}
-
-
-def test_unencodable_characters_in_details_are_replaced() -> None:
-    trailers = ResponseHeaders(
-        HeaderBlockDecoder(9999).decode(headers.encode_trailers(3, "a\ud800b", {}))
-    )
-    assert (trailers.code, trailers.details) == (3, "a?b")
+    """Characters that cannot be encoded are replaced."""
+    metadata = {"x-b": "1", "c-bin": "AP8"}
+    trailers = headers.encode_trailers(code, details, metadata)
+    found = ResponseHeaders(HeaderBlockDecoder(9999).decode(trailers))
+    assert found.code == (code if code <= 16 else 2)
+    assert found.details == details.encode("utf-8", "replace").decode()
+    assert dict(found.metadata) == metadata
 
 
 @pytest.mark.parametrize(
@@ -370,19 +355,6 @@ def test_unencodable_characters_in_details_are_replaced() -> None:
 )
 def test_status_codes(pairs: list[tuple[str, str]], code: int | None) -> None:
     assert ResponseHeaders(block(*pairs)).code == code
-
-
-def test_unsendable_metadata_is_omitted() -> None:
-    fields = {
-        "a": "1",
-        "b-bin": "AP8, AQ",
-        "te": "x",
-        "grpc-x": "1",
-        "C": "1",
-        "d": "ä",
-        "e-bin": "!",
-    }
-    assert metadata.to_wire(fields) == [("a", "1"), ("b-bin", "AP8"), ("b-bin", "AQ")]
 
 
 @given(

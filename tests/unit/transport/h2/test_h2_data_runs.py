@@ -4,6 +4,8 @@ import weakref
 
 import pytest
 from h2_kit import (
+    HELLO,
+    MAX_STREAMS,
     REQUEST,
     data,
     ended_streams,
@@ -21,6 +23,7 @@ from infergate.transport.http2 import frames, header_blocks, limits
 from infergate.transport.http2.connection import Http2Connection
 from infergate.transport.http2.events import Data, Event, Failed, Reset
 from infergate.transport.http2.frames import Code, frame
+from infergate.transport.http2.roles import Http2ServerConnection
 from searching import examples
 
 FRAME_SIZE = 16_384
@@ -128,41 +131,44 @@ def test_a_run_beyond_the_connections_window(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(event.size for event in bodies(events)) == 70_000
 
 
-@pytest.mark.parametrize(
-    ("wire_bytes", "code"),
-    [
-        (data(1, bytes(9)) * 9, Code.PROTOCOL_ERROR),  # never opened
-        (data(0, bytes(9)) * 9, Code.PROTOCOL_ERROR),
-        (request_frame(1) + data(1, bytes(9)) * 9, None),  # the stream had ended
-    ],
-)
-def test_a_run_on_a_stream_that_is_not_open(wire_bytes: bytes, code: Code | None) -> None:
-    connection = server()
-    events = connection.receive(wire_bytes, 0.0)
+RUN = data(1, bytes(9)) * 9
+FATAL_RUNS: dict[str, tuple[bytes, Code, str]] = {
+    "before SETTINGS": (
+        frames.PREFACE + RUN, Code.PROTOCOL_ERROR, "the first frame is not SETTINGS",
+    ),
+    "on stream 0": (
+        HELLO + data(0, bytes(9)) * 9, Code.PROTOCOL_ERROR,
+        "a DATA frame is on stream 0, or its padding exceeds its length",
+    ),
+    "on an idle stream": (
+        HELLO + RUN, Code.PROTOCOL_ERROR, "DATA on a stream that was never opened",
+    ),
+    "inside a header block": (
+        HELLO + headers(1) + headers(3, flags=0) + RUN, Code.PROTOCOL_ERROR,
+        "a header block was interrupted",
+    ),
+    "of oversized frames": (
+        HELLO + headers(1) + data(1, bytes(limits.MAX_FRAME + 1)) * 2, Code.FRAME_SIZE_ERROR,
+        "a frame is too long",
+    ),
+    "of empty frames": (
+        HELLO + headers(1) + data(1) * 1000, Code.ENHANCE_YOUR_CALM, "too many empty DATA",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FATAL_RUNS)
+def test_a_run_that_ends_the_connection(case: str) -> None:
+    wire_bytes, code, reason = FATAL_RUNS[case]
+    events = Http2ServerConnection(4096, MAX_STREAMS).receive(wire_bytes, 0.0)
+    assert failure(events) == (code, reason)
+    assert not any(event.size for event in bodies(events))
+
+
+def test_a_run_on_a_stream_that_has_ended() -> None:
+    events = server().receive(request_frame(1) + RUN, 0.0)
     assert not bodies(events)
-    if code is None:
-        assert ended_streams(events) == [(1, Code.STREAM_CLOSED)]
-    else:
-        assert failure(events)[0] == code
-
-
-def test_a_run_before_the_settings() -> None:
-    connection = server(frames.PREFACE)
-    events = connection.receive(data(1, bytes(9)) * 9, 0.0)
-    assert failure(events) == (Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-
-
-def test_a_run_inside_a_header_block() -> None:
-    connection = server()
-    events = connection.receive(headers(1) + headers(3, flags=0) + data(1, bytes(9)) * 9, 0.0)
-    assert failure(events) == (Code.PROTOCOL_ERROR, "a header block was interrupted")
-
-
-def test_a_run_of_oversized_frames() -> None:
-    connection = server()
-    events = connection.receive(headers(1) + data(1, bytes(limits.MAX_FRAME + 1)) * 2, 0.0)
-    assert failure(events)[0] == Code.FRAME_SIZE_ERROR
-    assert not bodies(events)
+    assert ended_streams(events) == [(1, Code.STREAM_CLOSED)]
 
 
 def test_a_run_on_a_reset_stream_is_discarded() -> None:
@@ -172,12 +178,6 @@ def test_a_run_on_a_reset_stream_is_discarded() -> None:
     before = connection._receive_window
     assert connection.receive(data(1, bytes(100)) * 9, 0.0) == []
     assert connection._receive_window == before - 900  # still counted for flow control
-
-
-def test_a_run_of_empty_frames_is_a_flood() -> None:
-    connection = server()
-    events = connection.receive(headers(1) + data(1) * 1000, 0.0)
-    assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many empty DATA")
 
 
 _SIZES = st.sampled_from([0, 1, 2, 99, 100, 499, 500, 501, 1000])

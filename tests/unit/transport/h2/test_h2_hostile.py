@@ -11,6 +11,7 @@ from h2_kit import (
     failure,
     headers,
     resets,
+    sent_data,
     sent_frames,
     server,
 )
@@ -49,7 +50,7 @@ def test_window_settings_are_limited() -> None:
     while not connection.is_closed:
         steps = [window(64 * count + step + 1) for step in range(64)]
         events = connection.receive(frames.settings(steps), 0.0)
-        assert len([each for each in sent_frames(connection) if each[0] == frames.DATA]) <= 100
+        assert len(sent_data(connection)) <= 100
         count += 1
     assert failure(events) == (Code.ENHANCE_YOUR_CALM, "too many SETTINGS")
     assert count <= limits.SETTINGS_BURST + 1
@@ -65,9 +66,7 @@ def test_occasional_settings_are_accepted() -> None:
 def test_the_last_of_several_window_settings_applies() -> None:
     connection = with_waiting_responses(1)
     connection.receive(frames.settings([window(50), window(2**31 - 1), window(7)]), 0.0)
-    assert [each for each in sent_frames(connection) if each[0] == frames.DATA] == [
-        (0, 0, 1, bytes(7))
-    ]
+    assert sent_frames(connection)[1:] == [(frames.DATA, 0, 1, bytes(7))]
     assert failure(connection.receive(frames.settings([window(2**31), window(7)]), 0.0))[0] == 3
 
 
@@ -78,7 +77,7 @@ def test_a_response_is_sent_in_windows_of_one_byte() -> None:
     while connection.streams[1].local_open:
         connection.receive(window_update(1, 1), 0.0)
         assert not connection.is_closed
-        got += b"".join(each[3] for each in sent_frames(connection) if each[0] == frames.DATA)
+        got += b"".join(sent_data(connection))
     assert got == bytes(SIZE)
     assert time.process_time() - start < 100 * SIZE / 1e6
 
@@ -90,10 +89,7 @@ def test_a_window_may_become_negative() -> None:
     connection.receive(frames.settings([window(10)]), 0.0)  # the window is now -90
     for size, expected in ((89, 0), (1, 0), (1, 1)):
         connection.receive(window_update(1, size), 0.0)
-        assert (
-            sum(len(each[3]) for each in sent_frames(connection) if each[0] == frames.DATA)
-            == expected
-        )
+        assert len(b"".join(sent_data(connection))) == expected
 
 
 def test_stream_errors_are_limited() -> None:

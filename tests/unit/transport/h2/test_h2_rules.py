@@ -14,6 +14,7 @@ from h2_kit import (
     headers,
     request_frame,
     resets,
+    sent_data,
     sent_frames,
     server,
 )
@@ -21,10 +22,9 @@ from h2_kit import (
 from infergate.transport.http2 import frames, header_blocks, limits
 from infergate.transport.http2.events import Data, Goaway, Headers, Ready, Reset, Sent, Trailers
 from infergate.transport.http2.frames import Code, frame, window_update
-from infergate.transport.http2.header_blocks import HeaderBlock, encode_block
+from infergate.transport.http2.header_blocks import encode_block
 from infergate.transport.http2.roles import Http2ServerConnection
 
-MINIMAL = encode_block((":method", "GET"), (":scheme", "http"), (":path", "/"))
 END = frames.END_HEADERS | frames.END_STREAM
 OPEN = headers(1)
 
@@ -141,44 +141,33 @@ def test_errors_that_end_the_connection(case: str, step: int) -> None:
     assert not connection.outbound.output
 
 
+GET = (":method", "GET"), (":scheme", "http")
+WITH_LENGTH = headers(1, REQUEST + encode_block(("content-length", "2")))
+INVALID_BLOCKS: dict[str, bytes] = {
+    "no path": encode_block(*GET),
+    "an empty path": encode_block(*GET, (":path", "")),
+    "a space after the path": encode_block(*GET, (":path", "/ ")),
+    "an unknown pseudo-header": encode_block(*GET, (":path", "/"), (":x", "y")),
+    "a response pseudo-header": encode_block((":status", "200")),
+    "a pseudo-header twice": encode_block((":method", "GET")) + REQUEST,
+    "a pseudo-header late": encode_block(("a", "b")) + REQUEST,
+    "upper case": REQUEST + encode_block(("A", "b")),
+    "a name with a space": REQUEST + encode_block(("a b", "c")),
+    "no name": REQUEST + encode_block(("", "c")),
+    "a line break in a value": REQUEST + encode_block(("a", "b\r\nc")),
+    "connection": REQUEST + encode_block(("connection", "close")),
+    "te: gzip": REQUEST + encode_block(("te", "gzip")),
+    "an invalid length": REQUEST + encode_block(("content-length", "+1")),
+    "two lengths": REQUEST + encode_block(("content-length", "1"), ("content-length", "2")),
+}
 STREAM_ERRORS: dict[str, tuple[bytes, Code]] = {
-    "no path": (headers(1, encode_block((":method", "GET"), (":scheme", "http"))), Code.PROTOCOL_ERROR),  # noqa: E501
-    "an empty path": (
-        headers(1, encode_block((":method", "GET"), (":scheme", "http"), (":path", ""))),
-        Code.PROTOCOL_ERROR,
-    ),
-    "an unknown pseudo-header": (headers(1, MINIMAL + encode_block((":x", "y"))), Code.PROTOCOL_ERROR),  # noqa: E501
-    "a response pseudo-header": (headers(1, encode_block((":status", "200"))), Code.PROTOCOL_ERROR),
-    "a pseudo-header twice": (headers(1, encode_block((":method", "GET")) + REQUEST), Code.PROTOCOL_ERROR),  # noqa: E501
-    "a pseudo-header late": (headers(1, encode_block(("a", "b")) + REQUEST), Code.PROTOCOL_ERROR),
-    "upper case": (headers(1, REQUEST + encode_block(("A", "b"))), Code.PROTOCOL_ERROR),
-    "a name with a space": (headers(1, REQUEST + encode_block(("a b", "c"))), Code.PROTOCOL_ERROR),
-    "no name": (headers(1, REQUEST + encode_block(("", "c"))), Code.PROTOCOL_ERROR),
-    "a line break in a value": (headers(1, REQUEST + encode_block(("a", "b\r\nc"))), Code.PROTOCOL_ERROR),  # noqa: E501
-    "a space after the path": (
-        headers(1, encode_block((":method", "GET"), (":scheme", "http"), (":path", "/ "))),
-        Code.PROTOCOL_ERROR,
-    ),
-    "connection": (headers(1, REQUEST + encode_block(("connection", "close"))), Code.PROTOCOL_ERROR),  # noqa: E501
-    "te: gzip": (headers(1, REQUEST + encode_block(("te", "gzip"))), Code.PROTOCOL_ERROR),
-    "an invalid length": (headers(1, REQUEST + encode_block(("content-length", "+1"))), Code.PROTOCOL_ERROR),  # noqa: E501
-    "two lengths": (
-        headers(1, REQUEST + encode_block(("content-length", "1"), ("content-length", "2"))),
-        Code.PROTOCOL_ERROR,
-    ),
+    **{case: (headers(1, block), Code.PROTOCOL_ERROR) for case, block in INVALID_BLOCKS.items()},
     "a length and no body": (
         headers(1, REQUEST + encode_block(("content-length", "1")), END), Code.PROTOCOL_ERROR,
     ),
-    "less than the length": (
-        headers(1, REQUEST + encode_block(("content-length", "2"))) + data(1, b"a", 1), Code.PROTOCOL_ERROR,  # noqa: E501
-    ),
-    "more than the length": (
-        headers(1, REQUEST + encode_block(("content-length", "2"))) + data(1, b"abc"), Code.PROTOCOL_ERROR,  # noqa: E501
-    ),
-    "trailers before the length": (
-        headers(1, REQUEST + encode_block(("content-length", "2"))) + headers(1, TRAILERS, END),
-        Code.PROTOCOL_ERROR,
-    ),
+    "less than the length": (WITH_LENGTH + data(1, b"a", 1), Code.PROTOCOL_ERROR),
+    "more than the length": (WITH_LENGTH + data(1, b"abc"), Code.PROTOCOL_ERROR),
+    "trailers before the length": (WITH_LENGTH + headers(1, TRAILERS, END), Code.PROTOCOL_ERROR),
     "trailers without an end": (OPEN + headers(1, TRAILERS), Code.PROTOCOL_ERROR),
     "pseudo-headers in trailers": (OPEN + headers(1, flags=END), Code.PROTOCOL_ERROR),
     "DATA after the end": (request_frame(1) + data(1, b"x"), Code.STREAM_CLOSED),
@@ -194,9 +183,8 @@ def test_whitespace_around_a_value_is_accepted() -> None:
     """RFC 9113, 8.2.1 forbids it, but Triton sends "… got []. " as a status message."""
     connection = server()
     events = connection.receive(headers(1, REQUEST + encode_block(("a", " b\t"))), 0.0)
-    assert [event.fields.pairs[-1] for event in events if isinstance(event, Headers)] == [
-        ("a", " b\t")
-    ]
+    opened = [event for event in events if isinstance(event, Headers)]
+    assert [event.fields.pairs[-1] for event in opened] == [("a", " b\t")]
 
 
 @pytest.mark.parametrize("case", STREAM_ERRORS)
@@ -268,66 +256,17 @@ def test_a_request_however_it_is_split(step: int) -> None:
     assert not connection.streams[3].remote_open
 
 
-def test_a_block_without_a_dynamic_table_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = server()
-    decoded: list[object] = []
-    initialize = HeaderBlock.__init__
-
-    def decode(block: HeaderBlock, raw: list[tuple[bytes, bytes]]) -> None:
-        decoded.append(block)
-        initialize(block, raw)
-
-    monkeypatch.setattr(HeaderBlock, "__init__", decode)
-
-    def read(block: bytes) -> tuple[tuple[str, str], ...]:
-        number = connection.last_stream + 2 if connection.last_stream else 1
-        (event,) = connection.receive(headers(number, block, END), 0.0)
-        assert isinstance(event, Headers)
-        connection.send_headers(event.stream, OK, end=True)
-        return event.fields.pairs
-
-    with_entry = REQUEST + b"\x40\x01a\x01b"
-    for _ in range(3):
-        assert read(REQUEST) == read(REQUEST)
-    assert len(decoded) == 1
-    assert read(with_entry)[-1] == ("a", "b")
-    assert read(with_entry)[-1] == ("a", "b")
-    assert len(decoded) == 3
-    assert read(REQUEST + b"\xbe")[-1] == ("a", "b")  # from the dynamic table
-    assert read(b"\x20" + REQUEST + b"\x40\x01a\x01c")[-1] == ("a", "c")  # the table is empty
-    assert failure(connection.receive(headers(99, REQUEST + b"\xbe"), 0.0))[0] == 9
-
-
-def test_cached_blocks_are_bounded() -> None:
-    connection = server(HELLO + headers(1, flags=END))
-    connection.send_headers(connection.streams[1], OK, end=True)
-    for number in range(1, 3 * limits.MAX_CACHED_BLOCKS):
-        block = REQUEST + encode_block(("n", str(number)))
-        (event,) = connection.receive(headers(2 * number + 1, block, END), 0.0)
-        assert isinstance(event, Headers)
-        assert event.fields.pairs[-1] == ("n", str(number))
-        connection.send_headers(event.stream, OK, end=True)
-    assert len(connection._header_decoder.cache) <= limits.MAX_CACHED_BLOCKS
-
-
-def open_stream(connection: Http2ServerConnection) -> Headers:
-    (event,) = connection.receive(request_frame(1), 0.0)
-    assert isinstance(event, Headers)
-    return event
-
-
 def test_a_response_waits_for_window_updates() -> None:
-    connection = server(frames.PREFACE + setting(4, 10))
-    stream = open_stream(connection).stream
+    connection = server(frames.PREFACE + setting(4, 10) + request_frame(1))
+    stream = connection.streams[1]
     body = bytes(range(200))
     assert not connection.send_data(stream, [body[:5], body[5:]], TRAILERS)
-    assert [each[3] for each in sent_frames(connection)] == [body[:10]]
+    assert sent_frames(connection) == [(frames.DATA, 0, 1, body[:10])]
     assert connection.receive(window_update(1, 20), 0.0) == []
     assert connection.receive(setting(4, 0), 0.0) == []  # the window shrank by 10
-    got = b"".join(payload for kind, _, _, payload in sent_frames(connection) if kind == 0)
-    assert got == body[10:30]
+    assert b"".join(sent_data(connection)) == body[10:30]
     assert connection.receive(window_update(1, 10), 0.0) == []
-    assert not [each for each in sent_frames(connection) if each[0] == 0]
+    assert not sent_data(connection)
     (event,) = connection.receive(setting(4, 65_535), 0.0)
     assert isinstance(event, Sent)
     frames_sent = sent_frames(connection)
@@ -357,8 +296,7 @@ def test_the_connections_window_is_shared_fairly() -> None:
     first, second = connection.streams.values()
     assert not connection.send_data(first, [bytes(65_536)], b"")
     assert not connection.send_data(second, [b"ab"], b"")
-    total = sum(len(payload) for kind, _, _, payload in sent_frames(connection) if kind == 0)
-    assert total == 65_535
+    assert len(b"".join(sent_data(connection))) == 65_535
     events = connection.receive(window_update(0, 2), 0.0)
     assert [event.stream.id for event in events if isinstance(event, Sent)] == [1]
     events = connection.receive(window_update(0, 100), 0.0)
@@ -367,9 +305,9 @@ def test_the_connections_window_is_shared_fairly() -> None:
 
 
 def test_frames_have_the_peers_maximum_size() -> None:
-    connection = server(frames.PREFACE + frames.settings([(4, 2**20), (5, 20_000)]))
-    connection.receive(window_update(0, 2**20), 0.0)
-    stream = open_stream(connection).stream
+    larger = frames.settings([(4, 2**20), (5, 20_000)]) + window_update(0, 2**20)
+    connection = server(frames.PREFACE + larger + request_frame(1))
+    stream = connection.streams[1]
     assert connection.send_data(stream, [bytes(50_000)], b"")
     assert [(len(p), flags) for _, flags, _, p in sent_frames(connection)] == [
         (20_000, 0), (20_000, 0), (10_000, 1),
@@ -377,8 +315,8 @@ def test_frames_have_the_peers_maximum_size() -> None:
 
 
 def test_long_headers_are_continued() -> None:
-    connection = server()
-    stream = open_stream(connection).stream
+    connection = server(HELLO + request_frame(1))
+    stream = connection.streams[1]
     block = encode_block((":status", "200"), ("a", "x" * 40_000))
     connection.send_headers(stream, block, end=True)
     found = sent_frames(connection)
@@ -387,24 +325,21 @@ def test_long_headers_are_continued() -> None:
 
 
 def test_released_data_is_returned_to_the_window() -> None:
-    connection = server()
-    (event,) = connection.receive(OPEN, 0.0)
-    assert isinstance(event, Headers)
+    connection = server(HELLO + OPEN)
+    stream = connection.streams[1]
     connection.receive(data(1, bytes(2**18)) * 4, 0.0)
     assert not connection.outbound.output
-    connection.release(event.stream, 2**19 - 1)
+    connection.release(stream, 2**19 - 1)
     assert not connection.outbound.output
-    connection.release(event.stream, 1)
+    connection.release(stream, 1)
     assert sent_frames(connection) == [(8, 0, 1, (2**19).to_bytes(4))]
-    connection.expect(event.stream, 2**21)
+    connection.expect(stream, 2**21)
     assert sent_frames(connection) == [(8, 0, 1, (2**21 - 2**19).to_bytes(4))]
 
 
 def test_each_expected_message_widens_the_window() -> None:
-    connection = server()
-    (event,) = connection.receive(OPEN, 0.0)
-    assert isinstance(event, Headers)
-    stream, window = event.stream, limits.STREAM_WINDOW
+    connection = server(HELLO + OPEN)
+    stream, window = connection.streams[1], limits.STREAM_WINDOW
     for _ in range(2):
         connection.expect(stream, 3 * window)
         connection.receive(data(1, bytes(2**18)) * 12, 0.0)
@@ -474,9 +409,8 @@ def test_pings_during_responses_are_accepted() -> None:
 
 
 def test_window_updates_for_sent_data_are_accepted() -> None:
-    connection = server(frames.PREFACE + setting(4, 1))
-    stream = open_stream(connection).stream
-    connection.send_data(stream, [bytes(2000)], b"")
+    connection = server(frames.PREFACE + setting(4, 1) + request_frame(1))
+    connection.send_data(connection.streams[1], [bytes(2000)], b"")
     for _ in range(1999):
         connection.receive(window_update(1, 1) + window_update(0, 1), 0.0)
     assert not connection.is_closed
@@ -557,18 +491,14 @@ def test_errors_that_end_a_clients_stream(case: str) -> None:
     connection = client()
     connection.open_stream(REQUEST, [b"x"])
     connection.take_output()
-    assert ended_streams(connection.receive(CLIENT_STREAM_ERRORS[case], 0.0)) == [
-        (1, Code.PROTOCOL_ERROR)
-    ]
+    events = connection.receive(CLIENT_STREAM_ERRORS[case], 0.0)
+    assert ended_streams(events) == [(1, Code.PROTOCOL_ERROR)]
     assert resets(connection) == [(1, Code.PROTOCOL_ERROR)]
 
 
 def test_a_goaway_resets_unprocessed_streams() -> None:
     connection = client()
-    first, second = (
-        connection.open_stream(REQUEST, [b"x"]),
-        connection.open_stream(REQUEST, [b"x"]),
-    )
+    first, second = [connection.open_stream(REQUEST, [b"x"]) for _ in range(2)]
     events = connection.receive(frames.goaway(1, 0, "bye") + headers(1, OK), 0.0)
     reset, goaway, response = events
     assert reset == Reset(second, 0, is_unprocessed=True)
@@ -597,8 +527,8 @@ def test_the_server_limits_concurrent_streams() -> None:
 
 
 def test_no_frame_is_sent_on_a_reset_stream() -> None:
-    connection = server()
-    stream = open_stream(connection).stream
+    connection = server(HELLO + request_frame(1))
+    stream = connection.streams[1]
     connection.receive(frames.reset(1, 8), 0.0)
     connection.take_output()
     connection.send_headers(stream, OK)

@@ -8,19 +8,19 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from frame_kit import FrameEcho, FramePeer
-from transport_kit import ENGINES, LOCAL, Engine, HttpEcho, Peer, RpcEcho
+from frame_kit import FramePeer, gated_server
+from transport_kit import COMPAT, OWN, Engine, Peer, client_hello
 
 from infergate.core.errors import GatewayError
 from infergate.core.limits import MIB, Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import HttpRequest, RpcRequest, join_parts
 from infergate.transport.base import Endpoint, RpcUpstream, Server
-from infergate.transport.framed.server import FrameServer
 from infergate.transport.grpc.client import H2Upstream
 from infergate.transport.http1.server import H1Server
 from infergate.transport.server.admission import Admission
@@ -92,7 +92,7 @@ def context(trusted: Authority, own: Pair | None = None) -> ssl.SSLContext:
 async def serve(
     kind: str,
     pair: Pair,
-    engine: Engine = ENGINES[1],
+    engine: Engine = OWN,
     limits: Limits = LIMITS,
     **options: object,
 ) -> AsyncIterator[Harness]:
@@ -103,23 +103,18 @@ async def serve(
     certificates = ServerTlsContext(kind, server_tls(pair, **options), names[kind], reloads.append)
     gate = ConnectionGate(kind, ConnectionCount(), certificates, refused.append)
     admission = Admission(limits)
-    server: Server
-    app: HttpEcho | RpcEcho
-    if kind == "grpc":
-        app = RpcEcho()
-        server = engine.server(LOCAL, app, limits, admission, gate)
-    elif kind == "frames":
-        app = FrameEcho()
-        server = FrameServer(LOCAL, app, limits, admission, gate)
-    else:
-        app = HttpEcho()
-        server = engine.http(LOCAL, app, limits, admission, gate)
+    server, app = gated_server(kind, engine, limits, admission, gate)
     await server.start()
     try:
         yield Harness(server, gate, app.calls, refused, reloads)
     finally:
         await server.stop(0)
         assert (admission.requests, admission.bytes, gate.connections) == (0, 0, 0)
+
+
+def requiring(authority: Authority, **options: object) -> dict[str, Any]:
+    """Return the options of a listener that requires client certificates."""
+    return {"client_certificates": "required", "client_ca": authority.file, **options}
 
 
 def grpc_upstream(engine: Engine, authority: Authority, own: Pair | None = None) -> RpcUpstream:
@@ -146,7 +141,6 @@ BODIES = [b"", b"hi", bytes(100_000), b"0123456789abcdef" * 200_000]
 LARGE = b"0123456789abcdef" * (4 * MIB)
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_bodies_over_http(engine: Engine, authority: Authority, pair: Pair) -> None:
     async with serve("http", pair, engine) as harness:
         for body in BODIES:
@@ -154,7 +148,6 @@ async def test_bodies_over_http(engine: Engine, authority: Authority, pair: Pair
         assert not harness.refused
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_messages_over_grpc(engine: Engine, authority: Authority, pair: Pair) -> None:
     upstream = grpc_upstream(engine, authority)
     async with serve("grpc", pair, engine) as harness:
@@ -174,7 +167,6 @@ def last_exchange(port: int, context: ssl.SSLContext, body: bytes) -> bytes:
         return b"".join(iter(lambda: peer.recv(65_536), b""))
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_a_long_response_before_a_close(
     engine: Engine, authority: Authority, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,10 +184,9 @@ async def test_a_long_response_before_a_close(
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_very_large_bodies(authority: Authority, pair: Pair) -> None:
-    own = ENGINES[1]
     async with serve("http", pair) as harness:
-        assert await echo_http(own, harness, LARGE, authority) == b"POST " + LARGE
-    upstream = grpc_upstream(own, authority)
+        assert await echo_http(OWN, harness, LARGE, authority) == b"POST " + LARGE
+    upstream = grpc_upstream(OWN, authority)
     async with serve("grpc", pair) as harness:
         assert await echo_grpc(upstream, harness, LARGE) == LARGE
         await upstream.close()
@@ -287,11 +278,9 @@ async def test_alpn_offers(
 
 @pytest.mark.parametrize("record", [1, 7, 100, 10_000])
 def test_an_alpn_offer_split_into_records(record: int) -> None:
-    offering, received = ssl.create_default_context(), ssl.MemoryBIO()
+    offering = ssl.create_default_context()
     offering.set_alpn_protocols(["h2"])
-    with suppress(ssl.SSLWantReadError):
-        offering.wrap_bio(ssl.MemoryBIO(), received, server_hostname="localhost").do_handshake()
-    hello = received.read()[5:]
+    hello = client_hello(offering)[5:]
     pieces = [hello[at : at + record] for at in range(0, len(hello), record)]
     sent = b"".join(b"\x16\x03\x01" + len(each).to_bytes(2) + each for each in pieces)
     for protocols, excluded in ((["http/1.1"], True), (["h2"], False), ([], False)):
@@ -401,13 +390,8 @@ async def test_garbage_after_the_handshake(authority: Authority, pair: Pair) -> 
 
 def corrupted_hello(seed: int) -> bytes:
     """Return a ClientHello with changed or missing bytes."""
-    received = ssl.MemoryBIO()
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(
-        ssl.MemoryBIO(), received, server_hostname="x"
-    )
-    with suppress(ssl.SSLWantReadError):
-        client.do_handshake()
-    hello, rng = bytearray(received.read()), random.Random(seed)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    hello, rng = bytearray(client_hello(context)), random.Random(seed)
     for _ in range(rng.randrange(1, 4)):
         hello[rng.randrange(len(hello))] = rng.randrange(256)
     return bytes(hello[: rng.choice((5, 9, 100, len(hello), len(hello)))]) + rng.randbytes(
@@ -429,8 +413,7 @@ async def test_corrupted_handshakes_fail(
         for writer in writers:
             writer.close()
         peer = await harness.connect(context(authority))
-        await peer.send(GET)
-        assert (await peer.read_response()).status == 200
+        assert (await peer.request(GET)).status == 200
         await peer.close()
     assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
@@ -442,12 +425,9 @@ async def test_a_required_client_certificate(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     valid = authority.issue("a.clients.example")
-    async with serve(
-        "http", pair, client_certificates="required", client_ca=authority.file
-    ) as harness:
+    async with serve("http", pair, **requiring(authority)) as harness:
         peer = await harness.connect(context(authority, valid))
-        await peer.send(GET)
-        assert (await peer.read_response()).status == 200
+        assert (await peer.request(GET)).status == 200
         assert harness.calls[0].peer_identity == ("a.clients.example",)
         await peer.close()
         with caplog.at_level("INFO"):
@@ -473,8 +453,7 @@ async def test_an_optional_client_certificate(
     ) as harness:
         for certificate in (None, valid):
             peer = await harness.connect(context(authority, certificate))
-            await peer.send(GET)
-            assert (await peer.read_response()).status == 200
+            assert (await peer.request(GET)).status == 200
             await peer.close()
         assert [call.peer_identity for call in harness.calls] == [
             (),
@@ -506,13 +485,7 @@ async def test_names_of_client_certificates(
     authority: Authority, pair: Pair, kind: str, names: list[str], allowed: bool
 ) -> None:
     certificate = authority.issue(*names)
-    async with serve(
-        kind,
-        pair,
-        client_certificates="required",
-        client_ca=authority.file,
-        allowed_names=NAMES,
-    ) as harness:
+    async with serve(kind, pair, **requiring(authority, allowed_names=NAMES)) as harness:
         if kind == "grpc":
             upstream: RpcUpstream = H2Upstream(LIMITS, client_tls(authority, certificate))
             if allowed:
@@ -537,27 +510,20 @@ async def test_names_of_client_certificates(
 async def test_client_certificates_with_grpcio(
     authority: Authority, other_authority: Authority, pair: Pair, required: bool
 ) -> None:
-    engine = ENGINES[0]
-    options: dict[str, object] = {}
-    if required:
-        options = {
-            "client_certificates": "required",
-            "client_ca": authority.file,
-            "allowed_names": NAMES,
-        }
-    async with serve("grpc", pair, engine, **options) as harness:
-        valid = grpc_upstream(engine, authority, authority.issue("a.clients.example"))
+    options = requiring(authority, allowed_names=NAMES) if required else {}
+    async with serve("grpc", pair, COMPAT, **options) as harness:
+        valid = grpc_upstream(COMPAT, authority, authority.issue("a.clients.example"))
         assert await echo_grpc(valid, harness, b"x") == b"x"
         assert harness.calls[0].peer_identity == (("a.clients.example",) if required else ())
         await valid.close()
         if not required:
             return
         for certificate in (None, other_authority.issue("a.clients.example")):
-            invalid = grpc_upstream(engine, authority, certificate)
+            invalid = grpc_upstream(COMPAT, authority, certificate)
             with pytest.raises(GatewayError):
                 await echo_grpc(invalid, harness, b"x")
             await invalid.close()
-        other = grpc_upstream(engine, authority, authority.issue("b.example"))
+        other = grpc_upstream(COMPAT, authority, authority.issue("b.example"))
         wire = RpcRequest("/t.T/Echo", (b"x",))
         response = await other.exchange(wire, harness.endpoint, 10)
         assert (response.code, response.details) == (
@@ -586,8 +552,7 @@ async def test_certificates_are_renewed_under_load(
         count = 0
         peer = await harness.connect(trusting_both)
         while not finished or not count:
-            await peer.send(GET)
-            assert (await peer.read_response()).status == 200
+            assert (await peer.request(GET)).status == 200
             count += 1
             if not keep_alive:
                 certificate = peer.writer.get_extra_info("ssl_object").getpeercert()
@@ -666,13 +631,13 @@ async def test_certificates_behind_replaced_links_are_reloaded(
 async def test_certificates_are_renewed_with_grpcio(
     authority: Authority, other_authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    renewed, engine = authority.server(), ENGINES[0]
-    async with serve("grpc", renewed, engine) as harness:
+    renewed = authority.server()
+    async with serve("grpc", renewed, COMPAT) as harness:
         _check_files_always(monkeypatch)
-        before = grpc_upstream(engine, authority)
+        before = grpc_upstream(COMPAT, authority)
         assert await echo_grpc(before, harness, b"1") == b"1"
         replace_files(other_authority.server(), renewed)
-        after = grpc_upstream(engine, other_authority)
+        after = grpc_upstream(COMPAT, other_authority)
         assert await echo_grpc(after, harness, b"2") == b"2"
         assert await echo_grpc(before, harness, b"3") == b"3", "open connections stay usable"
         await before.close()
@@ -692,7 +657,6 @@ def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
     return response
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
 async def test_a_slow_reader_gets_the_whole_last_response(
     engine: Engine, authority: Authority, pair: Pair
 ) -> None:

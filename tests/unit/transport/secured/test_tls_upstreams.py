@@ -10,9 +10,10 @@ from test_tls_listeners import (
     authority,
     other_authority,
     pair,
+    requiring,
     serve,
 )
-from transport_kit import ENGINES, Engine
+from transport_kit import ENGINES, OWN, Engine
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.tls_settings import ClientTls
@@ -84,13 +85,7 @@ async def test_a_configured_server_name(kind: str, engine: Engine, authority: Au
 async def test_a_client_certificate(
     kind: str, engine: Engine, authority: Authority, other_authority: Authority, pair: Pair
 ) -> None:
-    async with serve(
-        kind,
-        pair,
-        engine,
-        client_certificates="required",
-        client_ca=authority.file,
-    ) as harness:
+    async with serve(kind, pair, engine, **requiring(authority)) as harness:
         for certificate, is_accepted in (
             (authority.issue("a"), True),
             (None, False),
@@ -115,10 +110,9 @@ async def test_a_renewed_client_certificate(
 ) -> None:
     monkeypatch.setattr("infergate.transport.tls.file_watch._CHECK_INTERVAL", 0.0)
     own = authority.issue("before")
-    client = Client(kind, ENGINES[1], client_tls(authority, own))
-    options = {"client_certificates": "required", "client_ca": authority.file}
+    client = Client(kind, OWN, client_tls(authority, own))
     for name in ("before", "after", "after"):
-        async with serve(kind, pair, **options) as harness:
+        async with serve(kind, pair, **requiring(authority)) as harness:
             assert await client.send_request(harness.endpoint)
             assert harness.calls[0].peer_identity == (name,)
         if name == "before":
@@ -133,9 +127,8 @@ async def test_a_renewed_client_certificate(
 async def test_without_verification_any_certificate_is_accepted(
     kind: str, other_authority: Authority
 ) -> None:
-    own_engine = ENGINES[1]
-    async with serve(kind, other_authority.issue("other.example"), own_engine) as harness:
-        client = Client(kind, own_engine, ClientTls(verify=False))
+    async with serve(kind, other_authority.issue("other.example")) as harness:
+        client = Client(kind, OWN, ClientTls(verify=False))
         assert await client.send_request(harness.endpoint)
         await client.upstream.close()
 
