@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -131,16 +132,13 @@ class Prober:
         return TargetFindings(target, (), problem, attempts)
 
     async def _identify(self, protocol: str, url: Url) -> DetectedProtocol | GatewayError:
-        async def identify(backend: RemoteBackend[Any, Any]) -> DetectedProtocol:
-            server = await identification_of(protocol)(backend, self._context())
-            models = None if server.index is None else states_of(server.index)
-            return DetectedProtocol(protocol, url, server.name, server.version, models)
-
         try:
-            async with self._slots:
-                return await self._with_backend(protocol, url, identify)
+            async with self._slots, self._backend(protocol, url) as backend:
+                server = await identification_of(protocol)(backend, self._context())
         except GatewayError as error:
             return error
+        models = None if server.index is None else states_of(server.index)
+        return DetectedProtocol(protocol, url, server.name, server.version, models)
 
     # ---- models
 
@@ -165,26 +163,25 @@ class Prober:
     async def _describe_models(
         self, item: DetectedProtocol, models: Sequence[ProbedModel], progress: Progress
     ) -> dict[str, ProbedModel]:
-        async def describe_all(backend: RemoteBackend[Any, Any]) -> list[ProbedModel]:
-            silences = 0
+        silences = 0
 
-            async def describe(model: ProbedModel) -> ProbedModel:
-                nonlocal silences
-                async with self._slots:
-                    if silences >= MAX_SILENCES:
-                        return replace(model, problem="not requested: the server does not respond")
-                    try:
-                        metadata = await backend.describe(model.name, "", self._context())
-                    except GatewayError as error:
-                        silences += error.kind is Kind.TIMEOUT
-                        return replace(model, problem=_metadata_problem(error))
-                if not (metadata.inputs or metadata.outputs):
-                    return replace(model, problem="the server reports no inputs and outputs")
-                return replace(model, metadata=metadata, source=item.protocol, problem="")
+        async def describe(backend: RemoteBackend[Any, Any], model: ProbedModel) -> ProbedModel:
+            nonlocal silences
+            async with self._slots:
+                if silences >= MAX_SILENCES:
+                    return replace(model, problem="not requested: the server does not respond")
+                try:
+                    metadata = await backend.describe(model.name, "", self._context())
+                except GatewayError as error:
+                    silences += error.kind is Kind.TIMEOUT
+                    return replace(model, problem=_metadata_problem(error))
+            if not (metadata.inputs or metadata.outputs):
+                return replace(model, problem="the server reports no inputs and outputs")
+            return replace(model, metadata=metadata, source=item.protocol, problem="")
 
-            return await _gather(_with_progress(describe(model), progress) for model in models)
-
-        return {m.name: m for m in await self._with_backend(item.protocol, item.url, describe_all)}
+        async with self._backend(item.protocol, item.url) as backend:
+            work = (_with_progress(describe(backend, model), progress) for model in models)
+            return {model.name: model for model in await _gather(work)}
 
     # ---- backends
 
@@ -192,9 +189,11 @@ class Prober:
         deadline = time.monotonic() + self._options.timeout
         return RequestContext("probe", deadline, headers=self._options.headers)
 
-    async def _with_backend(
-        self, protocol: str, url: Url, use: Callable[[RemoteBackend[Any, Any]], Awaitable[_T]]
-    ) -> _T:
+    @asynccontextmanager
+    async def _backend(
+        self, protocol: str, url: Url
+    ) -> AsyncGenerator[RemoteBackend[Any, Any], None]:
+        """Yield a backend that sends requests to ``url``, and close its connections afterwards."""
         section = self._options.backend_section(protocol, url) | {
             "timeout": f"{self._options.timeout * 1000:.0f}ms",
             "dns_refresh": 0,
@@ -208,7 +207,7 @@ class Prober:
         config = Config.model_validate(document, context={FOLDER: Path(), FILES: TrackedFiles()})
         backend = make_remote_backend(_BACKEND, config, LIMITS)
         try:
-            return await use(backend)
+            yield backend
         finally:
             await backend.close()
 
