@@ -8,16 +8,14 @@ import stat
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exchange_samples import sample_exchange
-from infergate.core.datatypes import Datatype
-from infergate.core.exchange import Exchange, Outcome
-from infergate.core.messages import InferRequest
-from infergate.core.tensor import Buffer, Tensor
+from exchange_samples import exchange_of
+from infergate.core.tensor import Buffer
 from infergate.core.wire import total_size
 from infergate.recording import directory as module
 from infergate.recording.directory import (
@@ -34,8 +32,7 @@ KIB = 1024
 
 
 def record(size: int = 1000) -> list[Buffer]:
-    tensor = Tensor("x", Datatype.UINT8, (size,), os.urandom(size))
-    return encode_exchange(Exchange(InferRequest("m", inputs=(tensor,)), Outcome()))
+    return encode_exchange(exchange_of(os.urandom(size)))
 
 
 def settings(path: Path, **fields: object) -> DirectorySettings:
@@ -170,10 +167,7 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path, name: s
 
 @given(st.integers(0, 300_000), st.booleans())
 def test_no_record_needs_more_space_than_is_reserved(size: int, compressible: bool) -> None:
-    data = bytes(size) if compressible else os.urandom(size)
-    tensor = Tensor("x", Datatype.UINT8, (size,), data)
-    parts = encode_exchange(replace(sample_exchange(), request=InferRequest("m", inputs=(tensor,))))
-
+    parts = encode_exchange(exchange_of(bytes(size) if compressible else os.urandom(size)))
     with tempfile.TemporaryDirectory() as folder:
         file = RecordingFile(f"{folder}/file")
         file.append(parts)
@@ -188,7 +182,7 @@ def test_a_file_that_fails_is_closed_and_the_next_record_begins_another(
     directory.append(record())
     directory.flush()
     first = files(tmp_path)
-    monkeypatch.setattr(module.RecordingFile, "flush", _fail)
+    monkeypatch.setattr(module.RecordingFile, "flush", Mock(side_effect=OSError("broken")))
     with pytest.raises(OSError, match="broken"):
         directory.close_file()
     monkeypatch.undo()
@@ -215,7 +209,3 @@ def test_a_full_disk_leaves_no_file_without_a_record(
             directory.flush()
         directory.close_file()
     assert files(tmp_path) == []
-
-
-def _fail(*_: object) -> None:
-    raise OSError("broken")
