@@ -262,34 +262,49 @@ def with_parameter(name: bytes, **value: Any) -> bytes:
     return message(request={"parameters": {"entries": [{"name": name, **value}]}})
 
 
-@pytest.mark.parametrize(
-    ("damaged", "reason"),
-    [
-        (frame(GOOD, record_bytes=10), "its size differs from the 10 bytes"),
-        (frame(GOOD, record_bytes=1 << 20), "its size differs from the 1048576 bytes"),
-        (frame(GOOD, record_bytes=1 << 40), "has 1099511627776 bytes; the limit is 1073741824"),
-        (frame(GOOD, payload_bytes=1 << 40), "the record has 1099511627776 bytes; the limit is"),
-        (frame(GOOD, payload_crc=0), "the checksum of the record is wrong"),
-        (frame(b"\xff"), "does not end"),
-        (frame(with_input("FP32")), "'x' is missing"),
-        (frame(with_input("FP9", b"")), "unknown datatype FP9"),
-        (frame(with_input("FP32", b"1")), "needs 4 bytes, but the data holds 1"),
-        (frame(message(tensor_data=[b""])), "data for more tensors than it describes"),
-        (frame(message(outcome={"error": {"kind": "nonsense"}})), "nonsense"),
-        (frame(message(route=b"\xff")), "can't decode"),
-        (frame(with_parameter(b"p", json_value=b"[" * 100_000)), "recursion"),
-        (frame(with_parameter(b"sequence_id", bool_value=True)), "sequence_id"),
-        (frame(message(gateway_version="x" * (5 << 20))), "the limit is 4194304"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_frame_that_infergate_cannot_have_written_is_reported(
-    tmp_path: Path, damaged: bytes, reason: str
-) -> None:
-    first, second = read_bytes(tmp_path / "file", pack_file_header(ID) + damaged + frame(GOOD))
+def check_damaged_frame(path: Path, damaged: bytes, reason: str) -> None:
+    """Check that the reader reports ``damaged``, and reads the next frame."""
+    first, second = read_bytes(path, pack_file_header(ID) + damaged + frame(GOOD))
     assert isinstance(first, DamagedPart)
     assert reason in first.reason
     assert isinstance(second, RecordedExchange)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"record_bytes": 10}, "its size differs from the 10 bytes"),
+        ({"record_bytes": 1 << 20}, "its size differs from the 1048576 bytes"),
+        ({"record_bytes": 1 << 40}, "the record has 1099511627776 bytes; the limit is 1073741824"),
+        ({"payload_bytes": 1 << 40}, "the record has 1099511627776 bytes; the limit is"),
+        ({"payload_crc": 0}, "the checksum of the record is wrong"),
+    ],
+)
+def test_a_header_that_declares_something_else_is_reported(
+    tmp_path: Path, changes: dict[str, int], reason: str
+) -> None:
+    check_damaged_frame(tmp_path / "file", frame(GOOD, **changes), reason)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (b"\xff", "does not end"),
+        (with_input("FP32"), "'x' is missing"),
+        (with_input("FP9", b""), "unknown datatype FP9"),
+        (with_input("FP32", b"1"), "needs 4 bytes, but the data holds 1"),
+        (message(tensor_data=[b""]), "data for more tensors than it describes"),
+        (message(outcome={"error": {"kind": "nonsense"}}), "nonsense"),
+        (message(route=b"\xff"), "can't decode"),
+        (with_parameter(b"p", json_value=b"[" * 100_000), "recursion"),
+        (with_parameter(b"sequence_id", bool_value=True), "sequence_id"),
+        (message(gateway_version="x" * (5 << 20)), "the limit is 4194304"),
+    ],
+)
+def test_a_record_that_infergate_cannot_have_written_is_reported(
+    tmp_path: Path, record: bytes, reason: str
+) -> None:
+    check_damaged_frame(tmp_path / "file", frame(record), reason)
 
 
 def test_a_window_over_the_limit_is_not_allocated(tmp_path: Path) -> None:
