@@ -203,18 +203,16 @@ async def test_the_queue_is_bounded_by_bytes_but_holds_any_single_exchange(
         assert found.results == {"recorded": 2, "queue_full": 1}
 
 
-async def test_an_exchange_without_memory_is_dropped(tmp_path: Path) -> None:
+async def test_exchanges_and_streams_that_do_not_fit_into_memory_are_counted(
+    tmp_path: Path,
+) -> None:
     memory = Budget(100)
     async with recording(tmp_path) as found:
         found.recorder.record(sample_exchange(size=1000), memory)
         assert found.results == {"memory_short": 1}
-    assert memory.held == 0
-
-
-async def test_a_stream_that_does_not_fit_into_memory_is_counted(tmp_path: Path) -> None:
-    async with recording(tmp_path) as found:
         found.recorder.observer("m", 100).count_lost()
-        assert found.results == {"memory_short": 1}
+        assert found.results == {"memory_short": 2}
+    assert memory.held == 0
 
 
 async def test_an_unrecordable_exchange_loses_no_other(tmp_path: Path) -> None:

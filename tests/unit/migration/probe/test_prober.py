@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from probe_kit import embedded_models, http_response, probe, scripted_server, server
+from probe_kit import FREE_PORT, embedded_models, http_response, probe, scripted_server, server
 
 from infergate.access.keys import digest_of, new_key
 from infergate.core.datatypes import Datatype
@@ -26,6 +26,12 @@ KEY = new_key()
 
 def spoken(findings: ProbeFindings) -> list[set[str]]:
     return [{item.protocol for item in target.detected} for target in findings.targets]
+
+
+def only_additional(protocol: str) -> dict[str, Any]:
+    """Return listeners of which only the additional listener ``one`` exists."""
+    one = {**FREE_PORT, "protocols": (protocol,)}
+    return {"http": None, "grpc": None, "admin": None, "additional": {"one": one}}
 
 
 def problem_of(findings: ProbeFindings) -> PortProblem:
@@ -76,14 +82,8 @@ async def test_a_wrong_scheme_is_corrected() -> None:
 
 async def test_models_of_a_server_that_cannot_list_them_are_named() -> None:
     route = ({"model": "digits", "backend": "demo"},)
-    listeners = {
-        "http": None,
-        "grpc": None,
-        "admin": None,
-        "additional": {"tfs": {"address": "127.0.0.1:0", "protocols": ("tfs-grpc",)}},
-    }
-    async with embedded_models(routes=route, listeners=listeners) as addresses:
-        address = addresses["additional.tfs"]
+    async with embedded_models(routes=route, listeners=only_additional("tfs-grpc")) as addresses:
+        address = addresses["additional.one"]
         [unnamed] = (await probe(address)).servers
         [named] = (await probe(address, models=("digits", "other"))).servers
     assert not unnamed.models
@@ -161,7 +161,7 @@ async def test_a_tls_port_is_detected_or_reported(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.server()
     tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
-    listener = {"address": "127.0.0.1:0", "tls": tls}
+    listener = {**FREE_PORT, "tls": tls}
     listeners = {"http": listener, "grpc": listener, "admin": None}
     async with embedded_models(listeners=listeners) as addresses:
         plain = await probe(f"http://{addresses['http']}")
@@ -268,14 +268,9 @@ LISTED = ("simple", "digits", "identity", "embed", "accumulate")
 )
 async def test_a_model_pairs_with_itself_in_another_protocol(protocol: str) -> None:
     """Each protocol has its own rules for the batch dimension."""
-    listeners = {
-        "http": None,
-        "grpc": {"address": "127.0.0.1:0"},
-        "admin": None,
-        "additional": {"old": {"address": "127.0.0.1:0", "protocols": (protocol,)}},
-    }
+    listeners = only_additional(protocol) | {"grpc": FREE_PORT}
     async with embedded_models(listeners=listeners) as addresses:
-        [old] = (await probe(addresses["additional.old"], models=LISTED)).servers
+        [old] = (await probe(addresses["additional.one"], models=LISTED)).servers
         [new] = (await probe(addresses["grpc"])).servers
     assert [item.protocol for item in old.protocols] == [protocol]
     pairs = {pair.old.name: pair for pair in Pairing(ALL, ALL).pair_models(old.models, new.models)}
