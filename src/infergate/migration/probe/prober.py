@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -76,9 +76,8 @@ class Prober:
         if not targets:
             return ProbeFindings((), ())
         with Progress("detecting protocols", len(targets)) as progress:
-            found = await _gather(
-                _with_progress(self._probe_target(item), progress) for item in targets
-            )
+            work = (_with_progress(self._probe_target(item), progress) for item in targets)
+            found = await asyncio.gather(*work)
         groups = group_servers([item for findings in found for item in findings.detected])
         servers = [await self._describe_server(group) for group in groups]
         return ProbeFindings(found, _without_wrong_guesses(servers))
@@ -110,7 +109,7 @@ class Prober:
         attempts: dict[str, str] = {}
         rejected: Kind | None = None
         for candidates in target.candidates(tls=tls):
-            results = await _gather(self._identify(name, url) for name, url in candidates)
+            results = await asyncio.gather(*(self._identify(*each) for each in candidates))
             if detected := [item for item in results if isinstance(item, DetectedProtocol)]:
                 detected.sort(key=lambda item: preference(item.protocol))
                 return TargetFindings(target, detected)
@@ -181,7 +180,7 @@ class Prober:
 
         async with self._backend(item.protocol, item.url) as backend:
             work = (_with_progress(describe(backend, model), progress) for model in models)
-            return {model.name: model for model in await _gather(work)}
+            return {model.name: model for model in await asyncio.gather(*work)}
 
     # ---- backends
 
@@ -251,7 +250,3 @@ async def _with_progress(work: Awaitable[_T], progress: Progress) -> _T:
         return await work
     finally:
         progress.step()
-
-
-async def _gather(work: Iterable[Awaitable[_T]]) -> list[_T]:
-    return list(await asyncio.gather(*work))
