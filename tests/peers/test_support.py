@@ -59,6 +59,19 @@ def run_forked(folder: Path, *arguments: str, **env: str) -> Forked | None:
         return forked(argv, {**os.environ, **env}, folder, log)
 
 
+@forks
+def test_signals_end_a_forked_gateway_and_its_session(tmp_path: Path) -> None:
+    (tmp_path / "routes.yaml").write_text("drain: {delay: 100s}")
+    killed = run_forked(tmp_path, "--config", "routes.yaml")
+    assert killed is not None
+    assert os.getsid(killed.pid) == killed.pid
+    assert killed.poll() is None
+    killed.kill()
+    assert killed.wait(100) == -9
+    killed.terminate()  # it has exited
+    assert has_exited(killed.pid)
+
+
 def test_startup_environment_variables_prevent_forking(tmp_path: Path) -> None:
     assert run_forked(tmp_path, "--version", PYTHONWARNINGS="error") is None
     assert run_forked(tmp_path, "--version", LD_PRELOAD="x.so") is None
