@@ -13,7 +13,7 @@ from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, Origin
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferRequest, InferResponse, RequestedOutput
-from infergate.core.tensor import OpaqueParameters, Tensor
+from infergate.core.tensor import Buffer, OpaqueParameters, Tensor
 from infergate.testing import strategies
 
 TEXTS = st.text(st.characters(), max_size=6)
@@ -112,3 +112,9 @@ def sample_exchange(number: int = 0, size: int = 16, **parameters: Any) -> Excha
     request = InferRequest("m", "", f"id-{number}", parameters, (tensor,))
     response = InferResponse("m", "1", f"id-{number}", outputs=(tensor,), is_last=True)
     return Exchange(request, Outcome((response,), duration=0.5), "v2-rest", "m", "b")
+
+
+def exchange_of(data: Buffer) -> Exchange:
+    """An exchange without responses, whose only tensor has the bytes ``data``."""
+    tensor = Tensor("x", Datatype.UINT8, (len(data),), data)
+    return Exchange(InferRequest("m", inputs=(tensor,)), Outcome())

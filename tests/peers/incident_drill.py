@@ -15,7 +15,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from e2e.running import Infergate, started_infergate
+from e2e.running import Infergate
 from e2e.several import until
 from infergate.codecs.base import Profile
 from infergate.codecs.profiles import GENERIC, TRTSERVER
@@ -33,8 +33,7 @@ from infergate.core.errors import CLIENT_ERRORS
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import HttpRequest, join_parts
-from peers.console_site import LISTENERS
-from peers.incident_site import Incident, StubServer
+from peers.incident_site import Incident, started_incident
 
 CONFIG = """
 log: {{access: true}}
@@ -58,11 +57,12 @@ routes:
   - {{model: flapping, backend: flapping}}
   - {{model: failing, backend: failing, timeout: 30s}}
 models:
-"""
-MODEL_CONFIG = """
-  {}:
+  good: &model
     inputs: [{{name: pixels, datatype: FP32, shape: [2, 2]}}]
     outputs: [{{name: y, datatype: FP32, shape: [1]}}]
+  slow: *model
+  impatient: *model
+  failing: *model
 """
 SLOW_SECONDS = 0.5
 PROTOCOLS: Mapping[str, Profile] = {
@@ -90,12 +90,9 @@ class Sent:
         with self._lock:
             self.counts[route, result] += 1
 
-    def of(self, route: str, result: str) -> int:
-        return self.counts[route, result]
-
     def traffic(self, *routes: str) -> tuple[int, int, int]:
         """Return the numbers of requests, of failures and of client errors."""
-        totals = [sum(self.of(each, kind) for each in routes) for kind in KINDS]
+        totals = [sum(self.counts[each, kind] for each in routes) for kind in KINDS]
         return sum(totals), totals[1], totals[2]
 
 
@@ -214,7 +211,7 @@ class Drill(Incident):
         before = server.requests
         while server.requests == before:
             self.clients.infer("v2-rest", "flapping", "ok")
-        until(lambda: self.ejection_events() > len(self.sent.flaps), "the ejection is an event")
+        until(lambda: len(self.events("ejected")) > len(self.sent.flaps), "it is an event")
         self.sent.flaps.append((started, time.time()))
 
     def ejections(self) -> list[str]:
@@ -227,11 +224,8 @@ class Drill(Incident):
         lines = self.file.read_text().splitlines()
         return next(number for number, line in enumerate(lines, 1) if "timeout: soon" in line)
 
-    def ejection_events(self) -> int:
-        return len(self.events("ejected"))
-
-    def events(self, *kinds: str, query: str = "minutes=15") -> list[Any]:
-        return [each for each in self.history(query)["events"] if each["kind"] in kinds]
+    def events(self, kind: str, query: str = "minutes=15") -> list[Any]:
+        return [each for each in self.history(query)["events"] if each["kind"] == kind]
 
     def change(self, old: str, new: str) -> None:
         started, text = time.time(), self.file.read_text()
@@ -243,13 +237,8 @@ class Drill(Incident):
 
 MODELS = ("idle", "good", "slow", "impatient", "flapping", "failing")
 ROUTES = {f"route={route}": (route,) for route in MODELS}
-BACKENDS = {
-    "backend=idle": ("idle",),
-    "backend=good": ("good",),
-    "backend=slow": ("slow", "impatient"),
-    "backend=flapping": ("flapping",),
-    "backend=failing": ("failing",),
-}
+BACKENDS = {f"backend={name}": (name,) for name in ("idle", "good", "flapping", "failing")}
+BACKENDS["backend=slow"] = ("slow", "impatient")
 """The routes of each backend."""
 FIRST = "drill-first-failure"
 
@@ -257,19 +246,12 @@ FIRST = "drill-first-failure"
 @contextmanager
 def started_drill() -> Iterator[Drill]:
     """Yield a gateway after the incident."""
-    with ExitStack() as stack:
-        servers = {name: StubServer() for name in ("good", "slow", "failing", "flapping")}
-        for server in servers.values():
-            stack.callback(server.close)
-        addresses = {name: server.address for name, server in servers.items()}
-        models = "".join(map(MODEL_CONFIG.format, ("good", "slow", "impatient", "failing")))
-        config = CONFIG.format(**addresses) + models
-        gateway = stack.enter_context(started_infergate(config, LISTENERS))
-        sent = Sent()
-        clients = Clients(gateway, sent)
-        stack.callback(clients.close)
-        file = gateway.log.parent / "routes.yaml"
-        running = Drill(gateway, file, servers, sent, clients)
+    sent = Sent()
+    with (
+        started_incident(CONFIG) as site,
+        closing(Clients(site.gateway, sent)) as clients,
+    ):
+        running = Drill(site.gateway, site.file, site.servers, sent, clients)
         running.history()  # the counters start here
         perform(running)
         yield running

@@ -129,11 +129,12 @@ class Incident:
 
 
 @contextmanager
-def started_incident() -> Iterator[Incident]:
+def started_incident(config: str = CONFIG) -> Iterator[Incident]:
+    """Run a gateway with ``config``, in which the names of the servers are fields."""
     with ExitStack() as stack:
         servers = {name: StubServer() for name in ("good", "slow", "failing", "flapping")}
         for server in servers.values():
             stack.callback(server.close)
         addresses = {name: server.address for name, server in servers.items()}
-        gateway = stack.enter_context(started_infergate(CONFIG.format(**addresses), LISTENERS))
+        gateway = stack.enter_context(started_infergate(config.format(**addresses), LISTENERS))
         yield Incident(gateway, gateway.log.parent / "routes.yaml", servers)

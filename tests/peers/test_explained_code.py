@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from peers.support.graphpipe import prepare_graphpipe
 from peers.support.installed import Installed
 from peers.support.kserve import prepare_kserve
 from peers.support.legacy_client import prepare_legacy_client
+from peers.support.process import client_environment
 from peers.support.tfserving import prepare_tfserving_api
 
 pytestmark = pytest.mark.peers
@@ -56,7 +56,7 @@ SUM, DIFFERENCE = (A + 3).tolist(), (A - 3).tolist()
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Infergate]:
-    with started_infergate(CONFIG.replace("", "").replace("", "")) as running:
+    with started_infergate(CONFIG) as running:
         yield running
 
 
@@ -70,7 +70,7 @@ def printed(
     inference = ClientInference(request, addresses, headers, metadata, None, tmp_path)
     code = code_of([client], inference)[client]
     peer = PEERS[client]()
-    environ = {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*", "AUTHORIZATION": "Bearer x"}
+    environ = client_environment(AUTHORIZATION="Bearer x")
     if client == "tensorrtserver":
         code = LEGACY_START + code
         environ["LD_LIBRARY_PATH"] = str(peer.folder / "openssl")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from peers.models.triton.models import DATATYPES
 from peers.support.graphpipe import graphpipe_js_report, graphpipe_report
 from peers.support.installed import Installed
 from peers.support.process import free_ports
@@ -41,10 +42,6 @@ RAW = """
 backends: {ours: {protocol: builtin}}
 routes: [{model: "*", backend: ours}]
 """
-DATATYPES = (
-    "UINT8", "INT8", "UINT16", "INT16", "UINT32", "INT32", "UINT64", "INT64", "FP16", "FP32",
-    "FP64", "BYTES", "BOOL", "BF16",
-)  # fmt: skip
 IDENTITIES = (*(f"id_{datatype}" for datatype in DATATYPES), "id_photo", "id_words")
 SUMS = ("simple", "simple/versions/1", "simple/versions/9")
 

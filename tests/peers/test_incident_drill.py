@@ -51,7 +51,7 @@ def test_slow_requests_are_in_the_buckets_of_slow_requests(drill: Drill) -> None
     history = drill.history("route=slow")
     slow = [n for n, bound in enumerate(history["bounds"]) if bound is None or bound > 0.5]
     found = sum(column[bucket] for column in history["latencies"] for bucket in slow)
-    assert found == drill.sent.of("slow", "ok")
+    assert found == drill.sent.counts["slow", "ok"]
 
 
 def test_each_ejection_is_an_event_within_its_time(drill: Drill) -> None:
@@ -94,10 +94,10 @@ def test_the_previous_configuration_stays_active(drill: Drill) -> None:
 def test_failed_requests_have_timelines_and_inputs(drill: Drill) -> None:
     failed = drill.history("backend=failing")["failed"]
     assert {each["kind"] for each in failed} == {"backend_garbage"}
-    assert len(failed) == min(20, drill.sent.of("failing", "failed"))
+    assert len(failed) == min(20, drill.sent.counts["failing", "failed"])
     timed_out = drill.history("route=impatient")["failed"]
     assert {each["kind"] for each in timed_out} == {"timeout"}
-    assert len(timed_out) == drill.sent.of("impatient", "failed")
+    assert len(timed_out) == drill.sent.counts["impatient", "failed"]
     for sample in failed + timed_out:
         phases = {each["phase"]: each["seconds"] for each in sample["phases"]}
         assert sum(phases.values()) == pytest.approx(sample["seconds"], abs=0.02)

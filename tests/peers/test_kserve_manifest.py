@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from infergate.config import compile as compiled
 from infergate.config.load import parse
 from peers import kserve_manifest
 from peers.support.installed import PROJECT, Installed
+from peers.support.process import client_environment
 
 pytestmark = pytest.mark.peers
 
@@ -40,7 +40,7 @@ def faults(kserve_sdk: Installed, manifest: dict[str, Any]) -> list[str]:
     done = subprocess.run(
         [kserve_sdk.python, script],
         check=True, capture_output=True, text=True, timeout=100, input=json.dumps(manifest),
-        env={**os.environ, "PYTHONPATH": ""},
+        env=client_environment(),
     )  # fmt: skip
     return done.stdout.splitlines()
 

@@ -14,7 +14,7 @@ import pytest
 
 from e2e.running import Infergate, started_infergate
 from peers.support.forked import Forked, forked
-from peers.support.process import Launch, PortTakenError, free_ports, started
+from peers.support.process import Launch, free_ports, started
 
 _SERVE = """
 import http.server, subprocess, sys
@@ -60,27 +60,11 @@ def run_forked(folder: Path, *arguments: str, **env: str) -> Forked | None:
 
 
 @forks
-def test_a_forked_gateway_has_its_own_arguments_folder_environment_and_log(tmp_path: Path) -> None:
-    (tmp_path / "routes.yaml").write_text(
-        "backends: {a: {protocol: builtin}}\nroutes: [{model: x, backend: '${NAME}'}]"
-    )
-    checked = run_forked(tmp_path, "--config", "routes.yaml", "--check", NAME="nowhere")
-    assert checked is not None
-    assert os.getsid(checked.pid) == checked.pid
-    assert checked.wait(100) == 2
-    assert checked.poll() == 2
-    assert "nowhere" in (tmp_path / "log").read_text()
-    result = run_forked(tmp_path, "--version")
-    assert result is not None
-    assert result.wait(100) == 0
-    assert (tmp_path / "log").read_text().startswith("infergate ")
-
-
-@forks
-def test_signals_end_a_forked_gateway(tmp_path: Path) -> None:
+def test_signals_end_a_forked_gateway_and_its_session(tmp_path: Path) -> None:
     (tmp_path / "routes.yaml").write_text("drain: {delay: 100s}")
     killed = run_forked(tmp_path, "--config", "routes.yaml")
     assert killed is not None
+    assert os.getsid(killed.pid) == killed.pid
     assert killed.poll() is None
     killed.kill()
     assert killed.wait(100) == -9
@@ -158,10 +142,3 @@ def test_a_taken_port_is_replaced() -> None:
         ports = iter([holder.getsockname()[1], *free_ports(1)])
         with started(lambda _: launch(next(ports))) as running:
             assert not _ended(running.pid)
-
-
-def test_only_taken_ports_are_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-        with pytest.raises(PortTakenError), started(lambda _: launch(port)):
-            pytest.fail("the server was never ready")

@@ -4,7 +4,6 @@ onnxruntime."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,7 +164,7 @@ def test_the_client_of_graphpipe_sends_two_jpegs(
 ) -> None:
     program = Path(graphpipe_client.__file__).with_name("photos.py")
     url = f"http://{gateway.http}/graphpipe/resnet"
-    argv = [graphpipe.python, program, url, "image", "scores,classes", *photos.files]
-    outputs = scenario_results(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
+    names = "scores,classes"
+    outputs = scenario_results(graphpipe.python, program, url, "image", names, *photos.files)
     np.testing.assert_array_equal(outputs["classes"], np.concatenate(photos.classes))
     np.testing.assert_allclose(outputs["scores"], np.concatenate(photos.scores), rtol=1e-6)

@@ -47,15 +47,6 @@ def chunk_bounds(count: int, size: int = CHUNK_ELEMENTS) -> Iterator[tuple[int, 
         yield start, min(start + size, count)
 
 
-def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the index of the element at ``position`` in row-major order."""
-    index = []
-    for dimension in reversed(shape):
-        position, part = divmod(position, dimension)
-        index.append(part)
-    return tuple(reversed(index))
-
-
 def as_text(value: Any) -> str:
     """Return an element as text of at most 64 characters. The text of a number is exact for its
     datatype."""

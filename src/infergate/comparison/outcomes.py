@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from infergate.comparison.rules import ComparisonRules
 from infergate.comparison.tensors import (
@@ -84,7 +84,7 @@ def compare(rules: ComparisonRules, expected: Outcome, actual: Outcome) -> Compa
     pairs = zip(expected.responses, actual.responses, strict=False)
     for position, (first, second) in enumerate(pairs):
         for each in _compare_responses(rules, first, second):
-            result = _at_response(each, position) if position else each
+            result = _with_elements(each, response=position) if position else each
             earlier = outputs.get(each.name)
             outputs[each.name] = merge_outputs(earlier, result) if earlier else result
     return Comparison(
@@ -142,12 +142,8 @@ def _describe(tensor: Tensor | None) -> str:
 def without_values(comparison: Comparison, hides: Callable[[str], object]) -> Comparison:
     """Return ``comparison`` with hidden element values in the entry OTHER and in the outputs whose
     names ``hides`` selects."""
-
-    def hide(difference: ElementDifference | None) -> ElementDifference | None:
-        return difference and replace(difference, expected=HIDDEN, actual=HIDDEN)
-
     outputs = [
-        replace(each, first=hide(each.first), worst=hide(each.worst))
+        _with_elements(each, expected=HIDDEN, actual=HIDDEN)
         if each.name == OTHER or hides(each.name)
         else each
         for each in comparison.outputs
@@ -155,11 +151,10 @@ def without_values(comparison: Comparison, hides: Callable[[str], object]) -> Co
     return replace(comparison, outputs=tuple(outputs))
 
 
-def _at_response(output: OutputComparison, position: int) -> OutputComparison:
-    def at(difference: ElementDifference | None) -> ElementDifference | None:
-        return difference and replace(difference, response=position)
-
-    return replace(output, first=at(output.first), worst=at(output.worst))
+def _with_elements(output: OutputComparison, **changes: Any) -> OutputComparison:
+    """Return ``output`` with ``changes`` to the fields of its first and worst element."""
+    first, worst = (each and replace(each, **changes) for each in (output.first, output.worst))
+    return replace(output, first=first, worst=worst)
 
 
 def _limit_outputs(outputs: dict[str, OutputComparison]) -> list[OutputComparison]:

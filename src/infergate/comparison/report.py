@@ -127,12 +127,11 @@ def percent(count: int, total: int) -> str:
     places if two would show 0 %."""
     if count in (0, total):
         return f"{100 * count // total if total else 0} %"
-    digits = 2
-    while True:
+    for digits in range(2, 10):
         text = f"{100 * 10**digits * count // total / 10**digits:.{digits}f}"
-        if float(text) or digits >= 9:
-            return f"{text} %"
-        digits += 1
+        if float(text):
+            break
+    return f"{text} %"
 
 
 def share_text(share: float) -> str:
@@ -140,15 +139,15 @@ def share_text(share: float) -> str:
     return percent(round(share * 10**12), 10**12)
 
 
-def round_up(value: float, digits: int = 2) -> str:
-    """Return ``value`` rounded up to ``digits`` significant digits, so that the text is a
-    sufficient tolerance."""
+def round_up(value: float) -> str:
+    """Return ``value`` rounded up to two significant digits, so that the text is a sufficient
+    tolerance."""
     if value in (0, math.inf):
         return f"{value:g}"
-    text = f"{value:.{digits - 1}e}"
+    text = f"{value:.1e}"
     if float(text) < value:
-        step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-        text = f"{value + step / 2:.{digits - 1}e}"
+        step = 10.0 ** (math.floor(math.log10(value)) - 1)
+        text = f"{value + step / 2:.1e}"
     return f"{float(text):g}"
 
 

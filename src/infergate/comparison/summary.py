@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -24,6 +24,7 @@ from infergate.core.errors import Kind
 MAX_MODELS: Final = 32
 _MAX_ROUTES: Final = 4096
 _FORMAT: Final = 1
+T = TypeVar("T")
 
 
 class SummaryFormatError(ValueError):
@@ -95,16 +96,21 @@ class Summary:
             raise SummaryFormatError(
                 f"the document is not a summary of format {_FORMAT}, which this version reads"
             )
-        try:
-            return _adapter.validate_python(value)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            position = ".".join(map(str, first["loc"])) or "the document"
-            raise SummaryFormatError(f"{position}: {first['msg']}") from None
+        return validated(_adapter, value)
 
     def _model(self, route: str, name: str) -> ModelSummary:
         models = self.routes.setdefault(route, {})
         return bounded_entry(models, name, MAX_MODELS, ModelSummary)
+
+
+def validated(adapter: TypeAdapter[T], value: Any) -> T:
+    """Return ``value``, a JSON document, as an object. Raises SummaryFormatError."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        position = ".".join(map(str, first["loc"])) or "the document"
+        raise SummaryFormatError(f"{position}: {first['msg']}") from None
 
 
 def _entry_name(model: str, comparison: Comparison) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from infergate.comparison.elements import Array, ElementReader, as_text, chunk_bounds, unravel
+from infergate.comparison.elements import Array, ElementReader, as_text, chunk_bounds
 from infergate.comparison.error_stats import ZERO_BIN, ErrorStats, Floats
 from infergate.comparison.json_types import Count, Size, Text
 from infergate.comparison.rows import RowStats, compare_rows
@@ -168,7 +168,7 @@ class _Elements:
         required_atol: float = math.inf,
     ) -> ElementDifference:
         expected, actual = map(as_text, values)
-        index = unravel(position, self.shape)
+        index = tuple(map(int, np.unravel_index(position, self.shape)))
         return ElementDifference(index, expected, actual, error, required_atol)
 
     def add_worst(self, worst: ElementDifference) -> None:

@@ -32,10 +32,14 @@ def client_message(
         wire = codec.build_request(request, TRITON, metadata)
     if plugin.supports_framing and isinstance(wire, HttpRequest):
         # On a shared listener, the path names the model.
-        wire.path = f"/{plugin.claims[0]}/{quote(request.model, safe='')}"
-        if request.version:
-            wire.path += f"/versions/{quote(request.version, safe='')}"
+        wire.path = f"/{plugin.claims[0]}/{quoted_model(request)}"
     return wire
+
+
+def quoted_model(request: InferRequest) -> str:
+    """Return the part of a URL path that names the model and the version of ``request``."""
+    path = quote(request.model, safe="")
+    return f"{path}/versions/{quote(request.version, safe='')}" if request.version else path
 
 
 def recorded_message(exchange: Exchange) -> HttpRequest | RpcRequest:

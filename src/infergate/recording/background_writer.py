@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -133,7 +133,11 @@ class BackgroundWriter:
             jobs: list[WriteJob] = []
             commands = self._collect(jobs)
             if jobs:
-                self._write_batch(jobs)
+                report = BatchReport(jobs)
+                if not self._has_failed:
+                    self._write(report)
+                report.results[NOT_WRITTEN] += len(jobs) - report.results.total()
+                self._report(report)
             for command in commands:
                 if command is None:
                     is_running = False
@@ -155,19 +159,11 @@ class BackgroundWriter:
             item = self._queue.get()
         return [item]
 
-    def _write_batch(self, jobs: list[WriteJob]) -> None:
-        report = BatchReport(jobs)
-        if self._has_failed:
-            report.results[NOT_WRITTEN] = len(jobs)
-        else:
-            self._write(jobs, report)
-        self._report(report)
-
-    def _write(self, jobs: Sequence[WriteJob], report: BatchReport) -> None:
+    def _write(self, report: BatchReport) -> None:
         results = report.results
         try:
             try:
-                for number, job in enumerate(jobs, 1):
+                for number, job in enumerate(report.jobs, 1):
                     if number % _JOBS_PER_PAUSE == 0 or self._queue.qsize() < _LONG_QUEUE:
                         _pause()
                     content = job.redaction.apply(job.exchange)
@@ -192,7 +188,6 @@ class BackgroundWriter:
             _log.exception("bug while writing a recording", extra=BUG)
             report.results, report.written_bytes = Counter(), 0
             self._fail("internal error, see the log", report)
-        report.results[NOT_WRITTEN] += len(jobs) - report.results.total()
 
     def _fail(self, reason: str, report: BatchReport) -> None:
         self._has_failed = True

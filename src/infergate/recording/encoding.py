@@ -58,7 +58,6 @@ _SHAPE_LIMITS: Final = Limits(rank=1024)
 _RESPONSES_PER_PAUSE: Final = 16
 """Number of responses of a stream that are encoded between two pauses, which takes about 0.2 ms."""
 _INT64: Final = range(-(2**63), 2**63)
-_NO_FURTHER: Final[Mapping[str, Outcome]] = EMPTY_MAPPING
 _ORIGINS: Final = (Origin.GATEWAY, Origin.BACKEND)
 
 
@@ -78,7 +77,7 @@ class RecordedExchange:
     everything except tensor data, in bytes."""
 
     exchange: Exchange
-    further_outcomes: Mapping[str, Outcome] = _NO_FURTHER
+    further_outcomes: Mapping[str, Outcome] = EMPTY_MAPPING
     redacted: tuple[str, ...] = ()
     gateway_version: str = __version__
     position: int = 0
@@ -102,7 +101,7 @@ class RecordedExchange:
 
 def encode_exchange(
     exchange: Exchange,
-    further_outcomes: Mapping[str, Outcome] = _NO_FURTHER,
+    further_outcomes: Mapping[str, Outcome] = EMPTY_MAPPING,
     redacted: Sequence[str] = (),
     pause: Callable[[], object] = lambda: None,
 ) -> list[Buffer]:
@@ -302,18 +301,16 @@ def _decode(value: bytes) -> str:
 
 
 def _read_request(message: Any, data: Iterator[memoryview]) -> InferRequest:
+    outputs = [
+        RequestedOutput(_decode(each.name), _read_parameters(each)) for each in message.outputs
+    ]
     return InferRequest(
         _decode(message.model),
         _decode(message.version),
         _decode(message.id),
         _read_parameters(message),
         tuple([_read_tensor(each, data) for each in message.inputs]),
-        tuple(
-            [
-                RequestedOutput(_decode(each.name), _read_parameters(each))
-                for each in message.outputs
-            ]
-        ),
+        tuple(outputs),
     )
 
 

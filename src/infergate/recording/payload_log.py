@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from itertools import chain
+from typing import Final, Protocol
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.exchange import Exchange
@@ -26,7 +27,6 @@ from infergate.core.memory import DetachedMemoryAccount, MemoryAccount
 from infergate.core.messages import InferRequest
 from infergate.core.offload import Offload
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import Tensor
 from infergate.recording.cloud_events import (
     CloudEvent,
     EventAttributes,
@@ -251,18 +251,14 @@ class PayloadLog:
 
     async def _encode(self, waiting: _Waiting) -> list[WireEvent]:
         """Return the encoded events. Raises OVERLOADED, TIMEOUT and UNSUPPORTED."""
-        settings, memory = self._settings, waiting.memory
-        tensor_bytes = waiting.exchange.size
+        settings, exchange, memory = self._settings, waiting.exchange, waiting.memory
+        tensor_bytes = exchange.size
+        responses = exchange.outcome.responses
+        tensors = chain(exchange.request.inputs, *(response.outputs for response in responses))
         # Charge the events and the pickled copy of the tensors together. If encoders charged the
         # events later, concurrent encoders could reach the memory limit and all fail.
-        max_bytes = waiting.size + tensor_bytes + json_size_bounds(_tensors(waiting.exchange))[1]
-        arguments: tuple[Any, ...] = (
-            self._sink.encode,
-            settings.attributes,
-            waiting.exchange,
-            waiting.mode,
-            waiting.id,
-        )
+        max_bytes = waiting.size + tensor_bytes + json_size_bounds(tensors)[1]
+        arguments = self._sink.encode, settings.attributes, exchange, waiting.mode, waiting.id
         memory.grow(max_bytes)
         if tensor_bytes <= _MAX_INLINE_BYTES:
             events = encode_exchange(*arguments)
@@ -270,11 +266,7 @@ class PayloadLog:
             events = await asyncio.to_thread(encode_exchange, *arguments)
         else:
             events = await self._offload.run(
-                None,
-                encode_exchange,
-                *arguments,
-                client=_CLIENT,
-                cost=tensor_bytes,
+                None, encode_exchange, *arguments, client=_CLIENT, cost=tensor_bytes
             )
         memory.shrink(max(0, max_bytes - sum(len(body) for _, body in events)))
         return events
@@ -293,9 +285,3 @@ def encode_exchange(
 ) -> list[WireEvent]:
     """Return the encoded events of ``exchange``. Raises UNSUPPORTED."""
     return [encode(event) for event in make_events(attributes, exchange, mode, id_)]
-
-
-def _tensors(exchange: Exchange) -> Iterator[Tensor]:
-    yield from exchange.request.inputs
-    for response in exchange.outcome.responses:
-        yield from response.outputs

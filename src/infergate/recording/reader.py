@@ -121,8 +121,8 @@ class _RecordingReader:
         if header is None:
             return _NO_HEADER
         self._id, frame = header
-        if max(frame.record_bytes, frame.payload_bytes) > self._max_record_bytes:
-            size = max(frame.record_bytes, frame.payload_bytes)
+        size = max(frame.record_bytes, frame.payload_bytes)
+        if size > self._max_record_bytes:
             return f"the record has {size} bytes; the limit is {self._max_record_bytes}"
         start = position + FRAME_HEADER_BYTES
         missing = start + frame.payload_bytes - self._size

@@ -17,7 +17,6 @@ from infergate.core.wire import NO_HEADERS
 
 BODY: Final = "(body)"
 """The entry for the request's body in the list of redacted tensors."""
-_NO_FURTHER: Final[Mapping[str, Outcome]] = EMPTY_MAPPING
 
 
 class Redaction:
@@ -44,7 +43,7 @@ class Redaction:
         self._zeroes: Final = name_matcher(zeroed)
 
     def apply(
-        self, exchange: Exchange, further_outcomes: Mapping[str, Outcome] = _NO_FURTHER
+        self, exchange: Exchange, further_outcomes: Mapping[str, Outcome] = EMPTY_MAPPING
     ) -> tuple[Exchange, Mapping[str, Outcome], tuple[str, ...]]:
         """Return ``exchange`` and the ``further_outcomes`` of its request without redacted data,
         and the names of the removed or zeroed tensors, including BODY for a removed body. These are

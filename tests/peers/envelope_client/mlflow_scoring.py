@@ -1,8 +1,8 @@
 """``python mlflow_scoring.py ADDRESS``: run every scenario with MLflow's scoring client, for a
 listener that serves ``simple``.
 
-Prints one line of JSON, ``{name: outcome}``; an outcome is ``{"ok": value}``, or ``{"error":
-text}``.
+Each printed line is JSON, ``[name, outcome]``; an outcome is ``{"ok": value}`` or
+``{"error": text}``.
 """
 
 import json
@@ -50,5 +50,6 @@ def outcome(scenario):
 
 
 scenarios = Scenarios(sys.argv[1])
-names = [name for name in vars(Scenarios) if not name.startswith("_") and name != "table"]
-print(json.dumps({name: outcome(getattr(scenarios, name)) for name in names}))  # noqa: T201
+for name in vars(Scenarios):
+    if not name.startswith("_") and name != "table":
+        print(json.dumps([name, outcome(getattr(scenarios, name))]))  # noqa: T201

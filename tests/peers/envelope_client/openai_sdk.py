@@ -1,7 +1,7 @@
 """``python openai_sdk.py ADDRESS MODEL``: run every scenario with OpenAI's Python SDK.
 
-Prints one line of JSON, ``{name: outcome}``; an outcome is ``{"ok": value}``, or ``{"error":
-[class, status, code]}``.
+Each printed line is JSON, ``[name, outcome]``; an outcome is ``{"ok": value}`` or
+``{"error": [class, status, code]}``.
 """
 
 import json
@@ -55,5 +55,6 @@ def outcome(scenario):
 
 
 scenarios = Scenarios(*sys.argv[1:])
-names = [name for name in vars(Scenarios) if not name.startswith("_") and name != "embed"]
-print(json.dumps({name: outcome(getattr(scenarios, name)) for name in names}))  # noqa: T201
+for name in vars(Scenarios):
+    if not name.startswith("_") and name != "embed":
+        print(json.dumps([name, outcome(getattr(scenarios, name))]))  # noqa: T201

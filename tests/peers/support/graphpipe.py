@@ -54,18 +54,16 @@ def _install_js(peer: Installed) -> None:
 
 def graphpipe_report(addresses: Mapping[str, str]) -> dict[str, Any]:
     """Return the results of the scenarios of ``client.py``; ``addresses`` maps models to URLs."""
-    argv = [prepare_graphpipe().python, _CLIENTS / "client.py", json.dumps(addresses)]
-    return scenario_results(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
+    program = _CLIENTS / "client.py"
+    return scenario_results(prepare_graphpipe().python, program, json.dumps(addresses))
 
 
 def graphpipe_js_report(addresses: Mapping[str, str]) -> dict[str, Any]:
     """Return the results of the scenarios of ``client.js``."""
     peer = prepare_graphpipe_js()
-    modules = str(peer.folder / "node_modules")
     argv = [peer.python.with_name("node"), _CLIENTS / "client.js", json.dumps(addresses)]
-    return scenario_results(
-        argv, {**os.environ, "NODE_PATH": modules, "NODE_OPTIONS": "--no-deprecation"}
-    )
+    modules = str(peer.folder / "node_modules")
+    return scenario_results(*argv, NODE_PATH=modules, NODE_OPTIONS="--no-deprecation")
 
 
 @contextmanager

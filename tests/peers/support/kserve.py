@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,27 +34,21 @@ def prepare_kserve() -> Installed:
     return install("kserve", ("kserve==0.21.0",))
 
 
-@contextmanager
-def started_kserve() -> Iterator[KServe]:
+def started_kserve() -> AbstractContextManager[KServe]:
     """Run a KServe with all models loaded."""
-    with _started("server.py") as running:
-        yield running
+    return _started("server.py")
 
 
-@contextmanager
-def started_kserve_v1() -> Iterator[KServe]:
+def started_kserve_v1() -> AbstractContextManager[KServe]:
     """Run a KServe with the models of ``v1_server.py``."""
-    with _started("v1_server.py") as running:
-        yield running
+    return _started("v1_server.py")
 
 
-@contextmanager
-def started_transformer(predictor: str, protocol: str) -> Iterator[KServe]:
+def started_transformer(predictor: str, protocol: str) -> AbstractContextManager[KServe]:
     """Run a KServe with a transformer in front of ``predictor`` (``host:port``), which it calls
     over ``protocol``, ``v2`` or ``grpc-v2``. It is ready when the predictor is."""
     request = ["--predictor_host", predictor, "--predictor_protocol", protocol]
-    with _started("transformer.py", *request, "--enable_predictor_health_check") as running:
-        yield running
+    return _started("transformer.py", *request, "--enable_predictor_health_check")
 
 
 @contextmanager
@@ -91,11 +85,10 @@ def _started(program: str, *options: str) -> Iterator[KServe]:
 
 def kserve_v1_report(http: str, model: str, rows: object) -> dict[str, Any]:
     """Return the results of the scenarios of ``v1_client.py``."""
-    argv = [prepare_kserve().python, _SOURCES / "v1_client.py", http, model, json.dumps(rows)]
-    return scenario_results(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
+    program = _SOURCES / "v1_client.py"
+    return scenario_results(prepare_kserve().python, program, http, model, json.dumps(rows))
 
 
 def kserve_report(http: str, grpc: str) -> dict[str, Any]:
     """Return the results of the scenarios of ``client.py``."""
-    argv = [prepare_kserve().python, _SOURCES / "client.py", http, grpc]
-    return scenario_results(argv, {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*"})
+    return scenario_results(prepare_kserve().python, _SOURCES / "client.py", http, grpc)

@@ -6,7 +6,6 @@ it. The versions of protobuf, numpy and setuptools that it needs are incompatibl
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -55,6 +54,5 @@ def legacy_client_report(protocol: str, address: str) -> dict[str, Any]:
     """Return the results of the scenarios of ``peers.legacy_client.client`` over ``http`` or
     ``grpc``."""
     peer = prepare_legacy_client()
-    argv = [str(peer.python), str(_CLIENT), protocol, address]
-    env = {**os.environ, "LD_LIBRARY_PATH": str(_libraries(peer)), "PYTHONPATH": ""}
-    return scenario_results(argv, env)
+    libraries = str(_libraries(peer))
+    return scenario_results(peer.python, _CLIENT, protocol, address, LD_LIBRARY_PATH=libraries)

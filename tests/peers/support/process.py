@@ -169,12 +169,20 @@ def _stop(process: subprocess.Popen[bytes] | Forked) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def scenario_results(argv: Sequence[Path | str], env: Mapping[str, str]) -> dict[str, Any]:
+def client_environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a peer's Python: ours with ``variables``, and without our modules
+    and proxies."""
+    own = {"PYTHONPATH": "", "NO_PROXY": "*", "PYTHONDONTWRITEBYTECODE": "1"}
+    return os.environ | own | variables
+
+
+def scenario_results(*argv: Path | str, **variables: str) -> dict[str, Any]:
     """Run a client that prints the name and the result of each scenario as a line of JSON, and
-    return the results by name.
+    return the results by name. ``variables`` are added to its environment.
 
     Raises RuntimeError with the client's output if it fails.
     """
+    env = client_environment(**variables)
     with subprocess.Popen(argv, env=env, stdout=PIPE, stderr=PIPE, text=True) as process:
         try:
             out, errors = process.communicate(timeout=_CLIENT_SECONDS)

@@ -8,7 +8,6 @@ tests it serves a table. tensorflow-cpu (1.2 GB installed) is the reference for 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import Any
 from peers import tfs_client
 
 from .installed import Installed, install
-from .process import Launch, free_ports, started
+from .process import Launch, client_environment, free_ports, scenario_results, started
 
 _PROGRAMS = Path(tfs_client.__file__).parent
 _SECONDS = 60
@@ -59,36 +58,19 @@ def prepare_tensorflow() -> Installed:
 
 def ovmsclient_report(address: str, transport: str = "grpc") -> dict[str, Any]:
     """Return the results of the scenarios of ``tfs_client/ovms.py`` over grpc or http."""
-    return _report(prepare_ovmsclient(), "ovms.py", address, transport)
+    program = _PROGRAMS / "ovms.py"
+    return scenario_results(prepare_ovmsclient().python, program, address, transport)
 
 
 def ovmsclient_photo(address: str, transport: str, model: str, file: Path) -> dict[str, Any]:
     """Return the result of sending an image file with ``tfs_client/ovms_photo.py``."""
-    return _report(prepare_ovmsclient(), "ovms_photo.py", address, transport, model, str(file))
+    program = _PROGRAMS / "ovms_photo.py"
+    return scenario_results(prepare_ovmsclient().python, program, address, transport, model, file)
 
 
 def tfserving_api_report(address: str) -> dict[str, Any]:
     """Return the results of the scenarios of ``tfs_client/api.py``."""
-    return _report(prepare_tfserving_api(), "api.py", address)
-
-
-def _report(peer: Installed, program: str, *arguments: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [str(peer.python), str(_PROGRAMS / program), *arguments],
-        env=_environment(),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{program} failed:\n{done.stdout}\n{done.stderr}")
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return report
-
-
-def _environment() -> Mapping[str, str]:
-    return {**os.environ, "PYTHONPATH": "", "NO_PROXY": "*", "PYTHONDONTWRITEBYTECODE": "1"}
+    return scenario_results(prepare_tfserving_api().python, _PROGRAMS / "api.py", address)
 
 
 @contextmanager
@@ -104,7 +86,7 @@ def started_pythie() -> Iterator[str]:
         (port,) = free_ports(1)
         program = str(peer.python.with_name("pythie-serving"))
         argv = [program, str(config), "--port", str(port), "--maximum-concurrent-rpcs", "-1"]
-        return Launch("pythie-serving", argv, _environment(), [port], ready="")
+        return Launch("pythie-serving", argv, client_environment(), [port], ready="")
 
     with started(prepare) as running:
         yield running.addresses[0]
@@ -129,9 +111,9 @@ class TensorFlow:
 @contextmanager
 def started_tensorflow() -> Iterator[TensorFlow]:
     """Run the judge."""
-    argv = [str(prepare_tensorflow().python), str(_PROGRAMS / "judge.py")]
+    argv, env = [prepare_tensorflow().python, _PROGRAMS / "judge.py"], client_environment()
     with subprocess.Popen(
-        argv, env=_environment(), stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, text=True
+        argv, env=env, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:
             yield TensorFlow(process)

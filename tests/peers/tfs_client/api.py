@@ -1,8 +1,8 @@
 """``python api.py ADDRESS``: run every scenario with the stubs of tensorflow-serving-api, without
 TensorFlow: its protobuf messages come from tensorflow-protobuf.
 
-Prints one line of JSON, ``{name: outcome}``; an outcome is ``{"ok": value}``, or ``{"error": [code,
-text]}``.
+Each printed line is JSON, ``[name, outcome]``; an outcome is ``{"ok": value}`` or
+``{"error": [code, text]}``.
 """
 
 import json
@@ -157,5 +157,6 @@ def outcome(scenario):
 
 scenarios = Scenarios(sys.argv[1])
 helpers = {"predict", "simple_inputs"}
-names = [name for name in vars(Scenarios) if not name.startswith("_") and name not in helpers]
-print(json.dumps({name: outcome(getattr(scenarios, name)) for name in names}))  # noqa: T201
+for name in vars(Scenarios):
+    if not name.startswith("_") and name not in helpers:
+        print(json.dumps([name, outcome(getattr(scenarios, name))]))  # noqa: T201

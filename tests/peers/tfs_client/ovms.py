@@ -1,8 +1,8 @@
 """``python ovms.py ADDRESS grpc|http``: run every scenario with ovmsclient, OpenVINO's client for
 the APIs of TensorFlow Serving, which always requests version 0.
 
-Prints one line of JSON, ``{name: outcome}``; an outcome is ``{"ok": value}``, or ``{"error":
-text}``.
+Each printed line is JSON, ``[name, outcome]``; an outcome is ``{"ok": value}`` or
+``{"error": text}``.
 """
 
 import json
@@ -68,5 +68,6 @@ def outcome(scenario):
 
 
 scenarios = Scenarios(*sys.argv[1:])
-names = [name for name in vars(Scenarios) if not name.startswith("_") and name != "predict"]
-print(json.dumps({name: outcome(getattr(scenarios, name)) for name in names}))  # noqa: T201
+for name in vars(Scenarios):
+    if not name.startswith("_") and name != "predict":
+        print(json.dumps([name, outcome(getattr(scenarios, name))]))  # noqa: T201

@@ -1,5 +1,6 @@
 """``python ovms_photo.py ADDRESS grpc|http MODEL FILE``: send an image file to MODEL as ovmsclient
-does in its examples. Prints one line of JSON: the outputs by name, or ``{"error": text}``."""
+does in its examples. Each printed line is JSON: the name and the elements of an output, the
+metadata, or ``["error", text]``."""
 
 import json
 import sys
@@ -15,4 +16,5 @@ try:
     report["metadata"] = client.get_model_metadata(model, timeout=20)
 except Exception as error:  # noqa: BLE001 - it is reported
     report = {"error": f"{type(error).__name__}: {error}"}
-print(json.dumps(report))  # noqa: T201
+for item in report.items():
+    print(json.dumps(item))  # noqa: T201

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from comparison_kit import NO_RULES, compare_values, failure, fp32, outcome
 from infergate.comparison.model_summary import ModelSummary
-from infergate.comparison.outcomes import compare
+from infergate.comparison.outcomes import Comparison, compare
 from infergate.comparison.report import (
     build_report,
     duration_text,
@@ -38,6 +38,11 @@ HOSTILE = (
     "a\nb\tc\x1b[31m\u202e\x00",
 )
 VOID = {"meta"}
+FAILURES = [
+    compare(NO_RULES, outcome(fp32("x", 1)), actual)
+    for actual in (failure(Kind.TIMEOUT), outcome())
+]
+"""A comparison with an error, and a comparison with a missing output."""
 
 
 class Page(HTMLParser):
@@ -59,15 +64,18 @@ class Page(HTMLParser):
         if tag not in VOID:
             self._open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
+
+
+def summary_of(*comparisons: Comparison) -> Summary:
+    summary = Summary()
+    for each in comparisons:
+        summary.add("r", "m", each)
+    return summary
 
 
 def sample() -> Summary:
@@ -104,12 +112,9 @@ def sample() -> Summary:
 def test_the_headline_states_the_result_and_the_tolerance_that_passes(
     actual: list[float], headline: str
 ) -> None:
-    summary = Summary()
     comparisons = {repr(each): compare_values(1, each) for each in actual}
-    for each in actual:
-        summary.add("r", "m", comparisons[repr(each)])
-    report = build_report(summary)
-    assert report.headline == headline
+    summary = summary_of(*(comparisons[repr(each)] for each in actual))
+    assert build_report(summary).headline == headline
     assert headline in render_text(summary)
     assert headline in render_html(summary)
     assert report_json(summary)["headline"] == headline
@@ -130,8 +135,7 @@ def test_noise_is_part_of_the_headline() -> None:
 
 
 def test_the_atol_of_the_headline_passes() -> None:
-    summary = Summary()
-    summary.add("r", "m", compare_values(0, 0.0123456))
+    summary = summary_of(compare_values(0, 0.0123456))
     atol = re.search(r"with atol (\S+)$", build_report(summary).headline)
     assert atol
     rules = ComparisonRules(outputs={"x": OutputRule(atol=float(atol[1]))})
@@ -151,9 +155,7 @@ def test_the_text_has_the_figures_of_every_output() -> None:
 
 
 def test_outcomes_and_missing_outputs_are_in_every_report() -> None:
-    summary = Summary()
-    summary.add("r", "m", compare(NO_RULES, outcome(fp32("x", 1)), failure(Kind.TIMEOUT)))
-    summary.add("r", "m", compare(NO_RULES, outcome(fp32("x", 1)), outcome()))
+    summary = summary_of(*FAILURES)
     for report in (render_text(summary), render_html(summary)):
         assert "ok/timeout 1" in report
         assert "missing 1" in report
@@ -193,8 +195,7 @@ def test_json_has_verdicts_and_the_summary() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_are_escaped(name: str) -> None:
-    summary = Summary()
-    noise = compare_values(1, 1, name=name)
+    summary, noise = Summary(), compare_values(1, 1, name=name)
     for value in (2, math.nan):
         comparison = compare_values(1, value, name=name)
         summary.add(name, name, comparison, noise, time=1e9, request_id=name)
@@ -323,8 +324,7 @@ def _all_kinds() -> Summary:
     for value in (1.0, 2.0, math.nan):
         noise = compare_values(1, 1.5)
         summary.add("r", "m", compare_values(1, value), noise, time=1e9, request_id="id")
-    summary.add("r", "m", compare(NO_RULES, outcome(fp32("x", 1)), outcome()))
-    summary.add("r", "m", compare(NO_RULES, outcome(fp32("x", 1)), failure(Kind.TIMEOUT)))
+    summary.merge(summary_of(*FAILURES))
     return summary
 
 

@@ -82,13 +82,6 @@ def test_elements_pass_as_in_numpy(
     assert (result.first is None) == (not failing.size)
     if result.first is not None:
         assert result.first.index == (failing[0],)
-    try:
-        with np.errstate(all="ignore"):
-            np.testing.assert_allclose(actual, expected, rtol, atol)
-    except AssertionError:
-        assert result.cause == "values"
-    else:
-        assert result.cause == ""
 
 
 @pytest.mark.parametrize("datatype", sorted(DEFAULT_TOLERANCES, key=lambda each: each.value))

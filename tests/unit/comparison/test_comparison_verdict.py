@@ -173,18 +173,12 @@ class ReadBins(Counter[int]):
 
 
 def test_a_judgement_reads_each_bin_a_few_times_only() -> None:
-    bins = dict.fromkeys(range(BIN_COUNT), 10)
-    differences, noise = (
-        DifferenceCounts(20 * BIN_COUNT, ReadBins(bins)),
-        DifferenceCounts(20 * BIN_COUNT, ReadBins(bins)),
-    )
-    read = []
-    for each in (differences, noise):
-        assert isinstance(each.distances, ReadBins)
-        each.distances.reads = 0
-        read.append(each.distances)
+    read = [ReadBins(dict.fromkeys(range(BIN_COUNT), 10)) for _ in range(2)]
+    differences, noise = (DifferenceCounts(20 * BIN_COUNT, bins) for bins in read)
+    for bins in read:
+        bins.reads = 0
     assert judge(differences, noise).verdict is Verdict.WITHIN_NOISE
-    assert all(0 < each.reads <= 8 * BIN_COUNT for each in read)
+    assert all(0 < bins.reads <= 8 * BIN_COUNT for bins in read)
 
 
 def test_a_cached_judgement_is_repeated_until_the_counts_change(

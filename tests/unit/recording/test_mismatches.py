@@ -8,18 +8,18 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from infergate.comparison.settings import MismatchStorage
-from infergate.core.datatypes import Datatype
 from infergate.core.exchange import Exchange, Outcome
 from infergate.core.messages import InferRequest, InferResponse
-from infergate.core.tensor import OpaqueParameters, Tensor, tensor_from_array
+from infergate.core.tensor import OpaqueParameters
 from infergate.recording.mismatches import FAILED, FULL, STORED, MismatchFolder
 from infergate.recording.reader import RecordedExchange, read_recording
 from infergate.recording.writer import RecordingFile
+from recordings import tensor
 
 HEADERS = {
     "x-kept": "1",
@@ -28,10 +28,6 @@ HEADERS = {
     "cookie": "secret",
     "x-other": "secret",
 }
-
-
-def tensor(name: str, *values: float) -> Tensor:
-    return tensor_from_array(name, Datatype.FP32, np.array(values))
 
 
 EXCHANGE = Exchange(
@@ -63,15 +59,11 @@ def only_record(path: Path) -> RecordedExchange:
     return found
 
 
-def test_a_mismatch_is_a_recording_with_both_responses(tmp_path: Path) -> None:
+def test_a_mismatch_is_a_private_recording_with_both_responses(tmp_path: Path) -> None:
     assert folder_at(tmp_path).store(EXCHANGE, MIRRORED, "new") == STORED
     found = only_record(tmp_path)
     assert found.exchange == replace(EXCHANGE, headers={})
     assert found.further_outcomes == {"new": MIRRORED}
-
-
-def test_files_are_private(tmp_path: Path) -> None:
-    folder_at(tmp_path).store(EXCHANGE, MIRRORED, "new")
     (file,) = files(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -160,12 +152,9 @@ def test_a_full_disk_stops_storing_for_a_while(
 ) -> None:
     folder, now = folder_at(tmp_path), [1000.0]
     monkeypatch.setattr("infergate.recording.mismatches.time.monotonic", lambda: now[0])
-
-    def fail(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     with monkeypatch.context() as patched:
-        patched.setattr(RecordingFile, "append", fail)
+        patched.setattr(RecordingFile, "append", full)
         assert folder.store(EXCHANGE, MIRRORED, "new") == FAILED
     assert folder.store(EXCHANGE, MIRRORED, "new") == FAILED
     assert files(tmp_path) == []

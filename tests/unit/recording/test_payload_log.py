@@ -41,19 +41,20 @@ def exchange(elements: int = 2, error: GatewayError | None = None, **request: An
 
 
 class Sink:
-    """Keeps the events that it gets, when ``proceed`` is set."""
+    """Keeps the events that it gets, when ``proceed`` is set. It hangs at first if it ``hangs``."""
 
     encode: Callable[[CloudEvent], WireEvent] = staticmethod(binary_message)
     max_wait = 0.0
     max_concurrent = 1
     error = "no route to host"
 
-    def __init__(self, max_batch: int = 1, result: str = "sent") -> None:
+    def __init__(self, max_batch: int = 1, result: str = "sent", hangs: bool = False) -> None:
         self.max_batch = max_batch
         self.result = result
         self.batches: list[list[WireEvent]] = []
         self.proceed = asyncio.Event()
-        self.proceed.set()
+        if not hangs:
+            self.proceed.set()
         self.has_sent = asyncio.Event()
         self.is_closed = False
 
@@ -68,12 +69,13 @@ class Sink:
 
 
 class Harness:
-    def __init__(self, sink: Sink, **limits: Any) -> None:
+    def __init__(self, sink: Sink, has_helpers: bool, **limits: Any) -> None:
         self.sink = sink
         self.results = Counter[str]()
         self.helpers = InlineOffload()
         settings = PayloadLogSettings(EventAttributes("s"), **limits)
-        self.log = PayloadLog(settings, sink, self.helpers, self.count)
+        offload = self.helpers if has_helpers else None
+        self.log = PayloadLog(settings, sink, offload, self.count)
 
     def count(self, result: str, number: int) -> None:
         self.results[result] += number
@@ -88,8 +90,10 @@ class Harness:
 
 
 @asynccontextmanager
-async def harness(sink: Sink | None = None, **limits: Any) -> AsyncIterator[Harness]:
-    found = Harness(sink or Sink(), **limits)
+async def harness(
+    sink: Sink | None = None, has_helpers: bool = True, **limits: Any
+) -> AsyncIterator[Harness]:
+    found = Harness(sink or Sink(), has_helpers, **limits)
     yield found
     await found.log.close()
 
@@ -107,25 +111,22 @@ async def test_closing_sends_the_waiting_events() -> None:
 
 
 async def test_a_queue_that_is_full_drops_and_counts() -> None:
-    sink = Sink()
-    sink.proceed.clear()
-    async with harness(sink, max_queue=3) as found:
+    async with harness(Sink(hangs=True), max_queue=3) as found:
         found.add(*[exchange()] * 10)
         assert found.results == {"dropped": 14}
-        sink.proceed.set()
+        found.sink.proceed.set()
     assert found.results == {"dropped": 14, "sent": 6}
 
 
 async def test_the_bytes_of_the_queue_are_bounded_while_the_sink_hangs() -> None:
-    sink = Sink()
-    sink.proceed.clear()
-    async with harness(sink, max_queue_bytes=100_000, max_exchange_bytes=50_000) as found:
+    limits = {"max_queue_bytes": 100_000, "max_exchange_bytes": 50_000}
+    async with harness(Sink(hangs=True), **limits) as found:
         for _ in range(50):
             found.add(exchange(2500))  # 20 kB
             await asyncio.sleep(0)
         assert found.log._bytes <= 100_000
         assert found.results["dropped"] == 2 * 46
-        sink.proceed.set()
+        found.sink.proceed.set()
     assert found.results == {"dropped": 92, "sent": 8}
     assert found.log._bytes == 0
 
@@ -136,16 +137,10 @@ async def test_texts_count_as_held_bytes() -> None:
         assert found.results == {"dropped": 2}
 
 
-async def test_a_large_inference_is_not_logged() -> None:
+async def test_an_inference_with_large_tensors_or_too_many_parameters_is_not_logged() -> None:
     async with harness(max_exchange_bytes=1000) as found:
-        found.add(exchange(1000), exchange(100))
-    assert found.results == {"too_large": 2, "sent": 2}
-
-
-async def test_an_inference_with_too_many_parameters_is_not_logged() -> None:
-    async with harness() as found:
-        found.add(exchange(parameters={"list": [0] * 10_001}))
-    assert found.results == {"too_large": 2}
+        found.add(exchange(1000), exchange(100), exchange(parameters={"list": [0] * 10_001}))
+    assert found.results == {"too_large": 4, "sent": 2}
 
 
 async def test_held_memory_is_charged_and_released() -> None:
@@ -156,16 +151,15 @@ async def test_held_memory_is_charged_and_released() -> None:
             self.detached = super().detach(size)
             return self.detached
 
-    sink, account = Sink(), Account(10**6)
-    sink.proceed.clear()
-    async with harness(sink) as found:
+    account = Account(10**6)
+    async with harness(Sink(hangs=True)) as found:
         found.add(exchange(1000), memory=account)
         assert account.held == 0
         assert account.detached.held > 8000
         for _ in range(5):
             await asyncio.sleep(0)
         assert account.detached.peak > account.detached.held > 16_000  # tensors and JSON
-        sink.proceed.set()
+        found.sink.proceed.set()
     assert account.detached.held == 0
     assert found.results == {"sent": 2}
 
@@ -188,18 +182,10 @@ async def test_only_small_tensors_are_written_by_the_event_loop() -> None:
 
 
 async def test_without_helpers_a_thread_writes_large_tensors() -> None:
-    sink = Sink()
-    results = Counter[str]()
-    log = PayloadLog(
-        PayloadLogSettings(EventAttributes("s")),
-        sink,
-        None,
-        lambda result, number: results.update({result: number}),
-    )
-    log.add(exchange(100_000), "request", UNLIMITED)
-    await log.close()
-    assert results == {"sent": 1}
-    (((_, body),),) = sink.batches
+    async with harness(has_helpers=False) as found:
+        found.log.add(exchange(100_000), "request", UNLIMITED)
+    assert found.results == {"sent": 1}
+    ((_, body),) = found.sent
     assert len(json.loads(body)["inputs"][0]["data"]) == 100_000
 
 
@@ -262,9 +248,7 @@ async def test_an_incomplete_batch_is_sent_after_a_while() -> None:
 
 async def test_a_sink_that_hangs_does_not_prevent_closing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infergate.recording.payload_log._CLOSE_TIMEOUT_SECONDS", 0.01)
-    sink = Sink()
-    sink.proceed.clear()
-    async with harness(sink) as found:
+    async with harness(Sink(hangs=True)) as found:
         found.add(exchange(), exchange(), exchange())
         await asyncio.sleep(0)
     assert found.results == {"dropped": 6}

@@ -26,12 +26,15 @@ from infergate.recording.reader import DamagedPart, read_recording
 from infergate.recording.writer import RecordingFile
 
 _EMPTY: dict[str, Any] = {}
-_ENTRY = {"name": b"p"}
 
 
 def _record(**fields: Any) -> bytes:
     data: bytes = SCHEMA.message_class("infergate.recording.Record")(**fields).SerializeToString()
     return data
+
+
+def _with_entries(*entries: dict[str, bytes]) -> bytes:
+    return _record(request={"parameters": {"entries": entries}})
 
 
 def _with_responses(count: int) -> Exchange:
@@ -43,7 +46,7 @@ _LONG: dict[str, Callable[[], bytes]] = {
     "outputs": lambda: _record(outcome={"responses": [{"outputs": [_EMPTY] * 100_000}]}),
     "further outcomes": lambda: _record(further_outcomes=[_EMPTY] * 100_001),
     "requested outputs": lambda: _record(request={"outputs": [_EMPTY] * 100_000}),
-    "parameters": lambda: _record(request={"parameters": {"entries": [_ENTRY] * 100_000}}),
+    "parameters": lambda: _with_entries(*[{"name": b"p"}] * 100_000),
     "headers": lambda: _record(headers=[_EMPTY] * 100_001),
     "redacted names": lambda: _record(redacted=[b""] * 100_001),
 }
@@ -125,21 +128,9 @@ def test_every_exchange_that_is_recorded_can_be_read(monkeypatch: pytest.MonkeyP
             tensor_data=[b""] * 9_000,
         ),
         _record(request={"outputs": [{"name": b"%d" % number} for number in range(9_000)]}),
-        _record(request={"parameters": {"entries": [{"name": b"%d" % n} for n in range(9_000)]}}),
-        _record(
-            request={
-                "parameters": {
-                    "entries": [{"name": b"p", "json_value": b"[[]" + b",[0]" * 9_000 + b"]"}]
-                }
-            }
-        ),
-        _record(
-            request={
-                "parameters": {
-                    "entries": [{"name": b"p", "json_value": b'[""' + b',"ab"' * 9_000 + b"]"}]
-                }
-            }
-        ),
+        _with_entries(*({"name": b"%d" % number} for number in range(9_000))),
+        _with_entries({"name": b"p", "json_value": b"[[]" + b",[0]" * 9_000 + b"]"}),
+        _with_entries({"name": b"p", "json_value": b'[""' + b',"ab"' * 9_000 + b"]"}),
         _record(
             request={"inputs": [{"datatype": "FP32", "shape": [0] + [300] * 1000}] * 20},
             tensor_data=[b""] * 20,

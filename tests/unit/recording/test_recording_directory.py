@@ -8,16 +8,14 @@ import stat
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exchange_samples import sample_exchange
-from infergate.core.datatypes import Datatype
-from infergate.core.exchange import Exchange, Outcome
-from infergate.core.messages import InferRequest
-from infergate.core.tensor import Buffer, Tensor
+from exchange_samples import exchange_of
+from infergate.core.tensor import Buffer
 from infergate.core.wire import total_size
 from infergate.recording import directory as module
 from infergate.recording.directory import (
@@ -34,8 +32,7 @@ KIB = 1024
 
 
 def record(size: int = 1000) -> list[Buffer]:
-    tensor = Tensor("x", Datatype.UINT8, (size,), os.urandom(size))
-    return encode_exchange(Exchange(InferRequest("m", inputs=(tensor,)), Outcome()))
+    return encode_exchange(exchange_of(os.urandom(size)))
 
 
 def settings(path: Path, **fields: object) -> DirectorySettings:
@@ -56,6 +53,13 @@ def count_records(path: Path) -> int:
     return len(parts)
 
 
+def write(directory: RecordingDirectory, *sizes: int) -> None:
+    """Append a record of each size, and complete the file."""
+    for size in sizes:
+        directory.append(record(size))
+    directory.close_file()
+
+
 def fill(directory: RecordingDirectory, size: int = 1000) -> int:
     """Append records until the folder is full, and return their number."""
     count = 0
@@ -71,8 +75,7 @@ def fill(directory: RecordingDirectory, size: int = 1000) -> int:
 def test_the_folder_and_its_files_are_only_for_the_owner(tmp_path: Path) -> None:
     directory = RecordingDirectory(settings(tmp_path))
     assert not (tmp_path / "records").exists()
-    directory.append(record())
-    directory.close_file()
+    write(directory, 1000)
     (file,) = files(tmp_path)
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -80,20 +83,14 @@ def test_the_folder_and_its_files_are_only_for_the_owner(tmp_path: Path) -> None
 
 
 def test_a_file_is_complete_at_its_size(tmp_path: Path) -> None:
-    directory = RecordingDirectory(settings(tmp_path))
-    for _ in range(30):
-        directory.append(record())
-    directory.close_file()
+    write(RecordingDirectory(settings(tmp_path)), *[1000] * 30)
     assert len(files(tmp_path)) > 2
     assert all(file.stat().st_size <= 10 * KIB for file in files(tmp_path))
     assert count_records(tmp_path) == 30
 
 
 def test_a_record_over_the_file_size_has_its_own_file(tmp_path: Path) -> None:
-    directory = RecordingDirectory(settings(tmp_path))
-    for size in (10, 30_000, 10):
-        directory.append(record(size))
-    directory.close_file()
+    write(RecordingDirectory(settings(tmp_path)), 10, 30_000, 10)
     assert len(files(tmp_path)) == 3
     assert count_records(tmp_path) == 3
 
@@ -150,9 +147,7 @@ def test_workers_remove_only_their_own_files(tmp_path: Path) -> None:
     fill(other)
     kept = files(tmp_path)
     own = RecordingDirectory(settings(tmp_path, worker=0, workers=2, removes_oldest=True))
-    for _ in range(100):
-        own.append(record())
-    own.close_file()
+    write(own, *[1000] * 100)
     assert set(kept) < set(files(tmp_path))
     assert sizes(tmp_path) <= 100 * KIB
 
@@ -161,19 +156,13 @@ def test_workers_remove_only_their_own_files(tmp_path: Path) -> None:
 def test_files_of_others_are_neither_counted_nor_removed(tmp_path: Path, name: str) -> None:
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / name).write_bytes(bytes(200 * KIB))
-    directory = RecordingDirectory(settings(tmp_path, removes_oldest=True))
-    for _ in range(200):
-        directory.append(record())
-    directory.close_file()
+    write(RecordingDirectory(settings(tmp_path, removes_oldest=True)), *[1000] * 200)
     assert (tmp_path / "records" / name).exists()
 
 
 @given(st.integers(0, 300_000), st.booleans())
 def test_no_record_needs_more_space_than_is_reserved(size: int, compressible: bool) -> None:
-    data = bytes(size) if compressible else os.urandom(size)
-    tensor = Tensor("x", Datatype.UINT8, (size,), data)
-    parts = encode_exchange(replace(sample_exchange(), request=InferRequest("m", inputs=(tensor,))))
-
+    parts = encode_exchange(exchange_of(bytes(size) if compressible else os.urandom(size)))
     with tempfile.TemporaryDirectory() as folder:
         file = RecordingFile(f"{folder}/file")
         file.append(parts)
@@ -188,12 +177,11 @@ def test_a_file_that_fails_is_closed_and_the_next_record_begins_another(
     directory.append(record())
     directory.flush()
     first = files(tmp_path)
-    monkeypatch.setattr(module.RecordingFile, "flush", _fail)
+    monkeypatch.setattr(module.RecordingFile, "flush", Mock(side_effect=OSError("broken")))
     with pytest.raises(OSError, match="broken"):
         directory.close_file()
     monkeypatch.undo()
-    directory.append(record())
-    directory.close_file()
+    write(directory, 1000)
     assert len(files(tmp_path)) == len(first) + 1
     assert count_records(tmp_path) == 2
 
@@ -215,7 +203,3 @@ def test_a_full_disk_leaves_no_file_without_a_record(
             directory.flush()
         directory.close_file()
     assert files(tmp_path) == []
-
-
-def _fail(*_: object) -> None:
-    raise OSError("broken")

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exchange_samples import EXCHANGES, OUTCOMES, TEXTS, comparable, sample_exchange
+from exchange_samples import EXCHANGES, OUTCOMES, TEXTS, comparable, exchange_of, sample_exchange
 from infergate import __version__
 from infergate.codecs.protos import SCHEMA
 from infergate.codecs.protos.wire_scanner import MalformedMessageError
@@ -47,6 +47,8 @@ from infergate.recording.writer import RecordingFile
 from infergate.testing.strategies import corrupted_bytes
 
 ID = b"12345678"
+GOOD = b"".join(encode_exchange(sample_exchange()))
+"""The record of an exchange."""
 
 
 def written(path: Path, *exchanges: Exchange) -> Path:
@@ -119,10 +121,7 @@ def test_tensors_of_any_size_keep_their_bits(tmp_path: Path, size: int, content:
 
 def test_tensors_are_written_as_views_of_the_exchange() -> None:
     data = memoryview(bytearray(1000))
-    exchange = Exchange(
-        InferRequest("m", inputs=(Tensor("x", Datatype.UINT8, (1000,), data),)), Outcome()
-    )
-    assert any(part is data for part in encode_exchange(exchange))
+    assert any(part is data for part in encode_exchange(exchange_of(data)))
 
 
 def test_tensors_are_read_as_views_of_the_record() -> None:
@@ -145,7 +144,7 @@ def test_a_record_is_a_protobuf_message_of_the_published_schema() -> None:
 def test_a_record_knows_its_sequence() -> None:
     data = b"".join(encode_exchange(sample_exchange(sequence_id=2**64 - 1)))
     assert decode_exchange(data).sequence == SequenceKey("m", 2**64 - 1)
-    assert decode_exchange(b"".join(encode_exchange(sample_exchange()))).sequence is None
+    assert decode_exchange(GOOD).sequence is None
 
 
 @pytest.mark.parametrize(
@@ -177,9 +176,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[tup
     """Return a file with records, one of which contains another recording, and the frames."""
     folder = tmp_path_factory.mktemp("reference")
     inner = written(folder / "inner", *map(sample_exchange, range(2))).read_bytes()
-    tensor = Tensor("file", Datatype.UINT8, (len(inner),), inner)
-    outer = Exchange(InferRequest("m", inputs=(tensor,)), Outcome())
-    path = written(folder / "outer", sample_exchange(0), outer, sample_exchange(2))
+    path = written(folder / "outer", sample_exchange(0), exchange_of(inner), sample_exchange(2))
     return path.read_bytes(), [
         (part.position, part.position + part.length) for part in read_recording(path)
     ]
@@ -245,11 +242,32 @@ def test_zeros_after_the_last_record_are_one_damaged_part(three: Path) -> None:
 
 
 def test_a_frame_is_found_across_the_pieces_of_a_search(tmp_path: Path) -> None:
-    record = b"".join(encode_exchange(sample_exchange()))
     for shift in range(-14, 3):
         gap = bytes((1 << 20) + shift)
-        found = read_bytes(tmp_path / "file", pack_file_header(ID) + gap + frame(record))
+        found = read_bytes(tmp_path / "file", pack_file_header(ID) + gap + frame(GOOD))
         assert [type(part) for part in found] == [DamagedPart, RecordedExchange]
+
+
+def message(**fields: Any) -> bytes:
+    data: bytes = SCHEMA.message_class("infergate.recording.Record")(**fields).SerializeToString()
+    return data
+
+
+def with_input(datatype: str, *tensor_data: bytes) -> bytes:
+    inputs = [{"name": b"x", "datatype": datatype}]
+    return message(request={"inputs": inputs}, tensor_data=tensor_data)
+
+
+def with_parameter(name: bytes, **value: Any) -> bytes:
+    return message(request={"parameters": {"entries": [{"name": name, **value}]}})
+
+
+def check_damaged_frame(path: Path, damaged: bytes, reason: str) -> None:
+    """Check that the reader reports ``damaged``, and reads the next frame."""
+    first, second = read_bytes(path, pack_file_header(ID) + damaged + frame(GOOD))
+    assert isinstance(first, DamagedPart)
+    assert reason in first.reason
+    assert isinstance(second, RecordedExchange)
 
 
 @pytest.mark.parametrize(
@@ -265,59 +283,28 @@ def test_a_frame_is_found_across_the_pieces_of_a_search(tmp_path: Path) -> None:
 def test_a_header_that_declares_something_else_is_reported(
     tmp_path: Path, changes: dict[str, int], reason: str
 ) -> None:
-    record = b"".join(encode_exchange(sample_exchange()))
-    data = pack_file_header(ID) + frame(record, **changes) + frame(record)
-    first, second = read_bytes(tmp_path / "file", data)
-    assert isinstance(first, DamagedPart)
-    assert reason in first.reason
-    assert isinstance(second, RecordedExchange)
-
-
-def _message(**fields: Any) -> bytes:
-    data: bytes = SCHEMA.message_class("infergate.recording.Record")(**fields).SerializeToString()
-    return data
+    check_damaged_frame(tmp_path / "file", frame(GOOD, **changes), reason)
 
 
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
         (b"\xff", "does not end"),
-        (_message(request={"inputs": [{"name": b"x", "datatype": "FP32"}]}), "'x' is missing"),
-        (
-            _message(request={"inputs": [{"name": b"x", "datatype": "FP9"}]}, tensor_data=[b""]),
-            "unknown datatype FP9",
-        ),
-        (
-            _message(request={"inputs": [{"name": b"x", "datatype": "FP32"}]}, tensor_data=[b"1"]),
-            "needs 4 bytes, but the data holds 1",
-        ),
-        (_message(tensor_data=[b""]), "data for more tensors than it describes"),
-        (_message(outcome={"error": {"kind": "nonsense"}}), "nonsense"),
-        (_message(route=b"\xff"), "can't decode"),
-        (
-            _message(
-                request={"parameters": {"entries": [{"name": b"p", "json_value": b"[" * 100_000}]}}
-            ),
-            "recursion",
-        ),
-        (
-            _message(
-                request={"parameters": {"entries": [{"name": b"sequence_id", "bool_value": True}]}}
-            ),
-            "sequence_id",
-        ),
-        (_message(gateway_version="x" * (5 << 20)), "the limit is 4194304"),
+        (with_input("FP32"), "'x' is missing"),
+        (with_input("FP9", b""), "unknown datatype FP9"),
+        (with_input("FP32", b"1"), "needs 4 bytes, but the data holds 1"),
+        (message(tensor_data=[b""]), "data for more tensors than it describes"),
+        (message(outcome={"error": {"kind": "nonsense"}}), "nonsense"),
+        (message(route=b"\xff"), "can't decode"),
+        (with_parameter(b"p", json_value=b"[" * 100_000), "recursion"),
+        (with_parameter(b"sequence_id", bool_value=True), "sequence_id"),
+        (message(gateway_version="x" * (5 << 20)), "the limit is 4194304"),
     ],
 )
 def test_a_record_that_infergate_cannot_have_written_is_reported(
     tmp_path: Path, record: bytes, reason: str
 ) -> None:
-    good = b"".join(encode_exchange(sample_exchange()))
-    data = pack_file_header(ID) + frame(record) + frame(good)
-    first, second = read_bytes(tmp_path / "file", data)
-    assert isinstance(first, DamagedPart)
-    assert reason in first.reason
-    assert isinstance(second, RecordedExchange)
+    check_damaged_frame(tmp_path / "file", frame(record), reason)
 
 
 def test_a_window_over_the_limit_is_not_allocated(tmp_path: Path) -> None:
@@ -402,7 +389,7 @@ def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
     assert (payload_bytes, payload_crc) == (len(payload), zlib.crc32(payload))
     assert header_crc == zlib.crc32(content[24:56])
     record = zstd.decompress(payload)
-    assert (len(record), record) == (record_bytes, b"".join(encode_exchange(sample_exchange())))
+    assert (len(record), record) == (record_bytes, GOOD)
 
 
 # ---- writing
@@ -442,18 +429,16 @@ def test_a_write_that_fails_leaves_only_whole_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, size: int
 ) -> None:
     path = tmp_path / "file"
-    disk = _Disk(monkeypatch, 40_000 + 2 * size, error)
+    _Disk(monkeypatch, 40_000 + 2 * size, error)
     file, flushed = RecordingFile(path), 0
     with pytest.raises(OSError, match=os.strerror(error)):  # noqa: PT012 - the loop must end
         while True:
-            tensor = Tensor("x", Datatype.UINT8, (size,), os.urandom(size))
-            file.append(encode_exchange(Exchange(InferRequest("m", inputs=(tensor,)), Outcome())))
+            file.append(encode_exchange(exchange_of(os.urandom(size))))
             file.flush()
             flushed += 1
     file.close()
     found = list(read_recording(path))
     assert len(found) == len(records(found)) == flushed
-    assert disk is not None
 
 
 def test_a_file_that_cannot_be_begun_is_removed(
@@ -480,8 +465,7 @@ def test_a_large_record_that_is_being_written_does_not_hide_earlier_ones(
         return write(descriptor, data, position)
 
     monkeypatch.setattr(writer.os, "pwrite", watch)
-    tensor = Tensor("x", Datatype.UINT8, (3 << 20,), os.urandom(3 << 20))
-    file.append(encode_exchange(Exchange(InferRequest("m", inputs=(tensor,)), Outcome())))
+    file.append(encode_exchange(exchange_of(os.urandom(3 << 20))))
     monkeypatch.undo()
     file.close()
     assert len(states) > 3

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
-from urllib.parse import quote
 
 from infergate.codecs.tfs.datatypes import TYPES
 from infergate.codecs.tfs.messages import DTYPES
@@ -25,6 +24,7 @@ from infergate.migration.explain.client_inference import (
     variable_name,
 )
 from infergate.migration.explain.curl_code import curl_code
+from infergate.migration.recorded import quoted_model
 
 _ARGUMENTS: Final = (SEQUENCE_ID, "sequence_start", "sequence_end", "priority", "timeout")
 """Parameters for which tritonclient's ``infer`` has arguments of the same name."""
@@ -49,6 +49,7 @@ class _Program:
 
     def __init__(self, inference: ClientInference, *imports: str) -> None:
         self.arrays: Final = ArraySource(inference.folder)
+        self._headers: Final = inference.own_headers()
         self._imports: Final = list(imports)
         self._lines: Final[list[str]] = []
 
@@ -68,16 +69,17 @@ class _Program:
                 "inputs.append(tensor)",
             )
 
-    def headers(self, headers: Mapping[str, str]) -> str:
-        """Return an expression for a dict of ``headers``."""
+    def headers(self) -> str:
+        """Return an expression for a dict of the user's headers, or an empty string if there are
+        none."""
         entries = []
-        for name, value in headers.items():
+        for name, value in self._headers.items():
             secret = may_hold_credentials(name)
             if secret:
                 self.arrays.imports.add("os")
             source = f'os.environ["{variable_name(name)}"]' if secret else repr(value)
             entries.append(f"{name!r}: {source}")
-        return f"{{{', '.join(entries)}}}"
+        return f"{{{', '.join(entries)}}}" if entries else ""
 
     def text(self) -> str:
         standard = [f"import {name}" for name in sorted(self.arrays.imports)]
@@ -112,9 +114,8 @@ def _tritonclient(inference: ClientInference, module: str) -> str:
     rest = {name: value for name, value in request.parameters.items() if name not in _ARGUMENTS}
     if rest:
         arguments.append(f"parameters={rest!r}")
-    headers = inference.own_headers()
-    if headers:
-        arguments.append(f"headers={program.headers(headers)}")
+    if headers := program.headers():
+        arguments.append(f"headers={headers}")
     tls = ", ssl=True" if (addresses.http_tls if is_http else addresses.grpc_tls) else ""
     as_json = "" if is_http else "as_json=True"
     program.add(
@@ -156,10 +157,8 @@ def _kserve(inference: ClientInference) -> str:
             for output in request.outputs
         )
         arguments.append(f"request_outputs=[{outputs}]")
-    path = quote(request.model, safe="")
-    path += f"/versions/{quote(request.version, safe='')}" if request.version else ""
-    headers = inference.own_headers()
-    more = f", headers={program.headers(headers)}" if headers else ""
+    headers = program.headers()
+    more = f", headers={headers}" if headers else ""
     program.add(
         f"request = InferRequest({', '.join(arguments)})",
         "",
@@ -167,7 +166,7 @@ def _kserve(inference: ClientInference) -> str:
         "async def main():",
         '    server = InferenceRESTClient(RESTConfig(protocol="v2"))',
         f"    response = await server.infer({addresses.http_url()!r}, request, "
-        f"model_name={path!r}{more})",
+        f"model_name={quoted_model(request)!r}{more})",
         "    for output in response.outputs:",
         "        print(output.name, output.as_numpy().tolist())",
         "    await server.close()",
@@ -199,12 +198,9 @@ def _tensorflow_serving(inference: ClientInference) -> str:
         program.add(f"request.model_spec.version_label = {request.version!r}")
     for tensor in request.inputs:
         datatype = _TF_TYPES[TYPES[tensor.datatype].number]
-        is_text = tensor.datatype is Datatype.BYTES
-        fill = (
-            "tensor.string_val.extend(array.ravel().tolist())"
-            if is_text
-            else "tensor.tensor_content = array.tobytes()"
-        )
+        fill = "tensor.tensor_content = array.tobytes()"
+        if tensor.datatype is Datatype.BYTES:
+            fill = "tensor.string_val.extend(array.ravel().tolist())"
         program.add(
             f"array = {program.arrays.source(tensor)}",
             f"tensor = tensor_pb2.TensorProto(dtype=types_pb2.{datatype})",
@@ -219,8 +215,8 @@ def _tensorflow_serving(inference: ClientInference) -> str:
     open_channel = f"grpc.insecure_channel({address!r})"
     if addresses.grpc_tls:
         open_channel = f"grpc.secure_channel({address!r}, grpc.ssl_channel_credentials())"
-    headers = inference.own_headers()
-    more = f", metadata=list({program.headers(headers)}.items())" if headers else ""
+    headers = program.headers()
+    more = f", metadata=list({headers}.items())" if headers else ""
     program.add(
         f"with {open_channel} as channel:",
         "    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)",
@@ -262,21 +258,17 @@ def _tensorrtserver(inference: ClientInference) -> str:
         program.add(f"    {name!r}: {kind or 'InferContext.ResultFormat.RAW'},")
     program.add("}")
     version = int(request.version) if request.version.isdecimal() else None
-    more = []
+    more = ""
     if SEQUENCE_ID in request.parameters:
-        more.append(f"correlation_id={request.parameters[SEQUENCE_ID]!r}")
-    headers = inference.own_headers()
-    if headers:
-        pairs = program.headers(headers)
-        more.append(f"http_headers=[f'{{k}}: {{v}}' for k, v in {pairs}.items()]")
-    flags = int(bool(request.parameters.get("sequence_start"))) + 2 * int(
-        bool(request.parameters.get("sequence_end"))
-    )
+        more += f", correlation_id={request.parameters[SEQUENCE_ID]!r}"
+    if headers := program.headers():
+        more += f", http_headers=[f'{{k}}: {{v}}' for k, v in {headers}.items()]"
+    starts, ends = (bool(request.parameters.get(f"sequence_{mark}")) for mark in ("start", "end"))
+    flags = starts + 2 * ends
     size = request.inputs[0].shape[0] if batches and request.inputs else 1
-    extra = "".join(f", {argument}" for argument in more)
     program.add(
         f"context = InferContext({addresses.http!r}, ProtocolType.HTTP, {request.model!r}, "
-        f"{version!r}{extra})",
+        f"{version!r}{more})",
         f"result = context.run(inputs, outputs, {size}, {flags})",
         "for name, values in result.items():",
         "    print(name, [getattr(value, 'tolist', lambda: value)() for value in values])",
@@ -289,8 +281,7 @@ def _graphpipe(inference: ClientInference) -> str:
     _refuse(request.inputs, {Datatype.BF16, Datatype.BOOL}, "GraphPipe")
     _refuse_parameters(request, "GraphPipe")
     program = _Program(inference, "import numpy as np", "from graphpipe import remote")
-    url = f"{addresses.http_url()}/graphpipe/{quote(request.model, safe='')}"
-    url += f"/versions/{quote(request.version, safe='')}" if request.version else ""
+    url = f"{addresses.http_url()}/graphpipe/{quoted_model(request)}"
     sources = [
         f"{program.arrays.source(tensor)}.astype(np.bytes_)"
         if tensor.datatype is Datatype.BYTES

@@ -248,11 +248,9 @@ def _curl_body(command: _Command, headers: dict[str, str]) -> bytes | None:
 
 
 def _parse_grpcurl(command: _Command) -> ClientRequest:
-    match command.arguments:
-        case [authority, method]:
-            pass
-        case _:
-            raise RequestError("expected grpcurl [options] host:port package.Service/Method")
+    if len(command.arguments) != 2:
+        raise RequestError("expected grpcurl [options] host:port package.Service/Method")
+    authority, method = command.arguments
     method = f"/{method.lstrip('/')}"
     texts = command.values("-d")
     message = json_message(method, texts[-1] if texts else "{}")

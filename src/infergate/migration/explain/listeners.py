@@ -75,22 +75,16 @@ def client_addresses(config: Config, request: ClientRequest) -> ClientAddresses:
     """Return an address for each transport: for the transport of ``request``, the address to which
     it was sent, if known; otherwise, the address of the first TCP listener for several models."""
     shared, addresses = _shared(config), compiled.addresses(config)
-    found: dict[TransportKind, str] = {}
-    tls: dict[TransportKind, bool] = {}
+    found: dict[TransportKind, tuple[str, bool]] = {}
     for name, kind in shared.items():
-        if kind not in found and not addresses[name].unix:
-            found[kind] = _connectable(addresses[name])
-            tls[kind] = name in compiled.server_tls(config)
-    own = TransportKind.HTTP if isinstance(request.wire, HttpRequest) else TransportKind.GRPC
+        address = addresses[name]
+        if kind not in found and not address.unix:
+            host = _ALL_INTERFACES.get(address.host, address.host)
+            found[kind] = str(Address(host, address.port)), name in compiled.server_tls(config)
     if request.authority:
-        found[own], tls[own] = request.authority, request.is_tls
-    return ClientAddresses(
-        found.get(TransportKind.HTTP, ""),
-        found.get(TransportKind.GRPC, ""),
-        tls.get(TransportKind.HTTP, False),
-        tls.get(TransportKind.GRPC, False),
-    )
-
-
-def _connectable(address: Address) -> str:
-    return str(Address(_ALL_INTERFACES.get(address.host, address.host), address.port))
+        is_http = isinstance(request.wire, HttpRequest)
+        own = TransportKind.HTTP if is_http else TransportKind.GRPC
+        found[own] = request.authority, request.is_tls
+    http, http_tls = found.get(TransportKind.HTTP, ("", False))
+    grpc, grpc_tls = found.get(TransportKind.GRPC, ("", False))
+    return ClientAddresses(http, grpc, http_tls, grpc_tls)

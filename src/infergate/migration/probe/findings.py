@@ -119,7 +119,7 @@ def group_servers(detected: Sequence[DetectedProtocol]) -> list[list[DetectedPro
 
 
 def _is_same_server(group: Sequence[DetectedProtocol], item: DetectedProtocol) -> bool:
-    if any((item.url.host, item.url.port, item.url.path) == _port(other) for other in group):
+    if any(_port(item) == _port(other) for other in group):
         return True
     return item.protocol not in {other.protocol for other in group} and any(
         (other.url.host, other.server, other.version) == (item.url.host, item.server, item.version)

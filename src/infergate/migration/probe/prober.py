@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -75,9 +76,8 @@ class Prober:
         if not targets:
             return ProbeFindings((), ())
         with Progress("detecting protocols", len(targets)) as progress:
-            found = await _gather(
-                _with_progress(self._probe_target(item), progress) for item in targets
-            )
+            work = (_with_progress(self._probe_target(item), progress) for item in targets)
+            found = await asyncio.gather(*work)
         groups = group_servers([item for findings in found for item in findings.detected])
         servers = [await self._describe_server(group) for group in groups]
         return ProbeFindings(found, _without_wrong_guesses(servers))
@@ -109,7 +109,7 @@ class Prober:
         attempts: dict[str, str] = {}
         rejected: Kind | None = None
         for candidates in target.candidates(tls=tls):
-            results = await _gather(self._identify(name, url) for name, url in candidates)
+            results = await asyncio.gather(*(self._identify(*each) for each in candidates))
             if detected := [item for item in results if isinstance(item, DetectedProtocol)]:
                 detected.sort(key=lambda item: preference(item.protocol))
                 return TargetFindings(target, detected)
@@ -131,16 +131,13 @@ class Prober:
         return TargetFindings(target, (), problem, attempts)
 
     async def _identify(self, protocol: str, url: Url) -> DetectedProtocol | GatewayError:
-        async def identify(backend: RemoteBackend[Any, Any]) -> DetectedProtocol:
-            server = await identification_of(protocol)(backend, self._context())
-            models = None if server.index is None else states_of(server.index)
-            return DetectedProtocol(protocol, url, server.name, server.version, models)
-
         try:
-            async with self._slots:
-                return await self._with_backend(protocol, url, identify)
+            async with self._slots, self._backend(protocol, url) as backend:
+                server = await identification_of(protocol)(backend, self._context())
         except GatewayError as error:
             return error
+        models = None if server.index is None else states_of(server.index)
+        return DetectedProtocol(protocol, url, server.name, server.version, models)
 
     # ---- models
 
@@ -165,26 +162,25 @@ class Prober:
     async def _describe_models(
         self, item: DetectedProtocol, models: Sequence[ProbedModel], progress: Progress
     ) -> dict[str, ProbedModel]:
-        async def describe_all(backend: RemoteBackend[Any, Any]) -> list[ProbedModel]:
-            silences = 0
+        silences = 0
 
-            async def describe(model: ProbedModel) -> ProbedModel:
-                nonlocal silences
-                async with self._slots:
-                    if silences >= MAX_SILENCES:
-                        return replace(model, problem="not requested: the server does not respond")
-                    try:
-                        metadata = await backend.describe(model.name, "", self._context())
-                    except GatewayError as error:
-                        silences += error.kind is Kind.TIMEOUT
-                        return replace(model, problem=_metadata_problem(error))
-                if not (metadata.inputs or metadata.outputs):
-                    return replace(model, problem="the server reports no inputs and outputs")
-                return replace(model, metadata=metadata, source=item.protocol, problem="")
+        async def describe(backend: RemoteBackend[Any, Any], model: ProbedModel) -> ProbedModel:
+            nonlocal silences
+            async with self._slots:
+                if silences >= MAX_SILENCES:
+                    return replace(model, problem="not requested: the server does not respond")
+                try:
+                    metadata = await backend.describe(model.name, "", self._context())
+                except GatewayError as error:
+                    silences += error.kind is Kind.TIMEOUT
+                    return replace(model, problem=_metadata_problem(error))
+            if not (metadata.inputs or metadata.outputs):
+                return replace(model, problem="the server reports no inputs and outputs")
+            return replace(model, metadata=metadata, source=item.protocol, problem="")
 
-            return await _gather(_with_progress(describe(model), progress) for model in models)
-
-        return {m.name: m for m in await self._with_backend(item.protocol, item.url, describe_all)}
+        async with self._backend(item.protocol, item.url) as backend:
+            work = (_with_progress(describe(backend, model), progress) for model in models)
+            return {model.name: model for model in await asyncio.gather(*work)}
 
     # ---- backends
 
@@ -192,9 +188,11 @@ class Prober:
         deadline = time.monotonic() + self._options.timeout
         return RequestContext("probe", deadline, headers=self._options.headers)
 
-    async def _with_backend(
-        self, protocol: str, url: Url, use: Callable[[RemoteBackend[Any, Any]], Awaitable[_T]]
-    ) -> _T:
+    @asynccontextmanager
+    async def _backend(
+        self, protocol: str, url: Url
+    ) -> AsyncGenerator[RemoteBackend[Any, Any], None]:
+        """Yield a backend that sends requests to ``url``, and close its connections afterwards."""
         section = self._options.backend_section(protocol, url) | {
             "timeout": f"{self._options.timeout * 1000:.0f}ms",
             "dns_refresh": 0,
@@ -208,7 +206,7 @@ class Prober:
         config = Config.model_validate(document, context={FOLDER: Path(), FILES: TrackedFiles()})
         backend = make_remote_backend(_BACKEND, config, LIMITS)
         try:
-            return await use(backend)
+            yield backend
         finally:
             await backend.close()
 
@@ -252,7 +250,3 @@ async def _with_progress(work: Awaitable[_T], progress: Progress) -> _T:
         return await work
     finally:
         progress.step()
-
-
-async def _gather(work: Iterable[Awaitable[_T]]) -> list[_T]:
-    return list(await asyncio.gather(*work))

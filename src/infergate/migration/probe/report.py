@@ -164,16 +164,16 @@ def _server_json(server: ProbedServer, examples: Sequence[ExampleRequest]) -> di
 
 
 def _model_json(model: ProbedModel, example: ExampleRequest) -> dict[str, Any]:
-    metadata = model.metadata
+    metadata = model.metadata or ModelMetadata(model.name)
     return {
         "name": model.name,
         "state": model.state,
         "problem": model.problem or None,
-        "versions": list(metadata.versions) if metadata else [],
-        "platform": metadata.platform if metadata else "",
-        "max_batch_size": metadata.max_batch_size if metadata else None,
-        "inputs": [tensor_json(tensor) for tensor in metadata.inputs] if metadata else [],
-        "outputs": [tensor_json(tensor) for tensor in metadata.outputs] if metadata else [],
+        "versions": list(metadata.versions),
+        "platform": metadata.platform,
+        "max_batch_size": metadata.max_batch_size,
+        "inputs": [tensor_json(tensor) for tensor in metadata.inputs],
+        "outputs": [tensor_json(tensor) for tensor in metadata.outputs],
         "curl": example.curl or None,
         "python": example.python or None,
         "needs_gateway": example.needs_gateway,

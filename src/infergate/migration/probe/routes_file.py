@@ -259,7 +259,8 @@ def _models(entries: Sequence[_Entry]) -> Iterator[str]:
     for entry in entries:
         metadata = entry.model.metadata
         if metadata is None or not _is_complete(metadata):
-            unknown += _unknown_lines(entry.name, metadata)
+            tensors = _EXAMPLE_TENSORS if metadata is None else flow(_declaration(metadata))
+            unknown.append(f"#   {scalar(entry.name)}: {tensors}")
         elif entry.model.source != entry.backend.server.best.protocol:
             declared.append(f"  {scalar(entry.name)}: {flow(_declaration(metadata))}")
     if declared:
@@ -284,13 +285,6 @@ def _is_complete(metadata: ModelMetadata) -> bool:
         tensor.datatype in DATATYPES_BY_NAME and not find_tensor_name_problem(tensor.name)
         for tensor in tensors
     )
-
-
-def _unknown_lines(name: str, metadata: ModelMetadata | None) -> Iterator[str]:
-    if metadata is None:
-        yield f"#   {scalar(name)}: {_EXAMPLE_TENSORS}"
-    else:
-        yield f"#   {scalar(name)}: {flow(_declaration(metadata))}"
 
 
 def _declaration(metadata: ModelMetadata) -> dict[str, Any]:

@@ -116,15 +116,11 @@ async def port_problem(target: ProbeTarget, timeout: float) -> PortProblem | Non
 
 
 async def _connect(target: ProbeTarget, context: ssl.SSLContext | None) -> asyncio.StreamWriter:
-    if not target.url.host:
+    host, port = target.url.host, target.port
+    if not host:
         return (await asyncio.open_unix_connection(target.url.path))[1]
-    host = target.url.host
     name = host if context else None
-    reader, writer = await asyncio.open_connection(
-        host, target.port, ssl=context, server_hostname=name
-    )
-    del reader
-    return writer
+    return (await asyncio.open_connection(host, port, ssl=context, server_hostname=name))[1]
 
 
 def _connect_problem(

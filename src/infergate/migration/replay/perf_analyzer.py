@@ -39,9 +39,8 @@ async def describe_model(target: ReplayTarget, model: str, protocol: str) -> Mod
 
 
 def read_imported(file: Path, metadata: ModelMetadata) -> Iterator[Entry]:
-    """Yield the inferences in an input file of perf_analyzer. Raises GatewayError and OSError."""
-    for exchange in import_perf_analyzer(file, metadata):
-        yield RecordedExchange(exchange)
+    """Return the inferences in an input file of perf_analyzer. Raises GatewayError and OSError."""
+    return map(RecordedExchange, import_perf_analyzer(file, metadata))
 
 
 def export(

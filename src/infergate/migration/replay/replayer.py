@@ -29,7 +29,7 @@ from infergate.core.sequences import SequenceKey
 from infergate.gateway.dispatch import assign_request_id
 from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.observation import Observation
-from infergate.migration.replay.entries import DamagedFilePart, Entry, start_time, valid_outcome
+from infergate.migration.replay.entries import Entry, start_time, valid_outcome
 from infergate.migration.replay.pace import Pace
 from infergate.migration.replay.result import ReplayResult
 from infergate.migration.replay.target import ReplayTarget, ReplayTargetError
@@ -138,7 +138,8 @@ class Replayer:
             while (entry := await self._next_entry()) is not None:
                 if isinstance(entry, RecordedExchange):
                     return await self._make_job(entry)
-                self._record_damage(entry)
+                self.result.add_damaged(entry.text)
+                self._on_progress(self.result, entry.part.length)
             return None
 
     async def _next_entry(self) -> Entry | None:
@@ -157,10 +158,6 @@ class Replayer:
             if len(entries) == _BATCH or size > _BATCH_BYTES:
                 break
         return entries
-
-    def _record_damage(self, damaged: DamagedFilePart) -> None:
-        self.result.add_damaged(damaged.text)
-        self._on_progress(self.result, damaged.part.length)
 
     async def _make_job(self, entry: RecordedExchange) -> _Job:
         # The new response is likely to be as long as the recorded response.

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from infergate.comparison.summary import Summary, SummaryFormatError
+from infergate.comparison.summary import Summary, SummaryFormatError, validated
 from infergate.comparison.verdict import Verdict
 from infergate.core.name_rules import escape_unsafe
 
@@ -92,20 +92,13 @@ class ReplayResult:
     def from_json(cls, value: Any) -> ReplayResult:
         """Return the result that ``value``, a document from ``as_json``, contains. Raises
         SummaryFormatError."""
-        if not isinstance(value, dict) or (value.get("kind"), value.get("format")) != (
-            _KIND,
-            _FORMAT,
-        ):
+        identity = _KIND, _FORMAT
+        if not isinstance(value, dict) or (value.get("kind"), value.get("format")) != identity:
             raise SummaryFormatError(
                 f"the document is not a replay result of format {_FORMAT}, the format that this "
                 "version reads"
             )
-        try:
-            fields = _fields.validate_python(value)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            position = ".".join(map(str, first["loc"]))
-            raise SummaryFormatError(f"{position}: {first['msg']}") from None
+        fields = validated(_fields, value)
         summary = Summary.from_json(value.get("summary"))
         is_interrupted = bool(value.get("interrupted"))
         return cls(fields.counts, summary, Counter(fields.reasons), fields.damaged, is_interrupted)

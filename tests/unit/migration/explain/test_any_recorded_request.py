@@ -6,7 +6,6 @@ import asyncio
 import json
 from dataclasses import replace
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -76,8 +75,3 @@ def test_any_recorded_request_is_explained_or_refused(exchange: Exchange, protoc
     for client, code in code_of(CLIENTS, inference).items():
         if client != "curl":
             compile(code, client, "exec")
-
-
-@pytest.mark.parametrize("protocol", BACKENDS)
-def test_the_protocols_of_backends_are_all_tried(protocol: str) -> None:
-    assert any(protocol in text for text in TARGETS)

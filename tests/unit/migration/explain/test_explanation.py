@@ -71,9 +71,15 @@ def configured(text: str) -> Config:
 
 
 def built(
-    operation: Operation, protocol: str = "v2-rest", model: ModelMetadata | None = None
+    operation: Operation,
+    protocol: str = "v2-rest",
+    model: ModelMetadata | None = None,
+    **changes: Any,
 ) -> ClientRequest:
-    return ClientRequest(plugins()[protocol].create({}).build_request(operation, GENERIC, model))
+    """Return the request of a client of ``protocol`` with ``changes`` to the fields of its
+    message."""
+    wire = plugins()[protocol].create({}).build_request(operation, GENERIC, model)
+    return ClientRequest(replace(wire, **changes))
 
 
 async def explained(
@@ -113,12 +119,8 @@ async def test_earlier_routes_have_the_reason_why_they_do_not_match() -> None:
     [
         (Route("a-*", "b"), "", {}, "the model 'm' does not match the pattern a-*"),
         (Route("/n.*/", "b"), "", {}, "the model 'm' does not match the pattern /n.*/"),
-        (
-            Route("m", "b", "2"),
-            "1",
-            {},
-            "the request has version '1'; the route is for version '2'",
-        ),
+        (Route("m", "b", "2"), "1", {},
+         "the request has version '1'; the route is for version '2'"),
         (Route("m", "b", headers={"h": "1"}), "", {"h": "2"}, "the header 'h' does not match '1'"),
         (Route("*", "b", "2", headers={"h": "1*"}), "2", {"h": "12"}, ""),
     ],
@@ -212,10 +214,7 @@ async def test_the_target_of_a_split_is_named_if_the_request_decides(
         user = f"user {number}"
         request = replace(M, parameters=dict.fromkeys(parameters, user))
         sent = {k: v.replace("USER", user) for k, v in headers.items()}
-        wire = built(request, "v2-grpc").wire
-        assert isinstance(wire, RpcRequest)
-        wire.metadata = sent
-        found = await explain(config, ClientRequest(wire), ExplainOptions())
+        found = await explain(config, built(request, "v2-grpc", metadata=sent), ExplainOptions())
         context = RequestContext("", headers=sent)
         assign_request_id(context)
         with pytest.raises(GatewayError):  # these backends have no model
@@ -232,25 +231,26 @@ async def test_a_generated_id_decides_at_random() -> None:
     assert found.notes[0].startswith("The request has neither a sequence nor a header that")
 
 
+BF16 = built(
+    InferRequest("m", inputs=(Tensor("x", Datatype.BF16, (1, 2), b"\x80\x3f\x00\x40"),)), "v2-grpc"
+)
+LEGACY = 'protocol: trtis-grpc, endpoints: ["grpc://b.test:1"]'
+
+
 async def test_a_cast_is_named() -> None:
-    tensor = Tensor("x", Datatype.BF16, (1, 2), b"\x80\x3f\x00\x40")
-    config = one(", cast: {BF16: FP32}", 'protocol: trtis-grpc, endpoints: ["grpc://b.test:1"]')
-    request = built(InferRequest("m", inputs=(tensor,)), "v2-grpc")
-    (target,) = (await explained(config, request)).targets
+    config = one(", cast: {BF16: FP32}", LEGACY)
+    (target,) = (await explained(config, BF16)).targets
     assert target.steps == (
         "cast BF16: FP32 for input 'x', because one of the two protocols does not have BF16",
     )
     assert target.error.startswith("unknown, because ")  # but the cast is known
-    (target,) = (await explained(config + DECLARED, request)).targets
+    (target,) = (await explained(config + DECLARED, BF16)).targets
     assert target.error == ""
     assert "'x', FP32 [1, 2], 8 bytes" in target.layout[1]
 
 
 async def test_a_missing_cast_is_reported_as_the_gateway_reports_it() -> None:
-    tensor = Tensor("x", Datatype.BF16, (1, 2), b"\x80\x3f\x00\x40")
-    config = one("", 'protocol: trtis-grpc, endpoints: ["grpc://b.test:1"]')
-    request = built(InferRequest("m", inputs=(tensor,)), "v2-grpc")
-    (target,) = (await explained(config, request)).targets
+    (target,) = (await explained(one("", LEGACY), BF16)).targets
     assert "unsupported: input 'x' is BF16, which the protocol trtis-grpc" in target.error
 
 
@@ -280,9 +280,7 @@ async def test_a_message_of_the_backends_protocol_passes_through() -> None:
 
 async def test_the_deadline_and_the_headers_of_the_client_are_forwarded() -> None:
     backend = f"{REST}, forward_headers: [x-*, authorization]"
-    request = built(M)
-    assert isinstance(request.wire, HttpRequest)
-    request.wire.headers = {**request.wire.headers, "x-a": "1", "authorization": "s", "b": "2"}
+    request = built(M, headers={"x-a": "1", "authorization": "s", "b": "2"})
     (target,) = (await explained(one("", backend), request)).targets
     headers = dict(target.message["headers"])
     assert headers["x-a"] == "1"
@@ -305,10 +303,8 @@ async def test_facts_that_only_the_server_has_are_unknown_unless_they_are_declar
 ) -> None:
     spec = TensorMetadata("x", "FP32", (-1, 2))
     model = ModelMetadata("m", inputs=(spec,), outputs=(TensorMetadata("y", "FP32", (-1, 2)),))
-    request = built(M, client, model)
-    if client == "graphpipe":
-        assert isinstance(request.wire, HttpRequest)
-        request.wire.path = "/graphpipe/m"
+    changes = {"path": "/graphpipe/m"} if client == "graphpipe" else {}
+    request = built(M, client, model, **changes)
     (target,) = (await explained(one("", backend), request)).targets
     assert (target.url, target.message) == ("", {})
     assert "declare" in target.error
@@ -352,18 +348,20 @@ async def test_an_invalid_request_is_refused_with_the_gateways_error() -> None:
     assert target.error.startswith("bad_request: ")
 
 
-async def test_a_request_of_a_stream_is_explained() -> None:
-    wire = built(M, "v2-grpc").wire
-    assert isinstance(wire, RpcRequest)
-    wire.method = "/inference.GRPCInferenceService/ModelStreamInfer"
-    config = one("", V2)
-    (target,) = (await explained(config, ClientRequest(wire))).targets
-    assert target.url == "grpc://b.test:1/inference.GRPCInferenceService/ModelStreamInfer"
-    wire = built(M, "v2-rest").wire
-    assert isinstance(wire, HttpRequest)
-    wire.path = "/v2/models/m/infer_stream"
-    (target,) = (await explained(config, ClientRequest(wire))).targets
-    assert target.url == "grpc://b.test:1/inference.GRPCInferenceService/ModelStreamInfer"
+STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+@pytest.mark.parametrize(
+    "request_of_a_stream",
+    [
+        built(M, "v2-grpc", method=STREAM_INFER),
+        built(M, "v2-rest", path="/v2/models/m/infer_stream"),
+    ],
+    ids=["v2-grpc", "v2-rest"],
+)
+async def test_a_request_of_a_stream_is_explained(request_of_a_stream: ClientRequest) -> None:
+    (target,) = (await explained(one("", V2), request_of_a_stream)).targets
+    assert target.url == f"grpc://b.test:1{STREAM_INFER}"
 
 
 LISTENERS = """
@@ -394,10 +392,7 @@ async def test_the_port_selects_the_listener_and_the_path_the_protocol(
 
 async def test_an_envelope_is_named() -> None:
     listeners = LISTENERS.replace("sagemaker: {}", "sagemaker: {model: m}")
-    request = built(M)
-    assert isinstance(request.wire, HttpRequest)
-    request.wire.path = "/invocations"
-    found = await explained(one("", V2, listeners), request)
+    found = await explained(one("", V2, listeners), built(M, path="/invocations"))
     assert found.notes == ["The envelope 'sagemaker' carries the request."]
     assert found.model == "m"
 
@@ -410,11 +405,8 @@ async def test_the_gateways_own_services_have_no_route() -> None:
 
 
 async def test_a_stream_needs_facts_that_no_declaration_gives() -> None:
-    wire = built(M, "v2-grpc").wire
-    assert isinstance(wire, RpcRequest)
-    wire.method = "/inference.GRPCInferenceService/ModelStreamInfer"
     config = one("", f"{V2}, profile: triton", DECLARED)
-    (target,) = (await explained(config, ClientRequest(wire))).targets
+    (target,) = (await explained(config, built(M, "v2-grpc", method=STREAM_INFER))).targets
     assert target.error.endswith("such as the model's metadata; query the server with --metadata")
 
 
@@ -447,10 +439,8 @@ async def test_the_text_and_the_json_have_every_part() -> None:
 
 
 async def test_control_characters_are_not_printed() -> None:
-    request = built(M)
-    assert isinstance(request.wire, HttpRequest)
-    request.wire.headers = {**request.wire.headers, "x-request-id": "a\x1b[2J"}
-    request.wire.path = "/v2/models/%1b%5b2J/infer"
+    headers = {"x-request-id": "a\x1b[2J"}
+    request = built(M, headers=headers, path="/v2/models/%1b%5b2J/infer")
     found = await explained(one("", V2), request)
     assert "\x1b" not in as_text(found)
     assert "\x1b" not in as_text(replace(found, error="\x1b[2J"))
@@ -530,19 +520,16 @@ def test_a_wrong_command_line_has_exit_code_2(
     assert reason in err
 
 
-TRANSFORMED = """
-    transforms:
-      inputs:
-        - cast: {tensor: x, from: FP32, to: FP64}
-        - rename: {x: z}
-      outputs: [{rename: {y: w}}]
-"""
+TRANSFORMED = one(
+    ", transforms: {inputs: [{cast: {tensor: x, from: FP32, to: FP64}}, {rename: {x: z}}],"
+    " outputs: [{rename: {y: w}}]}",
+    V2,
+)
 
 
 async def test_transforms_are_applied_and_their_inputs_described() -> None:
-    config = f"backends: {{b: {{{V2}}}}}\nroutes:\n  - model: m\n    backend: b{TRANSFORMED}"
     request = InferRequest("m", inputs=(X,), outputs=(RequestedOutput("w"),))
-    found = await explained(config, built(request))
+    found = await explained(TRANSFORMED, built(request))
     (target,) = found.targets
     assert target.error == ""
     assert target.steps[:2] == (
@@ -554,7 +541,6 @@ async def test_transforms_are_applied_and_their_inputs_described() -> None:
 
 
 async def test_an_input_that_does_not_fit_the_transforms_is_explained() -> None:
-    config = f"backends: {{b: {{{V2}}}}}\nroutes:\n  - model: m\n    backend: b{TRANSFORMED}"
     wrong = tensor_from_array("x", Datatype.UINT8, np.zeros((1, 2)))
-    found = await explained(config, built(InferRequest("m", inputs=(wrong,))))
+    found = await explained(TRANSFORMED, built(InferRequest("m", inputs=(wrong,))))
     assert "input 'x': expected FP32, got UINT8" in found.targets[0].error

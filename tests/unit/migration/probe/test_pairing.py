@@ -108,10 +108,8 @@ def test_a_tensor_without_a_counterpart_has_the_other_names() -> None:
 
 def test_datatypes_must_be_equal() -> None:
     [pair] = pair_tensors([tensor("x", "FP64", 3)], [tensor("x", "FP32", 3)])
-    assert (pair.is_certain, pair.reason) == (
-        False,
-        "the datatypes differ: FP64 and FP32; no cast fits",
-    )
+    reason = "the datatypes differ: FP64 and FP32; no cast fits"
+    assert (pair.is_certain, pair.reason) == (False, reason)
 
 
 @pytest.mark.parametrize(
@@ -161,16 +159,11 @@ def test_two_old_models_with_similar_names_are_uncertain() -> None:
 
 
 def test_names_that_no_message_can_contain_are_uncertain() -> None:
+    problem = "contains the control character U+000A"
     [pair] = pair_tensors([tensor("x")], [tensor("x\n")])
-    assert (pair.is_certain, pair.reason) == (
-        False,
-        "the new name contains the control character U+000A",
-    )
+    assert (pair.is_certain, pair.reason) == (False, f"the new name {problem}")
     [other] = pair_models([model("m")], [model("M\n")])
-    assert (other.can_mirror, other.reason) == (
-        False,
-        "the name of the new model contains the control character U+000A",
-    )
+    assert (other.can_mirror, other.reason) == (False, f"the name of the new model {problem}")
 
 
 def test_thousands_of_tensors_with_other_names_are_not_compared_with_each_other(

@@ -58,26 +58,31 @@ def test_the_path_is_kept_for_http_and_dropped_for_grpc() -> None:
     assert urls == {"http://a:1/base", "grpc://a:1", "tcp://a:1"}
 
 
+async def check_port_problem(address: str, reason: str, advice: str, timeout: float = 5) -> None:
+    problem = await port_problem(parse_target(address), timeout)
+    assert problem is not None
+    assert problem.reason == reason
+    assert advice in problem.advice
+
+
 async def test_a_closed_port_is_reported_with_what_to_check() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        problem = await port_problem(parse_target(address), 5)
-    assert problem is not None
-    assert problem.reason == "connection refused: the port is closed"
-    assert "check that the server runs" in problem.advice
+        reason = "connection refused: the port is closed"
+        await check_port_problem(address, reason, "check that the server runs")
 
 
-async def test_an_unknown_host_and_a_missing_socket_are_reported() -> None:
-    problem = await port_problem(parse_target("no-such-host.invalid:1"), 5)
-    assert problem is not None
-    assert problem.reason == "the name 'no-such-host.invalid' cannot be resolved"
-    problem = await port_problem(parse_target(f"{'a' * 70}.invalid:1"), 5)
-    assert problem is not None
-    assert "cannot be resolved" in problem.reason
-    problem = await port_problem(parse_target("unix:/no/such/socket"), 5)
-    assert problem is not None
-    assert problem.reason == "no such file or directory"
+@pytest.mark.parametrize("host", ["no-such-host.invalid", f"{'a' * 70}.invalid"])
+async def test_an_unknown_host_is_reported(host: str) -> None:
+    reason = f"the name '{host}' cannot be resolved"
+    await check_port_problem(f"{host}:1", reason, "check the spelling")
+
+
+async def test_a_missing_socket_is_reported() -> None:
+    await check_port_problem(
+        "unix:/no/such/socket", "no such file or directory", "check the path of the socket"
+    )
 
 
 async def test_a_server_that_accepts_no_connection_is_reported_after_the_timeout() -> None:
@@ -90,12 +95,10 @@ async def test_a_server_that_accepts_no_connection_is_reported_after_the_timeout
             client.setblocking(False)
             client.connect_ex(full.getsockname())
             waiting.append(client)
-        problem = await port_problem(parse_target(f"127.0.0.1:{full.getsockname()[1]}"), 0.1)
+        address = f"127.0.0.1:{full.getsockname()[1]}"
+        await check_port_problem(address, "no connection within 0.1 s", "--timeout", 0.1)
         for client in waiting:
             client.close()
-    assert problem is not None
-    assert problem.reason == "no connection within 0.1 s"
-    assert "--timeout" in problem.advice
 
 
 async def test_a_certificate_must_be_trusted(tmp_path: Path) -> None:

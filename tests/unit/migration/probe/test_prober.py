@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from probe_kit import (
-    embedded_models,
-    http_response,
-    probe,
-    scripted_server,
-    server,
-)
+from probe_kit import FREE_PORT, embedded_models, http_response, probe, scripted_server, server
 
 from infergate.access.keys import digest_of, new_key
 from infergate.core.datatypes import Datatype
@@ -23,16 +17,27 @@ from infergate.migration.probe.findings import ProbeFindings, group_servers
 from infergate.migration.probe.options import ProbeOptions
 from infergate.migration.probe.pairing import Pairing
 from infergate.migration.probe.prober import Prober, states_of
-from infergate.migration.probe.targets import parse_target
+from infergate.migration.probe.targets import PortProblem, parse_target
 from tls_kit import Authority
 
 ALL = frozenset(Datatype)
 KEY = new_key()
-KEY_DIGEST = digest_of(KEY).hex()
 
 
 def spoken(findings: ProbeFindings) -> list[set[str]]:
     return [{item.protocol for item in target.detected} for target in findings.targets]
+
+
+def only_additional(protocol: str) -> dict[str, Any]:
+    """Return listeners of which only the additional listener ``one`` exists."""
+    one = {**FREE_PORT, "protocols": (protocol,)}
+    return {"http": None, "grpc": None, "admin": None, "additional": {"one": one}}
+
+
+def problem_of(findings: ProbeFindings) -> PortProblem:
+    problem = findings.targets[0].problem
+    assert problem is not None
+    return problem
 
 
 async def test_every_protocol_is_detected_without_a_scheme() -> None:
@@ -77,14 +82,8 @@ async def test_a_wrong_scheme_is_corrected() -> None:
 
 async def test_models_of_a_server_that_cannot_list_them_are_named() -> None:
     route = ({"model": "digits", "backend": "demo"},)
-    listeners = {
-        "http": None,
-        "grpc": None,
-        "admin": None,
-        "additional": {"tfs": {"address": "127.0.0.1:0", "protocols": ("tfs-grpc",)}},
-    }
-    async with embedded_models(routes=route, listeners=listeners) as addresses:
-        address = addresses["additional.tfs"]
+    async with embedded_models(routes=route, listeners=only_additional("tfs-grpc")) as addresses:
+        address = addresses["additional.one"]
         [unnamed] = (await probe(address)).servers
         [named] = (await probe(address, models=("digits", "other"))).servers
     assert not unnamed.models
@@ -121,9 +120,7 @@ async def test_other_servers_speak_no_protocol(respond: Any) -> None:
     async with scripted_server(respond) as address:
         findings = await probe(address)
     assert spoken(findings) == [set()]
-    problem = findings.targets[0].problem
-    assert problem is not None
-    assert "speaks no protocol" in problem.reason
+    assert "speaks no protocol" in problem_of(findings).reason
     assert findings.targets[0].attempts.keys() >= {"v2-rest", "v2-grpc", "graphpipe"}
 
 
@@ -135,31 +132,19 @@ async def test_the_probe_of_a_silent_server_ends_at_the_timeout() -> None:
 
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [
-        (401, "the server requires credentials"),
-        (403, "the server rejects these credentials"),
-    ],
+    [(401, "the server requires credentials"), (403, "the server rejects these credentials")],
 )
 async def test_rejected_credentials_are_reported(status: int, reason: str) -> None:
     async with scripted_server(lambda _: http_response(status, b"{}")) as address:
         findings = await probe(f"http://{address}")
-    problem = findings.targets[0].problem
-    assert problem is not None
-    assert problem.reason == reason
-    assert "--header" in problem.advice
+    assert problem_of(findings).reason == reason
+    assert "--header" in problem_of(findings).advice
 
 
 async def test_headers_are_sent_with_every_request() -> None:
-    access = {
-        "keys": ({"name": "me", "sha256": KEY_DIGEST},),
-        "rules": (
-            {
-                "who": ("key:me",),
-                "models": ("*",),
-                "operations": ("metadata", "statistics", "health"),
-            },
-        ),
-    }
+    operations = ("metadata", "statistics", "health")
+    rule = {"who": ("key:me",), "models": ("*",), "operations": operations}
+    access = {"keys": ({"name": "me", "sha256": digest_of(KEY).hex()},), "rules": (rule,)}
     async with embedded_models(access=access) as addresses:
         rejected = await probe(addresses["http"], addresses["grpc"])
         headers = {"authorization": f"Bearer {KEY}"}
@@ -176,23 +161,18 @@ async def test_a_tls_port_is_detected_or_reported(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.server()
     tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
-    listeners = {
-        "http": {"address": "127.0.0.1:0", "tls": tls},
-        "grpc": {"address": "127.0.0.1:0", "tls": tls},
-        "admin": None,
-    }
+    listener = {**FREE_PORT, "tls": tls}
+    listeners = {"http": listener, "grpc": listener, "admin": None}
     async with embedded_models(listeners=listeners) as addresses:
         plain = await probe(f"http://{addresses['http']}")
         unknown = await probe(addresses["http"])
         trusted = await probe(addresses["http"], addresses["grpc"], ca=authority.file)
         insecure = await probe(f"https://{addresses['http']}", verify=False)
-    problem = plain.targets[0].problem
-    assert problem is not None
-    assert problem.reason == "the port expects TLS"
-    assert problem.advice == f"use https://{addresses['http']} or grpcs://{addresses['http']}"
-    problem = unknown.targets[0].problem
-    assert problem is not None
-    assert "certificate is not trusted" in problem.reason
+    assert problem_of(plain) == PortProblem(
+        "the port expects TLS",
+        f"use https://{addresses['http']} or grpcs://{addresses['http']}",
+    )
+    assert "certificate is not trusted" in problem_of(unknown).reason
     [found] = trusted.servers
     assert str(found.best.url) == f"grpcs://{addresses['grpc']}"
     assert all(item.metadata for item in found.models)
@@ -288,14 +268,9 @@ LISTED = ("simple", "digits", "identity", "embed", "accumulate")
 )
 async def test_a_model_pairs_with_itself_in_another_protocol(protocol: str) -> None:
     """Each protocol has its own rules for the batch dimension."""
-    listeners = {
-        "http": None,
-        "grpc": {"address": "127.0.0.1:0"},
-        "admin": None,
-        "additional": {"old": {"address": "127.0.0.1:0", "protocols": (protocol,)}},
-    }
+    listeners = only_additional(protocol) | {"grpc": FREE_PORT}
     async with embedded_models(listeners=listeners) as addresses:
-        [old] = (await probe(addresses["additional.old"], models=LISTED)).servers
+        [old] = (await probe(addresses["additional.one"], models=LISTED)).servers
         [new] = (await probe(addresses["grpc"])).servers
     assert [item.protocol for item in old.protocols] == [protocol]
     pairs = {pair.old.name: pair for pair in Pairing(ALL, ALL).pair_models(old.models, new.models)}

@@ -1,34 +1,45 @@
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
+from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from infergate.backends.remote import RemoteBackend
 from infergate.config.load import parse
-from infergate.core.datatypes import Datatype
 from infergate.core.exchange import Exchange
 from infergate.core.messages import InferRequest, InferResponse, TensorMetadata
 from infergate.core.request_context import RequestContext
-from infergate.core.tensor import tensor_from_array
 from infergate.migration.recorded import recorded_metadata
 from infergate.migration.replay import target as module
 from infergate.migration.replay.target import ConfigTarget, ReplayTargetError, UrlTarget
-from recordings import exchange
+from recordings import exchange, tensor
+
+TargetT = TypeVar("TargetT", UrlTarget, ConfigTarget)
 
 
 def spoken(protocol: str, model: str = "m") -> Exchange:
     return replace(exchange(1, model), protocol=protocol)
 
 
-async def endpoints(target: UrlTarget, each: Exchange) -> tuple[str, str, str]:
-    """Return the protocol, the address and the path that ``each`` is sent to."""
+@asynccontextmanager
+async def closed_afterwards(target: TargetT) -> AsyncGenerator[TargetT, None]:
+    try:
+        yield target
+    finally:
+        await target.close()
+
+
+async def endpoint(target: UrlTarget, each: Exchange) -> tuple[str, str]:
+    """Return the protocol and the address that ``each`` is sent to."""
     gateway = await target.gateway_for(each)
     (backend,) = gateway.backends
     assert isinstance(backend, RemoteBackend)
     (stats,) = backend.endpoint_stats()
-    return backend.protocol, stats.endpoint, backend.name
+    return backend.protocol, stats.endpoint
 
 
 @pytest.mark.parametrize(
@@ -44,16 +55,10 @@ async def endpoints(target: UrlTarget, each: Exchange) -> tuple[str, str, str]:
 async def test_the_protocol_selects_the_url(
     protocol: str, recorded: str, address: tuple[str, str]
 ) -> None:
-    urls = ["http://h:1", "grpc://h:2", "tfs-grpc=grpc://h:3"]
-    target = UrlTarget(urls, protocol)
-    try:
-        found = await endpoints(target, spoken(recorded))
-        assert found[:2] == address
-        assert await target.gateway_for(spoken(recorded)) is await target.gateway_for(
-            spoken(recorded)
-        )
-    finally:
-        await target.close()
+    urls, each = ["http://h:1", "grpc://h:2", "tfs-grpc=grpc://h:3"], spoken(recorded)
+    async with closed_afterwards(UrlTarget(urls, protocol)) as target:
+        assert await endpoint(target, each) == address
+        assert await target.gateway_for(each) is await target.gateway_for(each)
 
 
 @pytest.mark.parametrize(
@@ -93,48 +98,31 @@ def test_a_url_that_no_inference_could_use_is_refused_at_once(
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://127.0.0.1:8002"])
 async def test_a_gateway_on_the_default_ports_is_a_target(url: str) -> None:
-    target = UrlTarget([url])
-    assert (await endpoints(target, spoken("v2-rest")))[1] == url
-    await target.close()
+    async with closed_afterwards(UrlTarget([url])) as target:
+        assert await endpoint(target, spoken("v2-rest")) == ("v2-rest", url)
 
 
-async def test_a_model_in_the_url_is_quoted() -> None:
-    urls: list[str] = []
-    target = UrlTarget(["http://h:1/models/{model}"])
-    original = module._single_backend
-
-    def single(protocol: str, url: str, headers: list[str]) -> object:
-        urls.append(url)
-        return original(protocol, url, headers)
-
-    module._single_backend = single  # type: ignore[assignment]
-    try:
+async def test_a_model_in_the_url_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    single = Mock(side_effect=module._single_backend)
+    monkeypatch.setattr(module, "_single_backend", single)
+    async with closed_afterwards(UrlTarget(["http://h:1/models/{model}"])) as target:
         await target.gateway_for(spoken("v2-rest", "a/b@evil.test"))
-    finally:
-        module._single_backend = original
-        await target.close()
-    assert urls == ["http://h:1/models/a%2Fb%40evil.test"]
+    single.assert_called_once_with("v2-rest", "http://h:1/models/a%2Fb%40evil.test", ["*"])
 
 
 async def test_the_number_of_urls_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_GATEWAYS", 1)
-    target = UrlTarget(["http://h:1/{model}"])
-    try:
+    async with closed_afterwards(UrlTarget(["http://h:1/{model}"])) as target:
         await target.gateway_for(spoken("v2-rest", "a"))
         with pytest.raises(ReplayTargetError, match="more than 1 models"):
             await target.gateway_for(spoken("v2-rest", "b"))
-    finally:
-        await target.close()
 
 
 async def test_a_protocol_without_metadata_gets_that_of_the_recorded_tensors() -> None:
-    target = UrlTarget(["http://127.0.0.1:9"])
-    try:
-        each = spoken("kserve-v1")
+    each = spoken("kserve-v1")
+    async with closed_afterwards(UrlTarget(["http://127.0.0.1:9"])) as target:
         gateway = await target.gateway_for(each)
         assert gateway.declared == {"m": recorded_metadata(each)}
-    finally:
-        await target.close()
 
 
 async def test_a_configuration_is_used_with_all_its_routes_and_without_mirrors() -> None:
@@ -144,14 +132,11 @@ async def test_a_configuration_is_used_with_all_its_routes_and_without_mirrors()
         "routes.yaml",
         {},
     )
-    target = ConfigTarget(config)
-    try:
+    async with closed_afterwards(ConfigTarget(config)) as target:
         gateway = await target.gateway_for(exchange(1))
         assert [backend.name for backend in gateway.backends] == ["b", "c"]
         assert gateway.traffic_splits == {}
         assert gateway.route_label("m", "", {}) == "m"
-    finally:
-        await target.close()
 
 
 async def test_the_transforms_of_a_configuration_apply() -> None:
@@ -162,15 +147,12 @@ async def test_the_transforms_of_a_configuration_apply() -> None:
         "routes.yaml",
         {},
     )
-    target = ConfigTarget(config)
-    try:
+    request = InferRequest("m", inputs=(tensor("INPUT0", 1),))
+    async with closed_afterwards(ConfigTarget(config)) as target:
         gateway = await target.gateway_for(exchange(1))
-        tensor = tensor_from_array("INPUT0", Datatype.FP32, np.ones((1,)))
-        response = await gateway.perform(InferRequest("m", inputs=(tensor,)), RequestContext("t"))
-        assert isinstance(response, InferResponse)
-        assert [each.name for each in response.outputs] == ["y"]
-    finally:
-        await target.close()
+        response = await gateway.perform(request, RequestContext("t"))
+    assert isinstance(response, InferResponse)
+    assert [each.name for each in response.outputs] == ["y"]
 
 
 def test_recorded_tensors_give_metadata_with_a_variable_first_dimension() -> None:
