@@ -133,12 +133,7 @@ def parse_response(
         raise_status(wire)
     match operation:
         case InferRequest():
-            try:
-                head, raw = grpc_infer.read_response(wire.message, limits)
-            except MalformedMessageError as error:
-                raise backend_garbage(
-                    "the backend's InferResponse cannot be parsed", str(error)
-                ) from None
+            head, raw = grpc_infer.read_response(wire.message, limits)
             check_status(head.request_status, wire.metadata)
             assert model is not None
             split_outputs = partial(grpc_infer.split_outputs, raw)
