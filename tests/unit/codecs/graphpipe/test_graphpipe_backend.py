@@ -298,7 +298,7 @@ def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
     ],
 )
 def test_errors_by_status(status: int, body: bytes, kind: Kind, public: str) -> None:
-    wire = HttpResponse(status, {"Retry-After": "7"}, (body,) if body else ())
+    wire = HttpResponse(status, {"retry-after": "7"}, (body,) if body else ())
     for operation in (inference(), ModelMetadataRequest("m"), messages.ServerMetadataRequest()):
         error = refused(parse, wire, operation, model(("a",)))
         assert (error.kind, error.origin, error.retry_after) == (kind, Origin.BACKEND, 7.0)
@@ -379,7 +379,7 @@ JSON = {
 
 def test_metadata_as_json() -> None:
     for kind in ("application/json", "Application/JSON; charset=utf-8"):
-        wire = HttpResponse(200, {"Content-Type": kind}, (json.dumps(JSON).encode(),))
+        wire = HttpResponse(200, {"content-type": kind}, (json.dumps(JSON).encode(),))
         assert parse(wire, ModelMetadataRequest("m")) == ModelMetadata(
             "m",
             inputs=(TensorMetadata("x", "FP32", (-1, 3)),),
