@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from graphpipe_wire import read_request, read_response, verify
-from hypothesis import given, settings
+from hypothesis import given
 
 from gateway_errors import raises_kind
 from infergate.codecs.graphpipe import flatbuffer_writer
@@ -30,7 +30,6 @@ def tensor_fields(tensor: Tensor) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None)
 @given(
     strategies.texts(),
     strategies.tensor_lists(CARRIED),
@@ -68,7 +67,6 @@ def test_many_strings(strings: list[bytes]) -> None:
     assert read_request(data)["input_tensors"] == [tensor_fields(tensor)]
 
 
-@settings(deadline=None)
 @given(strategies.tensor_lists(CARRIED))
 def test_responses(tensors: tuple[Tensor, ...]) -> None:
     data = bytes(join_parts(flatbuffer_writer.write_response(tensors)))
