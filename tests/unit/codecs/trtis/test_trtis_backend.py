@@ -557,22 +557,21 @@ def test_codes(code: int, text: str, kind: Kind) -> None:
     assert error.public == text or not text
 
 
-@pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("soon", None), ("", None)])
-def test_retry_after(header: str, seconds: float | None) -> None:
+def test_retry_after() -> None:
     """A proxy in front of the server, or another gateway, may send such errors."""
-    headers = {"retry-after": header}
-    proxy_error = http_error(503, {"Retry-After": header}, b"busy")
+    headers = {"retry-after": "7"}
+    proxy_error = http_error(503, {"Retry-After": "7"}, b"busy")
     server_error = http_error(400, {**headers, "nv-status": 'code: UNAVAILABLE msg: "busy"'})
-    assert (proxy_error.retry_after, server_error.retry_after) == (seconds, seconds)
+    assert (proxy_error.retry_after, server_error.retry_after) == (7.0, 7.0)
     status = pb.RequestStatus(code=6, msg="busy")
     for operation, message in (
         (ServerMetadataRequest(), pb.StatusResponse(request_status=status)),
         (REQUEST, pb.InferResponse(request_status=status)),
     ):
         error = grpc_error(RpcResponse((message.SerializeToString(),), metadata=headers), operation)
-        assert (error.kind, error.retry_after) == (Kind.NO_BACKEND, seconds)
+        assert (error.kind, error.retry_after) == (Kind.NO_BACKEND, 7.0)
     error = grpc_error(RpcResponse(code=14, metadata=headers), ServerLiveRequest())
-    assert (error.kind, error.retry_after) == (Kind.NO_BACKEND, seconds)
+    assert (error.kind, error.retry_after) == (Kind.NO_BACKEND, 7.0)
 
 
 @pytest.mark.parametrize("operation", [ServerLiveRequest(), REQUEST])
