@@ -153,12 +153,6 @@ def test_compressed_bodies_are_refused() -> None:
     assert DEDICATED.summarize(post(content_encoding="Identity")).model == "m"
 
 
-def test_a_request_of_an_unknown_type() -> None:
-    for kind in (0, 3, 255):
-        error = refused(DEDICATED.summarize, post(request(kind=kind)))
-        assert f"req_type is {kind}, neither 1" in error.public
-
-
 # ---- names
 
 

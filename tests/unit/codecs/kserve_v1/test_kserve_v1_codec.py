@@ -228,12 +228,6 @@ def test_a_shape_of_many_empty_lists_is_refused() -> None:
         CODEC.build_response(InferResponse("m", outputs=(bomb,)), parse(post(ROWS)))
 
 
-def test_bytes_that_are_no_text_are_base64() -> None:
-    tensor = Tensor("y", Datatype.BYTES, (2,), pack_bytes((b"\xff", b"a")))
-    answer = CODEC.build_response(InferResponse("m", outputs=(tensor,)), parse(post(ROWS)))
-    assert body(answer) == {"predictions": [{"b64": "/w=="}, "a"]}
-
-
 def readiness_of(*entries: ModelIndexEntry) -> Any:
     parsed = parse(HttpRequest("GET", "/v1/models/m"))
     assert parsed.operation == ModelIndexRequest(model="m")
@@ -318,10 +312,7 @@ def test_errors_have_kserves_form(
         (b'{"instances":[{"a":[1,2],"b":1.5}]}', TWO, ["'b'", "INT32"]),
         (b'{"instances":[{"a":[1,2],"b":1,"c":1}]}', TWO, ["instances[0]", "c"]),
         (b'{"instances":[[1,2]]}', TWO, ["multiple input tensors", "a, b"]),
-        (b'{"instances":[[1,2],[3]]}', MODEL, ["'x'", "[1]"]),
-        (b'{"instances":[["1","2"]]}', MODEL, ["'x'", "element 0"]),
         (b'{"instances":' + b"[" * 90 + b"1" + b"]" * 90 + b"}", MODEL, ["'x'", "dimensions"]),
-        (b'{"instances":' + b"[" * 5000 + b"]" * 5000 + b"}", MODEL, ["100 levels deep"]),
         (b"[" * 100_000, MODEL, ["Unrecognized request format", "100 levels deep"]),
     ],
 )
@@ -345,9 +336,8 @@ def test_the_size_of_json_is_limited() -> None:
 
 def test_unknown_datatypes_are_named() -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("x", "COMPLEX64", (-1,)),))
-    error = refused(parse, post(ROWS), model)
-    assert "'x'" in error.public
-    assert "COMPLEX64" in error.public
+    with pytest.raises(GatewayError, match="tensor 'x': unknown datatype 'COMPLEX64'"):
+        parse(post(ROWS), model)
 
 
 def test_a_request_to_a_server_has_rows() -> None:
@@ -396,11 +386,9 @@ def test_nan_does_not_reach_a_server(value: float) -> None:
 
 
 def test_a_model_without_declared_outputs() -> None:
-    answer = HttpResponse(200, JSON, [b'{"predictions":[1]}'])
-    error = refused(
-        CODEC.parse_response, answer, InferRequest("m"), DEFAULT_LIMITS, ModelMetadata("m")
-    )
-    assert "models.<name>.outputs" in error.public
+    wire = HttpResponse(200, JSON, [b'{"predictions":[1]}'])
+    with pytest.raises(GatewayError, match=r"models\.<name>\.outputs"):
+        CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS, ModelMetadata("m"))
 
 
 def test_requested_outputs_are_selected() -> None:
@@ -449,9 +437,8 @@ def test_the_size_of_a_response_is_bounded(tensors: tuple[Tensor, ...]) -> None:
 def test_the_size_of_other_messages() -> None:
     wire = post(ROWS, JSON, "/v1/models/m:explain")
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    answer = CODEC.parse_response(
-        HttpResponse(200, JSON, [b"{}"]), parsed.operation, DEFAULT_LIMITS
-    )
+    explanation = HttpResponse(200, JSON, [b"{}"])
+    answer = CODEC.parse_response(explanation, parsed.operation, DEFAULT_LIMITS)
     assert CODEC.response_size(answer, parsed) == (2, 6)
     assert CODEC.request_text_bytes(wire) == len(ROWS)
     assert (CODEC.json_bytes(wire, 5), CODEC.json_bytes(wire, 500)) == (5, len(ROWS))
@@ -482,9 +469,8 @@ def test_a_request_passes_through_without_metadata() -> None:
     sent = CODEC.rewrite_request(checked, "other", "", GENERIC)
     assert (sent.path, sent.headers) == ("/v1/models/other:predict", JSON)
     assert bytes(join_parts(sent.body)) == text
-    answer = CODEC.rewrite_response(
-        HttpResponse(200, JSON, [b'{"any":1}']), checked, "", "", DEFAULT_LIMITS
-    )
+    response = HttpResponse(200, JSON, [b'{"any":1}'])
+    answer = CODEC.rewrite_response(response, checked, "", "", DEFAULT_LIMITS)
     assert body(answer) == {"any": 1}
     assert answer.headers["ce-source"] == "io.kserve.inference.m"
 
@@ -538,15 +524,15 @@ def test_error_bodies_of_servers(answer: HttpResponse, public: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "answer", "expected"),
+    ("operation", "answer"),
     [
-        (ModelReadyRequest("m"), HttpResponse(200, {}, [b'{"ready":false}']), False),
-        (ModelReadyRequest("m"), HttpResponse(503, {}, [b"{}"]), False),
-        (ServerLiveRequest(), HttpResponse(500), False),
+        (ModelReadyRequest("m"), HttpResponse(200, {}, [b'{"ready":false}'])),
+        (ModelReadyRequest("m"), HttpResponse(503, {}, [b"{}"])),
+        (ServerLiveRequest(), HttpResponse(500)),
     ],
 )
-def test_servers_that_are_not_ready(operation: Any, answer: HttpResponse, expected: bool) -> None:
-    assert CODEC.parse_response(answer, operation, DEFAULT_LIMITS).ok is expected
+def test_servers_that_are_not_ready(operation: Any, answer: HttpResponse) -> None:
+    assert CODEC.parse_response(answer, operation, DEFAULT_LIMITS) == HealthStatus(ok=False)
 
 
 def test_the_list_of_a_server() -> None:
@@ -554,10 +540,8 @@ def test_the_list_of_a_server() -> None:
     index = CODEC.parse_response(answer, ModelIndexRequest(), DEFAULT_LIMITS)
     assert [entry.name for entry in index.models] == ["a", "b"]
     for text in (b'{"models":[1]}', b"[]", b'{"models":{}}', b"{}"):
-        error = refused(
-            CODEC.parse_response, HttpResponse(200, {}, [text]), ModelIndexRequest(), DEFAULT_LIMITS
-        )
-        assert error.kind is Kind.BACKEND_GARBAGE
+        with raises_kind(Kind.BACKEND_GARBAGE):
+            CODEC.parse_response(HttpResponse(200, {}, [text]), ModelIndexRequest(), DEFAULT_LIMITS)
     assert CODEC.build_request(ModelIndexRequest(), GENERIC).path == "/v1/models"
 
 

@@ -384,12 +384,6 @@ CLASSIFIED = InferRequest(
 )
 
 
-def test_classes() -> None:
-    found = parse(response_pair([TOP], b""), CLASSIFIED, CLASSIFY).outputs[0]
-    assert (found.datatype, found.shape) == (Datatype.BYTES, (1, 1))
-    assert list(unpack_bytes(found.data)) == [b"0.700000:1:dog"]
-
-
 @pytest.mark.parametrize("entries", [[], [{"cls": []}, {"cls": []}], [{"cls": [{}]}, {"cls": []}]])
 def test_invalid_classes(entries: list[Any]) -> None:
     error = error_texts(response_pair([output(batch_classes=entries)], b""), CLASSIFIED, CLASSIFY)
