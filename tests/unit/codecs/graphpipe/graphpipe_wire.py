@@ -56,11 +56,6 @@ class Verifier:
 
     data: bytes
 
-    def check(self, root: str) -> dict[str, Any]:
-        """Return the fields that are present in the message."""
-        offset = self.offset(0)
-        return self.table(offset, root)
-
     def require(self, offset: int, size: int, align: int) -> None:
         assert 0 <= offset <= offset + size <= len(self.data), (offset, size)
         assert offset % align == 0, (offset, align)
@@ -118,7 +113,9 @@ class Verifier:
 
 
 def verify(data: bytes, root: str) -> dict[str, Any]:
-    return Verifier(data).check(root)
+    """Return the fields that are present in the message."""
+    verifier = Verifier(data)
+    return verifier.table(verifier.offset(0), root)
 
 
 # ---- messages read with the generated code

@@ -106,8 +106,6 @@ def test_an_inference() -> None:
         "input_tensors": [tensor],
         "output_names": [b"a"],
     }
-    unsupported = messages.InferRequest("m", inputs=(Tensor("x", Datatype.BF16, (1,), b"12"),))
-    assert refused(build_request, unsupported, model_metadata).kind is Kind.UNSUPPORTED
 
 
 def test_all_other_requests_become_metadata_requests() -> None:

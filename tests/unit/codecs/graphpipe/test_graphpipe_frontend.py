@@ -271,14 +271,6 @@ def test_a_response_without_a_requested_output() -> None:
     assert error.public == "the response has no output 'b'"
 
 
-def test_datatypes_that_graphpipe_does_not_support() -> None:
-    parsed_request = parse(post())
-    response = InferResponse("m", outputs=(Tensor("a", Datatype.BOOL, (1,), b"\1"),))
-    error = refused(DEDICATED.build_response, response, parsed_request)
-    assert error.kind is Kind.UNSUPPORTED
-    assert "tensor 'a' is BOOL, which GraphPipe does not support" in error.public
-
-
 def test_responses_that_graphpipe_cannot_represent() -> None:
     error = refused(DEDICATED.build_response, messages.ModelIndex(), parse(post()))
     assert error.kind is Kind.UNSUPPORTED
