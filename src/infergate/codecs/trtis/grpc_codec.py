@@ -9,13 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, RequestSummary
+from infergate.codecs.protos.bounded_parser import parse_checked
 from infergate.codecs.trtis import grpc_backend, grpc_infer, grpc_methods, grpc_pass_through
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.base_codec import TrtisCodec
-from infergate.codecs.trtis.grpc_infer import UnreadableMessageError
 from infergate.codecs.trtis.grpc_methods import INFER, METHODS, STREAM_INFER, TrtisMethod
 from infergate.codecs.trtis.grpc_pass_through import RequestState
 from infergate.codecs.trtis.infer_request import read_request
@@ -95,7 +93,7 @@ class TrtisGrpcCodec(TrtisCodec):
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
         """Build the response for ``error``: a gRPC status for an unknown method or an unreadable
         message, and a ``request_status`` for any other error."""
-        if isinstance(error, UnreadableMessageError):
+        if grpc_infer.is_unreadable(error):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:
             head = pb.InferResponse(request_status=self._status_factory.error(error, None))
@@ -187,8 +185,7 @@ class TrtisGrpcCodec(TrtisCodec):
 
 
 def _read_state(wire: RpcRequest) -> RequestState:
-    """Return the state of ``wire``, and store it in ``wire``. Raises UnreadableMessageError,
-    BAD_REQUEST and NOT_FOUND."""
+    """Return the state of ``wire``, and store it in ``wire``. Raises BAD_REQUEST and NOT_FOUND."""
     state: RequestState | None = wire.codec_state
     if type(state) is RequestState and state.message is wire.message:
         return state
@@ -231,7 +228,6 @@ def _parse_other(wire: RpcRequest) -> tuple[Operation, TrtisMethod]:
         raise GatewayError(
             Kind.TOO_LARGE, f"the message to {wire.method} is larger than {_MAX_OTHER_BYTES} bytes"
         )
-    try:
-        return method.read(method.request_class.FromString(join_parts(wire.message))), method
-    except DecodeError as error:
-        raise UnreadableMessageError(str(error)) from None
+    with grpc_infer.reading_request():
+        message = parse_checked(method.request_class, join_parts(wire.message))
+    return method.read(message), method

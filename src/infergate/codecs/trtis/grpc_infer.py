@@ -43,7 +43,7 @@ _OTHER_FIELDS: Final = 16
 """Allowance for fields that are not raw data. The messages define at most three such fields."""
 
 
-class UnreadableMessageError(GatewayError):
+class _UnreadableMessageError(GatewayError):
     """The bytes are not a message of the method. The codec reports this error as a gRPC status."""
 
     def __init__(self, reason: str) -> None:
@@ -52,17 +52,22 @@ class UnreadableMessageError(GatewayError):
 
 @contextmanager
 def reading_request() -> Iterator[None]:
-    """Convert MalformedMessageError to UnreadableMessageError."""
+    """Convert MalformedMessageError to BAD_REQUEST."""
     try:
         yield
     except MalformedMessageError as error:
-        raise UnreadableMessageError(str(error)) from None
+        raise _UnreadableMessageError(str(error)) from None
+
+
+def is_unreadable(error: GatewayError) -> bool:
+    """Return whether ``error`` reports a request that cannot be parsed."""
+    return isinstance(error, _UnreadableMessageError)
 
 
 @reading_request()
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
     """Return ``model_name`` and ``model_version`` (fields 1 and 2). If a field occurs twice, the
-    last value counts. Raises UnreadableMessageError and BAD_REQUEST."""
+    last value counts. Raises BAD_REQUEST."""
     data = join_parts(message)
     model, version = "", 0
     for number, wire_type, _, value, end in scan_fields(data, MAX_REQUEST_FIELDS):
@@ -77,7 +82,7 @@ def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
 
 @reading_request()
 def read_id(message: Sequence[Buffer]) -> int:
-    """Return ``meta_data.id`` (field 5 of field 3). Raises UnreadableMessageError."""
+    """Return ``meta_data.id`` (field 5 of field 3). Raises BAD_REQUEST."""
     id_ = 0
     data = memoryview(join_parts(message))
     budget = FieldBudget(MAX_REQUEST_FIELDS)
@@ -104,7 +109,7 @@ def _uint64(data: Buffer, position: int) -> int:
 @reading_request()
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """Parse an InferRequest. Return the message without its raw data, and the raw data. Raises
-    UnreadableMessageError."""
+    BAD_REQUEST."""
     head, raw = split_raw(message, RAW_INPUT, limits)
     return parse(InferRequest, head, MAX_REQUEST_FIELDS, MAX_HEAD_BYTES), raw
 

@@ -91,7 +91,7 @@ def validate(
     limits: Limits,
 ) -> PartialInferRequest[RpcRequest]:
     """Return ``wire`` as a partial request, whose validation needs the model's metadata. Raises
-    UnreadableMessageError and BAD_REQUEST."""
+    BAD_REQUEST."""
     split, target = state.split, state.target
     parse = partial(_parse_request, wire.message, target, level, limits)
     key: HeaderKey | None = None
@@ -138,7 +138,7 @@ def _parse_request(
 
 
 def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
-    """Return the sequence that ``wire`` belongs to. Raises UnreadableMessageError."""
+    """Return the sequence that ``wire`` belongs to. Raises BAD_REQUEST."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         return wire.header.sequence
     head, _ = grpc_infer.read_request(wire.message, limits)
@@ -147,7 +147,7 @@ def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
 
 def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
     """Return ``wire`` with ``model`` and ``version``, or None if ``wire`` needs translation. Raises
-    UnreadableMessageError and BAD_REQUEST."""
+    BAD_REQUEST."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         if not wire.header.can_pass_through:
             return None
