@@ -70,3 +70,13 @@ def test_through_the_codec(tensor: Tensor, max_copies: float) -> None:
     got, ratio = copies(parse_response, tensor)
     assert ratio < max_copies
     assert bytes(got.outputs[0].data) == bytes(tensor.data)
+
+
+def test_a_body_in_pieces_is_joined_once() -> None:
+    tensor = Tensor("x", Datatype.FP32, (1,), b"1234")
+    data = join_parts(CODEC.build_request(InferRequest("m", inputs=(tensor,)), GENERIC, MODEL).body)
+    wire = HttpRequest("POST", "/", body=[data[:50], data[50:]])
+    assert CODEC.summarize(wire).model == "m"
+    joined = wire.codec_state
+    request: Any = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), MODEL).operation
+    assert request.inputs[0].data.obj is joined

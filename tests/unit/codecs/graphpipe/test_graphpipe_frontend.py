@@ -152,6 +152,12 @@ def test_compressed_bodies_are_refused() -> None:
     assert DEDICATED.summarize(post(content_encoding="Identity")).model == "m"
 
 
+@pytest.mark.parametrize("kind", [0, 3, 255])
+def test_a_request_of_an_unknown_type(kind: int) -> None:
+    with raises_kind(Kind.BAD_REQUEST, match=f"req_type is {kind}, neither 1"):
+        DEDICATED.summarize(post(request(kind=kind)))
+
+
 # ---- names
 
 

@@ -235,15 +235,6 @@ def test_unaligned_objects_are_read(shift: int) -> None:
     assert parse(plain + b"garbage") == parse(plain)
 
 
-def test_a_body_in_parts_is_joined_once() -> None:
-    data = request([(1, [5], b"12345")])
-    wire = HttpRequest("POST", "/", body=[data[:50], data[50:]])
-    assert CODEC.summarize(wire).operation is InferRequest
-    joined = wire.codec_state
-    tensor = completed(CODEC.parse_request(wire, DEFAULT_LIMITS), MODEL).operation.inputs[0]  # type: ignore[union-attr]
-    assert tensor.data.obj is joined
-
-
 # ---- counts
 
 

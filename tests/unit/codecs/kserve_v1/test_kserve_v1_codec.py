@@ -228,6 +228,12 @@ def test_a_shape_of_many_empty_lists_is_refused() -> None:
         CODEC.build_response(InferResponse("m", outputs=(bomb,)), parse(post(ROWS)))
 
 
+def test_bytes_that_are_no_text_are_base64() -> None:
+    tensor = Tensor("y", Datatype.BYTES, (2,), pack_bytes((b"\xff", b"a")))
+    answer = CODEC.build_response(InferResponse("m", outputs=(tensor,)), parse(post(ROWS)))
+    assert body(answer) == {"predictions": [{"b64": "/w=="}, "a"]}
+
+
 def readiness_of(*entries: ModelIndexEntry) -> Any:
     parsed = parse(HttpRequest("GET", "/v1/models/m"))
     assert parsed.operation == ModelIndexRequest(model="m")

@@ -47,7 +47,7 @@ from infergate.core.messages import (
     SharedMemoryStatusRequest,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, unpack_bytes
+from infergate.core.tensor import Tensor, pack_bytes, unpack_bytes
 from infergate.core.wire import HttpResponse, RpcResponse, join_parts
 
 PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
@@ -152,20 +152,25 @@ def test_a_model_that_is_not_ready_gets_no_request() -> None:
     assert error.public.endswith("'simple' version 2 is not at ready state")
 
 
-PARAMETERS = [
-    ({"sequence_id": "abc"}, "'sequence_id' is 'abc': the backend only supports numbers"),
-    ({"sequence_id": -1}, "'sequence_id' must be an integer from 0 to 2^64-1"),
-    ({"sequence_id": True}, "'sequence_id' must be an integer"),
-    ({"sequence_start": 1}, "'sequence_start' must be true or false"),
-    ({"priority": 2**32}, "'priority' must be an integer from 0 to 2^32-1"),
-    ({"timeout": "5"}, "'timeout' must be an integer from 0 to 2^64-1"),
-]
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({"sequence_id": "abc"}, "'sequence_id' is 'abc': the backend only supports numbers"),
+        ({"sequence_id": -1}, "'sequence_id' must be an integer from 0 to 2^64-1"),
+        ({"sequence_id": True}, "'sequence_id' must be an integer from 0 to 2^64-1"),
+        ({"sequence_start": 1}, "'sequence_start' must be true or false"),
+        ({"priority": 2**32}, "'priority' must be an integer from 0 to 2^32-1"),
+        ({"timeout": "5"}, "'timeout' must be an integer from 0 to 2^64-1"),
+    ],
+)
+def test_parameters_out_of_range(parameters: dict[str, Any], expected: str) -> None:
+    error = request_error(simple(parameters=parameters))
+    assert (error.kind, error.public) == (Kind.BAD_REQUEST, f"parameter {expected}")
 
 
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [
-        *((simple(parameters=values), f"parameter {text}") for values, text in PARAMETERS),
         (simple(inputs=(values("X", 1, 16),)), "unexpected inference input 'X' for model 'simple'"),
         (
             simple(inputs=(values("INPUT0", 1, 16, datatype=Datatype.FP32),)),
@@ -384,6 +389,12 @@ CLASSIFIED = InferRequest(
 )
 
 
+def test_classes() -> None:
+    (found,) = parse(response_pair([TOP], b""), CLASSIFIED, CLASSIFY).outputs
+    classes = pack_bytes([b"0.700000:1:dog"])
+    assert found == Tensor("OUTPUT0", Datatype.BYTES, (1, 1), classes)
+
+
 @pytest.mark.parametrize("entries", [[], [{"cls": []}, {"cls": []}], [{"cls": [{}]}, {"cls": []}]])
 def test_invalid_classes(entries: list[Any]) -> None:
     error = error_texts(response_pair([output(batch_classes=entries)], b""), CLASSIFIED, CLASSIFY)
@@ -501,34 +512,33 @@ LONG_HEADER = {"nv-status": STATUS, "nv-inferresponse": "#" * 300_000}
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "expected"),
+    ("headers", "expected"),
     [
-        (200, {"nv-status": "code: X"}, "NV-Status cannot be parsed"),
-        (200, {"nv-status": ""}, "status has no code"),
-        (200, {"nv-status": STATUS}, "response has no NV-InferResponse"),
-        (200, LONG_HEADER | {"nv-inferresponse": "x: 1"}, "NV-InferResponse cannot be parsed"),
-        (200, LONG_HEADER, "NV-InferResponse has 300000 characters; the limit is 131072"),
-        (400, {"nv-status": STATUS}, "HTTP 400 and NV-Status SUCCESS"),
+        ({"nv-status": "code: X"}, "NV-Status cannot be parsed"),
+        ({"nv-status": ""}, "status has no code"),
+        ({"nv-status": STATUS}, "response has no NV-InferResponse"),
+        (LONG_HEADER | {"nv-inferresponse": "x: 1"}, "NV-InferResponse cannot be parsed"),
+        (LONG_HEADER, "NV-InferResponse has 300000 characters; the limit is 131072"),
     ],
 )
-def test_invalid_headers(status: int, headers: dict[str, str], expected: str) -> None:
-    error = http_error(status, headers)
-    assert error.kind is Kind.BACKEND_GARBAGE
-    assert error.public.startswith("the backend")
-    assert error.public.endswith(expected)
+def test_invalid_headers(headers: dict[str, str], expected: str) -> None:
+    error = http_error(200, headers)
+    assert (error.kind, error.public) == (Kind.BACKEND_GARBAGE, f"the backend's {expected}")
 
 
-@pytest.mark.parametrize(
-    ("status", "headers", "kind", "public"),
-    [
-        (200, {"nv-status": 'code: INTERNAL msg: "no"'}, Kind.BACKEND_ERROR, "no"),
-        (400, {}, Kind.BAD_REQUEST, "the legacy server cannot parse the request"),
-    ],
-    ids=["with HTTP 200", "without NV-Status"],
-)
-def test_errors_of_a_server(status: int, headers: dict[str, str], kind: Kind, public: str) -> None:
-    error = http_error(status, headers)
-    assert (error.kind, error.origin, error.public) == (kind, Origin.BACKEND, public)
+def test_success_with_another_http_status() -> None:
+    assert "HTTP 400 and NV-Status SUCCESS" in http_error(400, {"nv-status": STATUS}).public
+
+
+def test_a_bare_400_means_an_unreadable_header() -> None:
+    error = http_error(400, {"content-type": "text/plain"})
+    assert (error.kind, error.origin) == (Kind.BAD_REQUEST, Origin.BACKEND)
+    assert error.public == "the legacy server cannot parse the request"
+
+
+def test_an_error_with_http_200() -> None:
+    error = http_error(200, {"nv-status": 'code: INTERNAL msg: "no"'})
+    assert (error.kind, error.public) == (Kind.BACKEND_ERROR, "no")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_the_event_loop_leaves_a_long_header_to_a_helper() -> None:
         ("/api/infer/simple/99", "'simple' version 99 is not found"),
     ],
 )
-def test_an_unknown_model_in_v1_15(path: str, expected: str) -> None:
+def test_an_unknown_model(path: str, expected: str) -> None:
     """The captures have the error of v1.9."""
     status = status_of(http(infer(BOTH_INPUTS, path), level="1.15"))
     assert status.code == pb.CODES["UNAVAILABLE"]
@@ -166,6 +166,11 @@ def test_a_missing_header_is_reported_without_a_status() -> None:
     response = http(infer(None))
     assert (response.status, dict(response.headers)) == (400, {"Content-Type": "text/plain"})
     assert response.body == [b"The request header should contain 'NV-InferRequest'"]
+
+
+def test_an_unreadable_header_is_reported_before_an_unknown_model() -> None:
+    response = http(infer("batch_size: x", "/api/infer/nosuch"))
+    assert (response.status, list(response.headers), response.body) == (400, ["Content-Type"], ())
 
 
 def test_datatypes_are_returned_on_request() -> None:

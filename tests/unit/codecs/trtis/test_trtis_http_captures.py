@@ -73,28 +73,30 @@ def test_captured_requests_get_the_captured_response(case: Exchange) -> None:
 # ---- differences
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "expected"),
-    [
-        ("059_infer_string_garbage", "INVALID_ARG", "tensor 'INPUT0': the length of element 0"),
-        (
-            "116_err_dims_negative",
-            "INVALID_ARG",
-            (
-                "unexpected shape for input 'INPUT0' for model 'identity_nobatch'. "
-                "Expected [-1], got [-1]"
-            ),
-        ),
-        ("144_shm_register", "INTERNAL", "Unable to open shared memory region: '/trtisgold'"),
-        ("145_shm_register_dup", "INTERNAL", "Unable to open shared memory region: '/trtisgold'"),
-        ("150_shm_infer", "NOT_FOUND", "shared memory block 'reg0' not found in manager"),
-    ],
-)
-def test_requests_that_are_refused(name: str, code: str, expected: str) -> None:
+def check_refusal(name: str, code: str, expected: str) -> None:
+    """Check the code and the start of the message of the response to the capture ``name``."""
     response = response_to(BY_NAME[name])
     status = text_format.parse(RequestStatus, response.headers["NV-Status"])
     assert (response.status, status.code) == (400, CODES[code])
     assert status.msg.startswith(expected)
+
+
+def test_strings_that_contradict_their_size_are_refused() -> None:
+    expected = "tensor 'INPUT0': the length of element 0"
+    check_refusal("059_infer_string_garbage", "INVALID_ARG", expected)
+
+
+def test_dimensions_below_zero() -> None:
+    expected = "unexpected shape for input 'INPUT0' for model 'identity_nobatch'. "
+    check_refusal("116_err_dims_negative", "INVALID_ARG", f"{expected}Expected [-1], got [-1]")
+
+
+def test_no_region_can_be_registered() -> None:
+    for name in ("144_shm_register", "145_shm_register_dup"):
+        check_refusal(name, "INTERNAL", "Unable to open shared memory region: '/trtisgold'")
+    assert bytes(join_parts(response_to(BY_NAME["148_shm_status_one"]).body)) == b""
+    expected = "shared memory block 'reg0' not found in manager"
+    check_refusal("150_shm_infer", "NOT_FOUND", expected)
 
 
 @pytest.mark.parametrize("name", ["068_cls_count_zero", "069_cls_empty"])
@@ -103,10 +105,6 @@ def test_a_class_count_of_zero_returns_values(name: str) -> None:
     assert response.headers["NV-InferResponse"] == case.response.headers["nv-inferresponse"]
     values = bytes(join_parts(case.request.body))
     assert bytes(join_parts(response.body)) == values + case.response.body
-
-
-def test_no_region_is_listed() -> None:
-    assert bytes(join_parts(response_to(BY_NAME["148_shm_status_one"]).body)) == b""
 
 
 STATUS_CASES = [
