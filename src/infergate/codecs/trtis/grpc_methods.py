@@ -12,6 +12,7 @@ from typing import Any, Final
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis import response_messages
 from infergate.codecs.trtis.request_status import TrtisStatusError
+from infergate.codecs.trtis.server_status import write_status
 from infergate.core import messages
 from infergate.core.messages import Operation, Response
 
@@ -95,7 +96,7 @@ def write_response(message: Any, response: Response, server_id: str) -> None:
         case messages.HealthStatus(ok):
             message.health = ok
         case messages.ServerStatus():
-            message.server_status.CopyFrom(response_messages.status_message(response, server_id))
+            message.server_status.CopyFrom(write_status(response, server_id))
         case messages.ModelIndex():
             message.index.CopyFrom(response_messages.index_message(response))
         case messages.SharedMemoryStatus():

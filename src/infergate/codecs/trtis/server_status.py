@@ -46,15 +46,19 @@ _MAX_DECIMAL: Final = 10**19 - 1
 
 
 def write_status(status: ServerStatus, server_id: str) -> Any:
-    """Return ``status`` as a message. Raises ValueError for a dimension of more than 64 bits."""
-    message = Message(
-        id=server_id,
-        version=status.version,
-        uptime_ns=max(status.uptime_ns, 0),
-        ready_state=_READY if status.ready else _INITIALIZING,
-    )
-    for model in status.models:
-        _write_model(message.model_status[model.metadata.name], model)
+    """Return ``status`` as a message. Raises UNSUPPORTED for values that the message cannot
+    represent, for example a dimension of more than 64 bits."""
+    try:
+        message = Message(
+            id=server_id,
+            version=status.version,
+            uptime_ns=max(status.uptime_ns, 0),
+            ready_state=_READY if status.ready else _INITIALIZING,
+        )
+        for model in status.models:
+            _write_model(message.model_status[model.metadata.name], model)
+    except ValueError as error:
+        raise GatewayError(Kind.UNSUPPORTED, f"the status cannot be represented: {error}") from None
     return message
 
 
