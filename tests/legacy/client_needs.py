@@ -11,10 +11,11 @@ The client rejects fields that its messages do not have, so this module parses w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from google.protobuf import text_format
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from legacy import replay
 from legacy.captures import RecordedConnection
@@ -122,7 +123,15 @@ def _grpc(method: str, expected: Stream, actual: Stream) -> Iterator[str]:
             yield f"unreadable {kind}"
             continue
         yield from _same_status(wanted.request_status, result.request_status)
-        yield from _GRPC.get(kind, _nothing)(wanted, result)
+        match kind:
+            case "InferResponse":
+                yield from _infer_response(wanted, result)
+            case "StatusResponse":
+                yield from _same_models(wanted.server_status, result.server_status)
+            case "RepositoryResponse":
+                yield from _same_index(wanted.index, result.index)
+            case "HealthResponse":
+                yield from _same("health", wanted.health, result.health)
 
 
 def _ended_with(stream: Stream) -> str | None:
@@ -141,31 +150,6 @@ def _named(response: Any) -> dict[str, bytes]:
     """The client selects raw_output by the index of the output."""
     names = [output.name for output in response.meta_data.output]
     return dict(zip(names, response.raw_output, strict=True))
-
-
-def _status_response(expected: Any, actual: Any) -> Iterator[str]:
-    yield from _same_models(expected.server_status, actual.server_status)
-
-
-def _repository_response(expected: Any, actual: Any) -> Iterator[str]:
-    yield from _same_index(expected.index, actual.index)
-
-
-def _health_response(expected: Any, actual: Any) -> Iterator[str]:
-    yield from _same("health", expected.health, actual.health)
-
-
-def _nothing(_expected: Any, _given: Any) -> Iterator[str]:
-    return iter(())
-
-
-_Differences = Callable[[Any, Any], Iterator[str]]
-_GRPC: dict[str, _Differences] = {
-    "InferResponse": _infer_response,
-    "StatusResponse": _status_response,
-    "RepositoryResponse": _repository_response,
-    "HealthResponse": _health_response,
-}
 
 
 def _same_status(expected: Any, actual: Any) -> Iterator[str]:
@@ -212,7 +196,7 @@ def _same_index(expected: Any, actual: Any) -> Iterator[str]:
         yield f"not in the index: {sorted(missing)}"
 
 
-_BODIES: dict[str, tuple[str, _Differences]] = {
+_BODIES: dict[str, tuple[str, Callable[[Any, Any], Iterator[str]]]] = {
     "status": ("ServerStatus", _same_models),
     "repository": ("ModelRepositoryIndex", _same_index),
 }
@@ -226,17 +210,12 @@ def _same(name: str, expected: object, actual: object) -> Iterator[str]:
 def _text(response: Response, header: str, kind: str) -> Any:
     """Return a header's message, or None if it is absent or the client cannot read it."""
     text = response.header(header)
-    if text is None:
-        return None
-    try:
-        return text_format.Parse(text, getattr(_MESSAGES, kind)())
-    except text_format.ParseError:
-        return None
+    with suppress(text_format.ParseError):
+        return None if text is None else text_format.Parse(text, getattr(_MESSAGES, kind)())
+    return None
 
 
 def _binary(kind: str, data: bytes) -> Any:
-    try:
-        message: Message = getattr(_MESSAGES, kind).FromString(data)
-    except DecodeError:
-        return None
-    return message
+    with suppress(DecodeError):
+        return getattr(_MESSAGES, kind).FromString(data)
+    return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
 from collections.abc import Sequence as SequenceABC
 from dataclasses import dataclass
 from typing import Any
@@ -154,13 +153,9 @@ class Inference:
         )
         raw = [
             self._output(checked, each, outputs[each.name], header.output.add())
-            for each in self._ordered(requested.output)
+            for each in requested.output[:: -1 if self._behaviour.reversed_outputs else 1]
         ]
         return header, raw
-
-    def _ordered(self, outputs: Iterable[Any]) -> list[Any]:
-        ordered = list(outputs)
-        return ordered[::-1] if self._behaviour.reversed_outputs else ordered
 
     def _output(
         self, checked: CheckedRequest, requested: Any, tensor: Tensor, fields: Any

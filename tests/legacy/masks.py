@@ -69,6 +69,5 @@ def masked_message(method: str, data: bytes) -> bytes:
     message.request_status.request_id = 0
     if kind == "Status" and message.HasField("server_status"):
         without_volatile(message.server_status)
-    masked_data = message.SerializeToString(deterministic=True)
-    assert isinstance(masked_data, bytes)
+    masked_data: bytes = message.SerializeToString(deterministic=True)
     return masked_data

@@ -147,6 +147,5 @@ async def _unimplemented(_data: bytes, context: grpc.aio.ServicerContext) -> byt
 
 
 def _bytes(message: Any) -> bytes:
-    data = message.SerializeToString(deterministic=True)
-    assert isinstance(data, bytes)
+    data: bytes = message.SerializeToString(deterministic=True)
     return data

@@ -29,9 +29,8 @@ class ServerState:
 
     def status(self, error: LegacyError | None = None) -> Any:
         """Return the RequestStatus of the next request."""
-        code = error.code if error else "SUCCESS"
         return self.messages.RequestStatus(
-            code=code,
+            code=error.code if error else "SUCCESS",
             msg=error.reason if error else "",
             server_id=self._id,
             request_id=next(self._ids),

@@ -17,18 +17,10 @@ from legacy.messages import SERVICE
 from legacy.running import LegacyServer, started_legacy
 
 WITH_SHARED_MEMORY = {
-    "144_shm_register",
-    "145_shm_register_dup",
-    "148_shm_status_one",
-    "149_shm_status_one_binary",
-    "150_shm_infer",
-    "153_shm_status_after_slash_all",
-    "061_shm_register",
-    "063_shm_status_one",
-    "064_shm_infer",
+    *("144_shm_register", "145_shm_register_dup", "148_shm_status_one", "150_shm_infer"),
+    *("149_shm_status_one_binary", "153_shm_status_after_slash_all"),
+    *("061_shm_register", "063_shm_status_one", "064_shm_infer"),
 }
-
-
 EXCHANGES = [each for each in exchanges() if each.name not in WITH_SHARED_MEMORY]
 CALLS = [each for each in calls() if each.name not in WITH_SHARED_MEMORY]
 

@@ -16,16 +16,10 @@ from legacy.client_needs import differences_over_grpc, differences_over_http, ht
 from legacy.targets import TARGETS, Target
 
 # The targets have no shared memory to register.
-HTTP = [
-    connection
-    for connection in recorded_connections("http")
-    if not connection.name.startswith("http_shm")
-]
-GRPC = [
-    connection
-    for connection in recorded_connections("grpc")
-    if not connection.name.startswith("grpc_shm")
-]
+HTTP, GRPC = (
+    [each for each in recorded_connections(name) if not each.name.startswith(f"{name}_shm")]
+    for name in ("http", "grpc")
+)
 
 
 @pytest.fixture(scope="module", params=TARGETS)
@@ -48,18 +42,15 @@ def test_grpc(target: Target, connection: RecordedConnection) -> None:
     )
 
 
-RECORDED = next(
-    connection for connection in HTTP if connection.name.startswith("http_infer_simple.c02")
-)
+RECORDED = next(each for each in HTTP if each.name.startswith("http_infer_simple.c02"))
+REQUESTS = list(replay.requests_of(RECORDED.sent))
+(EXPECTED,) = replay.responses_of(RECORDED.received)
 
 
 def differences_after(change: tuple[bytes, bytes] | None) -> list[str]:
     """Return the differences reported for a recorded response after one replacement."""
-    requests = list(replay.requests_of(RECORDED.sent))
-    (expected,) = replay.responses_of(RECORDED.received)
-    raw = expected.raw.replace(*change) if change else expected.raw
-    (actual,) = replay.responses_of(raw)
-    return http_differences(requests, [expected], [actual])
+    raw = EXPECTED.raw.replace(*change) if change else EXPECTED.raw
+    return http_differences(REQUESTS, [EXPECTED], replay.responses_of(raw))
 
 
 @pytest.mark.parametrize(
@@ -98,8 +89,6 @@ def test_responses_that_the_client_rejects_are_reported(
 
 
 def test_a_missing_trailer_and_a_missing_response_are_reported() -> None:
-    requests = list(replay.requests_of(RECORDED.sent))
-    (expected,) = replay.responses_of(RECORDED.received)
-    cut = replace(expected, body=expected.body[:128])
-    assert "no trailer" in http_differences(requests, [expected], [cut])[0]
-    assert http_differences(requests, [expected], []) == ["0 responses to 1 requests"]
+    cut = replace(EXPECTED, body=EXPECTED.body[:128])
+    assert "no trailer" in http_differences(REQUESTS, [EXPECTED], [cut])[0]
+    assert http_differences(REQUESTS, [EXPECTED], []) == ["0 responses to 1 requests"]

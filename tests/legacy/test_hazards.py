@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -57,8 +58,13 @@ def infer(
     return response_to(server, request.encode() + body)
 
 
-def summary(response: Response | None) -> str:
+def inferred(server: LegacyServer, *request: Any) -> Response:
+    response = infer(server, *request)
     assert response
+    return response
+
+
+def summary(response: Response) -> str:
     return response.header("NV-Status") or ""
 
 
@@ -120,9 +126,8 @@ def test_v1_15_closes_the_connection_where_v1_9_returns_an_error(
     old: LegacyServer, new: LegacyServer, model: str, header: str, body: bytes
 ) -> None:
     assert infer(new, header, body, model) is None
-    assert "code: SUCCESS" in summary(infer(new, SIMPLE))
-    response = infer(old, header, body, model)
-    assert response
+    assert "code: SUCCESS" in summary(inferred(new, SIMPLE))
+    response = inferred(old, header, body, model)
     assert response.code == 400
     assert "code: SUCCESS" not in summary(response)
 
@@ -131,10 +136,10 @@ def test_a_header_value_may_have_8190_bytes(old: LegacyServer) -> None:
     def of_size(size: int) -> str:
         return f"{SIMPLE} #".ljust(size, "x")
 
-    assert "code: SUCCESS" in summary(infer(old, of_size(8190)))
+    assert "code: SUCCESS" in summary(inferred(old, of_size(8190)))
     assert infer(old, of_size(8191)) is None
     many = "\r\n".join(f"X-{i}: {'y' * 1000}" for i in range(16))
-    assert "code: SUCCESS" in summary(infer(old, f"{SIMPLE}\r\n{many}"))
+    assert "code: SUCCESS" in summary(inferred(old, f"{SIMPLE}\r\n{many}"))
 
 
 def test_pipelined_requests_are_lost(old: LegacyServer) -> None:
@@ -145,8 +150,7 @@ def test_pipelined_requests_are_lost(old: LegacyServer) -> None:
 
 
 def test_v1_15_reorders_outputs_over_http(new: LegacyServer) -> None:
-    response = infer(new, SIMPLE)
-    assert response
+    response = inferred(new, SIMPLE)
     header = response.header("NV-InferResponse") or ""
     assert header.index("OUTPUT1") < header.index("OUTPUT0")
     assert response.body.startswith(DIFFERENCES + SUMS + b"model_name")
@@ -174,40 +178,32 @@ def test_v1_15_reorders_outputs_over_grpc(new: LegacyServer) -> None:
 @pytest.mark.parametrize(
     ("model", "message_of_1_9", "message_of_1_15"),
     [
-        ("nosuch", r"\'nosuch\'", r"Request for unknown model: \'nosuch\' is not found"),
-        (
-            "simple/99",
-            r"\'simple\'",
-            r"Request for unknown model: \'simple\' version 99 is not found",
-        ),
-        (
-            "broken",
-            r"\'broken\'",
-            r"Request for unknown model: \'broken\' has no available versions",
-        ),
+        ("nosuch", r"\'nosuch\'", r"\'nosuch\' is not found"),
+        ("simple/99", r"\'simple\'", r"\'simple\' version 99 is not found"),
+        ("broken", r"\'broken\'", r"\'broken\' has no available versions"),
     ],
 )
 def test_each_version_has_its_error_for_an_unknown_model(
     old: LegacyServer, new: LegacyServer, model: str, message_of_1_9: str, message_of_1_15: str
 ) -> None:
-    status = summary(infer(old, SIMPLE, model=model))
-    assert (
-        f'code: UNAVAILABLE msg: "Inference request for unknown model {message_of_1_9}"' in status
-    )
-    assert f'code: UNAVAILABLE msg: "{message_of_1_15}"' in summary(infer(new, SIMPLE, model=model))
+    for server, message in (
+        (old, f"Inference request for unknown model {message_of_1_9}"),
+        (new, f"Request for unknown model: {message_of_1_15}"),
+    ):
+        status = summary(inferred(server, SIMPLE, NUMBERS, model))
+        assert f'code: UNAVAILABLE msg: "{message}"' in status
 
 
 def test_v1_15_rejects_duplicate_outputs(new: LegacyServer) -> None:
     twice = f'batch_size: 1 {BOTH} output {{ name: "OUTPUT0" }} output {{ name: "OUTPUT0" }}'
-    status = summary(infer(new, twice))
+    status = summary(inferred(new, twice))
     assert r'code: INVALID_ARG msg: "output \'OUTPUT0\' already requested"' in status
 
 
 def test_v1_9_rejects_fields_of_v1_15(old: LegacyServer, new: LegacyServer) -> None:
     request = f"{SIMPLE} priority: 1 timeout_microseconds: 5"
-    assert "code: SUCCESS" in summary(infer(new, request))
-    response = infer(old, request)
-    assert response
+    assert "code: SUCCESS" in summary(inferred(new, request))
+    response = inferred(old, request)
     assert response.headers == (("Content-Length", "0"), ("Content-Type", "text/plain"))
 
 
@@ -248,9 +244,8 @@ def test_many_classes_and_a_delay() -> None:
     scores = struct.pack("<1000f", *range(1000))
     with started_legacy("--hazard", "many_classes", "--delay-ms", "200") as server:
         begun = time.monotonic()
-        response = infer(server, request, scores, "classify_many")
+        response = inferred(server, request, scores, "classify_many")
         assert time.monotonic() - begun >= 0.2
-    assert response
     header = response.header("NV-InferResponse") or ""
     assert header.count('label: "label number ') == 1000
     assert len(header) > 40_000

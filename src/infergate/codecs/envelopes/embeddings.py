@@ -148,9 +148,7 @@ class EmbeddingsCodec(ClientCodec):
         summary = self.summarize(wire)
         body = join_parts(wire.body)
         check_json_size(len(body), limits.json)
-        members = read_all_members(
-            parse_json(body if isinstance(body, bytes) else bytes(body), limits), "the body"
-        )
+        members = read_all_members(parse_json(bytes(body), limits), "the body")
         for name in members:
             if name not in _MEMBERS:
                 raise bad_request(f"unknown member '{abbreviated(name)}'")

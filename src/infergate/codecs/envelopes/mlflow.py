@@ -47,7 +47,6 @@ _ERROR_CODES: Final = {
     429: "REQUEST_LIMIT_EXCEEDED",
     503: "TEMPORARILY_UNAVAILABLE",
 }
-_FIRST_SERVER_ERROR: Final = 500
 
 
 class MlflowCodec(RowsCodec):
@@ -78,16 +77,14 @@ class MlflowCodec(RowsCodec):
         )
 
     def error_document(self, status: int, message: str) -> dict[str, Any]:
-        is_server_error = status >= _FIRST_SERVER_ERROR
-        code = _ERROR_CODES.get(status, "INTERNAL_ERROR" if is_server_error else "BAD_REQUEST")
+        code = _ERROR_CODES.get(status, "INTERNAL_ERROR" if status >= 500 else "BAD_REQUEST")
         return {"error_code": code, "message": message}
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """Return the response for ``error``: MLflow's error object, or plain text for an
         unsupported content type."""
         if error.kind is Kind.UNSUPPORTED_ENCODING:
-            text = error.public.encode("utf-8", "replace")
-            return HttpResponse(415, TEXT_HEADERS, [text])
+            return HttpResponse(415, TEXT_HEADERS, [error.public.encode("utf-8", "replace")])
         return super().build_error(error, wire)
 
 

@@ -124,7 +124,7 @@ def _complete(
     model: str, read: BodyReader, body: Buffer, limits: Limits, metadata: ModelMetadata
 ) -> ParsedRequest:
     # A helper process receives a long body as a memoryview.
-    tensors, parameters = read(body if isinstance(body, bytes) else bytes(body), metadata, limits)
+    tensors, parameters = read(bytes(body), metadata, limits)
     return ParsedRequest(InferRequest(model, parameters=parameters, inputs=tensors))
 
 

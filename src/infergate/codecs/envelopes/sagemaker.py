@@ -47,7 +47,6 @@ _OUT_OF_MEMORY: Final = re.compile(
     r"|(?:Dst|Src) tensor is not initialized|failed to allocate memory|No space left on device",
     re.IGNORECASE,
 )
-_OUT_OF_MEMORY_STATUS: Final = 507
 _DESCRIBED: Final = frozenset({ModelIndexRequest, ModelReadyRequest})
 """The operations whose responses do not have V2 REST's form."""
 _MEMORY_KINDS: Final = frozenset({Kind.BAD_REQUEST, Kind.BACKEND_ERROR, Kind.NO_BACKEND})
@@ -111,7 +110,7 @@ class SageMakerCodec(V2Envelope):
         if error.kind is Kind.ALREADY_EXISTS:
             response.status = 409
         elif error.kind in _MEMORY_KINDS and _OUT_OF_MEMORY.search(error.public):
-            response.status = _OUT_OF_MEMORY_STATUS
+            response.status = 507
         if wire is not None and error.kind is Kind.METHOD_NOT_ALLOWED:
             match = _MODEL_PATH.fullmatch(wire.path)
             if match is not None:

@@ -26,7 +26,6 @@ from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import InferRequest, ModelMetadata, Operation, Response
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 
-_JSON: Final = "application/json"
 _PROXY_STATUSES: Final = frozenset({401, 403, 404})
 """Statuses with which a proxy denies access or reports that there is no server."""
 _GET_NOT_IMPLEMENTED: Final = 501
@@ -73,10 +72,10 @@ def parse_response(
         messages.ServerLiveRequest | messages.ServerReadyRequest | messages.ModelReadyRequest,
     ):
         if wire.status in _PROXY_STATUSES:
-            raise _backend_error(wire)
+            raise error_of_status(wire)
         return messages.HealthStatus(ok=wire.status < 500 or wire.status == _GET_NOT_IMPLEMENTED)
     if wire.status != 200:
-        raise _backend_error(wire)
+        raise error_of_status(wire)
     try:
         return _read(wire, operation, limits, model)
     except GatewayError as error:
@@ -88,11 +87,6 @@ def parse_response(
         raise backend_garbage(public) from None
 
 
-def _backend_error(wire: HttpResponse) -> GatewayError:
-    headers = {name.lower(): value for name, value in wire.headers.items()}
-    return error_of_status(wire.status, headers, bytes(join_parts(wire.body)))
-
-
 def _read(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
@@ -102,7 +96,8 @@ def _read(
         return read_response(
             FlatbufferMessage(body).root("InferResponse"), operation, model, limits
         )
-    if _is_json(wire):
+    media_type = wire.headers.get("content-type", "").partition(";")[0]
+    if media_type.strip().lower() == "application/json":
         document = metadata.read_json(bytes(body), limits)
         if isinstance(operation, messages.ModelMetadataRequest):
             return metadata.metadata_from_json(document, operation.model, limits)
@@ -112,10 +107,3 @@ def _read(
     if isinstance(operation, messages.ModelMetadataRequest):
         return metadata.read_metadata(table, operation.model, limits)
     return metadata.read_server(table)
-
-
-def _is_json(wire: HttpResponse) -> bool:
-    return any(
-        name.lower() == "content-type" and value.partition(";")[0].strip().lower() == _JSON
-        for name, value in wire.headers.items()
-    )

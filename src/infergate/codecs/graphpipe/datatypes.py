@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
+from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 
 TYPE_NUMBERS: Final[dict[Datatype, int]] = {
@@ -23,6 +23,8 @@ TYPE_NUMBERS: Final[dict[Datatype, int]] = {
 }
 """GraphPipe has no numbers for BOOL and BF16."""
 BY_NUMBER: Final = {number: datatype for datatype, number in TYPE_NUMBERS.items()}
+NUMBERS_BY_NAME: Final = {datatype.value: number for datatype, number in TYPE_NUMBERS.items()}
+NAMES_BY_NUMBER: Final = {number: name for name, number in NUMBERS_BY_NAME.items()}
 NULL_TYPE: Final = 0
 """The type number of an unknown datatype."""
 
@@ -36,17 +38,3 @@ def type_number(name: str, datatype: Datatype) -> int:
             f"tensor '{name}' is {datatype.value}, which GraphPipe does not support",
         )
     return number
-
-
-def metadata_type_number(datatype: str) -> int:
-    """Return the type number for a datatype in metadata, or ``NULL_TYPE`` if GraphPipe does not
-    have the datatype."""
-    supported = DATATYPES_BY_NAME.get(datatype)
-    return NULL_TYPE if supported is None else TYPE_NUMBERS.get(supported, NULL_TYPE)
-
-
-def metadata_datatype(number: int) -> str:
-    """Return the datatype for a type number in metadata, or an empty string if the number is
-    unknown."""
-    datatype = BY_NUMBER.get(number)
-    return "" if datatype is None else datatype.value

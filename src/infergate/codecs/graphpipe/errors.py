@@ -17,7 +17,7 @@ from infergate.codecs.http_status import (
     kind_of_status,
 )
 from infergate.core.errors import GatewayError, Kind, Origin, error_headers, parse_retry_after
-from infergate.core.wire import HttpResponse
+from infergate.core.wire import HttpResponse, join_parts
 
 TEXT_HEADERS: Final[Mapping[str, str]] = {
     "content-type": "text/plain; charset=utf-8",
@@ -55,18 +55,20 @@ def infer_error_response(error: GatewayError) -> HttpResponse:
 # ---- from backends
 
 
-def error_of_status(status: int, headers: Mapping[str, str], body: bytes) -> GatewayError:
-    """Return the error in a response. The error's text is the first line of ``body``, or names only
-    the status if ``body`` is empty, binary or an HTML page."""
-    text = body[: 4 * MAX_MESSAGE_CHARACTERS].decode("utf-8", "replace").strip()
+def error_of_status(wire: HttpResponse) -> GatewayError:
+    """Return the error in a response. The error's text is the first line of the body, or names only
+    the status if the body is empty, binary or an HTML page."""
+    body = bytes(join_parts(wire.body)[: 4 * MAX_MESSAGE_CHARACTERS])
+    text = body.decode("utf-8", "replace").strip()
     line = text.partition("\n")[0].strip()
     readable = line.isprintable() and not line.startswith("<")
     return GatewayError(
-        kind_of_status(status),
-        (readable and line[:MAX_MESSAGE_CHARACTERS]) or f"the backend responded with HTTP {status}",
+        kind_of_status(wire.status),
+        (readable and line[:MAX_MESSAGE_CHARACTERS])
+        or f"the backend responded with HTTP {wire.status}",
         origin=Origin.BACKEND,
-        detail=f"HTTP {status}: {text[:MAX_MESSAGE_CHARACTERS]}",
-        retry_after=parse_retry_after(headers),
+        detail=f"HTTP {wire.status}: {text[:MAX_MESSAGE_CHARACTERS]}",
+        retry_after=parse_retry_after(wire.headers),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import flatbuffers
 
-from infergate.codecs.graphpipe.datatypes import metadata_datatype, metadata_type_number
+from infergate.codecs.graphpipe.datatypes import NAMES_BY_NUMBER, NULL_TYPE, NUMBERS_BY_NAME
 from infergate.codecs.graphpipe.fields import (
     DESCRIPTION,
     INPUTS,
@@ -76,7 +76,7 @@ def _write_tensor(builder: Any, tensor: TensorMetadata) -> int:
     builder.StartObject(4)
     for field, offset in ((IO_NAME, name), (IO_DESCRIPTION, description), (IO_SHAPE, shape)):
         builder.PrependUOffsetTRelativeSlot(field.slot, offset, 0)
-    builder.PrependUint8Slot(IO_TYPE.slot, metadata_type_number(tensor.datatype), 0)
+    builder.PrependUint8Slot(IO_TYPE.slot, NUMBERS_BY_NAME.get(tensor.datatype, NULL_TYPE), 0)
     return int(builder.EndObject())
 
 
@@ -103,7 +103,7 @@ def _tensor_object(tensor: TensorMetadata) -> dict[str, Any]:
         "Name": tensor.name,
         "Description": tensor.description,
         "Shape": list(tensor.shape),
-        "Type": metadata_type_number(tensor.datatype),
+        "Type": NUMBERS_BY_NAME.get(tensor.datatype, NULL_TYPE),
     }
 
 
@@ -144,7 +144,7 @@ def _read_tensors(
     return tuple(
         TensorMetadata(
             tensor.text(IO_NAME),
-            metadata_datatype(tensor.uint8(IO_TYPE)),
+            NAMES_BY_NUMBER.get(tensor.uint8(IO_TYPE), ""),
             tensor.int64s(IO_SHAPE, limits.rank),
             description=tensor.text(IO_DESCRIPTION),
         )
@@ -208,10 +208,9 @@ def _tensor_from_json(item: Any, limits: Limits) -> TensorMetadata:
             if len(dimensions) <= limits.rank and all(
                 type(dimension) is int for dimension in dimensions
             ):
+                datatype = NAMES_BY_NUMBER.get(number, "")
                 description = _text_from_json(item, "Description")
-                return TensorMetadata(
-                    name, metadata_datatype(number), dimensions, description=description
-                )
+                return TensorMetadata(name, datatype, dimensions, description=description)
     raise backend_garbage(
         "an input or output in the backend's metadata has no valid Name, Shape and Type"
     )

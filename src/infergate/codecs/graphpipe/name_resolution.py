@@ -10,6 +10,7 @@ gateway sends an unknown name to the server, which reports the error.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -24,11 +25,9 @@ def resolve_inputs(message_names: Sequence[str], model: ModelMetadata) -> tuple[
     """Return the name of each input. Raises BAD_REQUEST for an invalid or duplicate name, and if
     the model has no input at the position of an empty name."""
     names = _resolve(message_names, model.inputs, "input", model.name)
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise bad_request(f"input '{name}' is given twice")
-        seen.add(name)
     return names
 
 

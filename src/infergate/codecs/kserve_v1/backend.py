@@ -35,7 +35,6 @@ _NO_EXPLAINER: Final = (
 _MAX_MODELS: Final = 32_768
 _MAX_BYTES: Final = 8 * MIB
 """Maximum size in bytes of a response to a request other than an inference."""
-_NOT_READY: Final = 503
 
 
 def explanation_request(model: str, body: bytes) -> InferRequest:
@@ -92,7 +91,7 @@ def parse_response(
             raise backend_error(wire)
         return _read_inference(wire, operation, limits, model)
     name = getattr(operation, "model", "")
-    if wire.status != 200 and not (name and wire.status == _NOT_READY):
+    if wire.status != 200 and not (name and wire.status == 503):  # a model that is not ready
         raise backend_error(wire)
     if not name:
         return _read_list(wire, limits)

@@ -189,7 +189,7 @@ def _event_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in headers.items()
-        if name.lower() == "content-type" or name.lower().startswith("ce-")
+        if name == "content-type" or name.startswith("ce-")
     }
 
 
@@ -197,5 +197,5 @@ def _complete(
     text: Buffer, options: V1ResponseOptions, limits: Limits, metadata: ModelMetadata
 ) -> ParsedRequest:
     # A helper process receives a long body as a memoryview.
-    inputs = read_inputs(text if isinstance(text, bytes) else bytes(text), metadata, limits)
+    inputs = read_inputs(bytes(text), metadata, limits)
     return ParsedRequest(InferRequest(options.model, inputs=inputs), options)

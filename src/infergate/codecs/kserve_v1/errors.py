@@ -56,11 +56,10 @@ def backend_error(wire: HttpResponse) -> GatewayError:
             found := document.get("error") or document.get("detail")
         ):
             message = found if isinstance(found, str) else json.dumps(found)
-    headers = {name.lower(): value for name, value in wire.headers.items()}
     return GatewayError(
         kind_of_status(wire.status),
         message[:MAX_MESSAGE_CHARACTERS] or f"the backend responded with HTTP {wire.status}",
         origin=Origin.BACKEND,
         detail=f"HTTP {wire.status}",
-        retry_after=parse_retry_after(headers),
+        retry_after=parse_retry_after(wire.headers),
     )

@@ -64,20 +64,15 @@ def _method_and_message(operation: Operation) -> tuple[str, Any]:
         case messages.ServerMetadataRequest() | messages.ModelIndexRequest():
             return STATUS, pb.StatusRequest()
         case (
-            messages.ModelMetadataRequest("")
-            | messages.ModelReadyRequest("")
-            | messages.ModelConfigRequest("")
-            | messages.ModelStatisticsRequest("")
-        ):
-            # An empty name would request the status of all models.
-            raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
-        case (
             messages.ModelMetadataRequest(model)
             | messages.ModelReadyRequest(model)
             | messages.ModelConfigRequest(model)
             | messages.ModelStatisticsRequest(model)
             | messages.ServerStatusRequest(model)
         ):
+            # An empty name requests the status of all models.
+            if not model and not isinstance(operation, messages.ServerStatusRequest):
+                raise GatewayError(Kind.NOT_FOUND, "no model has the name ''")
             return STATUS, pb.StatusRequest(model_name=model)
         case messages.ModelLoadRequest():
             name = require_name_only(operation).model
@@ -133,12 +128,7 @@ def parse_response(
         raise_status(wire)
     match operation:
         case InferRequest():
-            try:
-                head, raw = grpc_infer.read_response(wire.message, limits)
-            except MalformedMessageError as error:
-                raise backend_garbage(
-                    "the backend's InferResponse cannot be parsed", str(error)
-                ) from None
+            head, raw = grpc_infer.read_response(wire.message, limits)
             check_status(head.request_status, wire.metadata)
             assert model is not None
             split_outputs = partial(grpc_infer.split_outputs, raw)

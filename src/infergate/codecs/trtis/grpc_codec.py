@@ -9,11 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from infergate.codecs.base import ParsedRequest, PartialInferRequest, Profile, RequestSummary
-from infergate.codecs.protos.wire_scanner import MalformedMessageError
-from infergate.codecs.trtis import grpc_backend, grpc_infer, grpc_pass_through
+from infergate.codecs.protos.bounded_parser import parse_checked
+from infergate.codecs.trtis import grpc_backend, grpc_infer, grpc_methods, grpc_pass_through
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis.base_codec import TrtisCodec
 from infergate.codecs.trtis.grpc_methods import INFER, METHODS, STREAM_INFER, TrtisMethod
@@ -44,13 +42,6 @@ _INTERNAL: Final = 13
 _UNIMPLEMENTED: Final = 12
 
 
-class _UnreadableMessageError(GatewayError):
-    """The bytes are not a message of the method. The codec reports this error as a gRPC status."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(Kind.BAD_REQUEST, f"the message cannot be parsed: {reason}")
-
-
 class TrtisGrpcCodec(TrtisCodec):
     """The codec of the legacy gRPC API."""
 
@@ -63,10 +54,7 @@ class TrtisGrpcCodec(TrtisCodec):
         """Return the operation and the model. For inferences, also return the version; only the
         top-level fields of their messages are read."""
         if wire.method in _INFERENCES:
-            try:
-                return _read_state(wire).summary
-            except MalformedMessageError as error:
-                raise _UnreadableMessageError(str(error)) from None
+            return _read_state(wire).summary
         operation = _parse_other(wire)[0]
         return RequestSummary(type(operation), getattr(operation, "model", ""))
 
@@ -75,10 +63,7 @@ class TrtisGrpcCodec(TrtisCodec):
     ) -> ParsedRequest | PartialInferRequest[ParsedRequest]:
         if wire.method not in _INFERENCES:
             return ParsedRequest(*_parse_other(wire))
-        try:
-            head, raw = grpc_infer.read_request(wire.message, limits)
-        except MalformedMessageError as error:
-            raise _UnreadableMessageError(str(error)) from None
+        head, raw = grpc_infer.read_request(wire.message, limits)
         target = _requested_model(head.model_name, head.model_version)
         split_inputs = partial(grpc_infer.split_inputs, raw)
         return read_request(head.meta_data, target, split_inputs, self._options.level, limits)
@@ -101,14 +86,14 @@ class TrtisGrpcCodec(TrtisCodec):
                 f"the response of this method cannot express {type(response).__name__}",
             )
         message = method.response_class()
-        method.write(message, response, self._options.server_id)
+        grpc_methods.write_response(message, response, self._options.server_id)
         message.request_status.CopyFrom(self._status_factory.success())
         return RpcResponse((message.SerializeToString(deterministic=True),))
 
     def build_error(self, error: GatewayError, wire: RpcRequest | None = None) -> RpcResponse:
         """Build the response for ``error``: a gRPC status for an unknown method or an unreadable
         message, and a ``request_status`` for any other error."""
-        if isinstance(error, _UnreadableMessageError):
+        if grpc_infer.is_unreadable(error):
             return RpcResponse(code=_INTERNAL, details="Unable to parse request")
         if wire is None:
             head = pb.InferResponse(request_status=self._status_factory.error(error, None))
@@ -132,7 +117,7 @@ class TrtisGrpcCodec(TrtisCodec):
         try:
             model, version = grpc_infer.read_names(wire.message)
             number = grpc_infer.read_id(wire.message)
-        except (MalformedMessageError, GatewayError):
+        except GatewayError:
             model, version, number = "", _LATEST_VERSION, 0
         target = InferRequest(model, _version_text(version))
         head = pb.InferResponse(request_status=self._status_factory.error(error, target))
@@ -177,28 +162,19 @@ class TrtisGrpcCodec(TrtisCodec):
         if wire.method not in _INFERENCES:
             self.parse_request(wire, limits)
             return wire
-        try:
-            return grpc_pass_through.validate(
-                wire, _read_state(wire), self._header_cache, self._options.level, limits
-            )
-        except MalformedMessageError as error:
-            raise _UnreadableMessageError(str(error)) from None
+        return grpc_pass_through.validate(
+            wire, _read_state(wire), self._header_cache, self._options.level, limits
+        )
 
     def sequence_of(self, wire: RpcRequest, limits: Limits) -> SequenceId | None:
-        try:
-            return grpc_pass_through.sequence_of(wire, limits)
-        except MalformedMessageError as error:
-            raise _UnreadableMessageError(str(error)) from None
+        return grpc_pass_through.sequence_of(wire, limits)
 
     def rewrite_request(
         self, wire: RpcRequest, model: str, version: str, profile: Profile
     ) -> RpcRequest | None:
         """Return the request for the backend, or None if the request needs translation."""
         del profile
-        try:
-            return grpc_pass_through.rewrite_request(wire, model, version)
-        except MalformedMessageError as error:
-            raise _UnreadableMessageError(str(error)) from None
+        return grpc_pass_through.rewrite_request(wire, model, version)
 
     def rewrite_response(
         self, wire: RpcResponse, request: RpcRequest, model: str, version: str, limits: Limits
@@ -209,8 +185,7 @@ class TrtisGrpcCodec(TrtisCodec):
 
 
 def _read_state(wire: RpcRequest) -> RequestState:
-    """Return the state of ``wire``, and store it in ``wire``. Raises MalformedMessageError,
-    BAD_REQUEST and NOT_FOUND."""
+    """Return the state of ``wire``, and store it in ``wire``. Raises BAD_REQUEST and NOT_FOUND."""
     state: RequestState | None = wire.codec_state
     if type(state) is RequestState and state.message is wire.message:
         return state
@@ -253,7 +228,6 @@ def _parse_other(wire: RpcRequest) -> tuple[Operation, TrtisMethod]:
         raise GatewayError(
             Kind.TOO_LARGE, f"the message to {wire.method} is larger than {_MAX_OTHER_BYTES} bytes"
         )
-    try:
-        return method.read(method.request_class.FromString(join_parts(wire.message))), method
-    except DecodeError as error:
-        raise _UnreadableMessageError(str(error)) from None
+    with grpc_infer.reading_request():
+        message = parse_checked(method.request_class, join_parts(wire.message))
+    return method.read(message), method

@@ -5,7 +5,8 @@ parts in which each tensor is a part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
@@ -25,7 +26,7 @@ from infergate.codecs.protos.wire_scanner import (
 from infergate.codecs.trtis.header_checks import CheckedInput
 from infergate.codecs.trtis.messages import InferRequest, InferResponse
 from infergate.core.classification import MAX_CLASSES
-from infergate.core.errors import backend_garbage, bad_request
+from infergate.core.errors import GatewayError, Kind, backend_garbage, bad_request
 from infergate.core.limits import KIB, MIB, Limits
 from infergate.core.tensor import Buffer
 from infergate.core.wire import join_parts
@@ -42,9 +43,31 @@ _OTHER_FIELDS: Final = 16
 """Allowance for fields that are not raw data. The messages define at most three such fields."""
 
 
+class _UnreadableMessageError(GatewayError):
+    """The bytes are not a message of the method. The codec reports this error as a gRPC status."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Kind.BAD_REQUEST, f"the message cannot be parsed: {reason}")
+
+
+@contextmanager
+def reading_request() -> Iterator[None]:
+    """Convert MalformedMessageError to BAD_REQUEST."""
+    try:
+        yield
+    except MalformedMessageError as error:
+        raise _UnreadableMessageError(str(error)) from None
+
+
+def is_unreadable(error: GatewayError) -> bool:
+    """Return whether ``error`` reports a request that cannot be parsed."""
+    return isinstance(error, _UnreadableMessageError)
+
+
+@reading_request()
 def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
     """Return ``model_name`` and ``model_version`` (fields 1 and 2). If a field occurs twice, the
-    last value counts. Raises MalformedMessageError and BAD_REQUEST."""
+    last value counts. Raises BAD_REQUEST."""
     data = join_parts(message)
     model, version = "", 0
     for number, wire_type, _, value, end in scan_fields(data, MAX_REQUEST_FIELDS):
@@ -57,8 +80,9 @@ def read_names(message: Sequence[Buffer]) -> tuple[str, int]:
     return model, version - 2**64 if version >= 2**63 else version
 
 
+@reading_request()
 def read_id(message: Sequence[Buffer]) -> int:
-    """Return ``meta_data.id`` (field 5 of field 3). Raises MalformedMessageError."""
+    """Return ``meta_data.id`` (field 5 of field 3). Raises BAD_REQUEST."""
     id_ = 0
     data = memoryview(join_parts(message))
     budget = FieldBudget(MAX_REQUEST_FIELDS)
@@ -82,24 +106,23 @@ def _uint64(data: Buffer, position: int) -> int:
     return read_varint(data, position, MAX_VARINT_BYTES)[0] % 2**64
 
 
+@reading_request()
 def read_request(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """Parse an InferRequest. Return the message without its raw data, and the raw data. Raises
-    MalformedMessageError."""
+    BAD_REQUEST."""
     head, raw = split_raw(message, RAW_INPUT, limits)
-    return parse_head(head), raw
-
-
-def parse_head(head: Buffer) -> Any:
-    """Parse an InferRequest without raw data. Raises MalformedMessageError."""
-    return parse(InferRequest, head, MAX_REQUEST_FIELDS, MAX_HEAD_BYTES)
+    return parse(InferRequest, head, MAX_REQUEST_FIELDS, MAX_HEAD_BYTES), raw
 
 
 def read_response(message: Sequence[Buffer], limits: Limits) -> tuple[Any, list[memoryview]]:
     """Parse an InferResponse. Return the message without its raw data, and the raw data. Raises
-    MalformedMessageError and NeedsOffloadError."""
-    head, raw = split_raw(message, RAW_OUTPUT, limits)
+    BACKEND_GARBAGE and NeedsOffloadError."""
     max_on_loop = max_fields_on_loop(limits)
-    return parse(InferResponse, head, MAX_RESPONSE_FIELDS, MAX_HEAD_BYTES, max_on_loop), raw
+    try:
+        head, raw = split_raw(message, RAW_OUTPUT, limits)
+        return parse(InferResponse, head, MAX_RESPONSE_FIELDS, MAX_HEAD_BYTES, max_on_loop), raw
+    except MalformedMessageError as error:
+        raise backend_garbage("the backend's InferResponse cannot be parsed", str(error)) from None
 
 
 def split_raw(

@@ -12,6 +12,7 @@ from typing import Any, Final
 from infergate.codecs.trtis import messages as pb
 from infergate.codecs.trtis import response_messages
 from infergate.codecs.trtis.request_status import TrtisStatusError
+from infergate.codecs.trtis.server_status import write_status
 from infergate.core import messages
 from infergate.core.messages import Operation, Response
 
@@ -27,14 +28,12 @@ LOAD: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TrtisMethod:
-    """A gRPC method other than inference. ``read`` returns the operation of a request message, and
-    ``write(message, response, server_id)`` fills a response message."""
+    """A gRPC method other than inference. ``read`` returns the operation of a request message."""
 
     request_class: Any
     response_class: Any
     response_types: tuple[type[Response], ...]
     read: Callable[[Any], Operation]
-    write: Callable[[Any, Any, str], None]
 
 
 def _read_health(message: Any) -> Operation:
@@ -91,22 +90,19 @@ def _read_register(message: Any) -> Operation:
     )
 
 
-def _write_health(message: Any, response: Any, _: str) -> None:
-    message.health = response.ok
-
-
-def _write_status(message: Any, response: Any, server_id: str) -> None:
-    message.server_status.CopyFrom(response_messages.status_message(response, server_id))
-
-
-def _write_index(message: Any, response: Any, _: str) -> None:
-    message.index.CopyFrom(response_messages.index_message(response))
-
-
-def _write_memory(message: Any, response: Any, _: str) -> None:
-    if isinstance(response, messages.SharedMemoryStatus):
-        message.shared_memory_status.SetInParent()
-        response_messages.add_regions(message.shared_memory_status.shared_memory_region, response)
+def write_response(message: Any, response: Response, server_id: str) -> None:
+    """Fill ``message``, the response message of a method, with ``response``."""
+    match response:
+        case messages.HealthStatus(ok):
+            message.health = ok
+        case messages.ServerStatus():
+            message.server_status.CopyFrom(write_status(response, server_id))
+        case messages.ModelIndex():
+            message.index.CopyFrom(response_messages.index_message(response))
+        case messages.SharedMemoryStatus():
+            status = message.shared_memory_status
+            status.SetInParent()
+            response_messages.add_regions(status.shared_memory_region, response)
 
 
 METHODS: Final[dict[str, TrtisMethod]] = {
@@ -115,30 +111,23 @@ METHODS: Final[dict[str, TrtisMethod]] = {
         pb.StatusResponse,
         (messages.ServerStatus,),
         lambda message: messages.ServerStatusRequest(message.model_name),
-        _write_status,
     ),
     HEALTH: TrtisMethod(
-        pb.HealthRequest, pb.HealthResponse, (messages.HealthStatus,), _read_health, _write_health
+        pb.HealthRequest, pb.HealthResponse, (messages.HealthStatus,), _read_health
     ),
     MODEL_CONTROL: TrtisMethod(
         pb.ModelControlRequest,
         pb.ModelControlResponse,
         (messages.Acknowledgement,),
         _read_control,
-        lambda *_: None,
     ),
     f"/{pb.SERVICE}/Repository": TrtisMethod(
-        pb.RepositoryRequest,
-        pb.RepositoryResponse,
-        (messages.ModelIndex,),
-        _read_repository,
-        _write_index,
+        pb.RepositoryRequest, pb.RepositoryResponse, (messages.ModelIndex,), _read_repository
     ),
     SHARED_MEMORY: TrtisMethod(
         pb.SharedMemoryControlRequest,
         pb.SharedMemoryControlResponse,
         (messages.SharedMemoryStatus, messages.Acknowledgement),
         _read_memory,
-        _write_memory,
     ),
 }

@@ -13,7 +13,6 @@ from infergate.codecs.base import ParsedRequest, PartialInferRequest, RequestSum
 from infergate.codecs.protos.statuses import raise_status
 from infergate.codecs.protos.wire_scanner import (
     MAX_NAME_BYTES,
-    MalformedMessageError,
     field_prefix,
     remove_fields,
     varint_field,
@@ -32,7 +31,7 @@ from infergate.codecs.trtis.validated_headers import (
     ValidatedHeaderCache,
     validate_response,
 )
-from infergate.core.errors import backend_garbage, bad_request
+from infergate.core.errors import backend_garbage
 from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata
 from infergate.core.sequences import SequenceId
@@ -92,7 +91,7 @@ def validate(
     limits: Limits,
 ) -> PartialInferRequest[RpcRequest]:
     """Return ``wire`` as a partial request, whose validation needs the model's metadata. Raises
-    MalformedMessageError and BAD_REQUEST."""
+    BAD_REQUEST."""
     split, target = state.split, state.target
     parse = partial(_parse_request, wire.message, target, level, limits)
     key: HeaderKey | None = None
@@ -113,10 +112,7 @@ def validate(
             if validated.bytes_tensors:
                 validated.check_bytes_data(raw)
         else:
-            try:
-                header, partial_request = parsed_request or parse()
-            except MalformedMessageError as error:
-                raise bad_request(f"the message cannot be parsed: {error}") from None
+            header, partial_request = parsed_request or parse()
             parsed = partial_request.complete(metadata)
             validated, id_ = header_cache.add(key, header, parsed, metadata, limits), header.id
         return ValidatedRpcRequest(
@@ -142,16 +138,16 @@ def _parse_request(
 
 
 def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
-    """Return the sequence that ``wire`` belongs to. Raises MalformedMessageError."""
+    """Return the sequence that ``wire`` belongs to. Raises BAD_REQUEST."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         return wire.header.sequence
-    head, _ = grpc_infer.split_raw(wire.message, grpc_infer.RAW_INPUT, limits)
-    return grpc_infer.parse_head(head).meta_data.correlation_id or None
+    head, _ = grpc_infer.read_request(wire.message, limits)
+    return head.meta_data.correlation_id or None
 
 
 def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | None:
     """Return ``wire`` with ``model`` and ``version``, or None if ``wire`` needs translation. Raises
-    MalformedMessageError and BAD_REQUEST."""
+    BAD_REQUEST."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         if not wire.header.can_pass_through:
             return None
@@ -166,7 +162,8 @@ def rewrite_request(wire: RpcRequest, model: str, version: str) -> RpcRequest | 
         return RpcRequest(INFER, wire.message)
     number = version_number(model, version)
     names = pb.InferRequest(model_name=model, model_version=number).SerializeToString()
-    rest = remove_fields(join_parts(wire.message), _NAMES, grpc_infer.MAX_REQUEST_FIELDS)
+    with grpc_infer.reading_request():
+        rest = remove_fields(join_parts(wire.message), _NAMES, grpc_infer.MAX_REQUEST_FIELDS)
     return RpcRequest(INFER, [names, *rest])
 
 
@@ -189,7 +186,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the 
         if isinstance(request, ValidatedRpcRequest) and request.header is not None:
             return _rewrite_validated(wire, request, (model, version), limits, statuses)
         return _relay(wire, model, version, limits, statuses)
-    except (MalformedMessageError, DecodeError) as error:
+    except DecodeError as error:
         raise backend_garbage("the backend's InferResponse cannot be parsed", str(error)) from None
 
 
@@ -235,14 +232,7 @@ def _response(
     status = statuses.success_bytes()
     if id_:
         header += varint_field(_ID, id_)
-    head: Buffer = b"".join(
-        (
-            field_prefix(_STATUS, len(status)),
-            status,
-            field_prefix(_HEADER, len(header)),
-            header,
-        )
-    )
+    head = field_prefix(_STATUS, len(status)) + status + field_prefix(_HEADER, len(header)) + header
     return RpcResponse(grpc_infer.add_raw([head], grpc_infer.RAW_OUTPUT, raw))
 
 

@@ -28,6 +28,7 @@ from infergate.codecs.trtis.http_frontend import (
     REQUEST_HEADER,
     RESPONSE_HEADER,
     STATUS_HEADER,
+    slice_body,
 )
 from infergate.codecs.trtis.http_paths import LIVE, READY, memory_path, model_path
 from infergate.codecs.trtis.http_paths import STATUS as STATUS_PATH
@@ -47,7 +48,7 @@ from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.messages import InferRequest, ModelMetadata, Operation, Response
 from infergate.core.repository import require_name_only
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
 
 MAX_REQUEST_HEADER: Final = 8190
 """Maximum size of NV-InferRequest that servers accept, in bytes."""
@@ -191,20 +192,15 @@ def _parse_nv_status(wire: HttpResponse, headers: Mapping[str, str]) -> Any:
     value = headers.get(_STATUS_KEY)
     if value is None:
         body = bytes(join_parts(wire.body)[: 4 * _MAX_SHOWN]).decode("utf-8", "replace")
+        other = Kind.BACKEND_ERROR if wire.status >= 500 else Kind.BACKEND_GARBAGE
         raise GatewayError(
-            _kind_of(wire.status),
+            _KIND_BY_STATUS.get(wire.status, other),
             f"the backend responded with HTTP {wire.status} without NV-Status",
             origin=Origin.BACKEND,
             detail=body[:_MAX_SHOWN],
             retry_after=parse_retry_after(headers),
         )
     return _parse_text(RequestStatus, STATUS_HEADER, value)
-
-
-def _kind_of(status: int) -> Kind:
-    if status in _KIND_BY_STATUS:
-        return _KIND_BY_STATUS[status]
-    return Kind.BACKEND_ERROR if status >= 500 else Kind.BACKEND_GARBAGE
 
 
 def _parse_text(message_class: Any, name: str, value: str) -> Any:
@@ -275,15 +271,10 @@ def _parse(data: memoryview, limits: Limits) -> Any:
 
 def split_outputs(body: Sequence[Buffer], sizes: Sequence[int | None]) -> Sequence[Buffer]:
     """Split ``body`` into consecutive slices, one per output. Raises BACKEND_GARBAGE."""
-    data = memoryview(join_parts(body))
-    outputs: list[Buffer] = []
-    position = 0
-    for size in sizes:
-        end = position + (size or 0)
-        if end > len(data):
-            raise backend_garbage(
-                f"{RESPONSE_HEADER} describes at least {end} bytes, but the body has {len(data)}"
-            )
-        outputs.append(data[position:end])
-        position = end
-    return outputs
+    data_sizes = [size or 0 for size in sizes]
+    total, body_size = sum(data_sizes), total_size(body)
+    if total > body_size:
+        raise backend_garbage(
+            f"{RESPONSE_HEADER} describes {total} bytes, but the body has {body_size}"
+        )
+    return slice_body(body, data_sizes)

@@ -21,8 +21,9 @@ from infergate.codecs.trtis.base_codec import TrtisCodec
 from infergate.codecs.trtis.http_paths import match_path
 from infergate.codecs.trtis.infer_request import TrtisResponseOptions, read_request
 from infergate.codecs.trtis.infer_response import write_response
+from infergate.codecs.trtis.messages import InferRequestHeader, InferResponseHeader
 from infergate.codecs.trtis.messages import SharedMemoryStatus as Regions
-from infergate.codecs.trtis.server_status import not_ready_if_unknown
+from infergate.codecs.trtis.server_status import not_ready_if_unknown, write_status
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, error_headers
 from infergate.core.limits import Limits
@@ -40,10 +41,10 @@ class TrtisHttpCodec(TrtisCodec):
     # ---- for the console
 
     def request_fields(self, wire: HttpRequest) -> dict[str, Any] | None:
-        return message_fields.describe_request(wire)
+        return message_fields.describe(InferRequestHeader, http_frontend.REQUEST_HEADER, wire)
 
     def response_fields(self, wire: HttpResponse) -> dict[str, Any] | None:
-        return message_fields.describe_response(wire)
+        return message_fields.describe(InferResponseHeader, http_frontend.RESPONSE_HEADER, wire)
 
     # ---- for clients
 
@@ -94,7 +95,7 @@ class TrtisHttpCodec(TrtisCodec):
             case messages.Acknowledgement():
                 return http_frontend.status_response(status(), ok=True)
             case messages.ServerStatus():
-                message = response_messages.status_message(response, self._options.server_id)
+                message = write_status(response, self._options.server_id)
             case messages.ModelIndex():
                 message = response_messages.index_message(response)
             case messages.SharedMemoryStatus():

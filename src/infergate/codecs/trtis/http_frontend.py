@@ -25,7 +25,7 @@ from infergate.codecs.trtis.options import CompatibilityLevel
 from infergate.core.errors import GatewayError, Kind, bad_request
 from infergate.core.limits import Limits, check_loop_cost
 from infergate.core.tensor import Buffer
-from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.core.wire import HttpRequest, HttpResponse, join_parts, total_size
 
 REQUEST_HEADER: Final = "nv-inferrequest"
 STATUS_HEADER: Final = "NV-Status"
@@ -89,20 +89,27 @@ def split_inputs(
     body: Sequence[Buffer], inputs: Sequence[CheckedInput], model: str
 ) -> Sequence[Buffer]:
     """Split ``body`` into consecutive slices, one per input. Raises BAD_REQUEST."""
-    data = memoryview(join_parts(body))
-    parts: list[Buffer] = []
-    position = 0
+    remaining = total_size(body)
     for tensor in inputs:
-        missing = position + tensor.size - len(data)
-        if missing > 0:
+        remaining -= tensor.size
+        if remaining < 0:
             raise bad_request(
-                f"unexpected size for input '{tensor.name}', expecting {missing} bytes "
+                f"unexpected size for input '{tensor.name}', expecting {-remaining} bytes "
                 f"for model '{model}'"
             )
-        parts.append(data[position : position + tensor.size])
-        position += tensor.size
-    if position < len(data):
+    if remaining > 0:
         raise bad_request(f"unexpected additional input data for model '{model}'")
+    return slice_body(body, [tensor.size for tensor in inputs])
+
+
+def slice_body(body: Sequence[Buffer], sizes: Sequence[int]) -> list[Buffer]:
+    """Split ``body``, which has at least the sum of ``sizes`` bytes, into consecutive slices."""
+    view = memoryview(join_parts(body))
+    parts: list[Buffer] = []
+    position = 0
+    for size in sizes:
+        parts.append(view[position : position + size])
+        position += size
     return parts
 
 
@@ -166,8 +173,7 @@ def rendered_response(  # noqa: PLR0913, PLR0917 - a parameter per part of a res
             if body_format is BodyFormat.BINARY
             else _WRITERS[body_format](InferResponseHeader(id=id_))
         )
-    headers = {RESPONSE_HEADER: header, STATUS_HEADER: status_line, _TYPE: _BINARY_TYPE}
-    return HttpResponse(200, headers, [*data, trailer])
+    return relayed_response(header, [*data, trailer], status_line)
 
 
 def relayed_response(

@@ -98,7 +98,7 @@ def validate(
             and validated.total_size == total_size(wire.body)
         ):
             if validated.bytes_tensors:
-                validated.check_bytes_data(_slice_body(wire.body, validated.sizes))
+                validated.check_bytes_data(http_frontend.slice_body(wire.body, validated.sizes))
         else:
             parsed = (partial_request or parse()).complete(metadata)
             header = http_frontend.parse_header(wire, limits)
@@ -116,16 +116,6 @@ def _parse_request(
     header = http_frontend.parse_header(wire, limits)
     split_inputs = functools.partial(http_frontend.split_inputs, wire.body)
     return read_request(header, target, split_inputs, level, limits)
-
-
-def _slice_body(body: Sequence[Buffer], sizes: Sequence[int]) -> list[Buffer]:
-    view = memoryview(join_parts(body))
-    parts: list[Buffer] = []
-    position = 0
-    for length in sizes:
-        parts.append(view[position : position + length])
-        position += length
-    return parts
 
 
 def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
@@ -148,15 +138,11 @@ def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest 
     if validated is not None:
         if not validated.can_pass_through:
             return None
-        query = http_frontend.BINARY_QUERY
     elif _NEEDS_TRANSLATION.search(header_text) is not None:
         return None
-    else:  # the server responds in the format that the client requested
-        query = (
-            http_frontend.BINARY_QUERY
-            if http_frontend.body_format_of(wire) is BodyFormat.BINARY
-            else ""
-        )
+    # If the request was not validated, the server responds in the client's format.
+    is_binary = validated is not None or http_frontend.body_format_of(wire) is BodyFormat.BINARY
+    query = http_frontend.BINARY_QUERY if is_binary else ""
     path = _infer_path(model, version)
     headers = {"content-type": "application/octet-stream", REQUEST_HEADER: header_text}
     return HttpRequest("POST", path, query, headers, wire.body)
@@ -193,7 +179,7 @@ def rewrite_response(  # noqa: PLR0913, PLR0917 - the codec's arguments and the 
         if validated.is_unchanged:
             raw = [memoryview(join_parts(wire.body))[:size]]
         else:
-            raw = validated.select_outputs(_slice_body(wire.body, validated.sizes))
+            raw = validated.select_outputs(http_frontend.slice_body(wire.body, validated.sizes))
     else:
         validated, raw = _validate_response(wire, header_text, request, key)
         raw = validated.select_outputs(raw)

@@ -25,7 +25,7 @@ from infergate.codecs.trtis.header_checks import (
 )
 from infergate.codecs.trtis.messages import BodyFormat, InferRequestHeader, PicklableMessage
 from infergate.codecs.trtis.options import CompatibilityLevel
-from infergate.codecs.trtis.parameters import read_id, read_parameters, write_parameters
+from infergate.codecs.trtis.parameters import read_parameters, write_parameters
 from infergate.codecs.trtis.request_status import TrtisStatusError
 from infergate.core.classification import CLASSIFICATION, class_count
 from infergate.core.datatypes import Datatype
@@ -102,7 +102,7 @@ def _complete(  # noqa: PLR0913, PLR0917 - a parameter per part of a request
     request = InferRequest(
         target.model,
         target.version,
-        read_id(header),
+        str(header.id or ""),
         read_parameters(header),
         tensors,
         tuple([_requested_output(output) for output in dict.fromkeys(outputs)]),

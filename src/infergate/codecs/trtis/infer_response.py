@@ -84,15 +84,10 @@ def header_cost(tensors: Sequence[Tensor], outputs: Sequence[CheckedOutput]) -> 
     """Return the cost of writing the header of ``tensors``, as the number of bytes of JSON that
     take the same time: a few microseconds per dimension, and nearly a microsecond per byte of a
     class."""
-    cost = 0
-    for tensor in tensors:
-        cost += _DIMENSION_COST * len(tensor.shape)
-    for output in outputs:
-        if output.classes:
-            cost += sum(
-                _CLASS_BYTE_COST * len(entry.data) for entry in tensors if entry.name == output.name
-            )
-    return cost
+    sizes = {tensor.name: len(tensor.data) for tensor in tensors}
+    dimensions = sum(len(tensor.shape) for tensor in tensors)
+    class_bytes = sum(sizes.get(output.name, 0) for output in outputs if output.classes)
+    return _DIMENSION_COST * dimensions + _CLASS_BYTE_COST * class_bytes
 
 
 _DIMENSION_COST: Final = 64
@@ -133,10 +128,6 @@ def read_response(
     )
 
 
-def _raw_size(output: Any) -> int | None:
-    return output.raw.batch_byte_size if output.HasField("raw") else None
-
-
 def _tensor(
     output: Any,
     datatype: Datatype,
@@ -174,7 +165,9 @@ def _read_outputs(
         output.name for output, _ in requested.values() if output.shared_memory is not None
     }
     sizes = [
-        None if output_header.name in in_shared_memory else _raw_size(output_header)
+        output_header.raw.batch_byte_size
+        if output_header.HasField("raw") and output_header.name not in in_shared_memory
+        else None
         for output_header in header.output
     ]
     tensors: dict[str, Tensor] = {}

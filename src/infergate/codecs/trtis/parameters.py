@@ -21,10 +21,8 @@ from infergate.core.decimals import parse_decimal
 from infergate.core.errors import bad_request
 from infergate.core.tensor import NO_PARAMETERS, Parameters
 
-_START: Final = 1
-_END: Final = 2
 _SEQUENCE: Final = "sequence_id"
-_FLAGS: Final = {"sequence_start": _START, "sequence_end": _END}
+_FLAGS: Final = {"sequence_start": 1, "sequence_end": 2}
 _NUMERIC_FIELDS: Final = {
     # The header field of each parameter, and the number of bits of the field.
     _SEQUENCE: ("correlation_id", 64),
@@ -34,11 +32,6 @@ _NUMERIC_FIELDS: Final = {
 _SCHEDULING: Final = frozenset({"priority", "timeout"})
 _MAX_NUMBER: Final = 10**20 - 1
 """The largest number with as many digits as the largest uint64."""
-
-
-def read_id(header: Any) -> str:
-    """Return the id of ``header`` in canonical form."""
-    return str(header.id) if header.id else ""
 
 
 def read_parameters(header: Any) -> Parameters:

@@ -1,22 +1,11 @@
-"""Builds the messages of responses about the server's status, the model index and shared memory."""
+"""Builds the messages of responses about the model index and shared memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from infergate.codecs.trtis.messages import ModelRepositoryIndex
-from infergate.codecs.trtis.server_status import write_status
-from infergate.core.errors import GatewayError, Kind
-from infergate.core.messages import ModelIndex, ServerStatus, SharedMemoryStatus
-
-
-def status_message(response: ServerStatus, server_id: str) -> Any:
-    """Return a ServerStatus message. Raises UNSUPPORTED for values that the message cannot
-    represent."""
-    try:
-        return write_status(response, server_id)
-    except ValueError as error:
-        raise GatewayError(Kind.UNSUPPORTED, f"the status cannot be represented: {error}") from None
+from infergate.core.messages import ModelIndex, SharedMemoryStatus
 
 
 def index_message(response: ModelIndex) -> Any:

@@ -21,12 +21,11 @@ from typing import Any, Final
 from infergate.codecs.protos import plain_values
 from infergate.codecs.protos.bounded_parser import max_fields_on_loop, parse
 from infergate.codecs.protos.wire_scanner import MAX_METADATA_FIELDS_ON_LOOP, MalformedMessageError
-from infergate.codecs.trtis.datatypes import DATATYPE_NUMBERS, DATATYPES_BY_NUMBER, INVALID_TYPE
+from infergate.codecs.trtis.datatypes import INVALID_TYPE, NAMES_BY_NUMBER, NUMBERS_BY_NAME
 from infergate.codecs.trtis.header_checks import dims_without_batch
 from infergate.codecs.trtis.messages import ServerStatus as Message
 from infergate.codecs.trtis.statistics import read_statistics, write_statistics
 from infergate.core import messages
-from infergate.core.datatypes import DATATYPES_BY_NAME
 from infergate.core.decimals import parse_decimal
 from infergate.core.errors import GatewayError, Kind, Origin, backend_garbage
 from infergate.core.limits import MIB, Limits
@@ -47,15 +46,19 @@ _MAX_DECIMAL: Final = 10**19 - 1
 
 
 def write_status(status: ServerStatus, server_id: str) -> Any:
-    """Return ``status`` as a message. Raises ValueError for a dimension of more than 64 bits."""
-    message = Message(
-        id=server_id,
-        version=status.version,
-        uptime_ns=max(status.uptime_ns, 0),
-        ready_state=_READY if status.ready else _INITIALIZING,
-    )
-    for model in status.models:
-        _write_model(message.model_status[model.metadata.name], model)
+    """Return ``status`` as a message. Raises UNSUPPORTED for values that the message cannot
+    represent, for example a dimension of more than 64 bits."""
+    try:
+        message = Message(
+            id=server_id,
+            version=status.version,
+            uptime_ns=max(status.uptime_ns, 0),
+            ready_state=_READY if status.ready else _INITIALIZING,
+        )
+        for model in status.models:
+            _write_model(message.model_status[model.metadata.name], model)
+    except ValueError as error:
+        raise GatewayError(Kind.UNSUPPORTED, f"the status cannot be represented: {error}") from None
     return message
 
 
@@ -73,7 +76,8 @@ def _write_model(message: Any, status: ModelStatus) -> None:
         for metadata in tensors:
             tensor = field.add()
             tensor.MergeFromString(config_tensors.get(metadata.name, b""))
-            tensor.name, tensor.data_type = metadata.name, _datatype_number(metadata.datatype)
+            tensor.name = metadata.name
+            tensor.data_type = NUMBERS_BY_NAME.get(metadata.datatype, 0)
             tensor.dims[:] = dims_without_batch(metadata, model)
     if model.sequence_batching is not None:
         _write_sequence_batching(config.sequence_batching, model.sequence_batching)
@@ -100,11 +104,6 @@ def _write_sequence_batching(message: Any, settings: Parameters) -> None:
     message.SetInParent()
     with suppress(ValueError):
         message.CopyFrom(plain_values.from_plain(type(message), settings))
-
-
-def _datatype_number(datatype: str) -> int:
-    member = DATATYPES_BY_NAME.get(datatype)
-    return 0 if member is None else DATATYPE_NUMBERS.get(member, 0)
 
 
 def _version_number(version: str) -> int | None:
@@ -189,9 +188,7 @@ def _read_tensors(
     return tuple(
         messages.TensorMetadata(
             tensor.name,
-            DATATYPES_BY_NUMBER[tensor.data_type].value
-            if tensor.data_type in DATATYPES_BY_NUMBER
-            else INVALID_TYPE,
+            NAMES_BY_NUMBER.get(tensor.data_type, INVALID_TYPE),
             (*batch, *tensor.dims),
         )
         for tensor in tensors
@@ -206,7 +203,14 @@ def response_from_status(message: Any, operation: Operation) -> Response:
         case messages.ServerMetadataRequest():
             return messages.ServerMetadata(status.name, status.version)
         case messages.ModelIndexRequest(ready_only):
-            return _index(status, ready_only=ready_only)
+            return messages.ModelIndex(
+                tuple(
+                    entry
+                    for each in status.models
+                    for entry in each.versions or (messages.ModelIndexEntry(each.metadata.name),)
+                    if entry.state == "READY" or not ready_only
+                )
+            )
         case messages.ModelMetadataRequest(model, version):
             metadata = _find_model(status, model, version).metadata
             usable = version in metadata.versions if version else bool(metadata.versions)
@@ -261,18 +265,6 @@ def _config_to_plain(config: Any, model: str) -> dict[str, Any]:
         raise backend_garbage(
             f"the backend's configuration of model '{model}' is too long", str(error)
         ) from None
-
-
-def _index(status: ServerStatus, *, ready_only: bool) -> messages.ModelIndex:
-    """Return all versions of all models, and the names of models without versions."""
-    return messages.ModelIndex(
-        tuple(
-            entry
-            for model in status.models
-            for entry in model.versions or (messages.ModelIndexEntry(model.metadata.name),)
-            if entry.state == "READY" or not ready_only
-        )
-    )
 
 
 def _find_model(status: ServerStatus, model: str, version: str) -> ModelStatus:

@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-import pytest
-
-from infergate.codecs.base import ParsedRequest, PartialInferRequest
-from infergate.core.errors import GatewayError, Kind
+import gateway_errors
+from infergate.codecs.base import ParsedRequest
+from infergate.core.errors import Kind
 from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import ModelMetadata
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
+from infergate.testing.vectors import completed
 
 
 def post(path: str, body: Any = b"", **headers: str) -> HttpRequest:
@@ -24,11 +24,7 @@ def get(path: str) -> HttpRequest:
 
 
 def parse(codec: Any, wire: HttpRequest, metadata: ModelMetadata | None = None) -> ParsedRequest:
-    parsed = codec.parse_request(wire, DEFAULT_LIMITS)
-    if isinstance(parsed, PartialInferRequest):
-        assert metadata is not None
-        parsed = parsed.complete(metadata)
-    assert isinstance(parsed, ParsedRequest)
+    parsed: ParsedRequest = completed(codec.parse_request(wire, DEFAULT_LIMITS), metadata)
     return parsed
 
 
@@ -40,12 +36,10 @@ def refused(
     metadata: ModelMetadata | None = None,
 ) -> HttpResponse:
     """Return the response to ``wire``, whose error mentions a text."""
-    with pytest.raises(GatewayError) as caught:
-        parse(codec, wire, metadata)
-    assert mentions in caught.value.public
-    assert caught.value.kind is kind
-    response = codec.build_error(caught.value, wire)
-    assert isinstance(response, HttpResponse)
+    error = gateway_errors.refused(parse, codec, wire, metadata)
+    assert mentions in error.public
+    assert error.kind is kind
+    response: HttpResponse = codec.build_error(error, wire)
     return response
 
 

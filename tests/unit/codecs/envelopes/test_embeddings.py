@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 from envelope_kit import body, get, parse, post, refused
 
+from gateway_errors import raises_kind
 from infergate.codecs.envelopes.embeddings import MAX_INPUTS, PATH, EmbeddingsCodec
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind, UnauthenticatedError
@@ -56,10 +57,9 @@ def answer(
 ) -> Any:
     """Return the response to ``count`` texts for which the backend returns ``vectors``."""
     parsed = parse(CODEC, ask(input=["a"] * count, **members), TEXTS)
-    output = (
-        vectors if isinstance(vectors, Tensor) else tensor_from_array("vector", datatype, vectors)
-    )
-    return body(CODEC.build_response(InferResponse("e", outputs=(output,)), parsed))
+    if not isinstance(vectors, Tensor):
+        vectors = tensor_from_array("vector", datatype, vectors)
+    return body(CODEC.build_response(InferResponse("e", outputs=(vectors,)), parsed))
 
 
 def floats(*rows: Any) -> npt.NDArray[np.float32]:
@@ -92,9 +92,8 @@ def test_tokens(given: Any, rows: Any, datatype: str) -> None:
 
 def test_only_the_configured_outputs_are_requested() -> None:
     operation = parse(CODEC, ask(), TEXTS).operation
-    assert operation == InferRequest(
-        "e", inputs=operation.inputs, outputs=(RequestedOutput("vector"),)
-    )
+    vector = RequestedOutput("vector")
+    assert operation == InferRequest("e", inputs=operation.inputs, outputs=(vector,))
     counted = parse(CODEC, ask("counted"), TEXTS).operation
     assert [output.name for output in counted.outputs] == ["vector", "num_input_tokens"]
 
@@ -123,10 +122,7 @@ def test_escapes_in_the_models_name() -> None:
         (b'{"model":"e","input":"a"', "invalid JSON"),
         (b'[{"model":"e","input":"a"}]', "must be an object"),
         (b'{"input":{"model":"e"}}', '"model" occurs exactly once'),
-        (
-            b'{"mod\\u0065l":"counted","user":"","input":{"model":"e"}}',
-            '"model" occurs exactly once',
-        ),
+        (b'{"mod\\u0065l":"counted","user":"","input":{"model":"e"}}', '"model" occurs exactly'),
         (b'{"model":"e","model":"counted","input":"a"}', "'model' twice"),
         (b'{"model":"e"}', "input is missing"),
         (b'{"model":"e","input":null}', "input is missing"),
@@ -214,10 +210,8 @@ def test_usage_is_the_sum_of_the_counts() -> None:
     vectors = tensor_from_array("vector", Datatype.FP32, floats([1], [2]))
     counts = tensor_from_array("num_input_tokens", Datatype.INT32, np.array([[3], [4]]))
     response = InferResponse("counted", outputs=(counts, vectors))
-    assert body(CODEC.build_response(response, parsed))["usage"] == {
-        "prompt_tokens": 7,
-        "total_tokens": 7,
-    }
+    usage = body(CODEC.build_response(response, parsed))["usage"]
+    assert usage == {"prompt_tokens": 7, "total_tokens": 7}
     with pytest.raises(GatewayError, match="integer token counts"):
         CODEC.build_response(InferResponse("counted", outputs=(vectors,)), parsed)
 
@@ -229,19 +223,14 @@ def test_usage_is_the_sum_of_the_counts() -> None:
         (floats(1, 2), "not one vector for each of 2"),
         (np.zeros((2, 3, 4), np.float32), "not one vector for each of 2"),
         (floats([1], [np.nan]), "NaN or infinities"),
+        (tensor_from_array("vector", Datatype.FP64, np.array([[1e300], [0]])), "infinities"),
         (Tensor("other", Datatype.FP32, (2, 0), b""), "does not hold vectors"),
         (Tensor("vector", Datatype.BYTES, (0,), b""), "does not hold vectors"),
     ],
 )
 def test_invalid_responses_of_backends(vectors: Any, mentions: str) -> None:
-    with pytest.raises(GatewayError, match=mentions) as caught:
+    with raises_kind(Kind.BACKEND_GARBAGE, match=mentions):
         answer(vectors)
-    assert caught.value.kind is Kind.BACKEND_GARBAGE
-
-
-def test_a_value_beyond_fp32_is_an_error() -> None:
-    with pytest.raises(GatewayError, match="infinities"):
-        answer(np.array([[1e300], [0]]), Datatype.FP64)
 
 
 def test_unknown_models_methods_and_encodings() -> None:

@@ -43,26 +43,21 @@ HEALTH, PREDICT = "/v1/endpoints/1/models/2", "/v1/endpoints/1/models/2:predict"
 VERTEX = VertexCodec(V2, "m", HEALTH, PREDICT)
 SAGEMAKER_TYPE = "application/vnd.sagemaker-triton.binary+json"
 VERTEX_TYPE = "application/vnd.vertex-ai-triton.binary+json"
-BINARY = [
-    pytest.param(SAGEMAKER, "/invocations", SAGEMAKER_TYPE, id="sagemaker"),
-    pytest.param(VERTEX, PREDICT, VERTEX_TYPE, id="vertex"),
-]
+BINARY = pytest.mark.parametrize(
+    ("codec", "path", "binary_type"),
+    [
+        pytest.param(SAGEMAKER, "/invocations", SAGEMAKER_TYPE, id="sagemaker"),
+        pytest.param(VERTEX, PREDICT, VERTEX_TYPE, id="vertex"),
+    ],
+)
+PATHS = pytest.mark.parametrize(
+    ("codec", "path"), [(SAGEMAKER, "/invocations"), (VERTEX, PREDICT)], ids=["sagemaker", "vertex"]
+)
 BODY = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
-HEAD = json.dumps(
-    {
-        "inputs": [
-            {
-                "name": "X",
-                "datatype": "INT32",
-                "shape": [2],
-                "parameters": {"binary_data_size": 8},
-            }
-        ],
-        "parameters": {"binary_data_output": True},
-    }
-).encode()
+X = {"name": "X", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}
+HEAD = json.dumps({"inputs": [X], "parameters": {"binary_data_output": True}}).encode()
 DATA = b"\1\0\0\0\2\0\0\0"
-REDIRECT = "X_Vertex_Ai_Triton_Redirect".lower()
+REDIRECT = "x_vertex_ai_triton_redirect"
 
 
 def model_of(codec: Any, wire: HttpRequest) -> str:
@@ -71,7 +66,11 @@ def model_of(codec: Any, wire: HttpRequest) -> str:
     return operation.model
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+def binary_post(path: str, binary_type: str, body: bytes = HEAD + DATA, **headers: str) -> Any:
+    return post(path, body, content_type=f"{binary_type};json-header-size={len(HEAD)}", **headers)
+
+
+@BINARY
 def test_json_needs_no_content_type(codec: Any, path: str, binary_type: str) -> None:
     for content_type in ("", "application/json", "application/x-www-form-urlencoded"):
         assert model_of(codec, post(path, BODY, content_type=content_type)) == "m"
@@ -81,7 +80,7 @@ def test_json_needs_no_content_type(codec: Any, path: str, binary_type: str) -> 
     assert binary_type not in str(response.headers)
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+@BINARY
 @pytest.mark.parametrize("written", ["{};json-header-size={}", " {} ; json-header-size={} "])
 def test_binary_data_in_both_directions(
     codec: Any, path: str, binary_type: str, written: str
@@ -101,7 +100,7 @@ def test_binary_data_in_both_directions(
     assert "inference-header-content-length" not in response.headers
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+@BINARY
 @pytest.mark.parametrize(
     ("suffix", "mentions"),
     [
@@ -120,65 +119,59 @@ def test_invalid_header_sizes(
     assert refused(codec, wire, mentions).status == 400
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+@BINARY
 def test_the_binary_type_must_start_the_header(codec: Any, path: str, binary_type: str) -> None:
     wire = post(path, HEAD + DATA, content_type=f"a/b, {binary_type};json-header-size=1")
     refused(codec, wire, "the content type is 'a/b, ")
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
-def test_v2s_own_length_header_is_ignored(codec: Any, path: str, binary_type: str) -> None:
-    del binary_type
+@PATHS
+def test_v2s_own_length_header_is_ignored(codec: Any, path: str) -> None:
     assert model_of(codec, post(path, BODY, inference_header_content_length="7")) == "m"
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+@BINARY
 def test_compressed_bodies(codec: Any, path: str, binary_type: str) -> None:
-    content_type = f"{binary_type};json-header-size={len(HEAD)}"
-    data = gzip.compress(HEAD + DATA)
-    wire = post(path, data, content_type=content_type, content_encoding="gzip")
+    wire = binary_post(path, binary_type, gzip.compress(HEAD + DATA), content_encoding="gzip")
     assert model_of(codec, wire) == "m"
     refused(codec, post(path, BODY, content_encoding="br"), "br", Kind.UNSUPPORTED_ENCODING)
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+@BINARY
 def test_a_short_compressed_body_is_inflated_once(codec: Any, path: str, binary_type: str) -> None:
-    content_type = f"{binary_type};json-header-size={len(HEAD)}"
-    data = gzip.compress(HEAD + DATA)
-    wire = post(path, data, content_type=content_type, content_encoding="gzip")
+    wire = binary_post(path, binary_type, gzip.compress(HEAD + DATA), content_encoding="gzip")
     codec.summarize(wire)
     assert codec.request_text_bytes(wire) == len(HEAD + DATA)
     codec.open_request(wire)
     assert bytes(join_parts(wire.body)) == HEAD + DATA
     assert codec.request_text_bytes(wire) == codec.json_bytes(wire, 1 << 20) == len(HEAD)
     assert model_of(codec, wire) == "m"
-    plain = post(path, HEAD + DATA, content_type=content_type)
+    plain = binary_post(path, binary_type)
     codec.open_request(plain)
     assert model_of(codec, plain) == "m"
     assert codec.json_bytes(HttpResponse(200, {}, [b"{}"]), 1 << 20) == 2
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
-def test_sequences(codec: Any, path: str, binary_type: str) -> None:
-    del binary_type
+@PATHS
+def test_sequences(codec: Any, path: str) -> None:
     parameters = {"sequence_id": 7, "sequence_start": True}
     wire = post(path, {**BODY, "parameters": parameters})
     assert codec.sequence_of(wire, DEFAULT_LIMITS) == 7
     assert codec.sequence_of(post(path, BODY), DEFAULT_LIMITS) is None
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+@BINARY
 def test_a_size_of_zero_marks_raw_binary_data(codec: Any, path: str, binary_type: str) -> None:
     wire = post(path, DATA, content_type=f"{binary_type};json-header-size=0")
     partial = codec.parse_request(wire, DEFAULT_LIMITS)
     assert partial.model == "m"
 
 
-@pytest.mark.parametrize(("codec", "path", "binary_type"), BINARY)
+@BINARY
 def test_messages_pass_through(codec: Any, path: str, binary_type: str) -> None:
     """The tensors are not decoded, as between clients and servers of V2 REST."""
     assert isinstance(codec, SupportsPassThrough)
-    wire = post(path, HEAD + DATA, content_type=f"{binary_type};json-header-size={len(HEAD)}")
+    wire = binary_post(path, binary_type)
     assert codec.summarize(wire).can_pass_through
     checked = codec.validate(wire, DEFAULT_LIMITS)
     sent = codec.rewrite_request(checked, "n", "", PROFILES["triton"])
@@ -296,9 +289,8 @@ def test_invalid_load_requests(sent: bytes, mentions: str, kind: Kind) -> None:
 
 def test_a_load_request_is_not_compressed() -> None:
     wire = post("/models", b"{}", content_encoding="gzip")
-    assert (
-        refused(SAGEMAKER, wire, "must not be compressed", Kind.UNSUPPORTED_ENCODING).status == 415
-    )
+    response = refused(SAGEMAKER, wire, "must not be compressed", Kind.UNSUPPORTED_ENCODING)
+    assert response.status == 415
 
 
 @pytest.mark.parametrize(

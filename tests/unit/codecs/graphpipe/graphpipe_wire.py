@@ -56,11 +56,6 @@ class Verifier:
 
     data: bytes
 
-    def check(self, root: str) -> dict[str, Any]:
-        """Return the fields that are present in the message."""
-        offset = self.offset(0)
-        return self.table(offset, root)
-
     def require(self, offset: int, size: int, align: int) -> None:
         assert 0 <= offset <= offset + size <= len(self.data), (offset, size)
         assert offset % align == 0, (offset, align)
@@ -118,7 +113,9 @@ class Verifier:
 
 
 def verify(data: bytes, root: str) -> dict[str, Any]:
-    return Verifier(data).check(root)
+    """Return the fields that are present in the message."""
+    verifier = Verifier(data)
+    return verifier.table(verifier.offset(0), root)
 
 
 # ---- messages read with the generated code
@@ -195,14 +192,15 @@ def _tensor(builder: Any, spec: Numbers | Strings) -> int:
         string_val = _strings(builder, content)
     Tensor.Start(builder)
     Tensor.AddType(builder, kind)
-    for add, offset in (
-        (Tensor.AddShape, shape),
-        (Tensor.AddData, data),
-        (Tensor.AddStringVal, string_val),
-    ):
-        if offset is not None:
-            add(builder, offset)
+    offsets = ((Tensor.AddShape, shape), (Tensor.AddData, data), (Tensor.AddStringVal, string_val))
+    _add_fields(builder, offsets)
     return int(Tensor.End(builder))
+
+
+def _tensors(builder: Any, specs: Sequence[Numbers | Strings] | None) -> int | None:
+    if specs is None:
+        return None
+    return _offsets(builder, [_tensor(builder, spec) for spec in specs])
 
 
 def _add_fields(builder: Any, fields: Sequence[tuple[Callable[..., Any], int | None]]) -> None:
@@ -223,9 +221,7 @@ def request(
     text = None if config is None else builder.CreateString(config)
     names = None if input_names is None else _strings(builder, input_names)
     outputs = None if output_names is None else _strings(builder, output_names)
-    inputs = None
-    if tensors is not None:
-        inputs = _offsets(builder, [_tensor(builder, spec) for spec in tensors])
+    inputs = _tensors(builder, tensors)
     InferRequest.Start(builder)
     _add_fields(
         builder,
@@ -249,9 +245,7 @@ def response(
     errors: Sequence[tuple[int, bytes | None]] | None = None,
 ) -> bytes:
     builder = flatbuffers.Builder(0)
-    outputs = None
-    if tensors is not None:
-        outputs = _offsets(builder, [_tensor(builder, spec) for spec in tensors])
+    outputs = _tensors(builder, tensors)
     error_vector = None
     if errors is not None:
         offsets = []

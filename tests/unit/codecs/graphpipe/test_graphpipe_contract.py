@@ -125,7 +125,6 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
 CODEC = PLUGIN.create({"model": "m"})
 
 
-@settings(deadline=None)
 @given(inferences())
 def test_an_inference_round_trips(case: tuple[InferRequest, InferResponse, ModelMetadata]) -> None:
     request, response, model = case
@@ -140,7 +139,6 @@ def test_an_inference_round_trips(case: tuple[InferRequest, InferResponse, Model
     assert is_same(CODEC.parse_response(response_wire, request, DEFAULT_LIMITS, model), response)
 
 
-@settings(deadline=None)
 @given(inferences())
 def test_all_outputs_round_trip(case: tuple[InferRequest, InferResponse, ModelMetadata]) -> None:
     request, response, model = case
@@ -186,7 +184,7 @@ def read_all(vector: Vector, body: bytes) -> None:
 SMALL = [vector for vector in VECTORS if len(join_parts(body_of(vector.wire))) < 5000]
 
 
-@settings(deadline=None, max_examples=examples(400))
+@settings(max_examples=examples(400))
 @given(st.sampled_from(SMALL), st.data())
 def test_corrupted_captures(vector: Vector, data: st.DataObject) -> None:
     valid = bytes(join_parts(body_of(vector.wire)))
@@ -196,7 +194,7 @@ def test_corrupted_captures(vector: Vector, data: st.DataObject) -> None:
 OFFSETS = st.sampled_from([0, 1, 4, 8, 0x7F, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
 
 
-@settings(deadline=None, max_examples=examples(400))
+@settings(max_examples=examples(400))
 @given(st.sampled_from(SMALL), st.data())
 def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> None:
     """Replace aligned 4-byte words, such as offsets and lengths, by close or huge values."""
@@ -209,7 +207,6 @@ def test_captures_with_other_offsets(vector: Vector, data: st.DataObject) -> Non
     read_all(vector, bytes(body))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(body: bytes) -> None:
     for vector in SMALL[:1] + SMALL[-1:]:

@@ -1,7 +1,6 @@
 """Clients of GraphPipe: paths, names, metadata, control, errors in both forms."""
 
 import json
-import math
 from typing import Any
 
 import pytest
@@ -148,16 +147,15 @@ def test_other_control_requests_are_unsupported(word: str) -> None:
 
 
 def test_compressed_bodies_are_refused() -> None:
-    error = refused(DEDICATED.summarize, post(content_encoding="gzip"))
-    assert error.kind is Kind.UNSUPPORTED_ENCODING
-    assert "gzip" in error.public
+    with raises_kind(Kind.UNSUPPORTED_ENCODING, match="gzip"):
+        DEDICATED.summarize(post(content_encoding="gzip"))
     assert DEDICATED.summarize(post(content_encoding="Identity")).model == "m"
 
 
-def test_a_request_of_an_unknown_type() -> None:
-    for kind in (0, 3, 255):
-        error = refused(DEDICATED.summarize, post(request(kind=kind)))
-        assert f"req_type is {kind}, neither 1" in error.public
+@pytest.mark.parametrize("kind", [0, 3, 255])
+def test_a_request_of_an_unknown_type(kind: int) -> None:
+    with raises_kind(Kind.BAD_REQUEST, match=f"req_type is {kind}, neither 1"):
+        DEDICATED.summarize(post(request(kind=kind)))
 
 
 # ---- names
@@ -274,16 +272,7 @@ def test_default_outputs_have_the_models_order() -> None:
 def test_a_response_without_a_requested_output() -> None:
     parsed_request = parse(post(message_with(output_names=[b"a", b"b"])))
     error = refused(DEDICATED.build_response, InferResponse("m", outputs=(A,)), parsed_request)
-    assert error.kind is Kind.BACKEND_GARBAGE
-    assert error.public == "the response has no output 'b'"
-
-
-def test_datatypes_that_graphpipe_does_not_support() -> None:
-    parsed_request = parse(post())
-    response = InferResponse("m", outputs=(Tensor("a", Datatype.BOOL, (1,), b"\1"),))
-    error = refused(DEDICATED.build_response, response, parsed_request)
-    assert error.kind is Kind.UNSUPPORTED
-    assert "tensor 'a' is BOOL, which GraphPipe does not support" in error.public
+    assert (error.kind, error.public) == (Kind.BACKEND_GARBAGE, "the response has no output 'b'")
 
 
 def test_responses_that_graphpipe_cannot_represent() -> None:
@@ -385,12 +374,9 @@ def test_a_wrong_path_is_refused_by_response_too() -> None:
     assert read_response(body(response))["errors"] == [(404, b"no")]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "header"), [(1.5, "2"), (-3.0, "0"), (math.inf, None), (None, None)]
-)
-def test_retry_after(seconds: float | None, header: str | None) -> None:
-    error = GatewayError(Kind.OVERLOADED, "full", retry_after=seconds)
-    assert DEDICATED.build_error(error, post()).headers.get("retry-after") == header
+def test_retry_after() -> None:
+    error = GatewayError(Kind.OVERLOADED, "full", retry_after=1.5)
+    assert DEDICATED.build_error(error, post()).headers["retry-after"] == "2"
 
 
 def test_long_and_unusual_errors() -> None:

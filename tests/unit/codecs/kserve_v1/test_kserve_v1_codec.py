@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import struct
 from typing import Any
 
+import numpy as np
 import pytest
 
-from gateway_errors import error_of
+from gateway_errors import raises_kind, refused
 from infergate.codecs.base import ParsedRequest
 from infergate.codecs.json_tensors.json_document import MAX_CONTAINERS, MAX_SLOW_BYTES_ON_LOOP
 from infergate.codecs.json_tensors.row_writer import row_cost
@@ -31,7 +31,7 @@ from infergate.core.messages import (
     ServerLiveRequest,
     TensorMetadata,
 )
-from infergate.core.tensor import Tensor, pack_bytes
+from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
 from infergate.core.wire import HttpRequest, HttpResponse, join_parts
 from infergate.testing.vectors import completed
 
@@ -63,12 +63,7 @@ def parse(wire: HttpRequest, model: ModelMetadata = MODEL) -> ParsedRequest:
 
 
 def response(*values: float, name: str = "y") -> InferResponse:
-    data = Tensor(name, Datatype.FP64, (len(values),), memoryview(_doubles(values)))
-    return InferResponse("m", outputs=(data,))
-
-
-def _doubles(values: tuple[float, ...]) -> bytes:
-    return struct.pack(f"<{len(values)}d", *values)
+    return InferResponse("m", outputs=(tensor_from_array(name, Datatype.FP64, np.array(values)),))
 
 
 def body(wire: HttpRequest | HttpResponse) -> Any:
@@ -81,10 +76,10 @@ def body(wire: HttpRequest | HttpResponse) -> Any:
 def test_a_binary_event_is_answered_with_one() -> None:
     answer = CODEC.build_response(response(1.5), parse(post(ROWS, {**JSON, **EVENT})))
     assert body(answer) == {"predictions": [1.5]}
-    headers = dict(answer.headers)
-    assert len(headers.pop("ce-id")) == 36
-    assert headers == {
-        "content-type": "application/json",
+    assert len(answer.headers["ce-id"]) == 36
+    assert answer.headers == {
+        **JSON,
+        "ce-id": answer.headers["ce-id"],
         "ce-specversion": "1.0",
         "ce-source": "io.kserve.inference.m",
         "ce-type": "io.kserve.inference.response",
@@ -117,12 +112,11 @@ def test_an_event_in_plain_json_is_answered_without_one() -> None:
 
 
 def test_the_id_of_a_response_depends_only_on_the_event() -> None:
-    ids = [
-        CODEC.build_response(response(1), parse(post(ROWS, {**JSON, **EVENT, **more}))).headers[
-            "ce-id"
-        ]
+    answers = [
+        CODEC.build_response(response(1), parse(post(ROWS, {**JSON, **EVENT, **more})))
         for more in ({}, {"ce-subject": "x"}, {"ce-id": "a2"}, {"ce-source": "s2"})
     ]
+    ids = [answer.headers["ce-id"] for answer in answers]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 3
 
@@ -149,9 +143,8 @@ def test_a_source_is_printable_ascii() -> None:
 )
 def test_invalid_structured_events(event: Any, expected: str) -> None:
     wire = post(json.dumps(event).encode(), {"content-type": "application/cloudevents+json"})
-    with pytest.raises(GatewayError, match=expected) as caught:
+    with raises_kind(Kind.BAD_REQUEST, match=expected):
         parse(wire)
-    assert caught.value.kind is Kind.BAD_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -175,8 +168,7 @@ def test_repeated_names_in_a_structured_event(
 ) -> None:
     event = json.dumps({**STRUCTURED, "time": "now"}).encode()[:-1]
     text = event + b"," + attributes + b'"data":' + data % value + b"}"
-    error = error_of(parse, post(text, {"content-type": kind}))
-    assert error is not None
+    error = refused(parse, post(text, {"content-type": kind}))
     assert error.public == expected
 
 
@@ -196,8 +188,7 @@ def test_json_with_long_integers_is_limited(kind: str) -> None:
     many = post(text % (b"[]," * (MAX_CONTAINERS + 1), 10**20), {"content-type": kind})
     some = post(text % (b"1," * MAX_SLOW_BYTES_ON_LOOP, 10**20), {"content-type": kind})
     for read in (parse, lambda wire: CODEC.validate(wire, DEFAULT_LIMITS)):
-        error = error_of(read, many)
-        assert error is not None
+        error = refused(read, many)
         assert error.kind is Kind.TOO_LARGE
     assert CODEC.validate(some, DEFAULT_LIMITS)
     with pytest.raises(NeedsOffloadError):
@@ -208,8 +199,7 @@ def test_json_with_long_integers_is_limited(kind: str) -> None:
 def test_repeated_rows_do_not_pass_through(value: bytes) -> None:
     """The server would read the last of the repeated members."""
     wire = post(b'{"instances":[1],"instances":[%b]}' % value)
-    error = error_of(CODEC.validate, wire, DEFAULT_LIMITS)
-    assert error is not None
+    error = refused(CODEC.validate, wire, DEFAULT_LIMITS)
     assert "'instances' twice" in error.public
 
 
@@ -234,9 +224,8 @@ def test_outputs_without_common_rows_are_columns() -> None:
 
 def test_a_shape_of_many_empty_lists_is_refused() -> None:
     bomb = Tensor("y", Datatype.FP32, (2**40, 0), b"")
-    with pytest.raises(GatewayError, match="'y' has no elements, but") as caught:
+    with raises_kind(Kind.TOO_LARGE, match="'y' has no elements, but"):
         CODEC.build_response(InferResponse("m", outputs=(bomb,)), parse(post(ROWS)))
-    assert caught.value.kind is Kind.TOO_LARGE
 
 
 def test_bytes_that_are_no_text_are_base64() -> None:
@@ -245,61 +234,41 @@ def test_bytes_that_are_no_text_are_base64() -> None:
     assert body(answer) == {"predictions": [{"b64": "/w=="}, "a"]}
 
 
+def readiness_of(*entries: ModelIndexEntry) -> Any:
+    parsed = parse(HttpRequest("GET", "/v1/models/m"))
+    assert parsed.operation == ModelIndexRequest(model="m")
+    return CODEC.build_response(ModelIndex(entries), parsed)
+
+
+READY_OLD = ModelIndexEntry("m", "2", "READY"), ModelIndexEntry("m", "10", "UNAVAILABLE", "old")
+
+
 @pytest.mark.parametrize(
-    ("entries", "status", "document"),
+    ("entries", "versions"),
     [
-        (
-            [ModelIndexEntry("m", "2", "READY"), ModelIndexEntry("m", "10", "UNAVAILABLE", "old")],
-            200,
-            {
-                "name": "m",
-                "ready": True,
-                "model_version_status": [
-                    {
-                        "version": "10",
-                        "state": "END",
-                        "status": {"error_code": "OK", "error_message": "old"},
-                    },
-                    {
-                        "version": "2",
-                        "state": "AVAILABLE",
-                        "status": {"error_code": "OK", "error_message": ""},
-                    },
-                ],
-            },
-        ),
+        (READY_OLD, [("10", "END", "old"), ("2", "AVAILABLE", "")]),
         *(
-            (
-                [ModelIndexEntry("m", version, "READY")],
-                200,
-                {
-                    "name": "m",
-                    "ready": True,
-                    "model_version_status": [
-                        {
-                            "version": "1",
-                            "state": "AVAILABLE",
-                            "status": {"error_code": "OK", "error_message": ""},
-                        }
-                    ],
-                },
-            )
+            ((ModelIndexEntry("m", version, "READY"),), [("1", "AVAILABLE", "")])
             for version in ("", "v2", "9" * 5000)
-        ),
-        (
-            [ModelIndexEntry("m", "1", "UNAVAILABLE")],
-            503,
-            {"error": "Model with name m is not ready."},
         ),
     ],
 )
 def test_readiness_has_the_members_of_both_protocols(
-    entries: list[ModelIndexEntry], status: int, document: Any
+    entries: tuple[ModelIndexEntry, ...], versions: list[tuple[str, str, str]]
 ) -> None:
-    parsed = parse(HttpRequest("GET", "/v1/models/m"))
-    assert parsed.operation == ModelIndexRequest(model="m")
-    answer = CODEC.build_response(ModelIndex(tuple(entries)), parsed)
-    assert (answer.status, body(answer)) == (status, document)
+    answer = readiness_of(*entries)
+    statuses = [
+        {"version": version, "state": state, "status": {"error_code": "OK", "error_message": text}}
+        for version, state, text in versions
+    ]
+    document = {"name": "m", "ready": True, "model_version_status": statuses}
+    assert (answer.status, body(answer)) == (200, document)
+
+
+def test_a_model_without_ready_versions_is_not_ready() -> None:
+    answer = readiness_of(ModelIndexEntry("m", "1", "UNAVAILABLE"))
+    assert answer.status == 503
+    assert body(answer) == {"error": "Model with name m is not ready."}
 
 
 def test_readiness_and_liveness_of_other_codecs_requests() -> None:
@@ -323,13 +292,8 @@ def test_readiness_and_liveness_of_other_codecs_requests() -> None:
             404,
             {"error": "Model with name m does not exist."},
         ),
-        (error_of(parse, post(ROWS, JSON, "/v1/x")), None, 404, {"detail": "Not Found"}),
-        (
-            error_of(parse, HttpRequest("PUT", PATH)),
-            None,
-            405,
-            {"detail": "Method Not Allowed"},
-        ),
+        (refused(parse, post(ROWS, JSON, "/v1/x")), None, 404, {"detail": "Not Found"}),
+        (refused(parse, HttpRequest("PUT", PATH)), None, 405, {"detail": "Method Not Allowed"}),
         (GatewayError(Kind.BACKEND_ERROR, "boom"), post(ROWS), 500, {"error": "boom"}),
         (GatewayError(Kind.RATE_LIMITED, "slow", retry_after=2), None, 429, {"error": "slow"}),
     ],
@@ -354,18 +318,14 @@ def test_errors_have_kserves_form(
         (b'{"instances":[{"a":[1,2],"b":1.5}]}', TWO, ["'b'", "INT32"]),
         (b'{"instances":[{"a":[1,2],"b":1,"c":1}]}', TWO, ["instances[0]", "c"]),
         (b'{"instances":[[1,2]]}', TWO, ["multiple input tensors", "a, b"]),
-        (b'{"instances":[[1,2],[3]]}', MODEL, ["'x'", "[1]"]),
-        (b'{"instances":[["1","2"]]}', MODEL, ["'x'", "element 0"]),
         (b'{"instances":' + b"[" * 90 + b"1" + b"]" * 90 + b"}", MODEL, ["'x'", "dimensions"]),
-        (b'{"instances":' + b"[" * 5000 + b"]" * 5000 + b"}", MODEL, ["100 levels deep"]),
         (b"[" * 100_000, MODEL, ["Unrecognized request format", "100 levels deep"]),
     ],
 )
 def test_errors_name_the_row_and_the_tensor(
     text: bytes, model: ModelMetadata, mentions: list[str]
 ) -> None:
-    error = error_of(parse, post(text), model)
-    assert error is not None
+    error = refused(parse, post(text), model)
     assert error.kind is Kind.BAD_REQUEST
     for mention in mentions:
         assert mention in error.public
@@ -373,21 +333,17 @@ def test_errors_name_the_row_and_the_tensor(
 
 def test_the_size_of_json_is_limited() -> None:
     wire = post(ROWS)
-    error = error_of(CODEC.parse_request, wire, Limits(json=5))
-    assert error is not None
+    error = refused(CODEC.parse_request, wire, Limits(json=5))
     assert (error.kind, error.limit) == (Kind.TOO_LARGE, "json")
     read = CODEC.parse_response
-    error = error_of(read, HttpResponse(200, {}, [ROWS]), InferRequest("m"), Limits(json=5), MODEL)
-    assert error is not None
+    error = refused(read, HttpResponse(200, {}, [ROWS]), InferRequest("m"), Limits(json=5), MODEL)
     assert error.kind is Kind.TOO_LARGE
 
 
 def test_unknown_datatypes_are_named() -> None:
     model = ModelMetadata("m", inputs=(TensorMetadata("x", "COMPLEX64", (-1,)),))
-    error = error_of(parse, post(ROWS), model)
-    assert error is not None
-    assert "'x'" in error.public
-    assert "COMPLEX64" in error.public
+    with pytest.raises(GatewayError, match="tensor 'x': unknown datatype 'COMPLEX64'"):
+        parse(post(ROWS), model)
 
 
 def test_a_request_to_a_server_has_rows() -> None:
@@ -422,28 +378,22 @@ def test_a_request_to_a_server_has_rows() -> None:
     ],
 )
 def test_inputs_other_than_the_models(inputs: tuple[Tensor, ...], expected: str) -> None:
-    error = error_of(CODEC.build_request, InferRequest("m", inputs=inputs), GENERIC, MODEL)
-    assert error is not None
+    error = refused(CODEC.build_request, InferRequest("m", inputs=inputs), GENERIC, MODEL)
     assert (error.kind, error.public) == (Kind.BAD_REQUEST, expected)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_does_not_reach_a_server(value: float) -> None:
-    data = struct.pack("<2f", 1.0, value)
-    request = InferRequest("m", inputs=(Tensor("x", Datatype.FP32, (1, 2), data),))
-    error = error_of(CODEC.build_request, request, GENERIC, MODEL)
-    assert error is not None
-    assert error.kind is Kind.UNSUPPORTED
-    assert "'x' has NaN" in error.public
+    tensor = tensor_from_array("x", Datatype.FP32, np.array([[1.0, value]]))
+    request = InferRequest("m", inputs=(tensor,))
+    with raises_kind(Kind.UNSUPPORTED, match="'x' has NaN"):
+        CODEC.build_request(request, GENERIC, MODEL)
 
 
 def test_a_model_without_declared_outputs() -> None:
-    answer = HttpResponse(200, JSON, [b'{"predictions":[1]}'])
-    error = error_of(
-        CODEC.parse_response, answer, InferRequest("m"), DEFAULT_LIMITS, ModelMetadata("m")
-    )
-    assert error is not None
-    assert "models.<name>.outputs" in error.public
+    wire = HttpResponse(200, JSON, [b'{"predictions":[1]}'])
+    with pytest.raises(GatewayError, match=r"models\.<name>\.outputs"):
+        CODEC.parse_response(wire, InferRequest("m"), DEFAULT_LIMITS, ModelMetadata("m"))
 
 
 def test_requested_outputs_are_selected() -> None:
@@ -456,8 +406,7 @@ def test_requested_outputs_are_selected() -> None:
         read = CODEC.parse_response(answer, request, DEFAULT_LIMITS, model)
         assert [tensor.name for tensor in read.outputs] == expected
     unknown = InferRequest("m", outputs=(RequestedOutput("c"),))
-    error = error_of(CODEC.parse_response, answer, unknown, DEFAULT_LIMITS, model)
-    assert error is not None
+    error = refused(CODEC.parse_response, answer, unknown, DEFAULT_LIMITS, model)
     assert "no output 'c'" in error.public
 
 
@@ -467,7 +416,11 @@ def test_requested_outputs_are_selected() -> None:
 @pytest.mark.parametrize(
     "tensors",
     [
-        (Tensor("y", Datatype.FP64, (3, 1), _doubles((0.1, -1.7976931348623157e308, 5e-324))),),
+        (
+            tensor_from_array(
+                "y", Datatype.FP64, np.array([[0.1], [-1.7976931348623157e308], [5e-324]])
+            ),
+        ),
         (Tensor("y", Datatype.FP32, (2, 1, 1, 1), bytes(8)), Tensor("é" * 9, *BYTES_OF_TWO)),
         (Tensor("y", Datatype.BOOL, (2,), b"\0\1"), Tensor("z", Datatype.INT8, (2, 1), b"\x80\0")),
         (Tensor("y", *BYTES_OF_TWO),),
@@ -489,9 +442,8 @@ def test_the_size_of_a_response_is_bounded(tensors: tuple[Tensor, ...]) -> None:
 def test_the_size_of_other_messages() -> None:
     wire = post(ROWS, JSON, "/v1/models/m:explain")
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    answer = CODEC.parse_response(
-        HttpResponse(200, JSON, [b"{}"]), parsed.operation, DEFAULT_LIMITS
-    )
+    explanation = HttpResponse(200, JSON, [b"{}"])
+    answer = CODEC.parse_response(explanation, parsed.operation, DEFAULT_LIMITS)
     assert CODEC.response_size(answer, parsed) == (2, 6)
     assert CODEC.request_text_bytes(wire) == len(ROWS)
     assert (CODEC.json_bytes(wire, 5), CODEC.json_bytes(wire, 500)) == (5, len(ROWS))
@@ -504,13 +456,12 @@ def test_what_the_protocol_cannot_express() -> None:
         lambda: CODEC.build_response(ModelMetadata("m"), ParsedRequest(ServerLiveRequest())),
         lambda: CODEC.build_request(ModelMetadataRequest("m"), GENERIC),
     ):
-        error = error_of(act)
-        assert error is not None
+        error = refused(act)
         assert error.kind is Kind.UNSUPPORTED
-    assert error_of(CODEC.build_request, ModelReadyRequest(""), GENERIC) is not None
+    refused(CODEC.build_request, ModelReadyRequest(""), GENERIC)
     empty = InferResponse("m")
     parsed = CODEC.parse_request(post(ROWS, JSON, "/v1/models/m:explain"), DEFAULT_LIMITS)
-    assert error_of(CODEC.build_response, empty, parsed) is not None
+    refused(CODEC.build_response, empty, parsed)
 
 
 # ---- messages that pass through
@@ -523,9 +474,8 @@ def test_a_request_passes_through_without_metadata() -> None:
     sent = CODEC.rewrite_request(checked, "other", "", GENERIC)
     assert (sent.path, sent.headers) == ("/v1/models/other:predict", JSON)
     assert bytes(join_parts(sent.body)) == text
-    answer = CODEC.rewrite_response(
-        HttpResponse(200, JSON, [b'{"any":1}']), checked, "", "", DEFAULT_LIMITS
-    )
+    response = HttpResponse(200, JSON, [b'{"any":1}'])
+    answer = CODEC.rewrite_response(response, checked, "", "", DEFAULT_LIMITS)
     assert body(answer) == {"any": 1}
     assert answer.headers["ce-source"] == "io.kserve.inference.m"
 
@@ -545,8 +495,7 @@ def test_an_event_that_is_not_validated_reaches_the_server() -> None:
 
 def test_errors_of_a_server_pass_through() -> None:
     answer = HttpResponse(500, JSON, [b'{"error":"ValueError : x"}'])
-    error = error_of(CODEC.rewrite_response, answer, post(ROWS), "", "", DEFAULT_LIMITS)
-    assert error is not None
+    error = refused(CODEC.rewrite_response, answer, post(ROWS), "", "", DEFAULT_LIMITS)
     assert (error.kind, error.public) == (Kind.BACKEND_ERROR, "ValueError : x")
 
 
@@ -575,21 +524,20 @@ def test_explanations_are_forwarded() -> None:
     ],
 )
 def test_error_bodies_of_servers(answer: HttpResponse, public: str) -> None:
-    error = error_of(CODEC.parse_response, answer, InferRequest("m"), DEFAULT_LIMITS, MODEL)
-    assert error is not None
+    error = refused(CODEC.parse_response, answer, InferRequest("m"), DEFAULT_LIMITS, MODEL)
     assert error.public == public
 
 
 @pytest.mark.parametrize(
-    ("operation", "answer", "expected"),
+    ("operation", "answer"),
     [
-        (ModelReadyRequest("m"), HttpResponse(200, {}, [b'{"ready":false}']), False),
-        (ModelReadyRequest("m"), HttpResponse(503, {}, [b"{}"]), False),
-        (ServerLiveRequest(), HttpResponse(500), False),
+        (ModelReadyRequest("m"), HttpResponse(200, {}, [b'{"ready":false}'])),
+        (ModelReadyRequest("m"), HttpResponse(503, {}, [b"{}"])),
+        (ServerLiveRequest(), HttpResponse(500)),
     ],
 )
-def test_servers_that_are_not_ready(operation: Any, answer: HttpResponse, expected: bool) -> None:
-    assert CODEC.parse_response(answer, operation, DEFAULT_LIMITS).ok is expected
+def test_servers_that_are_not_ready(operation: Any, answer: HttpResponse) -> None:
+    assert CODEC.parse_response(answer, operation, DEFAULT_LIMITS) == HealthStatus(ok=False)
 
 
 def test_the_list_of_a_server() -> None:
@@ -597,15 +545,11 @@ def test_the_list_of_a_server() -> None:
     index = CODEC.parse_response(answer, ModelIndexRequest(), DEFAULT_LIMITS)
     assert [entry.name for entry in index.models] == ["a", "b"]
     for text in (b'{"models":[1]}', b"[]", b'{"models":{}}', b"{}"):
-        error = error_of(
-            CODEC.parse_response, HttpResponse(200, {}, [text]), ModelIndexRequest(), DEFAULT_LIMITS
-        )
-        assert error is not None
-        assert error.kind is Kind.BACKEND_GARBAGE
+        with raises_kind(Kind.BACKEND_GARBAGE):
+            CODEC.parse_response(HttpResponse(200, {}, [text]), ModelIndexRequest(), DEFAULT_LIMITS)
     assert CODEC.build_request(ModelIndexRequest(), GENERIC).path == "/v1/models"
 
 
 def test_a_server_behind_a_login_is_not_alive() -> None:
-    error = error_of(CODEC.parse_response, HttpResponse(401), ServerLiveRequest(), DEFAULT_LIMITS)
-    assert error is not None
+    error = refused(CODEC.parse_response, HttpResponse(401), ServerLiveRequest(), DEFAULT_LIMITS)
     assert error.kind is Kind.UNAUTHENTICATED

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway_errors import error_of
@@ -88,7 +88,6 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse]:
     return request, InferResponse(request.model, outputs=rows())
 
 
-@settings(deadline=None)
 @given(inferences(), st.data())
 def test_inferences(case: tuple[InferRequest, InferResponse], data: st.DataObject) -> None:
     request, response = case
@@ -118,7 +117,6 @@ def test_inferences(case: tuple[InferRequest, InferResponse], data: st.DataObjec
         assert error_of(codec.validate, broken, DEFAULT_LIMITS) is None
 
 
-@settings(deadline=None)
 @given(
     st.binary(max_size=80) | st.text(alphabet='{}[]:,"12.e-ab', max_size=60).map(str.encode),
     st.sampled_from(["GET", "POST", "PUT"]),

@@ -29,7 +29,6 @@ from infergate.core.tensor import Tensor, pack_bytes, tensor_from_array
 from infergate.core.wire import RpcRequest, join_parts
 from infergate.testing.vectors import body_of, completed, with_body
 
-PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plugin.name)
 MODEL = ModelMetadata(
     "m",
     inputs=(TensorMetadata("NUMBERS", "FP32", (-1, 4)), TensorMetadata("TEXT", "BYTES", (-1, 2))),
@@ -49,6 +48,10 @@ def request(id_: str = "", words: Sequence[bytes] = WORDS, **changes: Any) -> In
     return replace(InferRequest("m", "", id_, inputs=inputs, outputs=outputs), **changes)
 
 
+def body(wire: Any) -> bytes:
+    return bytes(join_parts(body_of(wire)))
+
+
 class Pipeline:
     """One codec for both sides in one pipeline, with a count of full header checks."""
 
@@ -65,7 +68,12 @@ class Pipeline:
 
     def wire(self, inference: InferRequest) -> Any:
         created = self.codec.build_request(inference, GENERIC, MODEL)
-        return with_body(created, (bytes(join_parts(body_of(created))),))
+        return with_body(created, (body(created),))
+
+    def validate(
+        self, wire: Any, model: ModelMetadata = MODEL, limits: Any = DEFAULT_LIMITS
+    ) -> Any:
+        return completed(self.codec.validate(wire, limits), model)
 
     def respond(
         self, inference: InferRequest, outputs: Sequence[str], words: Sequence[bytes]
@@ -78,13 +86,13 @@ class Pipeline:
             Tensor("WORDS", Datatype.BYTES, (1, 2), pack_bytes(words)),
         )
         created = self.codec.build_response(InferResponse("theirs", "3", outputs=results), parsed)
-        return with_body(created, (bytes(join_parts(body_of(created))),))
+        return with_body(created, (body(created),))
 
     def forward(
         self, inference: InferRequest, response: Any, model: str = "", version: str = ""
     ) -> Any:
-        checked_ = completed(self.codec.validate(self.wire(inference), DEFAULT_LIMITS), MODEL)
-        return self.codec.rewrite_response(response, checked_, model, version, DEFAULT_LIMITS)
+        checked = self.validate(self.wire(inference))
+        return self.codec.rewrite_response(response, checked, model, version, DEFAULT_LIMITS)
 
     def translate(self, inference: InferRequest, response: Any, version: str = "") -> Any:
         parsed = completed(self.codec.parse_request(self.wire(inference), DEFAULT_LIMITS), MODEL)
@@ -97,13 +105,25 @@ class Pipeline:
 
 
 def without_request_id(wire: Any) -> Any:
-    body = bytes(join_parts(body_of(wire)))
     if not hasattr(wire, "headers"):
-        message = pb.InferResponse.FromString(body)
+        message = pb.InferResponse.FromString(body(wire))
         message.request_status.ClearField("request_id")
         return message
     status = wire.headers["NV-Status"].partition(" request_id")[0]
-    return wire.status, {**wire.headers, "NV-Status": status}, body
+    return wire.status, {**wire.headers, "NV-Status": status}, body(wire)
+
+
+def with_data(wire: Any, data: bytes) -> Any:
+    """Return ``wire`` with ``data`` as the only raw data, and over HTTP without a trailer."""
+    if hasattr(wire, "headers"):
+        return with_body(wire, (data,))
+    if isinstance(wire, RpcRequest):
+        message = pb.InferRequest.FromString(body(wire))
+        message.raw_input[:] = [data]
+    else:
+        message = pb.InferResponse.FromString(body(wire))
+        message.raw_output[:] = [data]
+    return with_body(wire, (message.SerializeToString(),))
 
 
 @pytest.fixture(params=[HTTP, GRPC], ids=lambda plugin: plugin.name)
@@ -136,10 +156,10 @@ def test_a_cached_header_does_not_skip_body_checks(pipeline: Pipeline) -> None:
     inference = request()
     pipeline.forward(inference, pipeline.respond(inference, ("SUM", "WORDS"), WORDS))
     wire = pipeline.wire(inference)
-    body = bytes(join_parts(body_of(wire)))
-    for corrupted in (body[:-1], body[:-9] + b"\xff" + body[-8:]):
+    valid = body(wire)
+    for corrupted in (valid[:-1], valid[:-9] + b"\xff" + valid[-8:]):
         with pytest.raises(GatewayError):
-            completed(pipeline.codec.validate(with_body(wire, (corrupted,)), DEFAULT_LIMITS), MODEL)
+            pipeline.validate(with_body(wire, (corrupted,)))
 
 
 def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> None:
@@ -147,55 +167,38 @@ def test_a_repeated_header_and_a_body_of_another_size(pipeline: Pipeline) -> Non
     inference = request(inputs=request().inputs[:1], outputs=(RequestedOutput("SUM"),))
     model = replace(MODEL, inputs=MODEL.inputs[:1])
     wire = pipeline.wire(inference)
-    completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), model)
-    body = bytes(join_parts(body_of(wire)))
+    pipeline.validate(wire, model)
     for size in (12, 20):
-        message = pb.InferRequest.FromString(body) if pipeline.codec.name == GRPC.name else None
-        if message is None:
-            corrupted = bytes(size)
-        else:
-            message.raw_input[:] = [bytes(size)]
-            corrupted = message.SerializeToString()
-        assert corrupted != body
         with pytest.raises(GatewayError, match=r"size|additional"):
-            completed(pipeline.codec.validate(with_body(wire, (corrupted,)), DEFAULT_LIMITS), model)
+            pipeline.validate(with_data(wire, bytes(size)), model)
 
 
 def test_a_cached_response_header_with_other_data(pipeline: Pipeline) -> None:
     inference = request(outputs=(RequestedOutput("SUM"),))
     response = pipeline.respond(inference, ("SUM",), WORDS)
-    body = bytes(join_parts(body_of(response)))
     pipeline.forward(inference, response)
-    raw = NUMBERS.tobytes()
-    if pipeline.codec.name == GRPC.name:
-        message = pb.InferResponse.FromString(body)
-        message.raw_output[:] = [raw[:-4]]
-        corrupted = message.SerializeToString()
-    else:
-        corrupted = raw[:-4]
     with raises_kind(Kind.BACKEND_GARBAGE):
-        pipeline.forward(inference, with_body(response, (corrupted,)))
+        pipeline.forward(inference, with_data(response, NUMBERS.tobytes()[:-4]))
 
 
 def test_the_data_of_a_cached_response_header_is_checked(pipeline: Pipeline) -> None:
     inference = request()
     response = pipeline.respond(inference, ("SUM", "WORDS"), WORDS)
     pipeline.forward(inference, response)
-    body = bytes(join_parts(body_of(response)))
-    corrupted = body.replace(pack_bytes(WORDS), b"\xff" * len(pack_bytes(WORDS)))
-    assert corrupted != body
+    corrupted = body(response).replace(pack_bytes(WORDS), b"\xff" * len(pack_bytes(WORDS)))
+    assert corrupted != body(response)
     with raises_kind(Kind.BACKEND_GARBAGE):
         pipeline.forward(inference, with_body(response, (corrupted,)))
 
 
 def test_changed_metadata_and_limits_are_checked_again(pipeline: Pipeline) -> None:
     wire = pipeline.wire(request())
-    completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), MODEL)
+    pipeline.validate(wire)
     other = replace(MODEL, inputs=(MODEL.inputs[0], TensorMetadata("TEXT", "BYTES", (-1, 3))))
     with pytest.raises(GatewayError):
-        completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), other)
-    completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), replace(MODEL, platform="x"))
-    completed(pipeline.codec.validate(wire, replace(DEFAULT_LIMITS)), MODEL)
+        pipeline.validate(wire, other)
+    pipeline.validate(wire, replace(MODEL, platform="x"))
+    pipeline.validate(wire, limits=replace(DEFAULT_LIMITS))
     assert pipeline.reads == 3
 
 
@@ -230,10 +233,9 @@ def test_text_that_looks_like_an_id_is_part_of_the_header(header: str) -> None:
 
 def test_messages_that_all_releases_interpret_alike_pass_through(pipeline: Pipeline) -> None:
     wire = pipeline.wire(request("7"))
-    checked = completed(pipeline.codec.validate(wire, DEFAULT_LIMITS), MODEL)
-    rewritten = pipeline.codec.rewrite_request(checked, "m", "", GENERIC)
+    rewritten = pipeline.codec.rewrite_request(pipeline.validate(wire), "m", "", GENERIC)
     assert rewritten is not None
-    assert bytes(join_parts(body_of(rewritten))) == bytes(join_parts(body_of(wire)))
+    assert body(rewritten) == body(wire)
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
@@ -254,7 +256,6 @@ def test_regions_are_compared_by_the_gateway(side: str) -> None:
     assert codec.rewrite_request(checked, "m", "", GENERIC) is None
 
 
-@PLUGINS
 @pytest.mark.parametrize(
     "changes",
     [
@@ -263,13 +264,12 @@ def test_regions_are_compared_by_the_gateway(side: str) -> None:
     ],
 )
 def test_messages_that_releases_interpret_differently_are_translated(
-    plugin: CodecPlugin, changes: dict[str, Any]
+    pipeline: Pipeline, changes: dict[str, Any]
 ) -> None:
-    codec: Any = plugin.create({})
     model = replace(MODEL, supports_scheduling=True)
-    wire = codec.build_request(request(**changes), GENERIC, model)
-    checked = completed(codec.validate(wire, DEFAULT_LIMITS), model)
-    assert codec.rewrite_request(checked, "m", "", GENERIC) is None
+    wire = pipeline.codec.build_request(request(**changes), GENERIC, model)
+    checked = pipeline.validate(wire, model)
+    assert pipeline.codec.rewrite_request(checked, "m", "", GENERIC) is None
 
 
 def test_datatypes_of_outputs_require_translation() -> None:

@@ -1,7 +1,7 @@
 """The captured exchanges of the real server as wire messages."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from infergate.core.wire import HttpRequest, RpcRequest
 from legacy import captures
@@ -68,6 +68,33 @@ def _response(raw: bytes) -> Response:
     if "content-length" in headers:  # the responses to pipelined requests follow
         body = body[: int(headers["content-length"])]
     return Response(int(status), reason, headers, tuple(name for name, _ in pairs), body)
+
+
+def known_fields(status: Any) -> Any:
+    """Return a copy of ``status``, a ServerStatus, without the fields that a gateway cannot know:
+    statistics, and settings that the metadata of a model does not contain."""
+    known = type(status)()
+    known.CopyFrom(status)
+    _clear(known, "uptime_ns", *(f"{name}_stats" for name in _STATISTICS))
+    for model in known.model_status.values():
+        config = model.config
+        _clear(config, "version_policy", "instance_group", "default_model_filename")
+        for tensor in (*config.input, *config.output):
+            tensor.ClearField("reshape")
+        for output in config.output:
+            output.ClearField("label_filename")
+        for version in model.version_status.values():
+            _clear(version, "infer_stats", "model_execution_count", "model_inference_count")
+            version.ClearField("last_inference_timestamp_milliseconds")
+    return known
+
+
+_STATISTICS = ("health", "status", "model_control", "shm_control", "repository")
+
+
+def _clear(message: Any, *names: str) -> None:
+    for name in names:
+        message.ClearField(name)
 
 
 HTTP = [

@@ -26,7 +26,6 @@ class Model:
     metadata: messages.ModelMetadata
     run: Callable[[Tensors], dict[str, Tensor]]
     labels: Mapping[str, tuple[str, ...]]
-    reason: str = ""
 
 
 def _model(
@@ -35,13 +34,10 @@ def _model(
     run: Callable[[Tensors], dict[str, Tensor]],
     *,
     batch: int = 8,
-    outputs: list[tuple[str, list[int]]] | None = None,
     versions: tuple[str, ...] = ("1",),
     labels: tuple[str, ...] = (),
 ) -> Model:
-    def metadata_of(
-        kind: str, tensors: list[tuple[str, list[int]]]
-    ) -> tuple[messages.TensorMetadata, ...]:
+    def metadata_of(kind: str) -> tuple[messages.TensorMetadata, ...]:
         first = (-1,) if batch else ()
         return tuple(
             messages.TensorMetadata(f"{kind}{i}", datatype, (*first, *dims))
@@ -53,8 +49,8 @@ def _model(
             name,
             versions,
             "custom",
-            metadata_of("INPUT", tensors),
-            metadata_of("OUTPUT", outputs or tensors),
+            metadata_of("INPUT"),
+            metadata_of("OUTPUT"),
             max_batch_size=batch,
         ),
         run,
