@@ -14,7 +14,9 @@ from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 class NamedFrontend:
     """A frontend whose response is its name."""
 
-    codec = SimpleNamespace(streaming_methods=frozenset({"/a.S/Stream"}))
+    codec = SimpleNamespace(
+        streaming_methods=frozenset({"/a.S/Stream"}), build_response=None, build_error=None
+    )
 
     def __init__(self, name: str, response: Any) -> None:
         self.name = name
