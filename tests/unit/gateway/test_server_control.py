@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 import pytest
-from fakes import Memory
+from fakes import Memory, build_gateway, perform
 
 from contexts import new_context
 from gateway_errors import raises_kind
@@ -16,9 +16,9 @@ from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import Acknowledgement, ModelLoadRequest, ModelUnloadRequest, Settings
 from infergate.gateway.audit import log_denied
-from infergate.gateway.gateway import GatewayOptions, RoutingGateway
+from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.server_control import ControlPermissions
-from infergate.routing.table import Rewrite, Route, RouteTable
+from infergate.routing.table import Rewrite, Route
 
 ROUTES = (Route("*", "b"),)
 CHANGES = (ModelLoadRequest("m"), ModelUnloadRequest("m"))
@@ -30,12 +30,10 @@ SETTINGS = (
 
 
 def gateway(*backends: Any, routes: Any = ROUTES, **allowed: bool) -> RoutingGateway:
-    every_backend = backends or (Memory("b", Acknowledgement()),)
-    return RoutingGateway(
-        RouteTable(routes),
-        {each.name: each for each in every_backend},
-        {},
-        GatewayOptions(permissions=ControlPermissions(**allowed)),
+    return build_gateway(
+        *routes,
+        backends=backends or (Memory("b", Acknowledgement()),),
+        permissions=ControlPermissions(**allowed),
     )
 
 
@@ -204,8 +202,8 @@ async def test_only_enabled_extensions_are_reported() -> None:
         ({"repository": True}, {"model_repository"}),
         ({"settings": True}, {"trace", "logging"}),
     ):
-        settings = await gateway(**allowed).perform(messages.ServerMetadataRequest(), new_context())
-        assert isinstance(settings, messages.ServerMetadata)
+        query = messages.ServerMetadataRequest()
+        settings = await perform(gateway(**allowed), query, messages.ServerMetadata)
         assert {"model_repository", "trace", "logging"} & set(settings.extensions) == more
         assert {"model_configuration", "statistics"} <= set(settings.extensions)
 
