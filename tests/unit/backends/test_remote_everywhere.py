@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 import weakref
 from typing import Any
@@ -29,6 +28,7 @@ from infergate.core.messages import (
 )
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
+from reference_cycles import garbage_collector_disabled
 
 ENDPOINTS = [Endpoint(name, 1) for name in "abc"]
 LOAD = ModelLoadRequest("m")
@@ -58,7 +58,7 @@ class ScriptedUpstream(FakeUpstream):
 
 
 def backend(upstream: ScriptedUpstream, count: int = 3) -> RemoteBackend[Any, Any]:
-    answers = {
+    answers: dict[type, Any] = {
         ModelLoadRequest: Acknowledgement(),
         ModelMetadataRequest: ModelMetadata("m", max_batch_size=0),
     }
@@ -118,17 +118,13 @@ async def test_a_failed_load_releases_its_files(count: int) -> None:
     files = memoryview(bytes(3))
     kept = weakref.ref(files)
     load = ModelLoadRequest("m", parameters={"file:1/a": files})
-    gc.collect()
-    gc.disable()
-    try:
+    with garbage_collector_disabled():
         with pytest.raises(GatewayError) as caught:
             await created.perform_on_all(load, new_context())
         created.codec.requests.clear()  # type: ignore[attr-defined]
         del caught, files, load
         await asyncio.sleep(0)
         assert kept() is None
-    finally:
-        gc.enable()
 
 
 async def test_a_failed_endpoint_is_retried_itself() -> None:

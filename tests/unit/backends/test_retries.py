@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 import weakref
 from collections.abc import AsyncGenerator
@@ -30,6 +29,7 @@ from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.routing.budget import RetryBudget
 from infergate.transport.base import Endpoint
+from reference_cycles import garbage_collector_disabled
 from waiting import until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -295,17 +295,13 @@ async def test_failed_messages_are_released() -> None:
             )
         return weakref.ref(wire)
 
-    gc.collect()
-    gc.disable()
-    try:
+    with garbage_collector_disabled():
         hedged = RetryPolicy(is_idempotent=True, hedge=HedgePolicy(0.001))
         for policy in (RetryPolicy(), IDEMPOTENT, hedged):
             for kind in (Kind.BACKEND_GARBAGE, Kind.CONNECT):
                 kept = await failing(Harness(*[kind] * 9), policy)
                 await asyncio.sleep(0)
                 assert kept() is None
-    finally:
-        gc.enable()
 
 
 # ---- streams -----------------------------------------------------------------------------------

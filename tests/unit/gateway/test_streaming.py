@@ -28,6 +28,7 @@ from infergate.gateway.streaming import (
 )
 from infergate.routing.table import Route, RouteTable
 from inline_offload import InlineOffload
+from reference_cycles import garbage_collector_disabled
 
 
 class StreamCodec(LineCodec):
@@ -228,13 +229,9 @@ async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) 
 )
 async def test_messages_are_released_immediately(text: str) -> None:
     harness = Harness()
-    gc.collect()
-    gc.disable()
-    try:
+    with garbage_collector_disabled():
         assert len(await harness.send_request(text)) == 1
         assert requests() == []
-    finally:
-        gc.enable()
 
 
 def requests() -> list[Any]:
@@ -293,9 +290,7 @@ async def test_a_waiting_request_does_not_delay_later_ones() -> None:
 
 async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
     harness = Harness()
-    gc.collect()
-    gc.disable()
-    try:
+    with garbage_collector_disabled():
         pulling = await harness.ask_all("infer m one 0 5")
         for number in range(1, 10):
             (following,) = await harness.ask_all(f"infer held one {number} 5")
@@ -304,8 +299,6 @@ async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
             harness.backend.let_go.clear()
             pulling.append(following)
         assert len(requests()) <= 2
-    finally:
-        gc.enable()
     harness.backend.let_go.set()
     assert await pulling[0] == ["9 last"]
 
