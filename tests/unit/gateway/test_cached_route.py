@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from threading import current_thread as current
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from fakes import Memory
@@ -525,16 +526,11 @@ async def test_shared_responses_are_charged_to_each_request() -> None:
 
 
 async def test_long_inputs_are_hashed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    harness, calls, to_thread = Harness(), [], asyncio.to_thread
-
-    async def counted(function: Any, *arguments: Any) -> Any:
-        calls.append(function)
-        return await to_thread(function, *arguments)
-
-    monkeypatch.setattr(asyncio, "to_thread", counted)
+    harness, to_thread = Harness(), AsyncMock(wraps=asyncio.to_thread)
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
     for size, threads in ((1_000_000, 0), (2_000_000, 1)):
         await harness.infer(replace(REQUEST, inputs=(replace(X, shape=(size,), data=bytes(size)),)))
-        assert len(calls) == threads
+        assert to_thread.await_count == threads
 
 
 async def test_long_responses_are_copied_in_a_thread_and_charged(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from fakes import Memory, perform
@@ -254,21 +255,14 @@ async def test_data_is_checked_after_the_copy() -> None:
 
 
 @pytest.fixture
-def moved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of the functions that run in threads."""
-    names: list[str] = []
-    in_thread = asyncio.to_thread
-
-    async def to_thread(function: Any, *arguments: Any) -> Any:
-        names.append(function.__name__)
-        return await in_thread(function, *arguments)
-
-    monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    return names
+def to_thread(monkeypatch: pytest.MonkeyPatch) -> AsyncMock:
+    recording = AsyncMock(wraps=asyncio.to_thread)
+    monkeypatch.setattr(asyncio, "to_thread", recording)
+    return recording
 
 
 async def test_large_data_is_copied_by_a_thread(
-    moved: list[str], monkeypatch: pytest.MonkeyPatch
+    to_thread: AsyncMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 64)
     memory = await on()
@@ -277,13 +271,14 @@ async def test_large_data_is_copied_by_a_thread(
     ) as staged:
         assert staged.request.inputs[0].data == bytes(range(65))
         await staged.write_outputs(answering(bytes(65)))
+    moved = [call.args[0].__name__ for call in to_thread.await_args_list]
     assert moved == ["_read_inputs", "_write_outputs"]
     assert FILE.read_bytes()[:66] == bytes(65) + b"\x41"
 
 
 @pytest.mark.parametrize(("maximum", "threads"), [(63, 1), (64, 0)])
 async def test_many_short_elements_count_as_large_data(
-    maximum: int, threads: int, moved: list[str], monkeypatch: pytest.MonkeyPatch
+    maximum: int, threads: int, to_thread: AsyncMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Count two tensors, and nothing outside them."""
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_ELEMENTS", maximum)
@@ -299,7 +294,7 @@ async def test_many_short_elements_count_as_large_data(
     )
     async with memory.stage(InferRequest("m", inputs=inputs), BACKEND) as staged:
         assert staged.request.inputs[0].data == bytes(128)
-    assert len(moved) == threads
+    assert to_thread.await_count == threads
 
 
 # ---- bounds
