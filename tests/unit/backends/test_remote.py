@@ -13,7 +13,6 @@ from remote_kit import FakeCodec, FakeUpstream
 from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.backends import profile_detection
-from infergate.backends.endpoints import BalanceSettings
 from infergate.backends.remote import RemoteBackend
 from infergate.codecs.profiles import GENERIC, KSERVE
 from infergate.core.errors import GatewayError, Kind, Origin
@@ -52,33 +51,12 @@ def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
     raise GatewayError(Kind.CONNECT, "cannot connect", detail=endpoint.authority)
 
 
-async def test_endpoints_rotate_under_round_robin() -> None:
-    upstream = FakeUpstream()
-    remote = backend(upstream, balancing=BalanceSettings("round-robin"))
-    for _ in range(4):
-        await remote.perform(ServerLiveRequest(), new_context())
-    requests = [endpoint for _, endpoint, _ in upstream.sent]
-    assert requests in ([A, B, A, B], [B, A, B, A])
-
-
 async def test_the_less_busy_endpoint_is_chosen() -> None:
     upstream = FakeUpstream()
     remote = backend(upstream)
     await asyncio.gather(*(remote.perform(ServerLiveRequest(), new_context()) for _ in range(6)))
     requests = [endpoint for _, endpoint, _ in upstream.sent]
     assert requests.count(A) == requests.count(B) == 3
-
-
-async def test_a_refused_connection_is_retried_elsewhere() -> None:
-    def only_b(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
-        return refused(wire, endpoint) if endpoint == A else RpcResponse()
-
-    upstream = FakeUpstream(only_b)
-    remote = backend(upstream, balancing=BalanceSettings("round-robin"))
-    for _ in range(2):
-        assert await remote.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
-    requests = [endpoint for _, endpoint, _ in upstream.sent]
-    assert requests in ([A, B, B], [B, A, B])
 
 
 async def test_connection_errors_name_the_backend_but_no_address() -> None:

@@ -148,20 +148,10 @@ async def test_a_response_is_used_until_its_ttl_has_passed() -> None:
     assert harness.calls == 2
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(REQUEST, model="n"),
-        replace(REQUEST, version="2"),
-        replace(REQUEST, parameters={"priority": 1}),
-        replace(REQUEST, inputs=(replace(X, data=b"abd"),)),
-        replace(REQUEST, outputs=(RequestedOutput("y"),)),
-    ],
-)
-async def test_a_different_inference_is_sent(other: InferRequest) -> None:
+async def test_a_different_inference_is_sent() -> None:
     harness = Harness()
     await harness.infer()
-    await harness.infer(other)
+    await harness.infer(replace(REQUEST, inputs=(replace(X, data=b"abd"),)))
     assert harness.calls == 2
 
 

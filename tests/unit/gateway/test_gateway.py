@@ -5,7 +5,6 @@ from fakes import Memory, build_gateway, perform
 
 from contexts import new_context
 from gateway_errors import raises_kind
-from infergate.backends.builtin import BuiltinBackend
 from infergate.core.datatypes import Datatype
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import (
@@ -62,12 +61,6 @@ async def test_a_model_without_route_is_not_found(model: str) -> None:
     with raises_kind(Kind.NOT_FOUND, match="no route"):
         await created.perform(InferRequest(model), new_context())
     assert not memory.requests
-
-
-async def test_a_version_without_route_is_not_found() -> None:
-    created, _ = one(version="2")
-    with pytest.raises(GatewayError, match="version '3'"):
-        await created.perform(InferRequest("m", "3"), new_context())
 
 
 async def test_responses_have_the_clients_names_and_id() -> None:
@@ -220,12 +213,6 @@ async def test_readiness_uses_health_checks_or_else_sends_a_request(
     assert [len(each.requests) for each in backends] == [int(each is None) for each in index]
 
 
-async def test_a_draining_gateway_is_not_ready() -> None:
-    created, _ = one()
-    created.readiness.start_draining()
-    assert await created.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=False)
-
-
 async def test_the_index_lists_exact_routes_and_models_behind_patterns() -> None:
     listed = ModelIndex(
         (
@@ -245,39 +232,9 @@ async def test_the_index_lists_exact_routes_and_models_behind_patterns() -> None
     assert [entry.name for entry in index.models] == ["m", "bert-a"]
 
 
-async def test_every_version_of_a_model_is_listed() -> None:
-    listed = ModelIndex(tuple(ModelIndexEntry("m", v, "READY") for v in ("1", "3")))
-    created = build_gateway(
-        Route("x", "b", "1"), Route("x", "b", "2"), Route("*", "b"), backends=[Memory("b", listed)]
-    )
-    index = await perform(created, ModelIndexRequest(), ModelIndex)
-    assert [(e.name, e.version) for e in index.models] == [
-        ("x", "1"),
-        ("x", "2"),
-        ("m", "1"),
-        ("m", "3"),
-    ]
-
-
-async def test_only_ready_models_are_listed_on_request() -> None:
-    created = build_gateway(
-        Route("up", "up"),
-        Route("down", "down"),
-        backends=[Memory("up"), Memory("down", HealthStatus(ok=False))],
-    )
-    index = await perform(created, ModelIndexRequest(ready_only=True), ModelIndex)
-    assert [e.name for e in index.models] == ["up"]
-
-
 async def test_a_routes_timeout_shortens_the_deadline() -> None:
     created, _ = one(timeout=5.0)
     context = new_context()
     await created.perform(ModelReadyRequest("m"), context)
     assert context.deadline is not None
     assert context.deadline - context.record.started_at <= 5.5
-
-
-async def test_the_embedded_models_respond() -> None:
-    created = build_gateway(Route("*", "demo"), backends=[BuiltinBackend("demo")])
-    index = await perform(created, ModelIndexRequest(), ModelIndex)
-    assert {"simple", "identity", "digits"} <= {entry.name for entry in index.models}
