@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from infergate.backends.endpoints import AttemptOutcome, EndpointHandle, Endpoints
@@ -59,16 +59,14 @@ class BegunExchange(NamedTuple):
     error: GatewayError | None
 
 
+@dataclass(slots=True, eq=False)
 class StreamAttempt(Generic[Resp]):
     """An attempt whose response is a stream of ``messages``."""
 
-    __slots__ = ("_handle", "messages", "outcome")
-
-    def __init__(self, handle: EndpointHandle, messages: AsyncGenerator[Resp, None]) -> None:
-        self._handle = handle
-        self.messages = messages
-        self.outcome = AttemptOutcome.UNKNOWN
-        """The outcome of the attempt so far."""
+    _handle: EndpointHandle
+    messages: AsyncGenerator[Resp, None]
+    outcome: AttemptOutcome = AttemptOutcome.UNKNOWN
+    """The outcome of the attempt so far."""
 
     async def close(self) -> None:
         """Close the stream and report its outcome."""
@@ -78,44 +76,24 @@ class StreamAttempt(Generic[Resp]):
             self._handle.finish_attempt(self.outcome)
 
 
+@dataclass(slots=True, eq=False)
 class Attempts:
     """The attempts of the request that ``context`` describes. If the request belongs to a sequence,
-    ``sequence`` identifies the sequence. ``may_resend`` allows the request to be executed twice.
-    The creator must call ``release_budget`` at the end."""
+    ``sequence`` identifies the sequence. ``may_resend`` allows the request to be executed twice;
+    ``per_try_timeout`` then limits each attempt, in seconds. The creator must call
+    ``release_budget`` at the end."""
 
-    __slots__ = (
-        "_choose",
-        "_error",
-        "_holds_budget",
-        "_state",
-        "context",
-        "may_resend",
-        "per_try_timeout",
-        "sequence",
-        "stream",
-        "tried",
-    )
-
-    def __init__(
-        self,
-        context: RequestContext,
-        choose: ChooseEndpoint,
-        state: SenderState,
-        sequence: SequenceKey | None = None,
-        *,
-        may_resend: bool = False,
-    ) -> None:
-        self._choose = choose
-        self._state = state
-        self._holds_budget = False
-        self._error: GatewayError | None = None
-        self.context = context
-        self.may_resend = may_resend
-        self.per_try_timeout = context.policy.retry.per_try_timeout if may_resend else None
-        self.sequence = sequence
-        self.stream: StreamAttempt[Any] | None = None
-        """The open stream, or None."""
-        self.tried: list[EndpointHandle] = []
+    context: RequestContext
+    _choose: ChooseEndpoint
+    _state: SenderState
+    sequence: SequenceKey | None = None
+    may_resend: bool = False
+    per_try_timeout: float | None = None
+    stream: StreamAttempt[Any] | None = field(default=None, init=False)
+    """The open stream, or None."""
+    tried: list[EndpointHandle] = field(default_factory=list, init=False)
+    _error: GatewayError | None = field(default=None, init=False)
+    _holds_budget: bool = field(default=False, init=False)
 
     def record_error(self, error: GatewayError) -> None:
         """Record the error of the latest attempt."""

@@ -143,13 +143,13 @@ class Endpoints:
         self._failed_lookups: Final = [0] * len(self.configured)
         self._watches: Final[dict[int, tuple[int, bool]]] = {}
         """The number of failures of each watch, and whether the watch is up to date."""
+        policy = POLICIES[self.settings.policy](random_float)
         self._cluster: Final = Cluster(
             self.all_handles(),
-            _make_policy(self.settings, random_float),
+            ConsistentHash(policy) if self.settings.uses_hashing else policy,
             random_float,
             self.settings.cluster_rule,
         )
-
         self._update_single()
         self.known_models: Final[set[str]] = set()
         """Models that at least one endpoint has served, under the clients' names."""
@@ -212,8 +212,8 @@ class Endpoints:
         now = self._clock()
         handle.is_suspected = False
         if is_healthy:
-            handle.outlier.reset_failures()
-        elif self._cluster.eject_suspect(handle, now):
+            handle.outlier.consecutive_failures = 0
+        elif self._cluster.eject_suspect(handle, now, by_check=True):
             self._log_ejection(handle, now)
 
     def _log_ejection(self, handle: EndpointHandle, now: float) -> None:
@@ -279,10 +279,11 @@ class Endpoints:
         known = {handle.endpoint: handle for handle in self._handles[index]}
         if list(known) == wanted:
             return
-        self._handles[index] = [
-            known.pop(address) if address in known else self._handle_for(index, address)
-            for address in wanted
-        ]
+        handles: list[EndpointHandle] = []
+        for address in wanted:
+            handle = known.pop(address, None) or self._draining.pop((index, address), None)
+            handles.append(handle or EndpointHandle(self, address, index))
+        self._handles[index] = handles
         self._draining.update({(index, endpoint): handle for endpoint, handle in known.items()})
         self._cluster.replace_members(
             self.all_handles(), self._clock(), slow_start=index in self._resolved_indices
@@ -297,14 +298,6 @@ class Endpoints:
                 extra=ADDRESSES_CHANGED,
             )
         self._resolved_indices.add(index)
-
-    def _handle_for(self, index: int, endpoint: Endpoint) -> EndpointHandle:
-        key = index, endpoint
-        return (
-            self._draining.pop(key)
-            if key in self._draining
-            else EndpointHandle(self, endpoint, index)
-        )
 
     def pop_drained(self) -> Sequence[Endpoint]:
         """Return the removed endpoints whose last attempt has ended. The caller closes their
@@ -359,13 +352,6 @@ def _add_handle(totals: EndpointStats, handle: EndpointHandle) -> EndpointStats:
         checks_ok=totals.checks_ok + handle.checks_ok,
         checks_failed=totals.checks_failed + handle.checks_failed,
     )
-
-
-def _make_policy(
-    settings: BalanceSettings, random_float: RandomSource
-) -> BalancingPolicy[EndpointHandle]:
-    policy: BalancingPolicy[EndpointHandle] = POLICIES[settings.policy](random_float)
-    return ConsistentHash(policy) if settings.uses_hashing else policy
 
 
 POLICIES: Final[dict[str, Callable[[RandomSource], BalancingPolicy[EndpointHandle]]]] = {

@@ -265,11 +265,7 @@ class RemoteBackend(Generic[Req, Resp]):
         self, request: InferRequest, context: RequestContext
     ) -> Response:
         """Send an inference whose messages depend on the model's metadata (Rule 1)."""
-        profile = (
-            await self.server_profile(context)
-            if self.codec.needs_profile
-            else self._inference_profile
-        )
+        profile = self.inference_profile() or await self.server_profile(context)
         declared, messages = context.policy.declared_metadata, self.codec_offload
         model = declared or await self.describe(request.model, request.version, context)
         try:
@@ -405,9 +401,7 @@ class RemoteBackend(Generic[Req, Resp]):
 
     async def request_profile(self, context: RequestContext) -> Profile:
         """Return the profile for a request. Detect the profile only if the codec depends on it."""
-        if not self.codec.needs_profile:
-            return self._profile_detection.cached_profile
-        return await self.server_profile(context)
+        return self.current_profile() or await self.server_profile(context)
 
     def cached_metadata(self, model: str, version: str) -> ModelMetadata | None:
         """Return the cached metadata of a model, or None."""
@@ -468,24 +462,16 @@ class RemoteBackend(Generic[Req, Resp]):
         if metadata.max_batch_size is not None:
             return metadata, LIFETIME_SECONDS
         context.shorten_deadline(time.monotonic() + _CONFIG_TIMEOUT_SECONDS)
+        lifetime = LIFETIME_SECONDS
         try:
-            return await self._add_configuration(
-                metadata, model, version, context
-            ), LIFETIME_SECONDS
+            if (await self.server_profile(context)).reports_config:
+                config = await self.perform(ModelConfigRequest(model, version), context)
+                assert isinstance(config, ModelConfig)
+                metadata = add_configuration(metadata, config.settings)
         except GatewayError as error:
-            return (
-                metadata,
-                LIFETIME_SECONDS if error.kind in _PERMANENT_ERRORS else STALE_SECONDS,
-            )
-
-    async def _add_configuration(
-        self, metadata: ModelMetadata, model: str, version: str, context: RequestContext
-    ) -> ModelMetadata:
-        if not (await self.server_profile(context)).reports_config:
-            return metadata
-        config = await self.perform(ModelConfigRequest(model, version), context)
-        assert isinstance(config, ModelConfig)
-        return add_configuration(metadata, config.settings)
+            if error.kind not in _PERMANENT_ERRORS:
+                lifetime = STALE_SECONDS
+        return metadata, lifetime
 
     async def close(self) -> None:
         """Stop monitoring the endpoints, and close all connections."""

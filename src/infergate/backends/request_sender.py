@@ -156,8 +156,12 @@ class RequestSender(Generic[Req, Resp]):
             choose = functools.partial(self._choose_owner, sequence)
         elif self.hash_key is not None:
             choose = functools.partial(self.endpoints.choose, key=self.hash_key(context))
-        may_resend = sequence is None and context.policy.retry.is_idempotent
-        return Attempts(context, choose, self._state, sequence, may_resend=may_resend)
+        retry = context.policy.retry
+        if sequence is not None or not retry.is_idempotent:
+            return Attempts(context, choose, self._state, sequence)
+        return Attempts(
+            context, choose, self._state, may_resend=True, per_try_timeout=retry.per_try_timeout
+        )
 
     def _choose_owner(self, sequence: SequenceKey, _tried: object) -> EndpointHandle:
         return self.endpoints.sequence_owner(sequence)

@@ -72,8 +72,15 @@ class AuthorizedGateway:
                 raise _forbidden_error(operation)
             return await self._inner.perform(operation, context)
         _check_operation(operation, permit)
-        if isinstance(operation, ModelUnloadRequest) and unloads_dependents(operation):
-            _check_unload_all(operation, permit, context)
+        if (
+            isinstance(operation, ModelUnloadRequest)
+            and unloads_dependents(operation)
+            and not permit.allows(ModelUnloadRequest, "")  # rule 3
+        ):
+            text = "unloading a model with its dependents is not permitted for this client"
+            error = GatewayError(Kind.FORBIDDEN, text)
+            log_denied(ModelUnloadRequest, context, error)
+            raise error
         return _visible_part(await self._inner.perform(operation, context), permit)
 
     def check_inference(self, request: InferRequest, context: RequestContext) -> None:
@@ -109,18 +116,6 @@ def _check_operation(operation: Operation, permit: Permit) -> None:
         and not permit.allows(SharedMemoryStatusRequest, "")
     ):
         raise GatewayError(Kind.FORBIDDEN, "shared memory is not permitted for this client")
-
-
-def _check_unload_all(
-    operation: ModelUnloadRequest, permit: Permit, context: RequestContext
-) -> None:
-    """Raise FORBIDDEN if ``permit`` does not allow the client to unload every model (rule 3)."""
-    kind = type(operation)
-    if not permit.allows(kind, ""):
-        text = "unloading a model with its dependents is not permitted for this client"
-        error = GatewayError(Kind.FORBIDDEN, text)
-        log_denied(kind, context, error)
-        raise error
 
 
 def _visible_part(response: Response, permit: Permit) -> Response:

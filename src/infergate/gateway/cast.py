@@ -61,14 +61,12 @@ def cast_back(
     """Cast back each input whose datatype is the substitute for the datatype in ``model``.
     ``inputs`` and ``model`` must both have the client's names or both have the backend's names."""
     declared = {spec.name: DATATYPES_BY_NAME.get(spec.datatype) for spec in model.inputs}
-    result: list[Tensor] = []
-    for tensor in inputs:
-        datatype = declared.get(tensor.name)
-        if datatype is not None and casts.get(datatype) is tensor.datatype:
-            result.append(convert(tensor, datatype))
-        else:
-            result.append(tensor)
-    return tuple(result)
+    return tuple(
+        convert(tensor, datatype)
+        if (datatype := declared.get(tensor.name)) and casts.get(datatype) is tensor.datatype
+        else tensor
+        for tensor in inputs
+    )
 
 
 def substitute_datatypes(model: ModelMetadata, casts: CastRules) -> ModelMetadata:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from infergate.core.accounting import charge_tensors, needs_accounting
@@ -115,7 +116,7 @@ class _HookedInference:
             call = plugin_call(self._context, is_stream=self._is_stream)
             result = None
             if hook.defines("before"):
-                step = self._before_step(hook.hook, request, call)
+                step = partial(self._run_before, hook.hook, request, call)
                 result = await hook.run(step, request.inputs, self._context)
             if result is IGNORED:
                 continue  # ``after`` must not run without ``before``
@@ -130,16 +131,17 @@ class _HookedInference:
                 request = result
         return request
 
-    def _before_step(self, hook: RequestHook, request: InferRequest, call: PluginCall) -> Step:
-        async def before() -> InferRequest | InferResponse | None:
-            result: Any = await hook.before(request, call)
-            if result is None:
-                return None
-            if isinstance(result, InferRequest):
-                return check_request(result, request, self._limits)
-            return self._checked_response("before", result, request, request.inputs)
-
-        return before
+    async def _run_before(
+        self, hook: RequestHook, request: InferRequest, call: PluginCall
+    ) -> InferRequest | InferResponse | None:
+        result: Any = await hook.before(request, call)
+        if result is None:
+            return None
+        if isinstance(result, InferRequest):
+            return check_request(result, request, self._limits)
+        if not isinstance(result, InferResponse):
+            raise _unexpected_result("before", result, "InferRequest, InferResponse")
+        return check_response(result, request, self._limits, request.inputs)
 
     async def after(self, response: InferResponse) -> InferResponse:
         """Run ``after`` of each hook, from the last hook to the first, and return the response for
@@ -147,35 +149,29 @@ class _HookedInference:
         for hook, request, call in reversed(self._passed):
             if not hook.defines("after"):
                 continue
-            step = self._after_step(hook.hook, request, response, call)
+            step = partial(self._run_after, hook.hook, request, response, call)
             result = await hook.run(step, response.outputs, self._context)
             if isinstance(result, InferResponse):
                 self._charge(result.outputs, response.outputs)
                 response = result
         return response
 
-    def _after_step(
+    async def _run_after(
         self, hook: RequestHook, request: InferRequest, response: InferResponse, call: PluginCall
-    ) -> Step:
-        async def after() -> InferResponse | None:
-            result: Any = await hook.after(request, response, call)
-            if result is None:
-                return None
-            checked = self._checked_response("after", result, request, response.outputs)
-            return replace(checked, is_last=response.is_last)
-
-        return after
-
-    def _checked_response(
-        self, method: str, result: Any, request: InferRequest, known: Sequence[Tensor]
-    ) -> InferResponse:
+    ) -> InferResponse | None:
+        result: Any = await hook.after(request, response, call)
+        if result is None:
+            return None
         if not isinstance(result, InferResponse):
-            expected = "InferRequest, InferResponse" if method == "before" else "InferResponse"
-            raise InvalidResultError(
-                f"{method} returned {type(result).__name__}; expected {expected} or None"
-            )
-        return check_response(result, request, self._limits, known)
+            raise _unexpected_result("after", result, "InferResponse")
+        checked = check_response(result, request, self._limits, response.outputs)
+        return replace(checked, is_last=response.is_last)
 
     def _charge(self, tensors: Sequence[Tensor], source: Sequence[Tensor]) -> None:
         if needs_accounting(tensors):
             charge_tensors(tensors, [tensor.data for tensor in source], self._context.memory)
+
+
+def _unexpected_result(method: str, result: object, expected: str) -> InvalidResultError:
+    kind = type(result).__name__
+    return InvalidResultError(f"{method} returned {kind}; expected {expected} or None")

@@ -99,8 +99,7 @@ async def _query_index(
     except GatewayError as error:
         state = "UNAVAILABLE" if error.kind in _UNREACHABLE_KINDS else ""
         return _BackendIndex((), ModelIndexEntry("", "", state, error.public if state else ""))
-    if not isinstance(response, ModelIndex):
-        return _BackendIndex((), ModelIndexEntry(""))
+    assert isinstance(response, ModelIndex)
     missing = f"not in the repository of backend '{backend.name}'"
     usable = (entry for entry in response.models if are_accepted(names, entry.name, entry.version))
     return _BackendIndex(tuple(usable), ModelIndexEntry("", reason=missing))

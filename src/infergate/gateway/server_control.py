@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from infergate.backends.base import Backend
-from infergate.codecs.base import Profile
 from infergate.core.errors import GatewayError, Kind, RepositoryControlDisabledError
 from infergate.core.messages import (
     OPERATION_NAMES,
@@ -120,10 +119,11 @@ class ServerControl:
         profiles = await asyncio.gather(
             *(backend.server_profile(context) for backend in self._backends)
         )
+        is_trace = isinstance(operation, TraceSettingsRequest)
         supporting = [
             backend
             for backend, profile in zip(self._backends, profiles, strict=True)
-            if _supports(profile, operation)
+            if (profile.has_trace_settings if is_trace else profile.has_log_settings)
         ]
         if not supporting:
             raise GatewayError(
@@ -135,12 +135,6 @@ class ServerControl:
             return_exceptions=True,
         )
         return _first_response(responses)
-
-
-def _supports(profile: Profile, operation: SettingsOperation) -> bool:
-    if isinstance(operation, TraceSettingsRequest):
-        return profile.has_trace_settings
-    return profile.has_log_settings
 
 
 def _first_response(responses: Sequence[Sequence[Response] | BaseException]) -> Response:

@@ -124,13 +124,11 @@ def _merge_values(key: str, first: Any, second: Any) -> Any:
     match first, second:
         case (int(), int()) if key == _LAST_INFERENCE:
             return max(first, second)
-        case int(), int():
-            return first + second
         case dict(), dict():
             return _merge_models(first, second)
         case (list(), list()) if key == _BATCHES:
             return _merge_batches(first + second)
-        case list(), list():
+        case (int(), int()) | (list(), list()):
             return first + second
     return first
 

@@ -20,7 +20,7 @@ from typing import Final
 from infergate.codecs.base import Codec, ParsedRequest, SupportsStreaming
 from infergate.core.errors import GatewayError, Kind, UnauthenticatedError
 from infergate.core.memory import UNLIMITED, MemoryAccount
-from infergate.core.messages import STREAM_OPERATION_NAME, InferRequest, InferResponse
+from infergate.core.messages import STREAM_OPERATION_NAME, InferRequest
 from infergate.core.request_context import CLOCK_TOLERANCE, RequestContext
 from infergate.core.sequences import SequenceKey, sequence_key
 from infergate.core.tensor import Buffer
@@ -42,20 +42,13 @@ class UnaryStreamCodec:
     """Adapts ``codec`` to a stream that carries the messages of unary inferences."""
 
     def __init__(self, codec: Codec[RpcRequest, RpcResponse], stream: str) -> None:
-        self._codec: Final = codec
         self.streaming_method: str = stream
-
-    def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> RpcResponse:
-        """Return ``response`` as a unary response."""
-        return self._codec.build_response(response, parsed)
+        self.build_stream_response: Final = codec.build_response
+        self.build_stream_error: Final = codec.build_error
 
     def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:  # noqa: ARG002 - same signature as codecs
         """Return None, because these streams have no end message."""
         return None
-
-    def build_stream_error(self, error: GatewayError, wire: RpcRequest) -> RpcResponse:
-        """Return ``error`` as a unary response."""
-        return self._codec.build_error(error, wire)
 
 
 @dataclass(slots=True, eq=False)

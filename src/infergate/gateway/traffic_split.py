@@ -55,7 +55,7 @@ class TrafficSplit:
 
         self._label: Final = own.label
         self._own: Final = compile_route(own)
-        self._split_header: Final = route.split_by
+        self._split_key: Final = partial(split_key, header=route.split_by)
         self._percentages: Final = tuple(item.percent for item in route.split)
         self._targets: Final = tuple(target(item.backend, item.rewrite) for item in route.split)
         self._fallback: Final = target(route.fallback) if route.fallback else None
@@ -133,9 +133,6 @@ class TrafficSplit:
         if kept is not None:
             kept.target = target
         return target
-
-    def _split_key(self, request: InferRequest, context: RequestContext) -> str:
-        return split_key(request, context, self._split_header)
 
     def _fallback_after(
         self,

@@ -190,32 +190,26 @@ class Cluster(Generic[M]):
             is_unreachable=outcome is AttemptOutcome.NOT_CONNECTED,
             is_ambiguous=outcome is AttemptOutcome.BROKEN,
         )
-        return outlier.is_certain(rule) and self._eject(member, now)
+        return outlier.is_certain(rule) and self.eject_suspect(member, now, by_check=False)
 
     def is_suspect(self, member: M, now: float) -> bool:
         """Return whether a failed check would eject ``member``."""
-        due = member.outlier.is_ejection_due(self._rule.outliers, now)
-        return due and self._can_eject(member, now)
+        members, rule = self.members, self._rule.outliers
+        if not member.outlier.is_ejection_due(rule, now):
+            return False
+        ejected = sum(1 for candidate in members if candidate.outlier.ejected_until > now)
+        return ejected < max(1, int(rule.max_share * len(members))) and any(
+            candidate is not member for candidate in self.available(now)
+        )
 
-    def eject_suspect(self, member: M, now: float) -> bool:
-        """Eject the suspect ``member`` after a failed check. Return whether the member was
-        ejected."""
-        return self._eject(member, now, by_check=True)
-
-    def _eject(self, member: M, now: float, *, by_check: bool = False) -> bool:
+    def eject_suspect(self, member: M, now: float, *, by_check: bool) -> bool:
+        """Eject ``member`` if it is suspect. ``by_check`` means that a check of the member failed.
+        Return whether the member was ejected."""
         if not self.is_suspect(member, now):
             return False
         member.outlier.eject(self._rule.outliers, now, by_check=by_check)
         self._table_valid_until = -inf
         return True
-
-    def _can_eject(self, member: M, now: float) -> bool:
-        members = self.members
-        ejected = sum(1 for candidate in members if candidate.outlier.ejected_until > now)
-        available = self.available(now)
-        return ejected < max(1, int(self._rule.outliers.max_share * len(members))) and any(
-            candidate is not member for candidate in available
-        )
 
     def record_check(self, member: M, now: float, *, succeeded: bool) -> bool:
         """Record a health check of ``member``. Return whether the check changed the member's

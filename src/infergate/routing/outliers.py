@@ -79,9 +79,6 @@ class OutlierState:
         """Return whether the failures that are not ambiguous suffice for an ejection."""
         return self.consecutive_failures - self.ambiguous_failures >= rule.consecutive
 
-    def reset_failures(self) -> None:
-        self.consecutive_failures = 0
-
     def eject(self, rule: OutlierRule, now: float, *, by_check: bool = False) -> None:
         """Eject the endpoint at ``now``. ``by_check`` means that a failed check caused the
         ejection."""
@@ -93,8 +90,8 @@ class OutlierState:
         self._backoff_steps += 1
         self.ejected_until = now + min(rule.base_seconds * self._backoff_steps, rule.max_seconds)
         self.ejection_count += 1
-        self.reset_failures()
+        self.consecutive_failures = 0
 
     def readmit(self, now: float) -> None:
-        self.reset_failures()
+        self.consecutive_failures = 0
         self.ejected_until = min(self.ejected_until, now)

@@ -8,16 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import remote_kit
+from remote_kit import FakeCodec, FakeUpstream
 
 from gateway_errors import raises_kind
 from infergate.backends import remote
-from infergate.backends.backend_settings import BackendSettings
-from infergate.backends.remote import RPC_MESSAGES, RemoteBackend
+from infergate.backends.remote import RemoteBackend
 from infergate.codecs.base import Capabilities, Profile
 from infergate.codecs.profiles import GENERIC, INFERGATE, KSERVE, MLSERVER, TRITON, detect_profile
 from infergate.core import messages
 from infergate.core.errors import GatewayError, Kind, Origin
-from infergate.core.limits import DEFAULT_LIMITS, Limits
+from infergate.core.limits import Limits
 from infergate.core.messages import InferRequest, ModelMetadata, ModelMetadataRequest, Operation
 from infergate.core.request_context import RequestContext
 from infergate.core.route_policy import RoutePolicy
@@ -37,36 +38,31 @@ def refusal(kind: Kind) -> GatewayError:
     return GatewayError(kind, kind.value, origin=Origin.BACKEND)
 
 
-class FakeCodec:
-    """Responds to each kind of operation from ``answers``; ``refuses`` rejects descriptions."""
+class DescribingCodec(FakeCodec):
+    """A codec of a Triton. ``refuses`` is metadata with which no inference can be built."""
 
-    name = "fake"
-    streaming_methods: frozenset[str] = frozenset()
-
-    def __init__(self, *, profiled: bool = False, described: bool = False) -> None:
-        self.capabilities = Capabilities(frozenset())
-        self.needs_profile = profiled
+    def __init__(self, *, described: bool = False) -> None:
+        super().__init__(
+            {
+                messages.ServerMetadataRequest: messages.ServerMetadata("triton", "2"),
+                ModelMetadataRequest: MODEL,
+                messages.ModelConfigRequest: messages.ModelConfig("m", {"max_batch_size": 8}),
+                InferRequest: messages.InferResponse("m"),
+            }
+        )
         self.needs_metadata = described
-        self.answers: dict[type, messages.Response | GatewayError] = {
-            messages.ServerMetadataRequest: messages.ServerMetadata("triton", "2"),
-            ModelMetadataRequest: MODEL,
-            messages.ModelConfigRequest: messages.ModelConfig("m", {"max_batch_size": 8}),
-            InferRequest: messages.InferResponse("m"),
-        }
         self.refuses: ModelMetadata | None = None
         self.refusal = Kind.BAD_REQUEST
         self.given: list[Any] = []
-        self.requests: list[Operation] = []
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
-        self.requests.append(operation)
         if isinstance(operation, InferRequest):
             self.given.append((profile.name, model))
             if model is not None and model == self.refuses:
                 raise GatewayError(self.refusal, "does not fit")
-        return RpcRequest(type(operation).__name__)
+        return super().build_request(operation, profile, model)
 
     def parse_response(
         self,
@@ -77,32 +73,18 @@ class FakeCodec:
     ) -> messages.Response:
         if isinstance(operation, InferRequest):
             self.given.append(model)
-        answer = self.answers[type(operation)]
-        if isinstance(answer, GatewayError):
-            raise answer
-        return answer
+        return super().parse_response(wire, operation, limits, model)
 
     def count(self, kind: type) -> int:
         return sum(isinstance(each, kind) for each in self.requests)
 
 
-class FakeUpstream:
-    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        await asyncio.sleep(0)
-        return RpcResponse()
-
-    async def close(self) -> None:
-        pass
-
-
 def backend(codec: FakeCodec, profile: Profile | None = None) -> RemoteBackend[Any, Any]:
-    server = BackendSettings("b1", [Endpoint("a", 1)], profile=profile)
-    created: Any = codec
-    return RemoteBackend(server, created, FakeUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
+    return remote_kit.backend(FakeUpstream(), codec, endpoints=[Endpoint("a", 1)], profile=profile)
 
 
 async def test_the_model_configuration_has_the_maximum_batch_size() -> None:
-    codec = FakeCodec()
+    codec = DescribingCodec()
     created = backend(codec)
     described = replace(MODEL, max_batch_size=8, decoupled=False)
     waiting = [created.describe("m", "1", call()) for _ in range(5)]
@@ -120,20 +102,20 @@ async def test_the_model_configuration_has_the_maximum_batch_size() -> None:
     + [({"max_batch_size": odd}, None) for odd in (-1, True, 1.0, None)],
 )
 async def test_model_configuration_fields(settings: dict[str, Any], size: int | None) -> None:
-    codec = FakeCodec()
+    codec = DescribingCodec()
     codec.answers[messages.ModelConfigRequest] = messages.ModelConfig("m", settings)
     assert (await backend(codec, TRITON).describe("m", "", call())).max_batch_size == size
 
 
 @pytest.mark.parametrize("profile", [GENERIC, MLSERVER, KSERVE, INFERGATE])
 async def test_other_servers_get_no_configuration_request(profile: Profile) -> None:
-    codec = FakeCodec()
+    codec = DescribingCodec()
     assert await backend(codec, profile).describe("m", "", call()) == MODEL
     assert codec.requests == [ModelMetadataRequest("m")]
 
 
 async def test_metadata_with_a_batch_size_needs_no_configuration() -> None:
-    codec = FakeCodec()
+    codec = DescribingCodec()
     result = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=0)
     assert await backend(codec).describe("m", "", call()) == result
     assert codec.requests == [ModelMetadataRequest("m")]
@@ -148,7 +130,7 @@ async def test_a_missing_configuration_is_not_an_error(
 ) -> None:
     """A missing description is cached only if the server is known not to support it."""
     monkeypatch.setattr(remote, "STALE_SECONDS", 0.0)
-    codec = FakeCodec()
+    codec = DescribingCodec()
     codec.answers[messages.ModelConfigRequest] = refusal(kind)
     created = backend(codec, TRITON)
     for _ in range(2):
@@ -157,13 +139,13 @@ async def test_a_missing_configuration_is_not_an_error(
 
 
 async def test_an_undetected_server_still_describes_its_models() -> None:
-    codec = FakeCodec()
+    codec = DescribingCodec()
     codec.answers[messages.ServerMetadataRequest] = refusal(Kind.NO_BACKEND)
     assert await backend(codec).describe("m", "", call()) == MODEL
 
 
 async def test_unavailable_metadata_is_an_error() -> None:
-    codec = FakeCodec()
+    codec = DescribingCodec()
     codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
     with raises_kind(Kind.NOT_FOUND):
         await backend(codec).describe("m", "", call())
@@ -178,7 +160,7 @@ async def test_waiting_for_a_description_ends_at_the_deadline() -> None:
             return RpcResponse()
 
     silent = asyncio.Event()
-    created = backend(FakeCodec(), TRITON)
+    created = backend(DescribingCodec(), TRITON)
     created._sender._upstream = Silent()  # type: ignore[misc]
     first = asyncio.create_task(created.describe("m", "", call()))
     await asyncio.sleep(0)
@@ -193,7 +175,7 @@ async def test_waiting_for_a_description_ends_at_the_deadline() -> None:
 
 async def test_only_codecs_that_need_descriptions_get_them() -> None:
     for described in (False, True):
-        codec = FakeCodec(described=described)
+        codec = DescribingCodec(described=described)
         await backend(codec, TRITON).perform(InferRequest("m", "1"), call())
         model = replace(MODEL, max_batch_size=8, decoupled=False) if described else None
         assert codec.given == [("triton", model), model]
@@ -217,7 +199,7 @@ async def test_a_mismatching_request_is_checked_with_refreshed_metadata(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that becomes ready must not stay unavailable for a minute."""
-    codec = FakeCodec(described=True)
+    codec = DescribingCodec(described=True)
     codec.refusal = kind
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     created = backend(codec)
@@ -230,7 +212,7 @@ async def test_a_request_that_contradicts_refreshed_metadata_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The latest metadata is fetched again, at most once a second."""
-    codec = FakeCodec(described=True)
+    codec = DescribingCodec(described=True)
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     created = backend(codec)
     for _ in range(3):
@@ -246,7 +228,7 @@ async def test_a_request_that_contradicts_refreshed_metadata_is_rejected(
 
 
 async def test_errors_unrelated_to_metadata_are_reported_immediately() -> None:
-    class Lacking(FakeCodec):
+    class Lacking(DescribingCodec):
         def build_request(
             self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
         ) -> RpcRequest:
@@ -272,7 +254,7 @@ async def test_errors_unrelated_to_metadata_are_reported_immediately() -> None:
 async def test_a_mismatching_response_invalidates_the_metadata(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, doubted: bool
 ) -> None:
-    codec = FakeCodec(described=True)
+    codec = DescribingCodec(described=True)
     codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     codec.answers[InferRequest] = refusal(kind)
     created = backend(codec)
@@ -286,31 +268,27 @@ async def test_a_mismatching_response_invalidates_the_metadata(
     ("batching", "fields"), [({"direct": {}}, {"direct": {}}), ({}, {}), (5, None), (None, None)]
 )
 async def test_sequence_batching_in_the_configuration(batching: Any, fields: Any) -> None:
-    codec = FakeCodec()
+    codec = DescribingCodec()
     settings = {"max_batch_size": 0, "sequence_batching": batching}
     codec.answers[messages.ModelConfigRequest] = messages.ModelConfig("m", settings)
     assert (await backend(codec, TRITON).describe("m", "", call())).sequence_batching == fields
 
 
-async def test_a_protocol_may_support_configurations_for_every_server() -> None:
-    codec = FakeCodec()
-    assert not (await backend(codec, GENERIC).server_profile(call())).reports_config
-    codec.capabilities = Capabilities(frozenset(), reports_config=True)
-    assert (await backend(codec, GENERIC).server_profile(call())).reports_config
-
-
-async def test_a_protocol_may_support_statistics_for_every_server() -> None:
-    codec = FakeCodec()
-    assert not (await backend(codec, GENERIC).server_profile(call())).reports_statistics
-    codec.capabilities = Capabilities(frozenset(), reports_statistics=True)
-    assert (await backend(codec, GENERIC).server_profile(call())).reports_statistics
+@pytest.mark.parametrize("capability", ["reports_config", "reports_statistics"])
+async def test_a_protocol_may_have_a_capability_for_every_server(capability: str) -> None:
+    codec = DescribingCodec()
+    assert await backend(codec, GENERIC).server_profile(call()) == GENERIC
+    enabled: dict[str, Any] = {capability: True}
+    codec.capabilities = Capabilities(frozenset(), **enabled)
+    profile = await backend(codec, GENERIC).server_profile(call())
+    assert profile == replace(GENERIC, **enabled)
 
 
 # ---- classes ------------------------------------------------------------------------------------
 
 
 async def test_a_protocol_may_support_classes_for_every_server() -> None:
-    codec = FakeCodec()
+    codec = DescribingCodec()
     codec.capabilities = Capabilities(frozenset(), supports_classification=True)
     assert await backend(codec).supports_classification(call())
     assert codec.requests == []
@@ -323,12 +301,12 @@ async def test_a_protocol_may_support_classes_for_every_server() -> None:
 async def test_without_a_configuration_the_profile_decides(
     profile: Profile, expected: bool
 ) -> None:
-    assert await backend(FakeCodec(), profile).supports_classification(call()) is expected
+    assert await backend(DescribingCodec(), profile).supports_classification(call()) is expected
 
 
 async def test_an_unprofiled_server_is_detected_only_for_classifications() -> None:
     """Pass-through reads the profile for each request and must not wait for a server."""
-    codec = FakeCodec()
+    codec = DescribingCodec()
     created = backend(codec)
     assert await created.request_profile(call()) is GENERIC
     assert codec.requests == []
@@ -365,7 +343,7 @@ def test_servers_are_detected_by_name_or_extensions(
 
 
 async def test_no_metadata_is_requested_for_a_declared_model() -> None:
-    codec = FakeCodec(described=True)
+    codec = DescribingCodec(described=True)
     context = call()
     declared = ModelMetadata("declared")
     context.policy = RoutePolicy(declared_metadata=declared)
@@ -375,7 +353,7 @@ async def test_no_metadata_is_requested_for_a_declared_model() -> None:
 
 
 async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
-    codec = FakeCodec(described=True)
+    codec = DescribingCodec(described=True)
     context = call()
     codec.refuses = ModelMetadata("declared")
     context.policy = RoutePolicy(declared_metadata=codec.refuses)
@@ -387,7 +365,7 @@ async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
 # ---- alternative requests ----------------------------------------------------------------------
 
 
-class Alternative(FakeCodec):
+class Alternative(DescribingCodec):
     """A second upstream for everything but inferences, which returns ``second``."""
 
     def __init__(self) -> None:
@@ -418,16 +396,9 @@ class Alternative(FakeCodec):
         return self.second
 
 
-class EchoUpstream(FakeUpstream):
-    async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        return RpcResponse(details=wire.method)
-
-
 def alternative() -> tuple[Alternative, RemoteBackend[Any, Any]]:
     codec = Alternative()
-    created: Any = codec
-    server = BackendSettings("b1", [Endpoint("a", 1)], profile=KSERVE)
-    return codec, RemoteBackend(server, created, EchoUpstream(), RPC_MESSAGES, DEFAULT_LIMITS)
+    return codec, backend(codec, KSERVE)
 
 
 NOT_UNDERSTOOD = [
@@ -457,21 +428,18 @@ async def test_any_other_failure_is_reported(kind: Kind) -> None:
     assert codec.alternative_requests == 0
 
 
-async def test_metadata_that_the_server_does_not_implement_needs_a_declaration() -> None:
-    codec, created = alternative()
-    codec.has_alternative = False
-    codec.answers[ModelMetadataRequest] = refusal(Kind.UNSUPPORTED)
-    with raises_kind(Kind.UNSUPPORTED, match=r'models: \{"m": \{inputs:'):
-        await created.describe("m", "", call())
-
-
-async def test_a_declaration_has_the_name_that_clients_use() -> None:
+@pytest.mark.parametrize(("name", "declared"), [("", "m"), ("renamed", "renamed")])
+async def test_metadata_that_the_server_does_not_implement_needs_a_declaration(
+    name: str, declared: str
+) -> None:
+    """The declaration has the name that clients use."""
     codec, created = alternative()
     codec.has_alternative = False
     codec.answers[ModelMetadataRequest] = refusal(Kind.UNSUPPORTED)
     context = call()
-    context.record.model = "renamed"
-    with pytest.raises(GatewayError, match=r'model .m.; declare .* models: \{"renamed": '):
+    context.record.model = name
+    text = rf'model .m.; declare .* models: \{{"{declared}": \{{inputs:'
+    with raises_kind(Kind.UNSUPPORTED, match=text):
         await created.describe("m", "", context)
 
 

@@ -127,11 +127,3 @@ async def test_stream_errors(before: tuple[bytes, ...], given: Any, kind: Kind, 
     assert upstream.paths.count("/v2/models/m/generate_stream") == 1
     assert "/v2/models/m/infer" not in upstream.paths
     assert upstream.closed == 1
-
-
-async def test_another_endpoint_is_used_when_one_is_unreachable() -> None:
-    refused = GatewayError(Kind.CONNECT, "not there")
-    upstream = Upstream(refused)
-    with pytest.raises(GatewayError, match="not there"):
-        await all_of(upstream)
-    assert upstream.paths.count("/v2/models/m/generate_stream") == 2

@@ -72,12 +72,17 @@ async def test_a_client_gets_no_higher_priority_than_its_share_allows() -> None:
     assert await _order_of(Harness(9), contexts) == ["default", "limited", "lower"]
 
 
+async def _displaced(harness: Harness) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
+    """Start a request with a low priority, and a request that will take its place."""
+    low = asyncio.ensure_future(harness.queue.enter(waiting_call(priority=7)))
+    await until(lambda: harness.counters.queued == 1)
+    return low, asyncio.ensure_future(harness.queue.enter(waiting_call(priority=2)))
+
+
 async def test_a_displaced_request_is_refused_and_counted() -> None:
     harness = Harness(1)
     queue = harness.queue
-    low = asyncio.ensure_future(queue.enter(waiting_call(priority=7)))
-    await until(lambda: harness.counters.queued == 1)
-    high = asyncio.ensure_future(queue.enter(waiting_call(priority=2)))
+    low, high = await _displaced(harness)
     with raises_kind(Kind.OVERLOADED, match="its queue of 1 is full"):
         await low
     assert harness.counters.queued_by_priority == {7: 0, 2: 1}
@@ -91,9 +96,7 @@ async def test_a_displaced_request_is_refused_and_counted() -> None:
 async def test_a_request_cancelled_while_it_is_displaced_takes_no_slot() -> None:
     harness = Harness(1)
     queue = harness.queue
-    low = asyncio.ensure_future(queue.enter(waiting_call(priority=7)))
-    await until(lambda: harness.counters.queued == 1)
-    high = asyncio.ensure_future(queue.enter(waiting_call(priority=2)))
+    low, high = await _displaced(harness)
     asyncio.get_running_loop().call_soon(low.cancel)
     await asyncio.gather(low, return_exceptions=True)
     queue.leave()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +29,7 @@ from infergate.core.sequences import SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.routing.budget import RetryBudget
 from infergate.transport.base import Endpoint
+from reference_cycles import garbage_collector_disabled
 from waiting import until
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
@@ -120,6 +120,9 @@ class Harness:
             return await self.sending.infer(RpcRequest("/infer"), context, sequence)
         finally:
             assert (self.budget.active_requests, self.budget.active_retries) == (0, 0)
+
+    def infer(self, **fields: Any) -> Awaitable[RpcResponse]:
+        return self.sending.infer(RpcRequest("/x"), new_context(**fields))
 
     async def fails(self, kind: Kind, policy: RetryPolicy, sequence: Any = None) -> GatewayError:
         with raises_kind(kind) as caught:
@@ -233,11 +236,8 @@ async def test_a_sequence_is_not_retried_elsewhere(waits: list[int]) -> None:
 async def test_retries_during_an_outage_stay_within_the_budget() -> None:
     harness = Harness(*[Kind.BACKEND_GARBAGE] * 1000)
     policy = RetryPolicy(max_retries=3, is_idempotent=True)
-    calls = [RequestContext("test", policy=RoutePolicy(retry=policy)) for _ in range(100)]
-    response = await asyncio.gather(
-        *(harness.sending.infer(RpcRequest("/infer"), call) for call in calls),
-        return_exceptions=True,
-    )
+    calls = (harness.infer(policy=RoutePolicy(retry=policy)) for _ in range(100))
+    response = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(each, GatewayError) for each in response)
     assert 100 < len(harness.upstream.requests) <= 100 + 20 * 3
     assert harness.counters.budget_exhausted >= 80
@@ -295,17 +295,13 @@ async def test_failed_messages_are_released() -> None:
             )
         return weakref.ref(wire)
 
-    gc.collect()
-    gc.disable()
-    try:
+    with garbage_collector_disabled():
         hedged = RetryPolicy(is_idempotent=True, hedge=HedgePolicy(0.001))
         for policy in (RetryPolicy(), IDEMPOTENT, hedged):
             for kind in (Kind.BACKEND_GARBAGE, Kind.CONNECT):
                 kept = await failing(Harness(*[kind] * 9), policy)
                 await asyncio.sleep(0)
                 assert kept() is None
-    finally:
-        gc.enable()
 
 
 # ---- streams -----------------------------------------------------------------------------------
@@ -437,16 +433,13 @@ async def test_a_disconnect_cancels_both_attempts() -> None:
 
 async def test_requests_beyond_the_limit_wait_and_beyond_the_queue_are_rejected() -> None:
     harness = Harness(0.02, 0.02, 0.02, positions=(1, 2))
-    pending = [
-        asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), new_context()))
-        for _ in range(3)
-    ]
+    pending = [asyncio.ensure_future(harness.infer()) for _ in range(3)]
     await until(lambda: harness.counters.queued == 2)
     assert harness.upstream.requests == ["a"]
     assert harness.queue is not None
     assert harness.queue.stats == ("b1", 1, 1)
     with raises_kind(Kind.OVERLOADED) as caught:
-        await harness.sending.infer(RpcRequest("/x"), new_context())
+        await harness.infer()
     assert caught.value.retry_after == 1.0
     assert await asyncio.gather(*pending) == [OK] * 3
     assert (harness.counters.queued, harness.counters.queue_rejected) == (0, 1)
@@ -457,33 +450,30 @@ async def test_requests_beyond_the_limit_wait_and_beyond_the_queue_are_rejected(
 
 async def test_a_wait_that_times_out_is_reported_and_leaves_the_queue() -> None:
     harness = Harness(SLOW, positions=(1, 2))
-    first = asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), new_context()))
+    first = asyncio.ensure_future(harness.infer())
     await until(lambda: harness.upstream.requests == ["a"])
     with raises_kind(Kind.TIMEOUT, match="the request waited in the queue"):
-        await harness.sending.infer(RpcRequest("/x"), new_context(policy=RoutePolicy(0.01)))
+        await harness.infer(policy=RoutePolicy(0.01))
     assert (harness.counters.queued, harness.counters.queue_expired) == (0, 1)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    assert await harness.sending.infer(RpcRequest("/x"), new_context()) is OK
+    assert await harness.infer() is OK
 
 
 async def test_a_caller_cancelled_in_the_queue_takes_no_slot() -> None:
     harness = Harness(SLOW, positions=(1, 9))
-    first, second, third = (
-        asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), new_context()))
-        for _ in range(3)
-    )
+    first, second, third = (asyncio.ensure_future(harness.infer()) for _ in range(3))
     await until(lambda: harness.counters.queued == 2)
     second.cancel()
     first.cancel()  # the slot passes to the second, which is being cancelled, and then to the third
     await asyncio.gather(first, second, return_exceptions=True)
     assert await third is OK
-    assert await harness.sending.infer(RpcRequest("/x"), new_context()) is OK
+    assert await harness.infer() is OK
 
 
 async def test_metadata_requests_do_not_queue() -> None:
     harness = Harness(SLOW, positions=(1, 0))
-    first = asyncio.ensure_future(harness.sending.infer(RpcRequest("/x"), new_context()))
+    first = asyncio.ensure_future(harness.infer())
     await until(lambda: harness.upstream.requests == ["a"])
     assert await harness.sending.exchange(RpcRequest("/ready"), new_context()) is OK
     first.cancel()
@@ -495,9 +485,9 @@ async def test_a_stream_keeps_its_slot_until_it_ends() -> None:
     messages = harness.sending.stream(RpcRequest("/s"), new_context(), None)
     assert await anext(messages) is OK
     with raises_kind(Kind.OVERLOADED):
-        await harness.sending.infer(RpcRequest("/x"), new_context())
+        await harness.infer()
     await messages.aclose()
-    assert await harness.sending.infer(RpcRequest("/x"), new_context()) is OK
+    assert await harness.infer() is OK
 
 
 async def test_a_hedge_takes_a_slot_or_is_not_sent() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 import weakref
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,7 @@ import pytest
 from infergate.backends.single_flight import SingleFlightCache
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.request_context import RequestContext
+from reference_cycles import garbage_collector_disabled
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
@@ -111,16 +111,12 @@ async def test_an_error_holds_no_references_to_its_waiters() -> None:
         raise GatewayError(Kind.CONNECT, "down")
 
     server.cache = SingleFlightCache(unreachable)
-    gc.collect()
-    gc.disable()
-    try:
+    with garbage_collector_disabled():
         response = await asyncio.gather(*(fetch() for _ in range(3)), return_exceptions=True)
         assert [str(each) for each in response] == ["down"] * 3
         del response
         await run_pending()
         assert [each() for each in kept] == [None] * 3
-    finally:
-        gc.enable()
 
 
 async def test_a_cancelled_leader_is_replaced_by_a_waiter() -> None:

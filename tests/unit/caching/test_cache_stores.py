@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given, settings
@@ -38,11 +39,19 @@ def file() -> Iterator[int]:
     os.close(fd)
 
 
+def shared(file: int, max_bytes: int = SIZE) -> SharedStore:
+    store = SharedStore(file)
+    store.set_max_bytes(max_bytes)
+    return store
+
+
 @pytest.fixture(params=["local", "shared"])
 def store(request: pytest.FixtureRequest, file: int) -> ResponseStore:
-    made: ResponseStore = LocalStore() if request.param == "local" else SharedStore(file)
-    made.set_max_bytes(SIZE)
-    return made
+    if request.param == "shared":
+        return shared(file)
+    store = LocalStore()
+    store.set_max_bytes(SIZE)
+    return store
 
 
 async def test_a_value_is_returned_until_it_expires(store: ResponseStore) -> None:
@@ -51,8 +60,7 @@ async def test_a_value_is_returned_until_it_expires(store: ResponseStore) -> Non
     assert await store.get(key(1), 99.9) == value(b"abc")
     assert await store.get(key(2), 2.0) is None
     assert await store.get(key(1), 100.0) is None
-    assert store.usage().entries == 0
-    assert store.usage().bytes == 0
+    assert (store.usage().entries, store.usage().bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("expires_at", [1e12, 1e300, float("inf")])
@@ -119,9 +127,7 @@ async def test_epochs_count_the_invalidations_of_each_backend(store: ResponseSto
 def test_processes_see_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
     """A dictionary is the model; the store may lose values, but returns no other value."""
     fd = SharedStore.create_file()
-    stores = [SharedStore(fd), SharedStore(fd)]
-    for each in stores:
-        each.set_max_bytes(12 * BLOCK_BYTES)
+    stores = [shared(fd, 12 * BLOCK_BYTES) for _ in range(2)]
     model: dict[int, bytes] = {}
 
     async def run() -> None:
@@ -148,9 +154,7 @@ def test_processes_see_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
 
 
 async def test_stores_of_different_sizes_use_the_same_file(file: int) -> None:
-    small, large = SharedStore(file), SharedStore(file)
-    small.set_max_bytes(4 * BLOCK_BYTES)
-    large.set_max_bytes(SIZE)
+    small, large = shared(file, 4 * BLOCK_BYTES), shared(file)
     for number in range(20):
         assert await large.put(key(number), value(b"x" * BLOCK_BYTES * 2))
     assert await small.get(key(19), 2.0) == value(b"x" * BLOCK_BYTES * 2)
@@ -160,9 +164,7 @@ async def test_stores_of_different_sizes_use_the_same_file(file: int) -> None:
 
 
 async def test_a_change_that_was_interrupted_empties_the_store(file: int) -> None:
-    one, two = SharedStore(file), SharedStore(file)
-    for each in (one, two):
-        each.set_max_bytes(SIZE)
+    one, two = shared(file), shared(file)
     await one.put(key(1), value(b"abc"))
     await one.invalidate("a")
     one._head[shared_store._CHANGING] = 1
@@ -176,9 +178,7 @@ async def test_a_change_that_was_interrupted_empties_the_store(file: int) -> Non
 async def test_an_interrupted_clear_leaves_no_value(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = SharedStore(file), SharedStore(file)
-    for each in (one, two):
-        each.set_max_bytes(SIZE)
+    one, two = shared(file), shared(file)
     await one.put(key(1), value(b"abc"))
     with monkeypatch.context() as patched:
         patched.setattr(shared_store, "memoryview", lambda *_: 1 // 0, raising=False)
@@ -191,8 +191,7 @@ async def test_an_interrupted_clear_leaves_no_value(
 async def test_an_error_in_a_change_empties_the_store(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = SharedStore(file)
-    store.set_max_bytes(SIZE)
+    store = shared(file)
     await store.put(key(1), value(b"abc"))
     with monkeypatch.context() as patched:
         patched.setattr(store, "_write", lambda *_: 1 // 0)
@@ -205,21 +204,13 @@ async def test_an_error_in_a_change_empties_the_store(
 async def test_long_values_are_copied_in_a_thread(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = SharedStore(file)
-    store.set_max_bytes(8 * MAX_BYTES_ON_LOOP)
-    calls = []
-    to_thread = asyncio.to_thread
-
-    async def counted(function: object, *arguments: object) -> object:
-        calls.append(function)
-        return await to_thread(function, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(asyncio, "to_thread", counted)
+    store = shared(file, 8 * MAX_BYTES_ON_LOOP)
+    to_thread = AsyncMock(wraps=asyncio.to_thread)
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
     for size, in_thread in ((MAX_BYTES_ON_LOOP, 0), (MAX_BYTES_ON_LOOP + 1, 2)):
-        calls.clear()
         await store.put(key(size), value(b"x" * size))
         assert await store.get(key(size), 2.0) == value(b"x" * size)
-        assert len(calls) == in_thread
+        assert to_thread.await_count == in_thread
 
 
 WRITER = """
@@ -243,14 +234,7 @@ asyncio.run(run())
 
 def test_killed_writers_never_corrupt_a_value(file: int) -> None:
     source = str(Path(infergate.__file__).parents[1])
-    store = SharedStore(file)
-    store.set_max_bytes(64 * BLOCK_BYTES)
-
-    def get(key: bytes, now: float) -> StoredValue | None:
-        return asyncio.run(store.get(key, now))
-
-    def put(key: bytes, stored: StoredValue) -> bool:
-        return asyncio.run(store.put(key, stored))
+    store = shared(file)
 
     writers = [
         subprocess.Popen(
@@ -264,7 +248,7 @@ def test_killed_writers_never_corrupt_a_value(file: int) -> None:
         assert writer.stdout.readline() == b"!\n"
     found = 0
     for number in range(100):
-        stored = get(key(number % 10), 2.0)
+        stored = asyncio.run(store.get(key(number % 10), 2.0))
         if stored is not None:
             found += 1
             assert len(stored.value) % BLOCK_BYTES == 0
@@ -274,17 +258,16 @@ def test_killed_writers_never_corrupt_a_value(file: int) -> None:
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
     for number in range(10):  # the store is consistent, and can be filled again
-        assert put(key(number), value(bytes([number]) * 4 * BLOCK_BYTES))
+        assert asyncio.run(store.put(key(number), value(bytes([number]) * 4 * BLOCK_BYTES)))
     for number in range(10):
-        assert get(key(number), 2.0) == value(bytes([number]) * 4 * BLOCK_BYTES)
+        assert asyncio.run(store.get(key(number), 2.0)) == value(bytes([number]) * 4 * BLOCK_BYTES)
 
 
 async def test_the_lock_is_held_until_the_end_of_a_change(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first change maps the blocks. Closing the previous maps must not release the lock."""
-    store = SharedStore(file)
-    store.set_max_bytes(SIZE)
+    store = shared(file)
     take = (
         "import fcntl, sys\n"
         "try:\n"
@@ -309,8 +292,7 @@ async def test_the_lock_is_held_until_the_end_of_a_change(
     monkeypatch.setattr(SharedStore, "_link_newest", linked)
     for number in range(2):
         assert await store.put(key(number), value(b"abc"))
-    larger = SharedStore(file)
-    larger.set_max_bytes(4 * SIZE)
+    larger = shared(file, 4 * SIZE)
     assert await larger.put(key(2), value(b"x" * 2 * SIZE))
     assert await store.get(key(2), 2.0) is not None  # maps the blocks of the larger store
     assert outcomes == ["locked"] * 4

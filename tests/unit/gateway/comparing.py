@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from fakes import Memory
+from fakes import Memory, perform
 
 from contexts import new_context
 from infergate.comparison.model_summary import ModelSummary
@@ -115,9 +115,7 @@ class Harness:
         )
 
     async def infer(self, request: InferRequest = REQUEST, **fields: Any) -> InferResponse:
-        answer = await self.gateway.perform(request, new_context(**fields))
-        assert isinstance(answer, InferResponse)
-        return answer
+        return await perform(self.gateway, request, InferResponse, new_context(**fields))
 
     def stream(self, **fields: Any) -> AsyncGenerator[InferResponse, None]:
         context = new_context(**fields)

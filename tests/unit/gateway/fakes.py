@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
+from contexts import new_context
 from infergate.codecs.base import Capabilities, ParsedRequest, Profile, RequestSummary
 from infergate.codecs.profiles import GENERIC
 from infergate.core import messages
@@ -15,6 +17,30 @@ from infergate.core.messages import InferRequest, InferResponse, ModelMetadata, 
 from infergate.core.request_context import RequestContext
 from infergate.core.sequences import SequenceId, SequenceKey
 from infergate.core.wire import RpcRequest, RpcResponse
+from infergate.gateway.gateway import GatewayOptions, RoutingGateway
+from infergate.gateway.inference_gateway import InferenceGateway
+from infergate.routing.table import Route, RouteTable
+
+R = TypeVar("R")
+
+
+def build_gateway(
+    *routes: Route, backends: Iterable[Any], declared: Any = None, **options: Any
+) -> RoutingGateway:
+    known = {backend.name: backend for backend in backends}
+    return RoutingGateway(RouteTable(routes), known, declared or {}, GatewayOptions(**options))
+
+
+async def perform(
+    gateway: InferenceGateway,
+    operation: Operation,
+    kind: type[R],
+    context: RequestContext | None = None,
+) -> R:
+    """Return the response to ``operation``, which must be of the type ``kind``."""
+    response = await gateway.perform(operation, context or new_context())
+    assert isinstance(response, kind)
+    return response
 
 
 class LineCodec:

@@ -144,7 +144,6 @@ class ServerEnd:
         self.transport = MemoryTransport(stack.loop, protocol)
         self.engine = Http2ServerConnection(65536, stack.max_server_streams)
         self.bodies: dict[int, tuple[HeaderBlock, bytearray]] = {}
-        self.was_lost = False
 
     def receive(self) -> bool:
         """Exchange pending bytes; return whether there were any."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory
+from fakes import LineCodec, Memory, perform
 
 from contexts import new_context
 from gateway_errors import raises_kind
@@ -121,19 +121,15 @@ async def test_an_inference_is_authorized_after_parsing() -> None:
 async def test_lists_leave_out_models_without_permission() -> None:
     created = gateway(BuiltinBackend("b"), "*")
     seen = caller(of("ident*", "metadata"), of("simple", "statistics"))
-    index = await created.perform(ModelIndexRequest(), seen)
-    assert isinstance(index, ModelIndex)
+    index = await perform(created, ModelIndexRequest(), ModelIndex, seen)
     assert [each.name for each in index.models] == ["identity"]
-    status = await created.perform(ServerStatusRequest(), seen)
-    assert isinstance(status, ServerStatus)
+    status = await perform(created, ServerStatusRequest(), ServerStatus, seen)
     assert [each.metadata.name for each in status.models] == ["identity"]
     assert status.models[0].statistics == ()
-    every = await created.perform(ModelStatisticsRequest(), seen)
-    assert isinstance(every, ModelStatistics)
+    every = await perform(created, ModelStatisticsRequest(), ModelStatistics, seen)
     assert {each["name"] for each in every.models} <= {"simple"}
     everything = caller(of("*"))
-    status = await created.perform(ServerStatusRequest(), everything)
-    assert isinstance(status, ServerStatus)
+    status = await perform(created, ServerStatusRequest(), ServerStatus, everything)
     assert len(status.models) > 1
     assert any(each.statistics for each in status.models)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from fakes import Memory
+from fakes import Memory, perform
 
 from contexts import new_context
 from gateway_errors import raises_kind
@@ -56,9 +56,7 @@ def limited_client_context() -> RequestContext:
 
 
 async def infer(gateway: RoutingGateway, context: RequestContext, *inputs: Tensor) -> InferResponse:
-    response = await gateway.perform(InferRequest("m", inputs=inputs), context)
-    assert isinstance(response, InferResponse)
-    return response
+    return await perform(gateway, InferRequest("m", inputs=inputs), InferResponse, context)
 
 
 def received_inputs(backend: Memory) -> tuple[Tensor, ...]:

@@ -14,7 +14,9 @@ from infergate.gateway.dispatch import HttpDispatch, RpcDispatch
 class NamedFrontend:
     """A frontend whose response is its name."""
 
-    codec = SimpleNamespace(streaming_methods=frozenset({"/a.S/Stream"}))
+    codec = SimpleNamespace(
+        streaming_methods=frozenset({"/a.S/Stream"}), build_response=None, build_error=None
+    )
 
     def __init__(self, name: str, response: Any) -> None:
         self.name = name
@@ -69,12 +71,9 @@ async def test_a_whole_path_selects_the_frontend_before_its_first_segment() -> N
 
 async def test_a_request_id_is_accepted_or_generated_and_forwarded() -> None:
     dispatch, contexts, _ = http()
-    await dispatch.respond(HttpRequest("GET", "/v2"), new_context(headers={"x-request-id": "mine"}))
-    await dispatch.respond(HttpRequest("GET", "/v2"), new_context())
-    await dispatch.respond(HttpRequest("GET", "/v2"), new_context(headers={"x-request-id": "a\nb"}))
-    await dispatch.respond(
-        HttpRequest("GET", "/v2"), new_context(headers={"x-request-id": "x" * 500})
-    )
+    for client_id in ("mine", None, "a\nb", "x" * 500):
+        headers = {} if client_id is None else {"x-request-id": client_id}
+        await dispatch.respond(HttpRequest("GET", "/v2"), new_context(headers=headers))
     ids = [context.request_id for context in contexts]
     assert ids[0] == "mine"
     assert len(set(ids)) == 4
@@ -99,44 +98,38 @@ def test_a_refusal_is_recorded() -> None:
     assert (contexts[0].record.protocol, contexts[0].record.outcome) == ("api", "too_large")
 
 
-@pytest.mark.parametrize(("code", "outcome"), [(5, "not_found"), (3, "bad_request")])
-async def test_rejections_by_own_services_are_recorded(code: int, outcome: str) -> None:
+def rpc(result: RpcResponse | BaseException) -> tuple[RpcDispatch, list[RequestContext]]:
+    """Return a dispatcher whose health check has ``result``."""
     contexts: list[RequestContext] = []
 
     async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
-        return RpcResponse(code=code, details="no")
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
-    frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
-    dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append)
+    frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b"123"]))}
+    return RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append), contexts
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(5, "not_found"), (3, "bad_request")])
+async def test_rejections_by_own_services_are_recorded(code: int, outcome: str) -> None:
+    dispatch, contexts = rpc(RpcResponse(code=code, details="no"))
     assert list(dispatch.request_streams) == ["/a.S/Stream"]
     await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())
     assert [context.record.outcome for context in contexts] == [outcome]
 
 
 async def test_a_cancelled_access_check_is_recorded() -> None:
-    contexts: list[RequestContext] = []
-
-    async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
-        raise asyncio.CancelledError
-
-    frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
-    dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append)
+    dispatch, contexts = rpc(asyncio.CancelledError())
     with pytest.raises(asyncio.CancelledError):
         await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())
     assert [context.record.outcome for context in contexts] == ["cancelled"]
 
 
 async def test_the_gateways_rpc_services_take_precedence() -> None:
-    contexts: list[RequestContext] = []
-
-    async def check(wire: RpcRequest, context: RequestContext) -> RpcResponse:
-        return RpcResponse([b"healthy"])
-
-    frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b"123"]))}
-    dispatch = RpcDispatch(frontends, {"/h.Health/Check": check}, {}, contexts.append)
-    assert (await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())).message == [
-        b"healthy"
-    ]
+    dispatch, contexts = rpc(RpcResponse([b"healthy"]))
+    response = await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())
+    assert response.message == [b"healthy"]
     record = contexts.pop().record
     assert (record.protocol, record.operation, record.outcome) == ("grpc", "h.Health/Check", "ok")
     response = await dispatch.respond(RpcRequest("/a.S/M"), new_context())
@@ -150,10 +143,10 @@ def test_without_relays_no_request_gets_an_id_twice() -> None:
     """A trace starts with the id."""
     seen: list[RequestContext] = []
     frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
-    rpc = RpcDispatch(frontends, {}, {}, seen.append, seen.append, relays=False)
+    grpc = RpcDispatch(frontends, {}, {}, seen.append, seen.append, relays=False)
     http_frontends: dict[str, Any] = {"v2": NamedFrontend("v2", lambda: HttpResponse(200))}
     web = HttpDispatch(http_frontends, seen.append, seen.append, relays=False)
     callbacks: Any = None
-    assert rpc.relay(RpcRequest("/a.S/M"), new_context(), callbacks) is None
+    assert grpc.relay(RpcRequest("/a.S/M"), new_context(), callbacks) is None
     assert web.relay(HttpRequest("POST", "/v2"), new_context(), callbacks) is None
     assert seen == []

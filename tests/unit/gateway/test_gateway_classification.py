@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import Memory
+from fakes import Memory, perform
 
-from contexts import new_context
 from gateway_errors import raises_kind
 from infergate.backends.builtin import BuiltinBackend
 from infergate.core.datatypes import Datatype
@@ -58,8 +57,7 @@ def classes(count: int, name: str = "Y", **more: Any) -> RequestedOutput:
 
 
 async def response_json(gateway: RoutingGateway, *outputs: RequestedOutput) -> dict[str, Any]:
-    response = await gateway.perform(InferRequest("m", outputs=outputs), new_context())
-    assert isinstance(response, InferResponse)
+    response = await perform(gateway, InferRequest("m", outputs=outputs), InferResponse)
     return {t.name: t.numpy().tolist() for t in response.outputs}
 
 
@@ -168,8 +166,7 @@ async def test_embedded_models_classify_with_their_own_labels() -> None:
     request = InferRequest(
         "identity", inputs=(tensor("INPUT0", [4, 9]),), outputs=(classes(1, "OUTPUT0"),)
     )
-    response = await gateway.perform(request, new_context())
-    assert isinstance(response, InferResponse)
+    response = await perform(gateway, request, InferResponse)
     assert response.outputs[0].numpy().tolist() == [b"9:1"]
 
 

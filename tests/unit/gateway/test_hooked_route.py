@@ -161,29 +161,18 @@ async def test_ignored_failures_leave_the_inference_unchanged(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "expected"),
+    ("side", "outcome", "expected"),
     [
-        ("renames", "cannot change the model"),
-        ("data", "needs 8 bytes, but the data holds 1"),
-        ("outputs", "the requested outputs are not a tuple of RequestedOutput"),
-        ("parameters", "parameters of the request: a value is not a JSON value"),
+        ("before", "renames", "cannot change the model"),
+        ("before", "data", "needs 8 bytes, but the data holds 1"),
+        ("before", "outputs", "the requested outputs are not a tuple of RequestedOutput"),
+        ("before", "parameters", "parameters of the request: a value is not a JSON value"),
+        ("after", "version", "version is int; expected a string"),
+        ("after", "parameters", "parameters of the response: a value is not a JSON value"),
     ],
 )
-async def test_an_invalid_change_is_not_used(outcome: str, expected: str) -> None:
-    async with gateway({"before": outcome}) as served:
-        with pytest.raises(GatewayError, match=f"hook 'h0' returned .*{expected}"):
-            await infer(served)
-
-
-@pytest.mark.parametrize(
-    ("outcome", "expected"),
-    [
-        ("version", "version is int; expected a string"),
-        ("parameters", "parameters of the response: a value is not a JSON value"),
-    ],
-)
-async def test_an_invalid_change_of_the_response_is_not_used(outcome: str, expected: str) -> None:
-    async with gateway({"after": outcome}) as served:
+async def test_an_invalid_change_is_not_used(side: str, outcome: str, expected: str) -> None:
+    async with gateway({side: outcome}) as served:
         with pytest.raises(GatewayError, match=f"hook 'h0' returned .*{expected}"):
             await infer(served)
 

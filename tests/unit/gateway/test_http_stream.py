@@ -22,6 +22,7 @@ from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Rewrite, Route, RouteTable
 
+EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 EVENT = b'data: {"id":"i","model_name":"m","model_version":"7"}\n\n'
 
 
@@ -32,7 +33,7 @@ class Acting(Memory):
         super().__init__("acting")
         self.description = ModelMetadata("real")
         self.closed = 0
-        self.deadlines: list[float | None] = []
+        self.deadlines: list[Any] = []
 
     async def stream(
         self, request: InferRequest, context: RequestContext
@@ -99,10 +100,7 @@ async def test_each_response_is_an_event(do: str) -> None:
     harness = Harness()
     answer = await harness.send_request(do)
     count = len(do.split())
-    assert (answer.status, answer.headers) == (
-        200,
-        {"content-type": "text/event-stream; charset=utf-8"},
-    )
+    assert (answer.status, answer.headers) == (200, EVENT_STREAM)
     assert not harness.records, "recorded at the end"
     assert await all_of(answer) == [EVENT] * count
     assert harness.reported == ("stream_infer", "ok", count)
@@ -113,7 +111,7 @@ async def test_each_response_is_an_event(do: str) -> None:
 async def test_a_stream_without_responses() -> None:
     harness = Harness()
     answer = await harness.send_request("")
-    assert answer.headers == {"content-type": "text/event-stream; charset=utf-8"}
+    assert answer.headers == EVENT_STREAM
     assert await all_of(answer) == [b""]
     assert harness.reported == ("stream_infer", "ok", 0)
 
@@ -184,9 +182,6 @@ async def test_the_route_timeout_applies_to_each_response() -> None:
     before = time.monotonic()
     await all_of(answer)
     first, second, third = harness.backend.deadlines
-    assert first is not None
-    assert second is not None
-    assert third is not None
     assert before - 0.1 < first - 5 < second - 5 < third - 5 <= time.monotonic()
 
 

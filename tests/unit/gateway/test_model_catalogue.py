@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Memory
+from fakes import Memory, build_gateway, perform
 
 import infergate
 from contexts import new_context
@@ -20,7 +20,7 @@ from infergate.core.request_context import RequestContext
 from infergate.core.request_record import RequestRecord
 from infergate.gateway import model_catalogue
 from infergate.gateway.gateway import RoutingGateway
-from infergate.routing.table import Rewrite, Route, RouteTable
+from infergate.routing.table import Rewrite, Route
 
 
 class Repository(Memory):
@@ -56,18 +56,11 @@ class Repository(Memory):
         return ModelMetadata(model, self.versions.get(model, ("1",)))
 
 
-def gateway(*routes: Route, backends: Any) -> RoutingGateway:
-    return RoutingGateway(RouteTable(routes), {b.name: b for b in backends}, {})
-
-
 async def status(
     tested_gateway: RoutingGateway, model: str = "", **fields: Any
 ) -> messages.ServerStatus:
-    reported = await tested_gateway.perform(
-        messages.ServerStatusRequest(model), new_context(**fields)
-    )
-    assert isinstance(reported, messages.ServerStatus)
-    return reported
+    query = messages.ServerStatusRequest(model)
+    return await perform(tested_gateway, query, messages.ServerStatus, new_context(**fields))
 
 
 def states(reported: messages.ModelStatus) -> dict[str, str]:
@@ -77,12 +70,9 @@ def states(reported: messages.ModelStatus) -> dict[str, str]:
 async def test_one_model() -> None:
     repository = Repository(unready={("m", "3")})
     repository.versions["m"] = ("1", "3")
-    reported = await status(gateway(Route("*", "b"), backends=[repository]), "m")
-    assert (reported.name, reported.version, reported.ready) == (
-        "infergate",
-        infergate.__version__,
-        True,
-    )
+    reported = await status(build_gateway(Route("*", "b"), backends=[repository]), "m")
+    assert (reported.name, reported.version) == ("infergate", infergate.__version__)
+    assert reported.ready
     (one,) = reported.models
     assert one.metadata == ModelMetadata("m", ("1", "3"))
     assert one.versions == (
@@ -95,8 +85,7 @@ async def versions(
     created: RoutingGateway, model: str, version: str = "", **fields: Any
 ) -> list[Any]:
     operation = ModelIndexRequest(model=model, version=version)
-    index = await created.perform(operation, new_context(**fields))
-    assert isinstance(index, messages.ModelIndex)
+    index = await perform(created, operation, messages.ModelIndex, new_context(**fields))
     assert {entry.name for entry in index.models} <= {model}
     return [(entry.version, entry.state, entry.reason) for entry in index.models]
 
@@ -132,7 +121,7 @@ LISTED = (ModelIndexEntry("real", "4", "READY"), LOADING, ModelIndexEntry("other
 
 async def test_versions_have_the_states_that_the_server_lists() -> None:
     server = Lister("b", *LISTED)
-    created = gateway(Route("m", "b", "", Rewrite("real")), backends=[server])
+    created = build_gateway(Route("m", "b", "", Rewrite("real")), backends=[server])
     assert await versions(created, "m") == [("4", "READY", ""), ("5", "LOADING", "soon")]
     assert await versions(created, "m", "5") == [("5", "LOADING", "soon")]
     assert server.requests == [
@@ -145,7 +134,7 @@ async def test_versions_have_the_states_that_the_server_lists() -> None:
 async def test_versions_of_several_routes() -> None:
     first, second = Lister("a", *LISTED), Lister("b", ModelIndexEntry("real", "9", "READY"))
     first.unready = {("real", "7")}
-    created = gateway(
+    created = build_gateway(
         Route("m", "b", "4", Rewrite("real", "9")),
         Route("m", "a", "7", Rewrite("real")),
         Route("m", "a", "8", Rewrite("real"), headers={"x-key": "y"}),
@@ -163,7 +152,7 @@ async def test_versions_that_no_server_lists_are_those_of_the_metadata() -> None
         server = Lister()
         server.errors[ModelIndexRequest] = GatewayError(kind, "no index")
         server.versions["m"], server.unready = ("1", "3"), {("m", "3")}
-        created = gateway(Route("*", "b"), backends=[server])
+        created = build_gateway(Route("*", "b"), backends=[server])
         assert await versions(created, "m") == [("1", "READY", ""), ("3", "UNAVAILABLE", "")]
         assert await versions(created, "m", "3") == [("3", "UNAVAILABLE", "")]
 
@@ -172,7 +161,7 @@ async def test_an_unknown_model_has_no_versions() -> None:
     server = Lister("b", *LISTED)
     unknown = GatewayError(Kind.NOT_FOUND, "unknown")
     server.errors = {messages.ModelMetadataRequest: unknown, messages.ModelReadyRequest: unknown}
-    created = gateway(Route("m", "b"), backends=[server])
+    created = build_gateway(Route("m", "b"), backends=[server])
     for model, version in (("m", ""), ("m", "4"), ("n", ""), ("n", "4")):
         with raises_kind(Kind.NOT_FOUND):
             await versions(created, model, version)
@@ -188,8 +177,7 @@ async def test_a_server_without_readiness_of_models() -> None:
         messages.ModelReadyRequest: missing,
         messages.ModelMetadataRequest: GatewayError(Kind.UNSUPPORTED, "declare it"),
     }
-    routes, declared = RouteTable([Route("*", "b")]), {"m": ModelMetadata("m")}
-    created = RoutingGateway(routes, {"b": server}, declared)
+    created = build_gateway(Route("*", "b"), backends=[server], declared={"m": ModelMetadata("m")})
     ready = messages.ModelReadyRequest("m")
     assert await created.perform(ready, new_context()) == messages.HealthStatus(ok=True)
     assert await versions(created, "m") == [("", "READY", "")]
@@ -208,7 +196,7 @@ async def test_a_status_has_the_clients_model_name() -> None:
     memory = Repository()
     memory.versions["real"] = ("4", "5")
     rewrite = Rewrite("real", "4", {"image": "data"})
-    created = gateway(Route("m", "b", "1", rewrite), backends=[memory])
+    created = build_gateway(Route("m", "b", "1", rewrite), backends=[memory])
     (one,) = (await status(created, "m")).models
     assert one.metadata == ModelMetadata("m", ("1",))
     assert states(one) == {"1": "READY"}
@@ -219,13 +207,13 @@ async def test_a_status_has_the_clients_model_name() -> None:
 async def test_versions_of_several_routes_are_combined() -> None:
     one, other = Repository("one"), Repository("other", unready={("m", "2")})
     one.versions["m"] = ("5", "2")
-    created = gateway(
+    created = build_gateway(
         Route("m", "other", "1"), Route("m", "other", "2"), Route("m", "one"), backends=[one, other]
     )
     (reported,) = (await status(created, "m")).models
     assert states(reported) == {"1": "READY", "2": "UNAVAILABLE", "5": "READY"}
     assert set(one.described) == {("m", "", False)}
-    only = gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
+    only = build_gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
     (reported,) = (await status(only, "m")).models
     assert states(reported) == {"1": "READY", "2": "UNAVAILABLE"}
 
@@ -260,7 +248,7 @@ class Counting(Repository):
 async def test_servers_counters_have_the_clients_names() -> None:
     backend = Counting()
     (reported,) = (
-        await status(gateway(Route("m", "b", "", Rewrite("real")), backends=[backend]), "m")
+        await status(build_gateway(Route("m", "b", "", Rewrite("real")), backends=[backend]), "m")
     ).models
     assert backend.counted == [messages.ModelStatisticsRequest("real", "")]
     assert [each["name"] for each in reported.statistics] == ["m", "m"]
@@ -269,7 +257,7 @@ async def test_servers_counters_have_the_clients_names() -> None:
 
 async def test_statistics_behind_a_versions_route_belong_to_that_version() -> None:
     one, other = Counting("one"), Counting("other")
-    created = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
+    created = build_gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
     (reported,) = (await status(created, "m")).models
     assert {each["version"]: each["by"] for each in reported.statistics} == {
         "1": "one",
@@ -278,18 +266,16 @@ async def test_statistics_behind_a_versions_route_belong_to_that_version() -> No
 
 
 async def test_a_status_leaves_out_unavailable_statistics() -> None:
-    created = gateway(Route("m", "b"), backends=[Counting(broken=True)])
+    created = build_gateway(Route("m", "b"), backends=[Counting(broken=True)])
     (reported,) = (await status(created, "m")).models
     assert reported.statistics == ()
     assert states(reported) == {"1": "READY"}
 
 
 async def test_an_unreachable_server_is_not_reported_as_empty() -> None:
-    class Away(Repository):
-        async def perform(self, operation: Operation, context: RequestContext) -> messages.Response:
-            raise GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")
-
-    created = gateway(Route("*", "b"), backends=[Away()])
+    server = Lister()
+    server.errors[ModelIndexRequest] = GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")
+    created = build_gateway(Route("*", "b"), backends=[server])
     with raises_kind(Kind.NO_BACKEND, match="cannot be reached"):
         await status(created)
 
@@ -307,18 +293,18 @@ async def test_the_only_server_reports_its_version_and_configuration() -> None:
 
     one, other = Reporting("one"), Reporting("other")
     one.profile_of_all = other.profile_of_all = replace(GENERIC, reports_config=True)
-    reported = await status(gateway(Route("m", "one"), backends=[one]), "m")
+    reported = await status(build_gateway(Route("m", "one"), backends=[one]), "m")
     assert (reported.version, reported.uptime_ns) == ("1.9.0", 7)
     assert reported.models[0].config["instance_group"] == [{"count": 2}]
     reported = await status(
-        gateway(Route("m", "one"), Route("n", "other"), backends=[one, other]), "m"
+        build_gateway(Route("m", "one"), Route("n", "other"), backends=[one, other]), "m"
     )
     assert reported.version == infergate.__version__
     assert reported.uptime_ns > 7
 
 
 async def test_servers_without_statistics_get_the_gateways() -> None:
-    created = gateway(Route("m", "b"), backends=[Repository()])
+    created = build_gateway(Route("m", "b"), backends=[Repository()])
     created.own_statistics.record(RequestRecord(model="m", route="m", operation="infer"), 0.25, 1)
     (reported,) = (await status(created, "m")).models
     (counted,) = reported.statistics
@@ -328,12 +314,12 @@ async def test_servers_without_statistics_get_the_gateways() -> None:
 async def test_a_model_without_versions_has_an_empty_version() -> None:
     repository = Repository()
     repository.versions["m"] = ()
-    (reported,) = (await status(gateway(Route("*", "b"), backends=[repository]), "m")).models
+    (reported,) = (await status(build_gateway(Route("*", "b"), backends=[repository]), "m")).models
     assert reported.versions == (ModelIndexEntry("m", "", "READY"),)
 
 
 async def test_an_unknown_model_is_not_found() -> None:
-    created = gateway(Route("m", "b"), backends=[BuiltinBackend("b")])
+    created = build_gateway(Route("m", "b"), backends=[BuiltinBackend("b")])
     for model, words in {"n": "no route for model 'n'", "m": "unknown model 'm'"}.items():
         with raises_kind(Kind.NOT_FOUND, match=words):
             await status(created, model)
@@ -343,18 +329,19 @@ async def test_errors_of_one_models_metadata_are_reported() -> None:
     memory = Memory("b")
     memory.description = GatewayError(Kind.CONNECT, "down")
     with pytest.raises(GatewayError, match="down"):
-        await status(gateway(Route("m", "b"), backends=[memory]), "m")
+        await status(build_gateway(Route("m", "b"), backends=[memory]), "m")
 
 
 async def test_all_models() -> None:
-    created = gateway(
+    created = build_gateway(
         Route("simple", "demo"),
         Route("x-*", "b"),
         backends=[BuiltinBackend("demo"), Repository("b", "x-1", "x-2", "y")],
     )
     context = new_context()
-    reported = await created.perform(messages.ServerStatusRequest(), context)
-    assert isinstance(reported, messages.ServerStatus)
+    reported = await perform(
+        created, messages.ServerStatusRequest(), messages.ServerStatus, context
+    )
     assert [one.metadata.name for one in reported.models] == ["simple", "x-1", "x-2"]
     assert reported.models[0].metadata.max_batch_size == 8
     assert [states(one) for one in reported.models] == [{"1": "READY"}] * 3
@@ -368,13 +355,13 @@ async def test_a_gateway_that_is_not_ready_reports_it() -> None:
                 return messages.HealthStatus(ok=False)
             return await super().perform(operation, context)
 
-    assert not (await status(gateway(Route("m", "b"), backends=[Starting()]))).ready
+    assert not (await status(build_gateway(Route("m", "b"), backends=[Starting()]))).ready
 
 
 async def test_a_model_without_a_reachable_backend_is_unavailable() -> None:
     down = Memory("down")
     down.description = GatewayError(Kind.CONNECT, "backend 'down': cannot connect")
-    created = gateway(
+    created = build_gateway(
         Route("a", "down", "1"),
         Route("a", "down", "2"),
         Route("b", "b"),
@@ -392,7 +379,7 @@ async def test_a_model_without_a_reachable_backend_is_unavailable() -> None:
 async def test_models_are_described_with_bounded_concurrency() -> None:
     names = [f"m{number}" for number in range(100)]
     repository = Repository("b", *names)
-    reported = await status(gateway(Route("*", "b"), backends=[repository]))
+    reported = await status(build_gateway(Route("*", "b"), backends=[repository]))
     assert [one.metadata.name for one in reported.models] == names
     assert repository.max_concurrent == 16
 
@@ -401,10 +388,7 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
     """Each request gets the remaining time for one model and for all."""
 
     class Silent(Repository):
-        async def describe(
-            self, model: str, version: str, context: RequestContext, *, refresh: bool = False
-        ) -> ModelMetadata:
-            assert context.deadline is not None
+        async def describe(self, model: str, version: str, context: Any, **_: bool) -> Any:
             given.append(context.deadline - time.monotonic())
             await asyncio.sleep(max(0.0, given[-1]))
             raise GatewayError(Kind.TIMEOUT, "late")
@@ -414,7 +398,7 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
     given: list[float] = []
     silent = Silent("b", *(f"m{number}" for number in range(40)))
     began = time.monotonic()
-    reported = await status(gateway(Route("*", "b"), backends=[silent]))
+    reported = await status(build_gateway(Route("*", "b"), backends=[silent]))
     assert {entry.reason for one in reported.models for entry in one.versions} == {"late"}
     assert len(given) == 40
     assert max(given) <= 0.2
@@ -424,15 +408,13 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
 
 async def test_a_clients_shorter_deadline_applies() -> None:
     class Remembering(Repository):
-        async def describe(
-            self, model: str, version: str, context: RequestContext, *, refresh: bool = False
-        ) -> ModelMetadata:
+        async def describe(self, model: str, version: str, context: Any, **_: bool) -> Any:
             deadlines.append(context.deadline)
             return ModelMetadata(model, inputs=(messages.TensorMetadata("X", "INT8", (1,)),))
 
     deadlines: list[float | None] = []
     soon = time.monotonic() + 0.5
-    await status(gateway(Route("m", "b"), backends=[Remembering()]), deadline=soon)
+    await status(build_gateway(Route("m", "b"), backends=[Remembering()]), deadline=soon)
     assert set(deadlines) == {soon}
 
 
@@ -463,9 +445,8 @@ class Indexed(Memory):
 async def index(
     tested_gateway: RoutingGateway, *, ready_only: bool = False
 ) -> list[ModelIndexEntry]:
-    index_response = await tested_gateway.perform(ModelIndexRequest(ready_only), new_context())
-    assert isinstance(index_response, messages.ModelIndex)
-    return list(index_response.models)
+    query = ModelIndexRequest(ready_only)
+    return list((await perform(tested_gateway, query, messages.ModelIndex)).models)
 
 
 async def test_a_route_to_one_model_is_described_by_its_server() -> None:
@@ -476,7 +457,7 @@ async def test_a_route_to_one_model_is_described_by_its_server() -> None:
             ModelIndexEntry("other", "1", "READY"),
         ]
     )
-    created = gateway(
+    created = build_gateway(
         Route("mine", "b", rewrite=Rewrite("real")),
         Route("pinned", "b", "9", Rewrite("real", "4")),
         Route("other", "b"),
@@ -498,7 +479,7 @@ async def test_a_route_to_one_model_is_described_by_its_server() -> None:
 async def test_a_version_is_that_of_its_own_route() -> None:
     one = Indexed([ModelIndexEntry("m", v, "READY") for v in "123"], "one")
     other = Indexed([ModelIndexEntry("m", "2", "UNAVAILABLE")], "other")
-    created = gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
+    created = build_gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
     assert [(e.version, e.state) for e in await index(created)] == [
         ("2", "UNAVAILABLE"),
         ("1", "READY"),
@@ -507,7 +488,7 @@ async def test_a_version_is_that_of_its_own_route() -> None:
 
 
 async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
-    created = gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[Indexed([])])
+    created = build_gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[Indexed([])])
     missing = "not in the repository of backend 'b'"
     assert await index(created) == [
         ModelIndexEntry("gone", "", "UNAVAILABLE", missing),
@@ -518,7 +499,7 @@ async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
 
 async def test_a_model_that_serves_without_being_listed_is_ready() -> None:
     """Such a model may be behind a gateway whose patterns cannot be listed."""
-    created = gateway(Route("m", "b", "2"), backends=[Indexed([], ready={("m", "2")})])
+    created = build_gateway(Route("m", "b", "2"), backends=[Indexed([], ready={("m", "2")})])
     for ready_only in (False, True):
         assert await index(created, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]
 
@@ -528,7 +509,7 @@ async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
     names = Indexed(
         [ModelIndexEntry(name) for name in ("m", "x", "y")], ready={("m", ""), ("x", "")}
     )
-    created = gateway(Route("m", "b"), Route("*", "b"), backends=[names])
+    created = build_gateway(Route("m", "b"), Route("*", "b"), backends=[names])
     states = [("m", "READY"), ("x", ""), ("y", "")]
     assert [(e.name, e.state) for e in await index(created)] == states
     assert names.requests == [ModelIndexRequest(), messages.ModelReadyRequest("m")]
@@ -538,7 +519,7 @@ async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
 
 async def test_readiness_is_requested_if_there_is_no_index() -> None:
     none = GatewayError(Kind.UNSUPPORTED, "no index")
-    created = gateway(
+    created = build_gateway(
         Route("up", "b"),
         Route("down", "b"),
         Route("*", "b"),
@@ -549,13 +530,13 @@ async def test_readiness_is_requested_if_there_is_no_index() -> None:
         ("down", "UNAVAILABLE"),
     ]
     broken = Indexed(none, ready=GatewayError(Kind.BACKEND_ERROR, "boom"))
-    (entry,) = await index(gateway(Route("m", "b"), backends=[broken]))
+    (entry,) = await index(build_gateway(Route("m", "b"), backends=[broken]))
     assert entry == ModelIndexEntry("m", "", "UNAVAILABLE", "boom")
 
 
 async def test_an_unreachable_backend_gets_one_request() -> None:
     away = Indexed(GatewayError(Kind.CONNECT, "backend 'b': cannot connect"))
-    created = gateway(Route("m", "b"), backends=[away])
+    created = build_gateway(Route("m", "b"), backends=[away])
     unavailable = ModelIndexEntry("m", "", "UNAVAILABLE", "backend 'b': cannot connect")
     assert await index(created) == [unavailable]
     assert away.requests == [ModelIndexRequest()]
@@ -563,7 +544,7 @@ async def test_an_unreachable_backend_gets_one_request() -> None:
 
 async def test_names_behind_a_rewriting_pattern_are_listed_if_invertible() -> None:
     there = Indexed([ModelIndexEntry(name, "1", "READY") for name in ("v2-a", "v2-B", "b")])
-    created = gateway(
+    created = build_gateway(
         Route("taken-a", "other"),
         Route(r"/prod\.([a-z]+)/", "b", rewrite=Rewrite(r"v2-\1")),
         Route(r"/(taken)-(.+)/", "b", rewrite=Rewrite(r"v2-\2")),

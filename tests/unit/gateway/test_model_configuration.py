@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import Memory
+from fakes import Memory, perform
 
 from contexts import new_context
 from infergate.backends.builtin import BuiltinBackend
@@ -119,19 +119,16 @@ async def test_a_declared_model_is_as_declared() -> None:
 
 async def test_embedded_models_have_a_configuration() -> None:
     gateway = RoutingGateway(RouteTable([Route("*", "b")]), {"b": BuiltinBackend("b")}, {})
-    response = await gateway.perform(ModelConfigRequest("simple"), new_context())
-    assert isinstance(response, ModelConfig)
+    response = await perform(gateway, ModelConfigRequest("simple"), ModelConfig)
     assert response.settings["max_batch_size"] == 8
     assert response.settings["input"][0] == {
         "name": "INPUT0",
         "data_type": "TYPE_INT32",
         "dims": [16],
     }
-    response = await gateway.perform(ModelConfigRequest("repeat"), new_context())
-    assert isinstance(response, ModelConfig)
+    response = await perform(gateway, ModelConfigRequest("repeat"), ModelConfig)
     assert response.settings["model_transaction_policy"] == {"decoupled": True}
-    response = await gateway.perform(ModelConfigRequest("accumulate"), new_context())
-    assert isinstance(response, ModelConfig)
+    response = await perform(gateway, ModelConfigRequest("accumulate"), ModelConfig)
     assert response.settings["sequence_batching"] == {
         "max_sequence_idle_microseconds": 60_000_000,
         "oldest": {"max_candidate_sequences": 1024},

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import orjson
 import pytest
-from fakes import Memory
+from fakes import Memory, perform
 
 from contexts import new_context
 from gateway_errors import raises_kind
@@ -254,8 +254,7 @@ async def test_an_index_leaves_out_names_that_no_client_could_use() -> None:
     listed.append(ModelIndexEntry("m", "../2", "READY"))
     memory = Memory("b", ModelIndex(tuple(listed)))
     created = frontend("v2-rest", memory, None).gateway
-    index = await created.perform(ModelIndexRequest(), new_context())
-    assert isinstance(index, ModelIndex)
+    index = await perform(created, ModelIndexRequest(), ModelIndex)
     assert [(each.name, each.version) for each in index.models] == [("m", "1")]
 
 
@@ -263,8 +262,7 @@ async def test_metadata_leaves_out_versions_and_refuses_tensors() -> None:
     tensor = TensorMetadata("model/dense:0", "INT8", (1,))
     memory = Memory("b", ModelMetadata("m", ("1", "..", "1\0"), inputs=(tensor,)))
     created = frontend("v2-rest", memory, None).gateway
-    index = await created.perform(ModelMetadataRequest("m"), new_context())
-    assert isinstance(index, ModelMetadata)
+    index = await perform(created, ModelMetadataRequest("m"), ModelMetadata)
     assert index.versions == ("1",)
     memory.answer = ModelMetadata("m", outputs=(tensor, replace(tensor, name="a\x1bb")))
     with raises_kind(Kind.BACKEND_GARBAGE, match=r"the name of output 1 contains .* U\+001B"):
@@ -274,8 +272,7 @@ async def test_metadata_leaves_out_versions_and_refuses_tensors() -> None:
 async def test_statistics_leave_out_versions() -> None:
     models = tuple({"name": "m", "version": version} for version in ("1", "a\nb"))
     created = frontend("v2-rest", Memory("b", ModelStatistics(models)), None).gateway
-    statistics = await created.perform(ModelStatisticsRequest("m"), new_context())
-    assert isinstance(statistics, ModelStatistics)
+    statistics = await perform(created, ModelStatisticsRequest("m"), ModelStatistics)
     assert [each["version"] for each in statistics.models] == ["1"]
 
 

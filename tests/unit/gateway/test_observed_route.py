@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from fakes import Memory
+from fakes import Memory, perform
 
 from contexts import new_context
 from gateway_errors import raises_kind
@@ -58,9 +58,7 @@ class Harness:
         )
 
     async def infer(self, request: InferRequest = REQUEST, **fields: Any) -> InferResponse:
-        response = await self.gateway.perform(request, new_context(**fields))
-        assert isinstance(response, InferResponse)
-        return response
+        return await perform(self.gateway, request, InferResponse, new_context(**fields))
 
     def stream(self, context: RequestContext) -> AsyncGenerator[InferResponse, None]:
         return self.gateway.stream(REQUEST, self.gateway.bind("m", "", context), context)

@@ -36,6 +36,7 @@ from infergate.core.limits import Limits
 from infergate.core.request_context import RequestContext
 from infergate.core.wire import RpcRequest
 from infergate.gateway.relay import RelayedPassThrough, RelayedTranslation
+from reference_cycles import garbage_collector_disabled
 
 SECRET = "infergate_the-key-of-a"
 NO_JSON = ("inference-header-content-length", "0")
@@ -418,15 +419,11 @@ def test_messages_are_freed_without_garbage_collection(
     pair.run()
     call(key="a")(pair)
     answer("ok", "a")(pair)
-    gc.disable()
-    try:
-        gc.collect(0)
+    with garbage_collector_disabled():
         call()(pair)
         assert _relayed_count() == 1
         answer(outcome)(pair)
         assert _relayed_count() == 0
-    finally:
-        gc.enable()
 
 
 def _relayed_count() -> int:

@@ -13,7 +13,7 @@ from infergate.codecs.trtis import GRPC
 from infergate.codecs.v2_grpc.codec import V2Grpc
 from infergate.core.datatypes import Datatype
 from infergate.core.limits import DEFAULT_LIMITS
-from infergate.core.messages import InferRequest, ModelMetadata
+from infergate.core.messages import ModelMetadata
 from infergate.core.wire import RpcRequest
 from infergate.gateway.frontend import Frontend
 from infergate.gateway.gateway import RoutingGateway
@@ -88,12 +88,3 @@ async def test_pipelines_and_plans_are_made_on_first_use_and_kept() -> None:
             await frontend.respond(RpcRequest(f"infer {model} 1 id"), new_context())
     assert [binding.route.pattern for binding in frontend.pipelines] == ["m", "n"]
     assert [binding.route.pattern for binding in gateway._plans] == ["n"]
-
-
-async def test_a_plain_inference_reaches_the_backend_unchanged() -> None:
-    memory = Memory("b")
-    gateway = RoutingGateway(RouteTable([PLAIN]), {"b": memory}, {})
-    request, context = InferRequest("m", id="mine"), new_context()
-    response = await gateway.infer(request, gateway.bind("m", "", context), context)
-    assert memory.requests[0] is request
-    assert (response.model, response.id) == ("m", "mine")

@@ -200,21 +200,17 @@ async def test_draining_during_a_status_is_sent_after_it() -> None:
     assert statuses == [SERVING, NOT_SERVING]
 
 
-async def test_requests_too_long_for_a_name_are_not_parsed() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [b"\x0a\x7f", b"\x7a\x00" * 40_000],  # unknown fields are valid
+    ids=["malformed", "too long for a name"],
+)
+async def test_malformed_and_long_messages_are_invalid_arguments(message: bytes) -> None:
     services = build_services(Switch())
-    long = b"\x7a\x00" * 40_000  # unknown fields are valid
-    answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (long,)), CALL)
+    answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (message,)), CALL)
     assert answer.code == 3
     for method, handler in services.streams.items():
-        assert [item.code async for item in handler(each([long]), CALL)] == [3], method
-
-
-async def test_malformed_messages_are_invalid_arguments() -> None:
-    services = build_services(Switch())
-    answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (b"\x0a\x7f",)), CALL)
-    assert answer.code == 3
-    for method, handler in services.streams.items():
-        answers = [item async for item in handler(each([b"\x0a\x7f", b""]), CALL)]
+        answers = [item async for item in handler(each([message, b""]), CALL)]
         assert [item.code for item in answers] == [3], method
 
 

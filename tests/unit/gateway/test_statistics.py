@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from fakes import Memory
+from fakes import Memory, build_gateway, perform
 
 from contexts import new_context
 from gateway_errors import raises_kind
@@ -20,9 +20,8 @@ from infergate.core.messages import (
     Operation,
 )
 from infergate.core.request_record import RequestRecord
-from infergate.gateway.gateway import RoutingGateway
 from infergate.gateway.statistics import MAX_MODELS, GatewayStatistics, merge_statistics
-from infergate.routing.table import Rewrite, Route, RouteTable
+from infergate.routing.table import Rewrite, Route
 from request_records import make_record
 
 
@@ -133,17 +132,12 @@ def test_statistics_of_several_servers_are_added_up() -> None:
     assert rest == [{"name": "only-1", "version": "1"}, {"name": "only-2", "version": "1"}]
 
 
-def build_gateway(*backends: Any, routes: Any) -> RoutingGateway:
-    return RoutingGateway(RouteTable(routes), {each.name: each for each in backends}, {})
-
-
 async def test_a_servers_statistics_have_the_clients_names() -> None:
     memory = Memory("b", ModelStatistics(({"name": "real", "version": "1", "inference_count": 2},)))
     memory.profile_of_all = TRITON
     memory.servers = 2
-    gateway = build_gateway(
-        memory, routes=[Route("m", "b", version="7", rewrite=Rewrite("real", "1"))]
-    )
+    route = Route("m", "b", version="7", rewrite=Rewrite("real", "1"))
+    gateway = build_gateway(route, backends=[memory])
     statistics = await gateway.perform(ModelStatisticsRequest("m", "7"), new_context())
     assert statistics == ModelStatistics(({"name": "m", "version": "7", "inference_count": 4},))
     assert memory.requests == [ModelStatisticsRequest("real", "1")] * 2
@@ -153,10 +147,9 @@ async def test_a_servers_statistics_have_the_clients_names() -> None:
 
 async def test_other_servers_get_the_gateways_statistics() -> None:
     memory = Memory("b")
-    gateway = build_gateway(memory, routes=[Route("m", "b")])
+    gateway = build_gateway(Route("m", "b"), backends=[memory])
     record(gateway.own_statistics, "m")
-    statistics = await gateway.perform(ModelStatisticsRequest("m", "3"), new_context())
-    assert isinstance(statistics, ModelStatistics)
+    statistics = await perform(gateway, ModelStatisticsRequest("m", "3"), ModelStatistics)
     assert [(each["version"], each["inference_count"]) for each in statistics.models] == [("3", 1)]
     assert not memory.requests
 
@@ -170,16 +163,14 @@ async def test_the_gateways_statistics_have_a_numeric_version(
 ) -> None:
     memory = Memory("b")
     memory.description = ModelMetadata("m", versions)
-    statistics = await build_gateway(memory, routes=[Route("m", "b")]).perform(
-        ModelStatisticsRequest("m"), new_context()
-    )
-    assert isinstance(statistics, ModelStatistics)
+    gateway = build_gateway(Route("m", "b"), backends=[memory])
+    statistics = await perform(gateway, ModelStatisticsRequest("m"), ModelStatistics)
     assert [each["version"] for each in statistics.models] == [reported_for]
 
 
 @pytest.mark.parametrize("requested", [("nope", ""), ("simple", "abc"), ("simple", "2")])
 async def test_unknown_models_have_no_statistics(requested: tuple[str, str]) -> None:
-    gateway = build_gateway(BuiltinBackend("b"), routes=[Route("*", "b")])
+    gateway = build_gateway(Route("*", "b"), backends=[BuiltinBackend("b")])
     with raises_kind(Kind.NOT_FOUND):
         await gateway.perform(ModelStatisticsRequest(*requested), new_context())
 
@@ -187,10 +178,9 @@ async def test_unknown_models_have_no_statistics(requested: tuple[str, str]) -> 
 async def test_statistics_of_a_down_server_are_kept() -> None:
     memory = Memory("b")
     memory.description = GatewayError(Kind.CONNECT, "down")
-    gateway = build_gateway(memory, routes=[Route("m", "b")])
+    gateway = build_gateway(Route("m", "b"), backends=[memory])
     record(gateway.own_statistics, "m")
-    statistics = await gateway.perform(ModelStatisticsRequest("m"), new_context())
-    assert isinstance(statistics, ModelStatistics)
+    statistics = await perform(gateway, ModelStatisticsRequest("m"), ModelStatistics)
     assert [(each["version"], each["inference_count"]) for each in statistics.models] == [("1", 1)]
 
 
@@ -207,15 +197,14 @@ async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
     counting, other = Counting("b"), Memory("c")
     counting.profile_of_all = TRITON
     gateway = build_gateway(
-        counting, other, routes=[Route("m", "c"), Route("n", "b", version="2"), Route("*", "b")]
+        Route("m", "c"), Route("n", "b", version="2"), Route("*", "b"), backends=[counting, other]
     )
-    statistics = await gateway.perform(ModelStatisticsRequest(), new_context())
-    assert isinstance(statistics, ModelStatistics)
+    statistics = await perform(gateway, ModelStatisticsRequest(), ModelStatistics)
     assert [(each["name"], each["version"]) for each in statistics.models] == [
         ("m", "1"),
         ("n", ""),
         ("x", ""),
     ]
-    only = build_gateway(counting, routes=[Route("n", "b", version="2")])
-    statistics = await only.perform(ModelStatisticsRequest(), new_context())
+    only = build_gateway(Route("n", "b", version="2"), backends=[counting])
+    statistics = await perform(only, ModelStatisticsRequest(), ModelStatistics)
     assert statistics == ModelStatistics(({"name": "n", "version": "2"},))

@@ -28,6 +28,7 @@ from infergate.gateway.streaming import (
 )
 from infergate.routing.table import Route, RouteTable
 from inline_offload import InlineOffload
+from reference_cycles import garbage_collector_disabled
 
 
 class StreamCodec(LineCodec):
@@ -75,26 +76,17 @@ class StreamCodec(LineCodec):
 class LongCodec(StreamCodec):
     """A codec with long responses."""
 
-    def request_text_bytes(self, wire: RpcRequest) -> int:
+    def _no_bytes(self, *_: object) -> int:
         return 0
 
-    def json_bytes(self, wire: RpcRequest | RpcResponse, max_bytes: int) -> int:
-        return 0
-
-    def rewrite_bytes(self, wire: RpcResponse, request: RpcRequest) -> int:
-        return 0
+    request_text_bytes = json_bytes = rewrite_bytes = _no_bytes
+    backend_text_bytes = max_backend_text_bytes = _no_bytes
 
     def response_text_bytes(self, response: Response, parsed: ParsedRequest) -> int:
         return MIB
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
         return 0, MIB
-
-    def backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        return 0
-
-    def max_backend_text_bytes(self, operation: InferRequest, profile: Profile) -> int:
-        return 0
 
 
 class Acting(Memory):
@@ -106,7 +98,7 @@ class Acting(Memory):
         self.let_go = asyncio.Event()
         self.closed: list[str] = []
         self.started: list[str] = []
-        self.deadlines: list[float | None] = []
+        self.deadlines: list[Any] = []
         self.returned: dict[str, str] = {}
 
     async def stream(
@@ -162,8 +154,7 @@ class Harness:
         self.names += 1
 
     async def send_request(self, text: str, refused: GatewayError | None = None) -> list[str]:
-        answers = await self.stream.handle(text.encode(), refused)
-        return [bytes(join_parts(answer.message)).decode() async for answer in answers]
+        return await self.pulled(await self.stream.handle(text.encode(), refused))
 
     async def ask_all(self, *texts: str) -> list[asyncio.Task[list[str]]]:
         """Send the requests one after the other, read all responses concurrently, and run until
@@ -228,13 +219,9 @@ async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) 
 )
 async def test_messages_are_released_immediately(text: str) -> None:
     harness = Harness()
-    gc.collect()
-    gc.disable()
-    try:
+    with garbage_collector_disabled():
         assert len(await harness.send_request(text)) == 1
         assert requests() == []
-    finally:
-        gc.enable()
 
 
 def requests() -> list[Any]:
@@ -293,9 +280,7 @@ async def test_a_waiting_request_does_not_delay_later_ones() -> None:
 
 async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
     harness = Harness()
-    gc.collect()
-    gc.disable()
-    try:
+    with garbage_collector_disabled():
         pulling = await harness.ask_all("infer m one 0 5")
         for number in range(1, 10):
             (following,) = await harness.ask_all(f"infer held one {number} 5")
@@ -304,8 +289,6 @@ async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
             harness.backend.let_go.clear()
             pulling.append(following)
         assert len(requests()) <= 2
-    finally:
-        gc.enable()
     harness.backend.let_go.set()
     assert await pulling[0] == ["9 last"]
 
@@ -347,8 +330,6 @@ async def test_each_response_has_the_routes_timeout() -> None:
     harness = Harness(timeout=10)
     await harness.send_request("infer m 2 a")
     first, second = harness.backend.deadlines
-    assert first is not None
-    assert second is not None
     assert second > first
     assert abs(second - time.monotonic() - 10) < 5
 

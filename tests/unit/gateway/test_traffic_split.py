@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import LineCodec, Memory, WireBackend
+from fakes import LineCodec, Memory, WireBackend, perform
 
 from contexts import new_context
 from gateway_errors import raises_kind
@@ -42,8 +42,7 @@ class Harness:
 
     async def send_request(self, request: InferRequest = REQUEST, **fields: Any) -> RequestContext:
         context = new_context(**fields)
-        answer = await self.gateway.perform(request, context)
-        assert isinstance(answer, InferResponse)
+        await perform(self.gateway, request, InferResponse, context)
         return context
 
     async def stream(self, **fields: Any) -> list[InferResponse]:

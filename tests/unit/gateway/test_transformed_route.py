@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import Memory
+from fakes import Memory, perform
 
 from contexts import new_context
 from gateway_errors import raises_kind
@@ -88,9 +88,7 @@ class Harness:
     ) -> InferResponse:
         names = tuple(RequestedOutput(each) if isinstance(each, str) else each for each in outputs)
         request = InferRequest("m", "", "id", inputs=inputs, outputs=names)
-        response = await self.gateway.perform(request, new_context(**fields))
-        assert isinstance(response, InferResponse)
-        return response
+        return await perform(self.gateway, request, InferResponse, new_context(**fields))
 
     @property
     def sent(self) -> InferRequest:
@@ -157,8 +155,7 @@ async def test_metadata_and_configuration_describe_the_transformed_model() -> No
         assert isinstance(model, ModelMetadata)
         assert model.inputs == expected_inputs
         assert [tensor.name for tensor in model.outputs] == ["scores", "classes"]
-    config = await harness.gateway.perform(messages.ModelConfigRequest("m"), new_context())
-    assert isinstance(config, messages.ModelConfig)
+    config = await perform(harness.gateway, messages.ModelConfigRequest("m"), messages.ModelConfig)
     assert config.settings["input"] == [{"name": "x", "data_type": "TYPE_UINT8", "dims": [-1, 3]}]
 
 
@@ -167,8 +164,7 @@ async def test_a_servers_configuration_keeps_its_other_settings() -> None:
     harness.backend.profile_of_all = TRITON
     settings = {"name": "m", "max_batch_size": 8, "input": [], "dynamic_batching": {"a": 1}}
     harness.backend.answer = messages.ModelConfig("m", settings, b"protobuf")
-    config = await harness.gateway.perform(messages.ModelConfigRequest("m"), new_context())
-    assert isinstance(config, messages.ModelConfig)
+    config = await perform(harness.gateway, messages.ModelConfigRequest("m"), messages.ModelConfig)
     assert config.message == b""
     assert config.settings["dynamic_batching"] == {"a": 1}
     assert config.settings["input"] == [{"name": "x", "data_type": "TYPE_UINT8", "dims": [3]}]
