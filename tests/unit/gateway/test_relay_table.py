@@ -167,6 +167,13 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
     "oversize": ({}, [call(), answer("oversize")], "too_large"),
     "reset": ({}, [call(), answer("reset")], "backend_garbage"),
     "lost": ({}, [call(), answer("lost")], "backend_garbage"),
+    "lost together": (  # the calls fail in the order of their ids
+        LEGACY,
+        [call(), answer("ok")]
+        + [call(key=f"k{number}") for number in range(4)]
+        + [answer("lost", "k0")],
+        "ok" + ", backend_garbage" * 4,
+    ),
     "refused once": ({}, [call(), answer("refused"), answer("ok")], "ok"),
     "refused twice": (
         {},

@@ -75,7 +75,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
         self._ready_future.add_done_callback(_mark_retrieved)  # not awaited if connecting failed
         self.closed_future: asyncio.Future[None] = loop.create_future()
         self._is_lost = False
-        self._calls: Final[set[ClientCall]] = set()
+        self._calls: Final[dict[ClientCall, None]] = {}  # ordered, so that calls fail in order
         self._deadline_timer: Final = DeadlineTimer(loop, self._calls)
         self.request_prefixes: Final = BoundedCache[str, bytes](_CACHED_METHODS)
         self.forwarded_prefixes: Final = BoundedCache[str, bytes](_CACHED_METHODS)
@@ -122,7 +122,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
 
     def register(self, call: ClientCall) -> None:
         """Register `call`, whose request has been queued."""
-        self._calls.add(call)
+        self._calls[call] = None
         if call.deadline < self._deadline_timer.due:
             self._deadline_timer.set_at(call.deadline)
         self.flush_soon()
@@ -154,7 +154,7 @@ class GrpcClientConnection(Http2Protocol[Http2ClientConnection]):
 
     def unregister(self, call: ClientCall) -> None:
         """Remove `call`, which has ended."""
-        self._calls.discard(call)
+        self._calls.pop(call, None)
         if self._calls_without_deadline:
             self._calls_without_deadline.discard(call)
         if self.engine.is_retired:

@@ -133,11 +133,11 @@ class GrpcServerConnection(server_call.CallConnection):
             handler = stream_handler(app, method, self.listener.admission)
             assert handler is not None
             stream_call = StreamCall(self, stream, request)
-            self._calls.add(stream_call)
+            self._calls[stream_call] = None
             stream_call.start(handler)
             return
         unary_call = UnaryCall(self, stream, request)
-        self._calls.add(unary_call)
+        self._calls[unary_call] = None
         if event.end:
             unary_call.end(fields)
 
@@ -173,7 +173,7 @@ class GrpcServerConnection(server_call.CallConnection):
         self.loop.call_later(server_call.CLOSING_SECONDS, self.abort)
 
     def remove_call(self, call: server_call.ServerCall) -> None:
-        self._calls.discard(call)
+        self._calls.pop(call, None)
         if self._early_header_bytes and len(self._calls) <= self._max_streams:
             self._release_early()
         if self._is_lost:

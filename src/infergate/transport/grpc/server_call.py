@@ -59,7 +59,7 @@ class CallConnection(Http2Protocol[Http2ServerConnection]):
         self.listener: Final = listener
         self.peer = ""
         self.peer_identity: tuple[str, ...] = ()  # the value of `RequestContext.peer_identity`
-        self._calls: Final[set[ServerCall]] = set()
+        self._calls: Final[dict[ServerCall, None]] = {}  # ordered, so that calls end in order
         self.deadline_timer: Final = DeadlineTimer(self.loop, self._calls)
 
     def end_stream_soon(self, stream: Stream) -> None:
