@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import os
 import re
 import signal
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.peer import get, post
 
 DEMO = """
 backends: {demo: {protocol: builtin}}
@@ -154,19 +153,11 @@ def connections(pid: int, ports: Collection[int] | None = None) -> int:
 
 def is_ready(of: Infergate) -> bool:
     """Return whether /readyz reports ready."""
-    connection = http.client.HTTPConnection(of.admin, timeout=20)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    finally:
-        connection.close()
+    return get(of.admin, "/readyz").status == 200
 
 
 def reloaded(running: Infergate) -> dict[str, Any]:
-    connection = http.client.HTTPConnection(running.admin, timeout=30)
-    connection.request("POST", "/reload")
-    document: dict[str, Any] = json.loads(connection.getresponse().read())
-    connection.close()
+    document: dict[str, Any] = post(running.admin, "/reload").json
     return document["last_reload"]
 
 
