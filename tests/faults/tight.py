@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2 as pb
@@ -105,8 +106,8 @@ def good(gateway: Infergate) -> None:
 # ---- over gRPC
 
 
-def message(size: int = 1) -> bytes:
-    result = pb.ModelInferRequest(model_name="identity")
+def message(size: int = 1, model: str = "identity", **more: Any) -> bytes:
+    result = pb.ModelInferRequest(model_name=model, **more)
     for name in ("INPUT0", "INPUT1"):
         result.inputs.add(name=name, datatype="UINT8", shape=[size])
         result.raw_input_contents.append(bytes(size))
