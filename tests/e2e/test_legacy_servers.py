@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.clients import ARRAYS, FORMS, Client, client
 from e2e.probing import models_of, probe, protocols_of, run_requests, served
 from e2e.running import Infergate, started_infergate
-from faults.peer import post
+from faults.peer import get, post
 from faults.watch import until
 from legacy.models import LONG_NAMES
 from legacy.running import LegacyServer, started_legacy
@@ -380,15 +379,11 @@ def test_invalid_model_names_get_the_legacy_error(
     harness: Harness, backend: str, name: str
 ) -> None:
     """Everything after /api/status/ in the path is the name."""
-    connection = HTTPConnection(harness.gateway.http)
-    with closing(connection):
-        connection.request("GET", f"/api/status/{backend}.{name}")
-        answer = connection.getresponse()
-        assert answer.status == 400
-        assert answer.headers["NV-Status"].startswith(
-            'code: INVALID_ARG msg: "no status available for unknown model '
-            f"\\'{backend}.{name}\\'\" "
-        )
+    answer = get(harness.gateway.http, f"/api/status/{backend}.{name}")
+    assert answer.status == 400
+    assert answer.headers["nv-status"].startswith(
+        f"code: INVALID_ARG msg: \"no status available for unknown model \\'{backend}.{name}\\'\" "
+    )
 
 
 def test_server_metadata_and_health(any_form: Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.clients import ARRAYS
 from e2e.running import LISTENERS, Infergate, started_infergate
 from e2e.test_streams import streaming, tensor
+from faults.peer import post
 from faults.watch import counted, until
 from infergate.backends.builtin import embedded_models
 from infergate.cli import main
@@ -58,12 +58,10 @@ def send(gateway: Infergate, protocol: str, request: InferRequest) -> None:
             channel.unary_unary(wire.method)(bytes(join_parts(wire.message)))
         return
     assert isinstance(wire, HttpRequest)
-    connection = http.client.HTTPConnection(gateway.http)
-    query = f"?{wire.query}" if wire.query else ""
+    path = f"{wire.path}?{wire.query}" if wire.query else wire.path
     headers = {**wire.headers, "x-tenant": "t"}
-    connection.request(wire.method, wire.path + query, bytes(join_parts(wire.body)), headers)
-    assert connection.getresponse().status == 200
-    connection.close()
+    body = bytes(join_parts(wire.body))
+    assert post(gateway.http, path, body, headers, wire.method).status == 200
 
 
 def send_mixed_traffic(gateway: Infergate) -> None:
