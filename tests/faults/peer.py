@@ -39,10 +39,15 @@ class Answer:
 
 
 class Client:
-    """A TCP connection. Every wait ends in an error after SECONDS."""
+    """A connection to ``host:port`` or ``unix:path``. Every wait ends in an error after SECONDS."""
 
     def __init__(self, address: str) -> None:
-        self.socket = socket.create_connection(_pair(address), timeout=SECONDS)
+        if address.startswith("unix:"):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(SECONDS)
+            self.socket.connect(address.removeprefix("unix:"))
+        else:
+            self.socket = socket.create_connection(_pair(address), timeout=SECONDS)
         self._held = b""
 
     def __enter__(self) -> Self:
