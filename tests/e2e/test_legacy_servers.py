@@ -348,8 +348,7 @@ def test_a_sequence_named_by_text(triton_client: Client, harness: Harness, backe
 
 @both_backends
 def test_model_metadata(any_form: Client, backend: str) -> None:
-    extra: dict[str, Any] = {} if any_form.http else {"as_json": True}
-    described = any_form.get_model_metadata(f"{backend}.simple", **extra)
+    described = any_form.get_model_metadata(f"{backend}.simple", **any_form.as_json)
     assert described["name"] == f"{backend}.simple"
     assert described["versions"] == ["1"]
     assert described["platform"] == "custom"
@@ -358,10 +357,10 @@ def test_model_metadata(any_form: Client, backend: str) -> None:
             (each["name"], each["datatype"], [int(size) for size in each["shape"]])
             for each in described[names]
         ] == [(f"{kind}{i}", "INT32", [-1, 16]) for i in range(2)]
-    single = any_form.get_model_metadata(f"{backend}.simple_nobatch", "3", **extra)
+    single = any_form.get_model_metadata(f"{backend}.simple_nobatch", "3", **any_form.as_json)
     assert sorted(single["versions"]) == ["1", "3"]
     assert [int(size) for size in single["inputs"][0]["shape"]] == [4]
-    text = any_form.get_model_metadata(f"{backend}.identity_string", **extra)
+    text = any_form.get_model_metadata(f"{backend}.identity_string", **any_form.as_json)
     assert text["inputs"][0]["datatype"] == "BYTES"
 
 
@@ -387,8 +386,7 @@ def test_invalid_model_names_get_the_legacy_error(
 
 
 def test_server_metadata_and_health(any_form: Client) -> None:
-    extra: dict[str, Any] = {} if any_form.http else {"as_json": True}
-    assert any_form.get_server_metadata(**extra)["name"] == "infergate"
+    assert any_form.get_server_metadata(**any_form.as_json)["name"] == "infergate"
     assert any_form.is_server_live()
     assert any_form.is_server_ready()
 

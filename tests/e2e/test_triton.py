@@ -255,8 +255,7 @@ def call() -> RequestContext:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_metadata(triton_client: Client, backend: str) -> None:
-    extra: dict[str, Any] = {} if triton_client.http else {"as_json": True}
-    metadata = triton_client.get_model_metadata(f"{backend}.simple", **extra)
+    metadata = triton_client.get_model_metadata(f"{backend}.simple", **triton_client.as_json)
     assert metadata["name"] == f"{backend}.simple"
     assert metadata["versions"] == ["1"]
     assert [t["name"] for t in metadata["inputs"]] == ["INPUT0", "INPUT1"]
@@ -265,9 +264,7 @@ def test_metadata(triton_client: Client, backend: str) -> None:
 
 
 def test_server_metadata_and_health(triton_client: Client) -> None:
-    metadata = triton_client.get_server_metadata(
-        **({} if triton_client.http else {"as_json": True})
-    )
+    metadata = triton_client.get_server_metadata(**triton_client.as_json)
     assert metadata["name"] == "infergate"
     assert triton_client.is_server_live()
     assert triton_client.is_server_ready()
@@ -331,9 +328,7 @@ def test_tensors_are_renamed(triton_client: Client) -> None:
 
 
 def test_a_version_is_rewritten(triton_client: Client) -> None:
-    with_version = triton_client.get_model_metadata(
-        "versions-new", "2", **({} if triton_client.http else {"as_json": True})
-    )
+    with_version = triton_client.get_model_metadata("versions-new", "2", **triton_client.as_json)
     assert (with_version["name"], with_version["versions"]) == ("versions-new", ["2"])
 
 
