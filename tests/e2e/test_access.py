@@ -575,7 +575,7 @@ def test_a_stream_ends_when_its_token_expires(harness: Harness) -> None:
     assert all(not pb.ModelStreamInferResponse.FromString(each).error_message for each in result)
 
 
-def test_a_stream_is_rejected_in_its_own_format_after_a_reload(harness: Harness) -> None:
+def test_a_legacy_stream_is_authorized_in_its_own_format(harness: Harness) -> None:
     raw = [each.tobytes() for each in SIMPLE_INPUTS]
     message = old_message("simple", header=SIMPLE, raw=raw)
     for headers, code in (((), "INVALID_ARG"), (tuple(bearer(GOOD).items()), "SUCCESS")):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.clients import FORMS, Client, client
 from e2e.running import Infergate, started_infergate
+from faults.peer import get
 from faults.rpc import call, channel
 from faults.watch import until
 from infergate.codecs.v2_grpc import messages as pb
@@ -174,9 +174,8 @@ def test_statistics_grow_by_the_requests_sent(triton_client: Client, backend: st
 
 def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
     if carrier == "http":
-        url = f"http://{gateway.http}/api/status/{model}?format=binary"
-        with urllib.request.urlopen(url) as answer:
-            status = LEGACY.ServerStatus.FromString(answer.read())
+        answer = get(gateway.http, f"/api/status/{model}?format=binary")
+        status = LEGACY.ServerStatus.FromString(answer.body)
     else:
         message = LEGACY.StatusRequest(model_name=model).SerializeToString()
         with channel(gateway.grpc) as rpc_channel:
