@@ -6,7 +6,6 @@ The gateway serves Triton's models as ``M`` over V2 REST and as ``grpc.M``, MLSe
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -21,8 +20,8 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.running import Infergate, started_infergate
 from e2e.test_streams import comes_before_the_last, streaming, tensor
-from faults.peer import Client, Connection, scripted
-from faults.watch import SECONDS, counted, limited_growth, logged_bugs, until
+from faults.peer import Client, Connection, post, scripted
+from faults.watch import counted, limited_growth, logged_bugs, until
 from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
@@ -54,13 +53,8 @@ def gateway(triton: Triton, mlserver: MLServer) -> Iterator[Infergate]:
 
 
 def send_request(address: str, model: str, verb: str, body: Any) -> tuple[int, str, bytes]:
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
-    connection.request("POST", f"/v2/models/{model}/{verb}", json.dumps(body))
-    answer = connection.getresponse()
-    status = answer.status, answer.headers["content-type"], answer.read()
-    connection.close()
-    return status
+    answer = post(address, f"/v2/models/{model}/{verb}", json.dumps(body).encode())
+    return answer.status, answer.headers["content-type"], answer.body
 
 
 def events(body: bytes) -> list[Any]:
@@ -356,10 +350,7 @@ def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> No
         answer = client.until(b"0\r\n\r\n").partition(b"\r\n\r\n")[2]
 
     def lines() -> list[dict[str, Any]]:
-        read = (
-            json.loads(line) for line in gateway.log.read_text().splitlines() if line[:1] == "{"
-        )
-        return [line for line in read if line.get("request_id") == "told"]
+        return [line for line in gateway.logged("request") if line["request_id"] == "told"]
 
     until(lambda: len(lines()) == 1, "the request is logged")
     (line,) = lines()
