@@ -217,25 +217,31 @@ def of(tensor: Tensor) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def front(server: Server) -> Iterator[Infergate]:
+    """Run a gateway with a backend for each kind of listener, whose route has its name."""
+    config = "backends:\n"
+    for kind, endpoint in server.endpoints.items():
+        config += f'  {kind}: {{protocol: graphpipe, endpoints: ["{endpoint}"]}}\n'
+    config += "routes:\n"
+    for kind in server.endpoints:
+        config += (
+            f"  - {{model: {kind}, backend: {kind}, rewrite: {{outputs: {{sum: OUTPUT0}}}}}}\n"
+        )
+    with started_infergate(config) as running:
+        yield running
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_behind(server: Server, kind: str) -> None:
-    config = f"""
-backends:
-  gp: {{protocol: graphpipe, endpoints: ["{server.endpoints[kind]}"]}}
-routes:
-  - {{model: add, backend: gp, rewrite: {{outputs: {{sum: OUTPUT0}}}}}}
-"""
-    with started_infergate(config) as gateway:
-        for _ in range(3):
-            status, response = infer(gateway.http, "add", [of(TEN), of(THREE)])
-            assert status == 200
-            assert {o["name"]: o["data"][0] for o in response["outputs"]} == {
-                "sum": 13,
-                "OUTPUT1": 7,
-            }
-        status, response = infer(gateway.http, "add", [of(TEN)])
-        assert (status, bool(response["error"])) == (400, True)
-        assert get(gateway.http, "/v2/models/add/ready").status == 200
+def test_a_server_behind(front: Infergate, kind: str) -> None:
+    for _ in range(3):
+        status, response = infer(front.http, kind, [of(TEN), of(THREE)])
+        assert status == 200
+        found = {each["name"]: each["data"][0] for each in response["outputs"]}
+        assert found == {"sum": 13, "OUTPUT1": 7}
+    status, response = infer(front.http, kind, [of(TEN)])
+    assert (status, bool(response["error"])) == (400, True)
+    assert get(front.http, f"/v2/models/{kind}/ready").status == 200
 
 
 class Mute(BaseHTTPRequestHandler):
