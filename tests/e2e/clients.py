@@ -47,6 +47,8 @@ class Client:
         self._loop = loop
         self.http = form.startswith("http")
         self._module = tritonclient.http if self.http else tritonclient.grpc
+        self.as_json: dict[str, Any] = {} if self.http else {"as_json": True}
+        """The options with which a method returns a dict."""
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -76,3 +77,13 @@ def started_infergate(
     with started(prepare) as running:
         admin, grpc, http = running.addresses
         yield Infergate(http, grpc, admin, running.pid, running.log)
+
+
+def output_of(*argv: str | Path, cwd: Path | None = None, seconds: float = 800) -> str:
+    """Return what a command prints. The command must succeed."""
+    done = subprocess.run(
+        list(map(str, argv)), cwd=cwd, check=False, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=seconds,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{argv}: {done.stdout[-4000:]}"
+    return done.stdout

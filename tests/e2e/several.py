@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
+import functools
 import os
 import re
 import signal
 import ssl
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults import watch
+from faults.peer import get, post
 
 DEMO = """
 backends: {demo: {protocol: builtin}}
@@ -33,13 +33,8 @@ def request(path: str, body: bytes = BODY) -> bytes:
 INFER = request("/v2/models/identity/infer")
 
 
-def until(met: Callable[[], bool], what: str) -> None:
-    """Poll ``met``, a condition that sends no notification. Three processes need some time to
-    start."""
-    deadline = time.monotonic() + 100
-    while not met():
-        assert time.monotonic() < deadline, f"not within 100 s: {what}"
-        time.sleep(0.02)
+until = functools.partial(watch.until, seconds=100)
+"""Three processes need some time to start."""
 
 
 class Client:
@@ -84,7 +79,7 @@ class Client:
 
     @property
     def port(self) -> int:
-        """Return the process IDs of the worker's children."""
+        """Return the client's port."""
         port: int = self._writer.get_extra_info("sockname")[1]
         return port
 
@@ -135,12 +130,7 @@ def connections(pid: int, ports: Collection[int] | None = None) -> int:
     """Return the process's TCP connections from clients. ``ports`` selects the connections from
     these client ports.
     """
-    held = set()
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            held.add(str(each.readlink()))
-        except FileNotFoundError:
-            continue
+    held = set(watch.open_files(pid))
     rows = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
     # The set removes duplicates: the kernel may list a connection twice while others open and
     # close.
@@ -154,35 +144,17 @@ def connections(pid: int, ports: Collection[int] | None = None) -> int:
 
 def is_ready(of: Infergate) -> bool:
     """Return whether /readyz reports ready."""
-    connection = http.client.HTTPConnection(of.admin, timeout=20)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    finally:
-        connection.close()
+    return get(of.admin, "/readyz").status == 200
 
 
 def reloaded(running: Infergate) -> dict[str, Any]:
-    connection = http.client.HTTPConnection(running.admin, timeout=30)
-    connection.request("POST", "/reload")
-    document: dict[str, Any] = json.loads(connection.getresponse().read())
-    connection.close()
+    document: dict[str, Any] = post(running.admin, "/reload").json
     return document["last_reload"]
-
-
-def value(of: Infergate, sample: str, labels: Mapping[str, str] | None = None) -> float:
-    """Return the sum of the samples with this name and these labels in /metrics."""
-    found = 0.0
-    for line in of.metrics().splitlines():
-        name, _, rest = line.partition("{") if "{" in line else line.partition(" ")
-        if name == sample and all(f'{k}="{v}"' in rest for k, v in (labels or {}).items()):
-            found += float(rest.rpartition(" ")[2])
-    return found
 
 
 def requests(of: Infergate) -> float:
     """Return the number of counted inferences."""
-    return value(of, "infergate_requests_total", {"operation": "infer"})
+    return watch.counted(of, operation="infer")
 
 
 @contextmanager

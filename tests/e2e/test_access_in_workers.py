@@ -24,10 +24,10 @@ from e2e.several import (
     reloaded,
     several,
     until,
-    value,
     workers,
 )
 from faults.rpc import call, infer_message
+from faults.watch import metric
 from infergate.access.keys import digest_of
 from tls_kit import Authority, Pair, replace_files
 
@@ -109,8 +109,8 @@ async def check_rates(harness: Harness, clients: list[Client]) -> None:
     running = harness.running
     assert await asyncio.to_thread(harness.grpc) is grpc.StatusCode.RESOURCE_EXHAUSTED
     refused = "infergate_access_refused_total"
-    assert value(running, refused, {"reason": "requests"}) == 6
-    assert value(running, refused, {"reason": "no_credentials"}) == COUNT
+    assert metric(running, refused, reason="requests") == 6
+    assert metric(running, refused, reason="no_credentials") == COUNT
 
     file = running.log.parent / "routes.yaml"
     rules = file.read_text().replace("operations: [infer]", "operations: [infer, metadata]")
@@ -138,7 +138,7 @@ async def check_certificate(harness: Harness) -> None:
         while not await is_shown():  # noqa: ASYNC110 - no event to await
             await asyncio.sleep(0.1)
     taken = {"listener": "http", "outcome": "taken"}
-    assert value(harness.running, "infergate_certificate_reloads_total", taken) == 2
+    assert metric(harness.running, "infergate_certificate_reloads_total", **taken) == 2
 
 
 async def check_second_signal(harness: Harness) -> None:

@@ -4,10 +4,7 @@ size.
 
 from __future__ import annotations
 
-import http.client
-import json
 import queue
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +16,7 @@ import tritonclient.grpc
 
 from e2e.clients import Client, client
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.peer import post
 from faults.watch import until
 from infergate.comparison.model_summary import ModelSummary
 from infergate.comparison.summary import Summary
@@ -93,27 +91,20 @@ class Servers:
         self._client.infer("sums", [tensor], sequence_id=sequence, **more)
 
     def admin(self, method: str, path: str) -> Any:
-        connection = http.client.HTTPConnection(self.gateway.admin, timeout=10)
-        try:
-            connection.request(method, path)
-            answer = connection.getresponse()
-            body = answer.read()
-            assert answer.status == 200, body
-            return json.loads(body) if method == "GET" else body
-        finally:
-            connection.close()
+        answer = post(self.gateway.admin, path, method=method)
+        assert answer.status == 200, answer
+        return answer.json if method == "GET" else answer.body
 
     def compared(self, route: str, model: str, number: int) -> ModelSummary:
         """Return the summary of ``model`` when it has ``number`` comparisons."""
-        deadline = time.monotonic() + 20
-        while True:
+
+        def found() -> ModelSummary:
             summary = Summary.from_json(self.admin("GET", "/comparisons"))
-            found = summary.routes.get(route, {}).get(model, ModelSummary())
-            if found.compared == number:
-                return found
-            assert found.compared < number
-            assert time.monotonic() < deadline, f"{found.compared} of {number}"
-            time.sleep(0.02)
+            return summary.routes.get(route, {}).get(model, ModelSummary())
+
+        until(lambda: found().compared >= number, f"{number} comparisons")
+        assert found().compared == number
+        return found()
 
 
 @pytest.fixture(scope="module")
@@ -262,11 +253,8 @@ def test_the_metrics_add_up_over_the_workers(servers: Servers) -> None:
 
 def test_one_mismatch_is_stored_without_credentials(servers: Servers) -> None:
     result(servers, "broken")
-    deadline = time.monotonic() + 20
-    while not (files := list(servers.kept.glob("*.igrec"))):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    (file,) = files
+    until(lambda: any(servers.kept.glob("*.igrec")), "it is stored")
+    (file,) = servers.kept.glob("*.igrec")
     (found,) = read_recording(file)
     assert isinstance(found, RecordedExchange)
     assert found.exchange.backend == "old"

@@ -3,7 +3,6 @@ exited."""
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import subprocess
@@ -13,6 +12,8 @@ import pytest
 import yaml
 
 from e2e.running import started_infergate
+from faults.peer import get
+from faults.watch import until
 from peers.support.installed import PROJECT
 
 CONFIG = """
@@ -34,20 +35,10 @@ def test_the_server_stops_after_the_gateway_has_drained() -> None:
         os.kill(gateway.pid, signal.SIGTERM)
         reported_at = time.monotonic()
         # While the gateway drains, it is not ready, but still serves and still needs the server.
-        while status(gateway.admin, "/readyz") == 200:
-            assert time.monotonic() < reported_at + 100
-        assert status(gateway.http, "/v2/models/identity") == 200
+        until(lambda: get(gateway.admin, "/readyz").status == 503, "it is not ready")
+        assert get(gateway.http, "/v2/models/identity").status == 200
         assert waiting.poll() is None
         assert waiting.wait(100) == 0
         assert time.monotonic() - reported_at >= 6  # not before the end of the drain
         with pytest.raises(ConnectionRefusedError):
-            status(gateway.http, "/v2/models/identity")
-
-
-def status(address: str, path: str) -> int:
-    connection = http.client.HTTPConnection(address, timeout=100)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status
-    finally:
-        connection.close()
+            get(gateway.http, "/v2/models/identity")

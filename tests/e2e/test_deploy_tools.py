@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from e2e.running import output_of
 from peers.support.deploy_tools import promtool
 from peers.support.installed import PROJECT, Installed
 from rollout_queries import rollout_queries
@@ -21,15 +21,6 @@ RELEASES = ("1.27", "1.32", "1.37")
 the tool."""
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 """Custom resource kinds. Kubernetes does not define them."""
-
-
-def said(*argv: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        argv, cwd=cwd, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=100,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 @pytest.fixture
@@ -47,25 +38,25 @@ def test_manifests_match_kubernetes_schemas(
 ) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, which has kustomize in it")
-    text = said("kubectl", "kustomize", str(DEPLOY / "kubernetes" / overlay))
+    text = output_of("kubectl", "kustomize", str(DEPLOY / "kubernetes" / overlay))
     known = [each for each in yaml.safe_load_all(text) if each["kind"] not in CUSTOM]
     assert known
     built = tmp_path / "built.yaml"
     built.write_text(yaml.safe_dump_all(known))
     validate = str(deploy_tools.python.with_name("kubernetes-validate"))
-    output = said(validate, "--strict", "-k", release, str(built))
+    output = output_of(validate, "--strict", "-k", release, str(built))
     assert output.count("passed for resource") == len(known)
 
 
 def test_the_dockerfile_is_clean(deploy_tools: Installed) -> None:
     lint = str(deploy_tools.python.with_name("hadolint"))
-    said(lint, "--failure-threshold", "info", str(DEPLOY / "docker" / "Dockerfile"))
+    output_of(lint, "--failure-threshold", "info", str(DEPLOY / "docker" / "Dockerfile"))
 
 
 def test_alert_rules_fire(checks_rules: str) -> None:
     folder = DEPLOY / "prometheus"
-    said(checks_rules, "check", "rules", "alerts.yaml", cwd=folder)
-    said(checks_rules, "test", "rules", "alerts.test.yaml", cwd=folder)
+    output_of(checks_rules, "check", "rules", "alerts.yaml", cwd=folder)
+    output_of(checks_rules, "test", "rules", "alerts.test.yaml", cwd=folder)
 
 
 def test_promtool_accepts_the_compose_scrape_configuration(
@@ -73,7 +64,7 @@ def test_promtool_accepts_the_compose_scrape_configuration(
 ) -> None:
     shutil.copy(DEPLOY / "docker" / "prometheus.yaml", tmp_path)
     shutil.copy(DEPLOY / "prometheus" / "alerts.yaml", tmp_path)
-    said(checks_rules, "check", "config", "prometheus.yaml", cwd=tmp_path)
+    output_of(checks_rules, "check", "config", "prometheus.yaml", cwd=tmp_path)
 
 
 def test_dashboard_queries_are_valid_promql(checks_rules: str, tmp_path: Path) -> None:
@@ -85,7 +76,7 @@ def test_dashboard_queries_are_valid_promql(checks_rules: str, tmp_path: Path) -
     ]
     rules = tmp_path / "rules.yaml"
     rules.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": records}]}))
-    assert f"{len(queries)} rules found" in said(checks_rules, "check", "rules", str(rules))
+    assert f"{len(queries)} rules found" in output_of(checks_rules, "check", "rules", str(rules))
 
 
 RATES = {
@@ -152,7 +143,7 @@ def test_the_queries_of_rollouts_measure_the_canary(checks_rules: str, tmp_path:
     (tmp_path / "test.yaml").write_text(
         yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [test]})
     )
-    said(checks_rules, "test", "rules", "test.yaml", cwd=tmp_path)
+    output_of(checks_rules, "test", "rules", "test.yaml", cwd=tmp_path)
 
 
 @pytest.mark.peers
@@ -164,6 +155,10 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         tmp_path / "infergate.service"
     )  # the program must exist, because the tool reports missing programs
     there.write_text(text.replace("/opt/infergate/bin/infergate", "/bin/true"))
-    assert not said("systemd-analyze", "verify", "--man=no", "--generators=no", str(there)).strip()
-    output = said("systemd-analyze", "security", "--offline=true", "--threshold=20", str(there))
+    assert not output_of(
+        "systemd-analyze", "verify", "--man=no", "--generators=no", str(there)
+    ).strip()
+    output = output_of(
+        "systemd-analyze", "security", "--offline=true", "--threshold=20", str(there)
+    )
     assert "Overall exposure level" in output  # a score below 2.0 of 10 passes

@@ -66,9 +66,7 @@ def test_digits_are_classified(triton_client: Client) -> None:
 
 def test_metadata_and_readiness(triton_client: Client) -> None:
     assert triton_client.is_model_ready("simple")
-    metadata = triton_client.get_model_metadata(
-        "digits", **({} if triton_client.http else {"as_json": True})
-    )
+    metadata = triton_client.get_model_metadata("digits", **triton_client.as_json)
     assert metadata["inputs"][0]["name"] == "IMAGE"
 
 

@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults.rpc import INFER, RpcBackend, channel, infer_message
+from faults.tight import message
 from faults.watch import SECONDS, alive, logged_bugs
 
 MIB = 1 << 20
@@ -108,16 +109,8 @@ def stream(client: grpc.Channel, messages: list[bytes], **more: Any) -> Outcome:
     return call.code(), call.details(), got
 
 
-def identity(size: int = 4, model: str = "identity", **more: Any) -> bytes:
-    result = pb.ModelInferRequest(model_name=model, **more)
-    for name in ("INPUT0", "INPUT1"):
-        result.inputs.add(name=name, datatype="UINT8", shape=[size])
-        result.raw_input_contents.append(bytes(size))
-    return bytes(result.SerializeToString())
-
-
-def unlike(**more: Any) -> bytes:
-    result = pb.ModelInferRequest.FromString(identity())
+def unlike() -> bytes:
+    result = pb.ModelInferRequest.FromString(message())
     result.inputs[0].shape[0] = 99
     return bytes(result.SerializeToString())
 
@@ -129,17 +122,17 @@ OK, NOT_FOUND, INVALID = (
     grpc.StatusCode.INVALID_ARGUMENT,
 )
 UNARY: dict[str, tuple[grpc.StatusCode, Case]] = {
-    "good": (OK, lambda client: unary(client, INFER, identity())),
-    "with an id": (OK, lambda client: unary(client, INFER, identity(id="mine"))),
-    "400 KB": (OK, lambda client: unary(client, INFER, identity(200_000))),
-    "gzip": (OK, lambda client: unary(client, INFER, identity(9999), compression=GZIP)),
-    "deflate": (OK, lambda client: unary(client, INFER, identity(9999), compression=DEFLATE)),
-    "an unknown model": (NOT_FOUND, lambda client: unary(client, INFER, identity(model="né"))),
+    "good": (OK, lambda client: unary(client, INFER, message())),
+    "with an id": (OK, lambda client: unary(client, INFER, message(id="mine"))),
+    "400 KB": (OK, lambda client: unary(client, INFER, message(200_000))),
+    "gzip": (OK, lambda client: unary(client, INFER, message(9999), compression=GZIP)),
+    "deflate": (OK, lambda client: unary(client, INFER, message(9999), compression=DEFLATE)),
+    "an unknown model": (NOT_FOUND, lambda client: unary(client, INFER, message(model="né"))),
     "shape and bytes": (INVALID, lambda client: unary(client, INFER, unlike())),
     "no message": (INVALID, lambda client: unary(client, INFER, b"\xff" * 5)),
     "an empty message": (INVALID, lambda client: unary(client, INFER, b"")),
     "too much": (
-        grpc.StatusCode.RESOURCE_EXHAUSTED, lambda client: unary(client, INFER, identity(MIB)),
+        grpc.StatusCode.RESOURCE_EXHAUSTED, lambda client: unary(client, INFER, message(MIB)),
     ),
     "an unknown method": (
         grpc.StatusCode.UNIMPLEMENTED, lambda client: unary(client, f"{SERVICE}/ModelDream", b""),
@@ -284,7 +277,7 @@ def test_metadata_reaches_the_backend(
 
 def test_both_engines_reject_a_bomb(gateways: list[Infergate]) -> None:
     compat, own = both(
-        gateways, lambda client: unary(client, INFER, identity(MIB), compression=GZIP)
+        gateways, lambda client: unary(client, INFER, message(MIB), compression=GZIP)
     )
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -292,20 +285,20 @@ def test_both_engines_reject_a_bomb(gateways: list[Infergate]) -> None:
 def test_both_engines_reject_too_much_metadata(gateways: list[Infergate]) -> None:
     compat, own = both(
         gateways,
-        lambda client: unary(client, INFER, identity(), metadata=[("x", "y" * 60_000)]),
+        lambda client: unary(client, INFER, message(), metadata=[("x", "y" * 60_000)]),
     )
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 STREAMS: dict[str, Case] = {
     "none": lambda client: stream(client, []),
-    "one": lambda client: stream(client, [identity()]),
-    "many": lambda client: stream(client, [identity(number) for number in range(1, 50)]),
-    "long ones": lambda client: stream(client, [identity(100_000)] * 5),
-    "compressed": lambda client: stream(client, [identity(9999)] * 3, compression=GZIP),
-    "good and bad": lambda client: stream(client, [identity(), unlike(), identity(model="né")]),
+    "one": lambda client: stream(client, [message()]),
+    "many": lambda client: stream(client, [message(number) for number in range(1, 50)]),
+    "long ones": lambda client: stream(client, [message(100_000)] * 5),
+    "compressed": lambda client: stream(client, [message(9999)] * 3, compression=GZIP),
+    "good and bad": lambda client: stream(client, [message(), unlike(), message(model="né")]),
     "no message": lambda client: stream(client, [b"\xff" * 5]),
-    "to a backend": lambda client: stream(client, [infer_message("nobody"), identity()]),
+    "to a backend": lambda client: stream(client, [infer_message("nobody"), message()]),
 }
 
 
@@ -316,6 +309,6 @@ def test_each_stream_has_the_same_result(gateways: list[Infergate], what: str) -
 
 
 def test_both_engines_reject_a_streams_message_over_the_limit(gateways: list[Infergate]) -> None:
-    compat, own = both(gateways, lambda client: stream(client, [identity(), identity(MIB)]))
+    compat, own = both(gateways, lambda client: stream(client, [message(), message(MIB)]))
     assert own[0] is compat[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert own[1] == f"{compat[1]} (limits.body)"

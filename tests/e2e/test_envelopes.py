@@ -6,15 +6,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults.peer import Answer, post
 from faults.watch import until
 from peers.support.triton import Triton
 
@@ -58,32 +57,15 @@ REDIRECT = "X-Vertex-Ai-Triton-Redirect"
 RANGE, ONES = np.arange(16, dtype="<i4"), np.ones(16, "<i4")
 
 
-class Answer(NamedTuple):
-    status: int
-    type: str
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
 def send(
     gateway: Infergate, path: str, body: Any = None, method: str = "", **headers: str
 ) -> Answer:
     """Send ``body``. A body that is not bytes is encoded as JSON."""
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(
-        f"http://{gateway.http}{path}",
-        data,
-        {name.replace("_", "-"): value for name, value in headers.items()},
-        method=method or None,
+    data = (
+        body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
     )
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return Answer(answer.status, answer.headers["content-type"], answer.read())
-    except urllib.error.HTTPError as error:
-        return Answer(error.code, error.headers["content-type"], error.read())
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return post(gateway.http, path, data, named, method or ("GET" if body is None else "POST"))
 
 
 def simple(*, binary: bool = False) -> Any:
@@ -107,13 +89,13 @@ def check_simple(gateway: Infergate, path: str, binary_type: str, headers: dict[
     """Infer ``simple`` in JSON and in binary form."""
     answer = send(gateway, path, simple(), **headers)
     assert answer.status == 200, answer
-    assert answer.type == "application/json"
+    assert answer.headers["content-type"] == "application/json"
     assert answer.json["outputs"][0]["data"] == (RANGE + ONES).tolist()
     head, data = simple(binary=True)
     content_type = f"{binary_type};json-header-size={len(head)}"
     answer = send(gateway, path, head + data, content_type=content_type, **headers)
     assert answer.status == 200, answer
-    written, _, size = answer.type.rpartition("=")
+    written, _, size = answer.headers["content-type"].rpartition("=")
     assert written == f"{binary_type};json-header-size"
     names = [output["name"] for output in json.loads(answer.body[: int(size)])["outputs"]]
     arrays = np.frombuffer(answer.body[int(size) :], "<i4").reshape(2, 16)
@@ -274,7 +256,7 @@ def test_mlflow_in_helper_processes(with_rows: Infergate) -> None:
 
 def test_mlflows_other_paths(with_rows: Infergate) -> None:
     assert send(with_rows, "/ping").status == send(with_rows, "/health").status == 200
-    assert send(with_rows, "/version").type == "text/plain"
+    assert send(with_rows, "/version").headers["content-type"] == "text/plain"
     assert send(with_rows, "/invocations", b"a\n1\n", content_type="text/xml").status == 415
     refused = send(with_rows, "/invocations", b"a\n1\n", content_type="text/csv")
     assert (refused.status, refused.json["error_code"]) == (400, "BAD_REQUEST")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from e2e.running import output_of
 from peers.support.installed import PROJECT, Installed
 from peers.support.process import Launch, free_ports, started
 
@@ -34,15 +34,6 @@ print(outputs["index"].tolist(), outputs["distance"].round(3).tolist())
 """
 
 
-def said(*argv: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        list(map(str, argv)), cwd=cwd, check=False, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=800,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{argv}: {done.stdout[-4000:]}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def installed(release_tools: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the bin folder of an environment with the gateway and all examples."""
@@ -51,25 +42,25 @@ def installed(release_tools: Installed, tmp_path_factory: pytest.TempPathFactory
     for source in (PROJECT, *EXAMPLES):
         copied = folder / "sources" / source.name
         shutil.copytree(source, copied, ignore=NOT_BUILT)
-        said(uv, "build", "-q", "--wheel", "-o", folder / "wheels", copied)
-    said(uv, "venv", "-q", folder / "venv")
+        output_of(uv, "build", "-q", "--wheel", "-o", folder / "wheels", copied)
+    output_of(uv, "venv", "-q", folder / "venv")
     python = folder / "venv" / "bin" / "python"
     wheels = sorted((folder / "wheels").glob("*.whl"))
     assert len(wheels) == 1 + len(EXAMPLES) == 4
-    said(uv, "pip", "install", "-q", "--python", python, *wheels, "safetensors", "pytest")
+    output_of(uv, "pip", "install", "-q", "--python", python, *wheels, "safetensors", "pytest")
     return python.parent
 
 
 def test_the_tests_of_the_examples_pass(installed: Path, tmp_path: Path) -> None:
     for example in EXAMPLES:
         shutil.copytree(example / "tests", tmp_path / example.name)
-    result = said(installed / "pytest", "-q", "--import-mode=importlib", cwd=tmp_path)
+    result = output_of(installed / "pytest", "-q", "--import-mode=importlib", cwd=tmp_path)
     assert "19 passed" in result, result
 
 
 def test_the_installed_command_generates_packages(installed: Path, tmp_path: Path) -> None:
     for kind in ("codec", "backend", "hook"):
-        said(installed / "infergate", "new", kind, f"my-{kind}", cwd=tmp_path)
+        output_of(installed / "infergate", "new", kind, f"my-{kind}", cwd=tmp_path)
         assert (tmp_path / f"my-{kind}" / "pyproject.toml").is_file()
 
 
@@ -111,10 +102,10 @@ def test_safetensors_clients_are_served(
 ) -> None:
     url = f"http://{addresses[2]}/safetensors/{model}"
     (tmp_path / "client.py").write_text(CLIENT)
-    assert said(installed / "python", tmp_path / "client.py", url).strip() == EXPECTED
-    metadata = json.loads(said("curl", "-sf", url))
+    assert output_of(installed / "python", tmp_path / "client.py", url).strip() == EXPECTED
+    metadata = json.loads(output_of("curl", "-sf", url))
     assert metadata["inputs"] == [{"name": "query", "datatype": "FP32", "shape": [-1, 4]}]
-    assert said("curl", "-sf", "-o", os.devnull, "-w", "%{http_code}", f"{url}/ready") == "200"
+    assert output_of("curl", "-sf", "-o", os.devnull, "-w", "%{http_code}", f"{url}/ready") == "200"
 
 
 @pytest.mark.parametrize("model", ["nearest", "remote-nearest"])

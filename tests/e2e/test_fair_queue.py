@@ -6,23 +6,24 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.client import HTTPConnection
 from typing import Any
 
 import grpc
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults.payloads import document
+from faults.peer import post
+from faults.rpc import call, channel, rpc_backend
 from faults.watch import metric, until
 from http_stand_in import QuietHandler, StandInServer
 from infergate.codecs.v2_grpc.messages import ModelInferRequest, ModelInferResponse
 
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 NAMES = ("flood", "other", "limited")
 KEYS = ", ".join(f"{{name: {each}, sha256: {sha256(each.encode()).hexdigest()}}}" for each in NAMES)
 CONFIG = f"""
@@ -36,11 +37,11 @@ backends:
   http:
     protocol: v2-rest
     profile: triton
-    endpoints: ["http://127.0.0.1:HTTP"]
+    endpoints: ["http://HTTP"]
     limits: {{max_requests: 1, max_queue: 9}}
   grpc:
     protocol: v2-grpc
-    endpoints: ["grpc://127.0.0.1:GRPC"]
+    endpoints: ["grpc://GRPC"]
     limits: {{max_requests: 1, max_queue: 9, priority_header: x-urgency}}
 routes:
   - {{model: http, backend: http}}
@@ -80,23 +81,16 @@ def http_handler(server: Server) -> type[QuietHandler]:
     return Handler
 
 
-class GrpcHandler(grpc.GenericRpcHandler):
-    def __init__(self, server: Server) -> None:
-        self._server = server
+def grpc_answer(server: Server) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    def answer(message: bytes, _: grpc.ServicerContext) -> bytes:
+        request = ModelInferRequest.FromString(message)
+        server.serve(request.id)
+        response = ModelInferResponse(model_name="grpc", id=request.id)
+        response.outputs.add(name="y", datatype="INT32", shape=[1])
+        response.raw_output_contents.append(bytes(4))
+        return bytes(response.SerializeToString())
 
-    def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        assert call.method == INFER
-
-        def infer(request: Any, _: grpc.ServicerContext) -> Any:
-            self._server.serve(request.id)
-            response = ModelInferResponse(model_name="grpc", id=request.id)
-            response.outputs.add(name="y", datatype="INT32", shape=[1])
-            response.raw_output_contents.append(bytes(4))
-            return response
-
-        return grpc.unary_unary_rpc_method_handler(
-            infer, ModelInferRequest.FromString, ModelInferResponse.SerializeToString
-        )
+    return answer
 
 
 @dataclass
@@ -116,12 +110,9 @@ class Deployment:
     ) -> tuple[Any, str]:
         tensor = {"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}
         parameters = {"parameters": {"priority": priority}} if priority else {}
-        document = json.dumps({"id": id_, "inputs": [tensor], **parameters})
-        with closing(HTTPConnection(self.gateway.http, timeout=60)) as connection:
-            connection.request("POST", f"/v2/models/{model}/infer", document, headers)
-            response = connection.getresponse()
-            response.read()
-            return response.status, response.headers.get("retry-after", "")
+        body = document(tensor, id=id_, **parameters)
+        response = post(self.gateway.http, f"/v2/models/{model}/infer", body, headers)
+        return response.status, response.headers.get("retry-after", "")
 
     def send_grpc(
         self, model: str, id_: str, headers: dict[str, str], priority: int
@@ -130,30 +121,25 @@ class Deployment:
         request.inputs.add(name="x", datatype="INT32", shape=[1])
         if priority:
             request.parameters["priority"].uint64_param = priority
-        infer = self.channel.unary_unary(INFER, ModelInferRequest.SerializeToString)
-        try:
-            infer(request, metadata=list(headers.items()), timeout=60)
-        except grpc.RpcError as error:
-            return error.code().name, dict(error.trailing_metadata()).get("retry-after", "")
-        return "OK", ""
+        metadata = tuple(headers.items())
+        status = call(self.channel, request.SerializeToString(), metadata=metadata)
+        return status.code.name, str(status.trailers.get("retry-after", ""))
 
 
 @pytest.fixture(scope="module")
 def deployed() -> Iterator[Deployment]:
     servers = {"http": Server(), "grpc": Server()}
-    rpc = grpc.server(ThreadPoolExecutor(2), handlers=[GrpcHandler(servers["grpc"])])
-    port = rpc.add_insecure_port("127.0.0.1:0")
-    rpc.start()
     with ExitStack() as stack:
-        stack.callback(rpc.stop, None)
+        rpc = stack.enter_context(rpc_backend())
+        rpc.answer = grpc_answer(servers["grpc"])
         http = stack.enter_context(StandInServer(http_handler(servers["http"])))
-        config = CONFIG.replace("HTTP", str(http.server_port)).replace("GRPC", str(port))
+        config = CONFIG.replace("HTTP", http.address).replace("GRPC", rpc.address)
         gateway = stack.enter_context(started_infergate(config))
         pool = stack.enter_context(ThreadPoolExecutor(16))
-        channel = stack.enter_context(grpc.insecure_channel(gateway.grpc))
+        rpc_channel = stack.enter_context(channel(gateway.grpc))
         for server in servers.values():
             stack.callback(server.release, 100)
-        yield Deployment(gateway, servers, pool, channel)
+        yield Deployment(gateway, servers, pool, rpc_channel)
 
 
 @dataclass

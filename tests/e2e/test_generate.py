@@ -6,7 +6,6 @@ The gateway serves Triton's models as ``M`` over V2 REST and as ``grpc.M``, MLSe
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
@@ -21,8 +20,8 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.running import Infergate, started_infergate
 from e2e.test_streams import comes_before_the_last, streaming, tensor
-from faults.peer import Client, Connection, scripted
-from faults.watch import SECONDS, counted, limited_growth, logged_bugs, until
+from faults.peer import Backend, Client, Connection, good_http, post, scripted
+from faults.watch import counted, limited_growth, logged_bugs, until
 from peers.support.mlserver import MLServer
 from peers.support.triton import Triton
 
@@ -54,13 +53,8 @@ def gateway(triton: Triton, mlserver: MLServer) -> Iterator[Infergate]:
 
 
 def send_request(address: str, model: str, verb: str, body: Any) -> tuple[int, str, bytes]:
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=SECONDS)
-    connection.request("POST", f"/v2/models/{model}/{verb}", json.dumps(body))
-    answer = connection.getresponse()
-    status = answer.status, answer.headers["content-type"], answer.read()
-    connection.close()
-    return status
+    answer = post(address, f"/v2/models/{model}/{verb}", json.dumps(body).encode())
+    return answer.status, answer.headers["content-type"], answer.body
 
 
 def events(body: bytes) -> list[Any]:
@@ -356,10 +350,7 @@ def test_each_stream_is_logged_with_its_response_count(gateway: Infergate) -> No
         answer = client.until(b"0\r\n\r\n").partition(b"\r\n\r\n")[2]
 
     def lines() -> list[dict[str, Any]]:
-        read = (
-            json.loads(line) for line in gateway.log.read_text().splitlines() if line[:1] == "{"
-        )
-        return [line for line in read if line.get("request_id") == "told"]
+        return [line for line in gateway.logged("request") if line["request_id"] == "told"]
 
     until(lambda: len(lines()) == 1, "the request is logged")
     (line,) = lines()
@@ -394,10 +385,19 @@ EVENT = (
 FAKE = """
 limits: {{json: 64KiB}}
 backends:
-  fake: {{protocol: v2-rest, profile: mlserver, endpoints: ["http://{0}"], timeout: {1}}}
+  fake: {{protocol: v2-rest, profile: mlserver, endpoints: ["http://{0}"]}}
 routes:
-  - {{model: '*', backend: fake}}
+  - {{model: late, backend: fake, timeout: 1s}}
+  - {{model: '*', backend: fake, timeout: 60s}}
 """
+
+
+@pytest.fixture(scope="module")
+def before_fake() -> Iterator[tuple[Infergate, Backend]]:
+    """Run a gateway in front of a scripted server."""
+    with scripted(good_http) as fake, started_infergate(FAKE.format(fake.address)) as running:
+        yield running, fake
+        assert logged_bugs(running) == ""
 
 
 @pytest.mark.parametrize(
@@ -411,18 +411,20 @@ routes:
         (HEAD + EVENT + b": still here\n" * 5 + b"wait", "in time"),
     ],
 )
-def test_unusual_server_streams(written: bytes, said: str) -> None:
+def test_unusual_server_streams(
+    before_fake: tuple[Infergate, Backend], written: bytes, said: str
+) -> None:
     def script(connection: Connection, _: Any) -> None:
         connection.request()
         connection.write(written)
         if written.endswith(b"wait"):
             connection.gone()
 
-    timeout = "1s" if written.endswith(b"wait") else "60s"
-    with scripted(script) as fake, started_infergate(FAKE.format(fake.address, timeout)) as running:
-        status, _, body = send_request(running.http, "m", "infer_stream", count(1))
-        first, error = events(body)
-        assert (status, first["outputs"][0]["data"]) == (200, [7])
-        assert said in error["error"]
-        assert fake.address not in error["error"]
-        assert logged_bugs(running) == ""
+    running, fake = before_fake
+    fake.use(script)
+    model = "late" if written.endswith(b"wait") else "m"
+    status, _, body = send_request(running.http, model, "infer_stream", count(1))
+    first, error = events(body)
+    assert (status, first["outputs"][0]["data"]) == (200, [7])
+    assert said in error["error"]
+    assert fake.address not in error["error"]

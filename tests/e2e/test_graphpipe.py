@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import json
-import socket
 import struct
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -19,7 +14,7 @@ import numpy as np
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
-from faults.peer import post
+from faults.peer import Client, get, post
 from infergate.codecs.base import Profile
 from infergate.codecs.graphpipe import PLUGIN
 from infergate.codecs.graphpipe.backend import METADATA_REQUEST
@@ -54,70 +49,45 @@ routes:
 """
 
 
-class UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=10)
-        self._path = str(path)
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 class Server:
-    """Infergate with a listener of each kind for the model ``simple``. ``ask`` is keyed by the
-    kind."""
+    """Infergate with a listener of each kind for the model ``simple``."""
 
     def __init__(self, gateway: Infergate, ports: tuple[int, int], folder: Path) -> None:
         self.gateway = gateway
-        self.http, self.raw = ports
-        self.http_socket, self.raw_socket = folder / "gp.sock", folder / "raw.sock"
+        self.http, raw = (f"127.0.0.1:{port}" for port in ports)
+        http_socket, raw_socket = f"{folder}/gp.sock", f"{folder}/raw.sock"
+        self.endpoints = {
+            "http": f"http://{self.http}/any/path",
+            "http+unix": f"http+unix:{http_socket}",
+            "tcp": f"tcp://{raw}",
+            "unix": f"unix:{raw_socket}",
+        }
+        self._addresses = {
+            "http": self.http,
+            "http+unix": f"unix:{http_socket}",
+            "tcp": raw,
+            "unix": f"unix:{raw_socket}",
+        }
 
-    def endpoint(self, kind: str) -> str:
-        return {
-            "http": f"http://127.0.0.1:{self.http}/any/path",
-            "http+unix": f"http+unix:{self.http_socket}",
-            "tcp": f"tcp://127.0.0.1:{self.raw}",
-            "unix": f"unix:{self.raw_socket}",
-        }[kind]
+    def connected(self, kind: str) -> Client:
+        return Client(self._addresses[kind])
 
     def send_request(self, kind: str, body: bytes) -> HttpResponse:
-        if kind in ("http", "http+unix"):
-            connection = (
-                http.client.HTTPConnection("127.0.0.1", self.http, timeout=10)
-                if kind == "http"
-                else UnixConnection(self.http_socket)
-            )
-            with contextlib.closing(connection):
-                connection.request("POST", "/whatever", body)
-                answer = connection.getresponse()
-                headers = {name.lower(): value for name, value in answer.getheaders()}
-                return HttpResponse(answer.status, headers, [answer.read()])
-        with self.connected(kind) as one:
-            return HttpResponse(200, {}, [exchange(one, body)])
-
-    def connected(self, kind: str) -> socket.socket:
-        if kind == "tcp":
-            return socket.create_connection(("127.0.0.1", self.raw), timeout=10)
-        one = socket.socket(socket.AF_UNIX)
-        one.settimeout(10)
-        one.connect(str(self.raw_socket))
-        return one
+        with self.connected(kind) as client:
+            if kind in ("tcp", "unix"):
+                return HttpResponse(200, {}, [exchange(client, body)])
+            client.post("/whatever", body)
+            answer = client.answer()
+            return HttpResponse(answer.status, answer.headers, [answer.body])
 
 
-def exactly(one: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = one.recv(count - len(data))
-        assert more, "the connection ended"
-        data += more
-    return data
+def exchange(client: Client, body: bytes) -> bytes:
+    client.send(struct.pack("<I", len(body)) + body)
+    return frame(client)
 
 
-def exchange(one: socket.socket, body: bytes) -> bytes:
-    one.sendall(struct.pack("<I", len(body)) + body)
-    return exactly(one, *struct.unpack("<I", exactly(one, 4)))
+def frame(client: Client) -> bytes:
+    return client.exactly(*struct.unpack("<I", client.exactly(4)))
 
 
 KINDS = ("http", "http+unix", "tcp", "unix")
@@ -187,18 +157,14 @@ def test_many_requests_on_one_connection(server: Server, kind: str) -> None:
     with server.connected(kind) as one:
         first = exchange(one, body)
         exchange(one, b"")
-        one.sendall((struct.pack("<I", len(body)) + body) * 20)
+        one.send((struct.pack("<I", len(body)) + body) * 20)
         for _ in range(20):
-            assert exactly(one, *struct.unpack("<I", exactly(one, 4))) == first
+            assert frame(one) == first
 
 
 def test_get_requests_on_own_and_shared_ports(server: Server) -> None:
-    for address in (
-        f"127.0.0.1:{server.http}/anything",
-        f"{server.gateway.http}/graphpipe/simple",
-    ):
-        with urllib.request.urlopen(f"http://{address}", timeout=10) as answer:
-            assert json.load(answer)["Name"] == "simple"
+    assert get(server.http, "/anything").json["Name"] == "simple"
+    assert get(server.gateway.http, "/graphpipe/simple").json["Name"] == "simple"
 
 
 @pytest.mark.parametrize("lengths", [b"Content-Length: %d\r\n", b"Transfer-Encoding: chunked\r\n"])
@@ -219,20 +185,18 @@ def test_the_tensorflow_operation(server: Server) -> None:
         b"Expect: 100-continue\r\n\r\n" % len(body)
     )
     assert consented(server, head, b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)) == 200
-    host, _, port = server.gateway.http.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as one:
-        one.sendall(head)
-        assert b" 400 " in one.recv(100)
+    with Client(server.gateway.http) as client:
+        client.send(head)
+        assert client.answer().status == 400
 
 
 def consented(server: Server, head: bytes, body: bytes) -> int:
     """Return the status of a request that sends its body after 100 Continue."""
-    with socket.create_connection(("127.0.0.1", server.http), timeout=10) as one:
-        one.sendall(head)
-        go = b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert exactly(one, len(go)) == go
-        one.sendall(body)
-        return int(exactly(one, 12)[9:])
+    with Client(server.http) as client:
+        client.send(head)
+        assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(body)
+        return client.answer().status
 
 
 # ---- servers -----------------------------------------------------------------------------------
@@ -241,7 +205,7 @@ def consented(server: Server, head: bytes, body: bytes) -> int:
 def infer(address: str, model: str, inputs: list[dict[str, Any]]) -> tuple[int, Any]:
     """Return the status and the body of an inference over V2 REST."""
     answer = post(address, f"/v2/models/{model}/infer", json.dumps({"inputs": inputs}).encode())
-    return answer.status, json.loads(answer.body)
+    return answer.status, answer.json
 
 
 def of(tensor: Tensor) -> dict[str, Any]:
@@ -253,26 +217,31 @@ def of(tensor: Tensor) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def front(server: Server) -> Iterator[Infergate]:
+    """Run a gateway with a backend for each kind of listener, whose route has its name."""
+    config = "backends:\n"
+    for kind, endpoint in server.endpoints.items():
+        config += f'  {kind}: {{protocol: graphpipe, endpoints: ["{endpoint}"]}}\n'
+    config += "routes:\n"
+    for kind in server.endpoints:
+        config += (
+            f"  - {{model: {kind}, backend: {kind}, rewrite: {{outputs: {{sum: OUTPUT0}}}}}}\n"
+        )
+    with started_infergate(config) as running:
+        yield running
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_behind(server: Server, kind: str) -> None:
-    config = f"""
-backends:
-  gp: {{protocol: graphpipe, endpoints: ["{server.endpoint(kind)}"]}}
-routes:
-  - {{model: add, backend: gp, rewrite: {{outputs: {{sum: OUTPUT0}}}}}}
-"""
-    with started_infergate(config) as gateway:
-        for _ in range(3):
-            status, response = infer(gateway.http, "add", [of(TEN), of(THREE)])
-            assert status == 200
-            assert {o["name"]: o["data"][0] for o in response["outputs"]} == {
-                "sum": 13,
-                "OUTPUT1": 7,
-            }
-        status, response = infer(gateway.http, "add", [of(TEN)])
-        assert (status, bool(response["error"])) == (400, True)
-        with urllib.request.urlopen(f"http://{gateway.http}/v2/models/add/ready") as answer:
-            assert answer.status == 200
+def test_a_server_behind(front: Infergate, kind: str) -> None:
+    for _ in range(3):
+        status, response = infer(front.http, kind, [of(TEN), of(THREE)])
+        assert status == 200
+        found = {each["name"]: each["data"][0] for each in response["outputs"]}
+        assert found == {"sum": 13, "OUTPUT1": 7}
+    status, response = infer(front.http, kind, [of(TEN)])
+    assert (status, bool(response["error"])) == (400, True)
+    assert get(front.http, f"/v2/models/{kind}/ready").status == 200
 
 
 class Mute(BaseHTTPRequestHandler):
@@ -340,5 +309,4 @@ models:
         status, response = infer(gateway.http, "untold", [of(given)])
         assert status == 501
         assert "does not provide the metadata of model 'untold'; declare it" in response["error"]
-        with urllib.request.urlopen(f"http://{gateway.admin}/readyz") as answer:
-            assert answer.status == 200  # an unsupported method is an error
+        assert get(gateway.admin, "/readyz").status == 200  # an unsupported method is an error

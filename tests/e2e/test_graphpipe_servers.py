@@ -139,9 +139,7 @@ def test_renamed_tensors(triton_client: Client) -> None:
 
 
 def test_metadata(triton_client: Client) -> None:
-    metadata = triton_client.get_model_metadata(
-        "sum", **({} if triton_client.http else {"as_json": True})
-    )
+    metadata = triton_client.get_model_metadata("sum", **triton_client.as_json)
     assert {each["name"] for each in metadata["inputs"]} == {"a", "b"}
     assert {each["name"] for each in metadata["outputs"]} == {"sum", "difference"}
     assert {each["datatype"] for each in metadata["inputs"] + metadata["outputs"]} == {"FP32"}
@@ -157,9 +155,7 @@ def test_a_declared_model(triton_client: Client) -> None:
     answer = triton_client.infer("mute", inputs)
     assert answer.as_numpy("same").tolist() == words.tolist()
     assert answer.as_numpy("too").tolist() == counts.tolist()
-    metadata = triton_client.get_model_metadata(
-        "mute", **({} if triton_client.http else {"as_json": True})
-    )
+    metadata = triton_client.get_model_metadata("mute", **triton_client.as_json)
     assert [each["name"] for each in metadata["inputs"]] == ["words", "n"]
     assert triton_client.is_model_ready("mute")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults.peer import Answer, get, post
 from http_stand_in import QuietHandler, StandInServer
 from peers.support.process import free_ports
 from peers.support.triton import Triton
@@ -97,120 +97,109 @@ def received(server: tuple[Server, str]) -> list[tuple[str, dict[str, str], Any]
     return server[0].requests
 
 
-def call(
-    address: str, method: str, path: str, body: Any = None, headers: Any = None
-) -> tuple[int, dict[str, str], Any]:
-    data = None if body is None else json.dumps(body)
-    with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
-        kind = {} if body is None else {"content-type": "application/json"}
-        connection.request(method, path, data, {**kind, **(headers or {})})
-        answer = connection.getresponse()
-        found = {name.lower(): value for name, value in answer.getheaders()}
-        return answer.status, found, json.loads(answer.read())
+def call(address: str, path: str, body: Any, headers: Any = None) -> Answer:
+    """Send ``body`` as JSON."""
+    kind = {"content-type": "application/json"}
+    return post(address, path, json.dumps(body).encode(), {**kind, **(headers or {})})
 
 
-def predict(gateway: Infergate, model: str, rows: Any, headers: Any = None) -> Any:
+def predict(gateway: Infergate, model: str, rows: Any, headers: Any = None) -> Answer:
     path = f"/v1/models/{model}:predict"
-    return call(gateway.http, "POST", path, {"instances": rows}, headers)
+    return call(gateway.http, path, {"instances": rows}, headers)
 
 
 def test_v1_to_embedded_models(gateway: Infergate) -> None:
     ones = [1] * 16
-    status, _, found = predict(gateway, "simple", [{"INPUT0": ones, "INPUT1": ones}] * 2)
-    assert status == 200
-    assert found == {"predictions": [{"OUTPUT0": [2] * 16, "OUTPUT1": [0] * 16}] * 2}
-    assert predict(gateway, "simple", [[1]])[0] == 400
-    assert predict(gateway, "nosuch", [[1]])[0] == 404
+    answer = predict(gateway, "simple", [{"INPUT0": ones, "INPUT1": ones}] * 2)
+    assert answer.status == 200
+    assert answer.json == {"predictions": [{"OUTPUT0": [2] * 16, "OUTPUT1": [0] * 16}] * 2}
+    assert predict(gateway, "simple", [[1]]).status == 400
+    assert predict(gateway, "nosuch", [[1]]).status == 404
 
 
 def test_v1_to_v1(gateway: Infergate, received: list[tuple[str, dict[str, str], Any]]) -> None:
     """Requests pass through, with and without a declared model."""
     for model in ("double", "renamed", "undeclared"):
-        status, headers, found = predict(gateway, model, [[1, 2.5]], EVENT)
-        assert (status, found) == (200, {"predictions": [[2, 5.0]]})
-        assert headers["ce-source"] == f"io.kserve.inference.{model}"
+        answer = predict(gateway, model, [[1, 2.5]], EVENT)
+        assert (answer.status, answer.json) == (200, {"predictions": [[2, 5.0]]})
+        assert answer.headers["ce-source"] == f"io.kserve.inference.{model}"
     assert [path for path, _, _ in received] == [
         "/v1/models/double:predict",
         "/v1/models/double:predict",
         "/v1/models/undeclared:predict",
     ]
     assert not any("ce-id" in headers for _, headers, _ in received)
-    status, _, found = predict(gateway, "undeclared", [{"b64": "AA=="}])
-    assert (status, found) == (500, {"error": "KeyError : 0"})
+    answer = predict(gateway, "undeclared", [{"b64": "AA=="}])
+    assert (answer.status, answer.json) == (500, {"error": "KeyError : 0"})
 
 
 def test_explanations(gateway: Infergate) -> None:
     body = {"instances": [[1, 2]]}
-    answer = call(gateway.http, "POST", "/v1/models/renamed:explain", body)
-    assert (answer[0], answer[2]) == (200, {"explanations": [[1, 2]]})
-    status, _, found = call(gateway.http, "POST", "/v1/models/simple:explain", body)
-    assert status == 501
-    assert "Could not find explainer_host" in found["error"]
+    answer = call(gateway.http, "/v1/models/renamed:explain", body)
+    assert (answer.status, answer.json) == (200, {"explanations": [[1, 2]]})
+    answer = call(gateway.http, "/v1/models/simple:explain", body)
+    assert answer.status == 501
+    assert "Could not find explainer_host" in answer.error
 
 
 def test_v2_to_v1(gateway: Infergate, received: list[tuple[str, dict[str, str], Any]]) -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4.5]}
-    path = "/v2/models/double/infer"
-    status, _, found = call(gateway.http, "POST", path, {"inputs": [tensor]})
-    assert status == 200
-    assert found["outputs"] == [
+    answer = call(gateway.http, "/v2/models/double/infer", {"inputs": [tensor]})
+    assert answer.status == 200
+    assert answer.json["outputs"] == [
         {"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [2, 4, 6, 9]}
     ]
     assert received[-1][2] == {"instances": [[1, 2], [3, 4.5]]}
-    assert call(gateway.http, "GET", "/v2/models/double/ready")[2]["ready"] is True
+    assert get(gateway.http, "/v2/models/double/ready").json["ready"] is True
 
 
 def test_the_error_of_an_undeclared_model_shows_the_declaration(gateway: Infergate) -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
-    path = "/v2/models/undeclared/infer"
-    status, _, found = call(gateway.http, "POST", path, {"inputs": [tensor]})
-    assert status == 501
-    assert 'models: {"undeclared": {inputs: [{name: x, datatype: FP32' in found["error"]
+    answer = call(gateway.http, "/v2/models/undeclared/infer", {"inputs": [tensor]})
+    assert answer.status == 501
+    assert 'models: {"undeclared": {inputs: [{name: x, datatype: FP32' in answer.error
 
 
 def test_liveness_readiness_and_the_list(gateway: Infergate) -> None:
-    assert call(gateway.http, "GET", "/")[2] == {"status": "alive"}
+    assert get(gateway.http, "/").json == {"status": "alive"}
     for model in ("double", "simple"):
-        status, _, found = call(gateway.http, "GET", f"/v1/models/{model}")
-        assert status == 200
-        assert (found["name"], found["ready"]) == (model, True)
-        assert found["model_version_status"][0]["state"] == "AVAILABLE"
-    assert call(gateway.http, "GET", "/v1/models/nosuch")[0] == 404
-    assert {"double", "simple"} <= set(call(gateway.http, "GET", "/v1/models")[2]["models"])
+        answer = get(gateway.http, f"/v1/models/{model}")
+        assert answer.status == 200
+        assert (answer.json["name"], answer.json["ready"]) == (model, True)
+        assert answer.json["model_version_status"][0]["state"] == "AVAILABLE"
+    assert get(gateway.http, "/v1/models/nosuch").status == 404
+    assert {"double", "simple"} <= set(get(gateway.http, "/v1/models").json["models"])
 
 
 @pytest.mark.parametrize("rules", ["tfs-rest", "kserve-v1"])
 def test_the_clients_of_both_protocols_accept_the_readiness(rules: str) -> None:
     config = "backends: {d: {protocol: builtin}}\nroutes: [{model: simple, backend: d}]\n"
     with started_infergate(config, LISTENERS.replace("kserve-v1", rules)) as running:
-        status, _, found = call(running.http, "GET", "/v1/models/simple")
-        assert (status, found["name"], found["ready"]) == (200, "simple", True)
+        answer = get(running.http, "/v1/models/simple")
+        found = answer.json
+        assert (answer.status, found["name"], found["ready"]) == (200, "simple", True)
         version = found["model_version_status"][0]
         assert (version["state"], version["status"]["error_code"]) == ("AVAILABLE", "OK")
-        listed = call(running.http, "GET", "/v1/models")
-        assert listed[0] == (200 if rules == "kserve-v1" else 400)
-        assert call(running.http, "GET", "/")[2] == {"status": "alive"}
+        listed = get(running.http, "/v1/models").status
+        assert listed == (200 if rules == "kserve-v1" else 400)
+        assert get(running.http, "/").json == {"status": "alive"}
 
 
 @pytest.mark.parametrize("name", ["ce-id", "ce-source", "ce-anything"])
 def test_large_events_are_refused(gateway: Infergate, name: str) -> None:
-    with closing(http.client.HTTPConnection(gateway.http, timeout=30)) as connection:
-        headers = {"content-type": "application/json", **EVENT, name: "x" * 100_000}
-        connection.request("POST", "/v1/models/simple:predict", b"{}", headers)
-        assert connection.getresponse().status == 431
+    assert predict(gateway, "simple", [], {**EVENT, name: "x" * 100_000}).status == 431
 
 
 def test_large_rows_are_read_and_written_in_helpers(gateway: Infergate) -> None:
     rows = [[float(i + j) for j in range(2)] for i in range(60_000)]
-    assert predict(gateway, "undeclared", rows)[2]["predictions"][-1] == [119998.0, 120000.0]
+    assert predict(gateway, "undeclared", rows).json["predictions"][-1] == [119998.0, 120000.0]
     numbers = [value for row in rows for value in row]
-    assert predict(gateway, "identity", numbers)[2]["predictions"] == numbers  # read in two steps
-    explained = call(gateway.http, "POST", "/v1/models/double:explain", {"instances": rows})[2]
-    assert explained["explanations"] == rows
+    assert predict(gateway, "identity", numbers).json["predictions"] == numbers  # read in two steps
+    explained = call(gateway.http, "/v1/models/double:explain", {"instances": rows})
+    assert explained.json["explanations"] == rows
     tensor = {"name": "x", "datatype": "FP32", "shape": [60_000, 2], "data": rows}
-    path = "/v2/models/double/infer"
-    found = call(gateway.http, "POST", path, {"inputs": [tensor]})[2]
-    assert found["outputs"][0]["data"][-1] == 120000.0
+    answer = call(gateway.http, "/v2/models/double/infer", {"inputs": [tensor]})
+    assert answer.json["outputs"][0]["data"][-1] == 120000.0
 
 
 @pytest.mark.triton
@@ -240,9 +229,9 @@ def test_the_example_with_triton(triton: Triton) -> None:
             address = f"127.0.0.1:{port}"
             body = {"instances": [5.1, 3.5]}
             path = "/v1/models/iris:predict"
-            assert call(address, "POST", path, body)[2] == {"predictions": body["instances"]}
+            assert call(address, path, body).json == {"predictions": body["instances"]}
             path = "/v1/models/iris-explainer:explain"
-            assert call(address, "POST", path, body)[2] == {"explanations": body["instances"]}
-            assert call(address, "GET", "/v1/models/iris")[2]["ready"] is True
-            assert call(address, "GET", "/v2/health/ready")[0] == 200
-            assert call(address, "GET", "/v3")[2] == {"detail": "Not Found"}
+            assert call(address, path, body).json == {"explanations": body["instances"]}
+            assert get(address, "/v1/models/iris").json["ready"] is True
+            assert get(address, "/v2/health/ready").status == 200
+            assert get(address, "/v3").json == {"detail": "Not Found"}

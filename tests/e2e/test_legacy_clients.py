@@ -17,7 +17,7 @@ from google.protobuf import text_format
 from e2e.clients import ARRAYS
 from e2e.running import Infergate, started_infergate
 from faults.legacy import OLD, OLD_INFER, code_name, old_message
-from faults.peer import Client, post
+from faults.peer import get, post
 from faults.rpc import call, channel
 from faults.watch import SECONDS
 from legacy.messages import SERVICE
@@ -91,10 +91,8 @@ class Old:
                 call(self.channel, request, f"/{SERVICE}/Status").message
             )
             return response.request_status, response.server_status
-        with Client(self.http) as client:
-            path = f"/api/status/{model}" if model else "/api/status"
-            client.send(f"GET {path}?format=binary HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            answer = client.answer()
+        path = f"/api/status/{model}" if model else "/api/status"
+        answer = get(self.http, f"{path}?format=binary")
         status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
         return status, OLD.ServerStatus.FromString(answer.body)
 

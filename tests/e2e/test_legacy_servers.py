@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.clients import ARRAYS, FORMS, Client, client
 from e2e.probing import models_of, probe, protocols_of, run_requests, served
 from e2e.running import Infergate, started_infergate
-from faults.peer import post
+from faults.peer import get, post
 from faults.watch import until
 from legacy.models import LONG_NAMES
 from legacy.running import LegacyServer, started_legacy
@@ -349,8 +348,7 @@ def test_a_sequence_named_by_text(triton_client: Client, harness: Harness, backe
 
 @both_backends
 def test_model_metadata(any_form: Client, backend: str) -> None:
-    extra: dict[str, Any] = {} if any_form.http else {"as_json": True}
-    described = any_form.get_model_metadata(f"{backend}.simple", **extra)
+    described = any_form.get_model_metadata(f"{backend}.simple", **any_form.as_json)
     assert described["name"] == f"{backend}.simple"
     assert described["versions"] == ["1"]
     assert described["platform"] == "custom"
@@ -359,10 +357,10 @@ def test_model_metadata(any_form: Client, backend: str) -> None:
             (each["name"], each["datatype"], [int(size) for size in each["shape"]])
             for each in described[names]
         ] == [(f"{kind}{i}", "INT32", [-1, 16]) for i in range(2)]
-    single = any_form.get_model_metadata(f"{backend}.simple_nobatch", "3", **extra)
+    single = any_form.get_model_metadata(f"{backend}.simple_nobatch", "3", **any_form.as_json)
     assert sorted(single["versions"]) == ["1", "3"]
     assert [int(size) for size in single["inputs"][0]["shape"]] == [4]
-    text = any_form.get_model_metadata(f"{backend}.identity_string", **extra)
+    text = any_form.get_model_metadata(f"{backend}.identity_string", **any_form.as_json)
     assert text["inputs"][0]["datatype"] == "BYTES"
 
 
@@ -380,20 +378,15 @@ def test_invalid_model_names_get_the_legacy_error(
     harness: Harness, backend: str, name: str
 ) -> None:
     """Everything after /api/status/ in the path is the name."""
-    connection = HTTPConnection(harness.gateway.http)
-    with closing(connection):
-        connection.request("GET", f"/api/status/{backend}.{name}")
-        answer = connection.getresponse()
-        assert answer.status == 400
-        assert answer.headers["NV-Status"].startswith(
-            'code: INVALID_ARG msg: "no status available for unknown model '
-            f"\\'{backend}.{name}\\'\" "
-        )
+    answer = get(harness.gateway.http, f"/api/status/{backend}.{name}")
+    assert answer.status == 400
+    assert answer.headers["nv-status"].startswith(
+        f"code: INVALID_ARG msg: \"no status available for unknown model \\'{backend}.{name}\\'\" "
+    )
 
 
 def test_server_metadata_and_health(any_form: Client) -> None:
-    extra: dict[str, Any] = {} if any_form.http else {"as_json": True}
-    assert any_form.get_server_metadata(**extra)["name"] == "infergate"
+    assert any_form.get_server_metadata(**any_form.as_json)["name"] == "infergate"
     assert any_form.is_server_live()
     assert any_form.is_server_ready()
 

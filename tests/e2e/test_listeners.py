@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
 import os
-import socket
 import stat
 import sys
 from collections.abc import Iterator
@@ -20,6 +16,7 @@ from tritonclient.grpc import InferenceServerClient
 
 from e2e.clients import client
 from e2e.running import started_infergate
+from faults.peer import get
 from peers.support.process import Launch, free_ports, started
 from tls_kit import Authority
 
@@ -53,25 +50,15 @@ listeners:
         }
 
 
-def get(connection: http.client.HTTPConnection, path: str) -> tuple[int, bytes]:
-    with contextlib.closing(connection):
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-
-
 def test_a_listener_serves_its_protocols_only(addresses: dict[str, str]) -> None:
     for path, expected in (("/graphpipe/simple", 200), ("/v2/models/simple", 404)):
-        assert get(http.client.HTTPConnection(addresses["graphpipe"]), path)[0] == expected
-        assert get(http.client.HTTPConnection(addresses["http"]), path)[0] == 200
+        assert get(addresses["graphpipe"], path).status == expected
+        assert get(addresses["http"], path).status == 200
     assert 'listener="additional.graphpipe"' in addresses["metrics"]
 
 
 def test_unix_sockets(addresses: dict[str, str]) -> None:
-    connection = http.client.HTTPConnection("localhost")
-    connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.connect(addresses["v2"])
-    assert json.loads(get(connection, "/v2/models/simple")[1])["name"] == "simple"
+    assert get(f"unix:{addresses['v2']}", "/v2/models/simple").json["name"] == "simple"
     with grpc.insecure_channel(f"unix:{addresses['tfs']}") as channel:
         call = channel.unary_unary("/tensorflow.serving.PredictionService/GetModelMetadata")
         with pytest.raises(grpc.RpcError, match="Missing ModelSpec"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.clients import FORMS, Client, client
 from e2e.running import Infergate, started_infergate
+from faults.peer import get
 from faults.rpc import call, channel
 from faults.watch import until
 from infergate.codecs.v2_grpc import messages as pb
@@ -60,6 +60,11 @@ def plain(triton_client: Client, answer: Any) -> Any:
     return MessageToDict(answer, preserving_proto_field_name=True)
 
 
+def configuration(triton_client: Client, model: str) -> Any:
+    answer = plain(triton_client, triton_client.get_model_config(model))
+    return answer if triton_client.http else answer["config"]
+
+
 def fails(statuses: set[str], words: str, act: Callable[[], Any]) -> None:
     with pytest.raises(InferenceServerException, match=words) as caught:
         act()
@@ -96,16 +101,11 @@ both = pytest.mark.parametrize("backend", ["rest", "grpc"])
 LOADING = [("http", "rest"), ("http.aio", "grpc"), ("grpc", "grpc"), ("grpc.aio", "rest")]
 """All clients and all pairs of protocols, but not all combinations, because Triton loads models
 slowly."""
-loading = pytest.mark.parametrize(("form", "backend"), LOADING)
-loading_client = pytest.mark.parametrize(
-    ("triton_client", "backend"), LOADING, indirect=["triton_client"]
-)
 
 
 @both
 def test_tritons_configuration(triton_client: Client, backend: str) -> None:
-    answer = plain(triton_client, triton_client.get_model_config(f"{backend}.simple"))
-    response = answer if triton_client.http else answer["config"]
+    response = configuration(triton_client, f"{backend}.simple")
     assert (response["name"], response["max_batch_size"]) == (f"{backend}.simple", 8)
     assert response["input"][0]["data_type"] == "TYPE_INT32"
     assert [int(each) for each in response["input"][0]["dims"]] == [16]
@@ -115,8 +115,7 @@ def test_tritons_configuration(triton_client: Client, backend: str) -> None:
 
 def test_a_configuration_built_from_metadata(triton_client: Client) -> None:
     for model in ("plain.simple", "inside.simple"):
-        answer = plain(triton_client, triton_client.get_model_config(model))
-        response = answer if triton_client.http else answer["config"]
+        response = configuration(triton_client, model)
         assert response["name"] == model
         assert response["input"][0]["data_type"] == "TYPE_INT32"
         dims = [int(each) for each in response["input"][0]["dims"]]
@@ -126,14 +125,14 @@ def test_a_configuration_built_from_metadata(triton_client: Client) -> None:
 
 @pytest.mark.parametrize("backend", ["rest", "grpc", "inside"])
 def test_configuration_fields_that_clients_read(triton_client: Client, backend: str) -> None:
-    def settings(model: str) -> Any:
-        answer = plain(triton_client, triton_client.get_model_config(f"{backend}.{model}"))
-        return answer if triton_client.http else answer["config"]
-
     several = "repeat" if backend == "inside" else "repeat_int32"
-    assert settings(several)["model_transaction_policy"]["decoupled"] is True
-    assert "sequence_batching" in settings("accumulate")
-    assert "sequence_batching" not in settings("simple")
+    decoupled, stateful, stateless = (
+        configuration(triton_client, f"{backend}.{model}")
+        for model in (several, "accumulate", "simple")
+    )
+    assert decoupled["model_transaction_policy"]["decoupled"] is True
+    assert "sequence_batching" in stateful
+    assert "sequence_batching" not in stateless
 
 
 def infer(triton_client: Client, model: str, value: int = 1, **more: Any) -> Any:
@@ -175,9 +174,8 @@ def test_statistics_grow_by_the_requests_sent(triton_client: Client, backend: st
 
 def legacy_status(gateway: Infergate, carrier: str, model: str) -> Any:
     if carrier == "http":
-        url = f"http://{gateway.http}/api/status/{model}?format=binary"
-        with urllib.request.urlopen(url) as answer:
-            status = LEGACY.ServerStatus.FromString(answer.read())
+        answer = get(gateway.http, f"/api/status/{model}?format=binary")
+        status = LEGACY.ServerStatus.FromString(answer.body)
     else:
         message = LEGACY.StatusRequest(model_name=model).SerializeToString()
         with channel(gateway.grpc) as rpc_channel:
@@ -251,69 +249,60 @@ def listed(triton_client: Client) -> dict[str, tuple[str, str, str]]:
     }
 
 
-@loading
-def test_the_index_lists_routed_models(named: dict[str, Client], form: str, backend: str) -> None:
-    triton_client, model = named[form], f"mine-{backend}"
+def test_the_index_lists_routed_models(named: dict[str, Client]) -> None:
+    """Both routes lead to one model."""
     gone = ("", "UNAVAILABLE", "not in the repository of backend 'grpc'")
-    triton_client.load_model(model)
-    before = listed(triton_client)
-    assert set(before) == {"mine-rest", "mine-grpc", "gone"}
-    assert (before[model], before["gone"]) == (("1", "READY", ""), gone)
+    loaded = {"mine-rest": ("1", "READY", ""), "mine-grpc": ("1", "READY", ""), "gone": gone}
+    assert [listed(each) for each in named.values()] == [loaded] * len(FORMS)
     try:
-        triton_client.unload_model(model)
-        unloaded = ("1", "UNAVAILABLE", "unloaded")  # the state UNLOADING precedes it
-        until(lambda: listed(triton_client)[model] == unloaded, f"{model} to be {unloaded}")
+        named["http"].unload_model("mine-rest")
+        state = ("1", "UNAVAILABLE", "unloaded")  # the state UNLOADING precedes it
+        unloaded = {**loaded, "mine-rest": state, "mine-grpc": state}
+        until(lambda: listed(named["http"]) == unloaded, f"the index to be {unloaded}")
+        assert [listed(each) for each in named.values()] == [unloaded] * len(FORMS)
     finally:
-        triton_client.load_model(model)
-    assert listed(triton_client)[model] == ("1", "READY", "")
+        named["grpc"].load_model("mine-grpc")
+    assert [listed(each) for each in named.values()] == [loaded] * len(FORMS)
 
 
-@loading
-def test_a_given_configuration_is_loaded_unchanged(
-    named: dict[str, Client], form: str, backend: str
-) -> None:
-    triton_client, model = named[form], f"mine-{backend}"
-    answer = plain(triton_client, triton_client.get_model_config(model))
-    settings = answer if triton_client.http else answer["config"]
-    assert (settings["name"], settings["input"][0]["name"]) == (model, "A")
+def test_a_given_configuration_is_loaded_unchanged(named: dict[str, Client]) -> None:
     try:
-        triton_client.load_model(model, config=json.dumps({**settings, "max_batch_size": 4}))
-        changed = plain(triton_client, triton_client.get_model_config(model))
-        result = changed if triton_client.http else changed["config"]
-        assert (result["name"], result["max_batch_size"]) == (model, 4)
-        assert result["input"][0]["name"] == "A"
+        for size, (form, backend) in enumerate(LOADING, 4):
+            triton_client, model = named[form], f"mine-{backend}"
+            settings = configuration(triton_client, model)
+            assert (settings["name"], settings["input"][0]["name"]) == (model, "A")
+            triton_client.load_model(model, config=json.dumps({**settings, "max_batch_size": size}))
+            result = configuration(triton_client, model)
+            assert (result["name"], result["max_batch_size"]) == (model, size)
+            assert result["input"][0]["name"] == "A"
     finally:
-        triton_client.unload_model(model)  # Triton keeps the given files until then
-        triton_client.load_model(model)
+        named["http"].unload_model("mine-rest")  # Triton keeps the given files until then
+        named["http"].load_model("mine-rest")
 
 
-@loading_client
 def test_a_model_is_unloaded_and_loaded_with_another_configuration(
-    triton_client: Client, backend: str
+    client_map: dict[str, Client],
 ) -> None:
-    model = f"{backend}.simple_int8"
-    answer = plain(triton_client, triton_client.get_model_config(model))
-    settings = answer if triton_client.http else answer["config"]
     try:
-        triton_client.unload_model(model)
-        assert not ready(triton_client, model)
-        settings = {**settings, "max_batch_size": 4}
-        triton_client.load_model(model, config=json.dumps(settings))
-        assert ready(triton_client, model)
-        changed = plain(triton_client, triton_client.get_model_config(model))
-        assert (changed if triton_client.http else changed["config"])["max_batch_size"] == 4
+        for size, (form, backend) in enumerate(LOADING, 4):
+            triton_client, model = client_map[form], f"{backend}.simple_int8"
+            settings = {**configuration(triton_client, model), "max_batch_size": size}
+            triton_client.unload_model(model)
+            assert not ready(triton_client, model)
+            triton_client.load_model(model, config=json.dumps(settings))
+            assert ready(triton_client, model)
+            assert configuration(triton_client, model)["max_batch_size"] == size
     finally:
-        triton_client.unload_model(model)  # Triton keeps the given files until then
-        triton_client.load_model(model)
-    again = plain(triton_client, triton_client.get_model_config(model))
-    assert (again if triton_client.http else again["config"])["max_batch_size"] == 8
+        client_map["http"].unload_model("rest.simple_int8")  # as above
+        client_map["http"].load_model("rest.simple_int8")
+    assert configuration(client_map["grpc"], "grpc.simple_int8")["max_batch_size"] == 8
 
 
 def ready(triton_client: Client, model: str) -> bool:
     return bool(triton_client.is_model_ready(model))
 
 
-@loading_client
+@pytest.mark.parametrize(("triton_client", "backend"), LOADING, indirect=["triton_client"])
 def test_files_are_loaded_with_a_model(triton_client: Client, backend: str, triton: Triton) -> None:
     code = b"""
 import numpy as np
@@ -469,8 +458,7 @@ def test_a_legacy_model_is_loaded_on_every_endpoint(
     assert changes() == before
     triton_client.load_model(model)
     assert changes() == [count + 1 for count in before]
-    answer = plain(triton_client, triton_client.get_model_config(model))
-    settings = answer if triton_client.http else answer["config"]
+    settings = configuration(triton_client, model)
     assert (settings["max_batch_size"], settings["input"][0]["name"]) == (8, "INPUT0")
     assert settings["instance_group"]  # the status contains more than metadata
     assert infer(triton_client, model).as_numpy("OUTPUT0")[0, 0] == 2
@@ -543,8 +531,7 @@ def test_mlserver(others: Infergate, form: str, backend: str) -> None:
         triton_client.load_model(model)
         assert infer(triton_client, model).as_numpy("OUTPUT0")[0, 0] == 2
         assert counted(triton_client, model)[model] >= 1
-        answer = plain(triton_client, triton_client.get_model_config(model))
-        assert (answer if triton_client.http else answer["config"])["name"] == model
+        assert configuration(triton_client, model)["name"] == model
         fails(
             REFUSED, "accepts no parameters", lambda: triton_client.load_model(model, config="{}")
         )

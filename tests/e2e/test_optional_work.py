@@ -4,7 +4,6 @@ copies that wait for it hold at most a quarter of ``limits.in_flight_bytes``."""
 from __future__ import annotations
 
 import json
-import re
 import select
 import socket
 
@@ -12,14 +11,15 @@ import pytest
 
 from e2e.running import Infergate, started_infergate
 from faults.peer import post
+from faults.watch import metric
 from infergate.core.limits import MIB
 
 BUDGET = 24 * MIB
 LOG = "payload_log: {}"
 MIRROR = "mirror: {backend: silent, max_requests: 1000}"
 COMPARED = "mirror: {backend: silent, max_requests: 1000, compare: {}}"
-COPIES = 'infergate_mirrored_requests_total{.*outcome="dropped".*}'
-EVENTS = 'infergate_payload_events_total{.*result="dropped".*}'
+COPIES = "infergate_mirrored_requests_total", {"outcome": "dropped"}
+EVENTS = "infergate_payload_events_total", {"result": "dropped"}
 
 
 CONFIG = """
@@ -45,12 +45,6 @@ def infer(gateway: Infergate, size: int) -> int:
     return post(gateway.http, "/v2/models/identity/infer", document + bytes(size), headers).status
 
 
-def metric(gateway: Infergate, pattern: str) -> float:
-    """Return the sum of the samples whose name and labels match ``pattern``."""
-    found = re.findall(rf"^{pattern} (\S+)$", gateway.metrics(), re.MULTILINE)
-    return sum(map(float, found))
-
-
 @pytest.mark.parametrize(
     ("features", "dropped"),
     [
@@ -62,7 +56,7 @@ def metric(gateway: Infergate, pattern: str) -> float:
     ids=["log", "mirror", "comparison", "both"],
 )
 def test_requests_are_served_while_a_sink_or_mirror_hangs(
-    features: str, dropped: list[str]
+    features: str, dropped: list[tuple[str, dict[str, str]]]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it never reads
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -72,5 +66,5 @@ def test_requests_are_served_while_a_sink_or_mirror_hangs(
             statuses += [infer(gateway, 4 * MIB) for _ in range(5)]
             assert statuses == [200] * 105
             assert select.select([silent], [], [], 60)[0], "the gateway has connected"
-            assert all(metric(gateway, pattern) > 0 for pattern in dropped)
+            assert all(metric(gateway, name, **labels) > 0 for name, labels in dropped)
             assert 0 < metric(gateway, "infergate_in_flight_bytes") <= BUDGET // 4

@@ -117,8 +117,7 @@ def test_classes_are_computed_by_the_gateway(triton_client: Client, server: str)
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_metadata_readiness_and_versions(triton_client: Client, server: str) -> None:
-    extra: dict[str, Any] = {} if triton_client.http else {"as_json": True}
-    metadata = triton_client.get_model_metadata(f"{server}.simple", **extra)
+    metadata = triton_client.get_model_metadata(f"{server}.simple", **triton_client.as_json)
     assert metadata["name"] == f"{server}.simple"
     assert {t["name"] for t in metadata["inputs"]} == {"INPUT0", "INPUT1"}
     assert triton_client.is_model_ready(f"{server}.simple")

@@ -7,24 +7,20 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 
-import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
-from faults.rpc import INFER, RpcBackend, call, channel, infer_message
+from faults.rpc import INFER
 from faults.watch import alive, logged_bugs
 
 CONFIG = """
 backends:
   ours: {{protocol: builtin}}
-  depot: {{protocol: v2-grpc, endpoints: ["grpc://{rpc}"], profile: infergate}}
   again: {{protocol: v2-grpc, endpoints: ["grpc://{own}"], profile: infergate}}
 routes:
   - {{model: '/again\\.(.+)/', backend: again, rewrite: {{model: '\\1'}}}}
-  - {{model: depot, backend: depot}}
   - {{model: "*", backend: ours}}
 limits: {{body: 80MiB}}
 readiness: lenient
@@ -34,13 +30,14 @@ TALL = "limits: {body: 80MiB}\n"
 
 
 @pytest.fixture(scope="module")
-def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
-    with started_infergate(INNER + TALL, engine="own") as inner:
-        config = CONFIG.format(rpc=rpc.address, own=inner.grpc)
-        with started_infergate(config, engine="own") as outer:
-            yield outer
-            assert alive(outer)
-            assert logged_bugs(outer) == ""
+def gateway() -> Iterator[Infergate]:
+    with (
+        started_infergate(INNER + TALL, engine="own") as inner,
+        started_infergate(CONFIG.format(own=inner.grpc), engine="own") as outer,
+    ):
+        yield outer
+        assert alive(outer)
+        assert logged_bugs(outer) == ""
 
 
 def tensors(size: int = 4) -> list[triton.InferInput]:
@@ -72,38 +69,6 @@ def test_32_mib_each_way_through_two_gateways(gateway: Infergate) -> None:
     with triton.InferenceServerClient(gateway.grpc) as client:
         answer = client.infer("again.identity", tensors(32 << 20), client_timeout=60)
         assert answer.as_numpy("OUTPUT1").size == 32 << 20
-
-
-def test_a_stream(gateway: Infergate) -> None:
-    result = pb.ModelInferRequest(model_name="again.identity")
-    for name in ("INPUT0", "INPUT1"):
-        result.inputs.add(name=name, datatype="UINT8", shape=[1])
-        result.raw_input_contents.append(b"\7")
-    message = result.SerializeToString()
-    with channel(gateway.grpc) as rpc_channel:
-        stream = rpc_channel.stream_stream(INFER.replace("ModelInfer", "ModelStreamInfer"))
-        answers = list(stream(iter([message] * 20), timeout=30))
-    assert len(answers) == 20
-    parsed = [pb.ModelStreamInferResponse.FromString(each) for each in answers]
-    assert all(not each.error_message for each in parsed)
-
-
-def test_deadlines_and_cancellation_are_forwarded(gateway: Infergate, rpc: RpcBackend) -> None:
-    quick = rpc.answer
-    with channel(gateway.grpc) as rpc_channel:
-        _, timeout = rpc.late_call(rpc_channel, infer_message("depot"))
-        assert rpc.cancelled.wait(20)
-        assert rpc.remaining[-1] is not None
-        assert rpc.remaining[-1] <= timeout
-        rpc.cancelled.clear()
-        rpc.entered.clear()
-        pending = rpc_channel.unary_unary(INFER).future(infer_message("depot"), timeout=30)
-        assert rpc.entered.wait(20)
-        pending.cancel()
-        assert rpc.cancelled.wait(20)
-        rpc.answer = quick
-        rpc.release.set()
-        assert call(rpc_channel, infer_message("depot")).code is grpc.StatusCode.OK
 
 
 def test_h2load(gateway: Infergate, tmp_path: object) -> None:

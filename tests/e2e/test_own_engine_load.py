@@ -26,7 +26,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.running import Infergate, started_infergate
 from faults import h2, watch
 from faults.peer import Client
-from faults.rpc import INFER, RpcBackend, _Every, call, channel, infer_message
+from faults.rpc import INFER, RpcBackend, call, channel, infer_message, rpc_backend
 from faults.tight import message
 from peers.support.process import free_ports
 
@@ -55,16 +55,11 @@ def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
         assert watch.logged_bugs(running) == ""
 
 
-def gauge(gateway: Infergate, name: str) -> float:
-    (line,) = (line for line in gateway.metrics().splitlines() if line.startswith(f"{name} "))
-    return float(line.split()[1])
-
-
 def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBackend) -> None:
     quick, rpc.answer = rpc.answer, rpc.wait
     with channel(gateway.grpc) as rpc_channel:
         assert call(rpc_channel, message()).code is grpc.StatusCode.OK
-        before = watch.descriptors(gateway.pid), gauge(gateway, "infergate_tasks")
+        before = watch.descriptors(gateway.pid), watch.metric(gateway, "infergate_tasks")
         with watch.limited_growth(gateway.pid, 200 * watch.MIB):
             go = threading.Event()
             opened = [
@@ -79,11 +74,11 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
                 for _ in range(UNARY)
             ]
             watch.until(
-                lambda: gauge(gateway, "infergate_in_flight_requests") >= UNARY,
+                lambda: watch.metric(gateway, "infergate_in_flight_requests") >= UNARY,
                 "all are under way",
                 3 * watch.SECONDS,
             )
-            assert gauge(gateway, "infergate_open_streams") == STREAMS
+            assert watch.metric(gateway, "infergate_open_streams") == STREAMS
             rpc.release.set()
             assert len({each.result() for each in pending}) == 1
             go.set()
@@ -92,9 +87,9 @@ def test_thousands_of_streams_on_a_connection(gateway: Infergate, rpc: RpcBacken
     watch.until(
         lambda: (
             watch.descriptors(gateway.pid) <= before[0] + 8  # connections to the backend may stay
-            and gauge(gateway, "infergate_tasks") <= before[1]
-            and gauge(gateway, "infergate_in_flight_requests") == 0
-            and gauge(gateway, "infergate_open_streams") == 0
+            and watch.metric(gateway, "infergate_tasks") <= before[1]
+            and watch.metric(gateway, "infergate_in_flight_requests") == 0
+            and watch.metric(gateway, "infergate_open_streams") == 0
         ),
         "all is given back",
     )
@@ -129,7 +124,8 @@ def test_a_thousand_connections(gateway: Infergate) -> None:
         assert all(threads.map(one, range(1000)))
     watch.until(lambda: watch.descriptors(gateway.pid) <= before, "all connections are closed")
     watch.until(
-        lambda: gauge(gateway, "infergate_in_flight_requests") == 0, "no request is in progress"
+        lambda: watch.metric(gateway, "infergate_in_flight_requests") == 0,
+        "no request is in progress",
     )
 
 
@@ -167,26 +163,13 @@ class Callers:
         assert not any(each.is_alive() for each in self._threads), "every call ends"
 
 
-@contextlib.contextmanager
-def serve(port: int) -> Iterator[RpcBackend]:
-    """Run a backend on ``port``. It is stopped without a grace period."""
-    backend = RpcBackend()
-    with ThreadPoolExecutor(8) as threads:
-        server = grpc.server(threads, options=[("grpc.so_reuseport", 0)])
-        server.add_generic_rpc_handlers((_Every(backend),))
-        server.add_insecure_port(f"127.0.0.1:{port}")
-        server.start()
-        yield backend
-        server.stop(0).wait()
-
-
 def test_a_backend_that_restarts_repeatedly() -> None:
     (port,) = free_ports(1)
     config = CONFIG.format(rpc=f"127.0.0.1:{port}")
     with started_infergate(config, engine="own") as gateway:
         with Callers(gateway.grpc, infer_message("depot")) as callers:
             for count in range(1, 6):
-                with serve(port):
+                with rpc_backend(port):
                     watch.until(lambda: callers.ended["OK"] >= 50 * count, "calls succeed again")  # noqa: B023
         # grpcio's server returns CANCELLED for calls that it had begun. INTERNAL means a reset.
         assert callers.ended.keys() <= {"OK", "UNAVAILABLE", "CANCELLED", "INTERNAL"}
@@ -215,7 +198,7 @@ def test_a_gateway_that_shuts_down(rpc: RpcBackend) -> None:
         pending = [rpc_channel.unary_unary(INFER).future(infer_message("depot")) for _ in range(10)]
         assert rpc.entered.wait(watch.SECONDS)
         watch.until(
-            lambda: gauge(gateway, "infergate_in_flight_requests") >= 10,
+            lambda: watch.metric(gateway, "infergate_in_flight_requests") >= 10,
             "the requests are in progress",
         )
         os.kill(gateway.pid, signal.SIGTERM)

@@ -15,7 +15,9 @@ from bench.servers import envoy
 from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
+from faults import h2
 from faults.rpc import INFER, RpcBackend, call, channel, good_answer, infer_message
+from faults.tight import message
 from faults.watch import SECONDS, alive, logged_bugs
 from peers.support.grpclib import grpclib_report, started_grpclib
 from peers.support.installed import Installed
@@ -44,14 +46,6 @@ readiness: lenient
 """
 
 
-def identity(size: int = 4, model: str = "identity") -> bytes:
-    request = pb.ModelInferRequest(model_name=model)
-    for name in ("INPUT0", "INPUT1"):
-        request.inputs.add(name=name, datatype="UINT8", shape=[size])
-        request.raw_input_contents.append(bytes(size))
-    return bytes(request.SerializeToString())
-
-
 @pytest.fixture(scope="module")
 def gateway(rpc: RpcBackend) -> Iterator[Infergate]:
     with started_infergate(BUILTIN.format(rpc=rpc.address), engine="own") as running:
@@ -66,8 +60,7 @@ def test_nghttp(gateway: Infergate, tmp_path: Path) -> None:
     if tool is None:
         pytest.skip("nghttp is not installed (Debian: nghttp2-client)")
     body = tmp_path / "body"
-    message = identity(100_000)
-    body.write_bytes(b"\0" + len(message).to_bytes(4) + message)
+    body.write_bytes(h2.message(message(100_000)))
     options = ["-v", "-n", "-m5", "-w10", "-W12", "-b200", f"-d{body}"]
     headers = ["-Hcontent-type: application/grpc", "-Hte: trailers"]
     done = subprocess.run(
@@ -92,9 +85,9 @@ def grpclib_result(gateway: Infergate, rpc: RpcBackend, grpclib: Installed) -> o
         rpc.wait(message, context) if b"slow" in message else quick(message, context)
     )
     reported = {
-        "good": identity(),
-        "large": identity(3_000_000),
-        "unknown": identity(model="né"),
+        "good": message(),
+        "large": message(3_000_000),
+        "unknown": message(model="né"),
         "slow": infer_message("depot-slow"),
     }
     return grpclib_report(grpclib, gateway.grpc, reported)
@@ -177,10 +170,10 @@ def test_envoy_unary(through_envoy: str, rpc: RpcBackend) -> None:
     quick = rpc.answer
     with channel(through_envoy) as rpc_channel:
         method = rpc_channel.unary_unary(INFER)
-        zipped = call(rpc_channel, identity(300_000), compression=grpc.Compression.Gzip)
+        zipped = call(rpc_channel, message(300_000), compression=grpc.Compression.Gzip)
         assert zipped.code is grpc.StatusCode.OK
-        assert len(call(rpc_channel, identity(8_000_000)).message) > 16_000_000
-        unknown = call(rpc_channel, identity(model="né"))
+        assert len(call(rpc_channel, message(8_000_000)).message) > 16_000_000
+        unknown = call(rpc_channel, message(model="né"))
         assert unknown.code is grpc.StatusCode.NOT_FOUND
         assert "né" in unknown.details
 
@@ -215,11 +208,11 @@ def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path
                 channel(proxy.grpc) as rpc_channel,
             ):
                 method = rpc_channel.unary_unary(INFER)
-                messages = [identity(), infer_message("depot"), identity(100_000)] * 200
+                messages = [message(), infer_message("depot"), message(100_000)] * 200
                 pending = [method.future(each, timeout=SECONDS) for each in messages]
                 assert Counter(each.code() for each in pending) == {grpc.StatusCode.OK: 600}
                 streams = [
-                    rpc_channel.stream_stream(STREAM)(iter([identity()]), timeout=SECONDS)
+                    rpc_channel.stream_stream(STREAM)(iter([message()]), timeout=SECONDS)
                     for _ in range(300)
                 ]
                 assert sum(len(list(each)) for each in streams) == 300
@@ -230,10 +223,10 @@ def test_600_calls_at_once_through_a_plain_envoy(rpc: RpcBackend, tmp_path: Path
 @pytest.mark.peers
 @pytest.mark.parametrize("size", [1, 50_000])
 def test_envoy_streams(through_envoy: str, size: int) -> None:
-    message = identity(size)
+    whole = message(size)
     with channel(through_envoy) as rpc_channel:
         streams = [
-            rpc_channel.stream_stream(STREAM)(iter([message] * 10), timeout=SECONDS)
+            rpc_channel.stream_stream(STREAM)(iter([whole] * 10), timeout=SECONDS)
             for _ in range(20)
         ]
         for each in streams:

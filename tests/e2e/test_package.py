@@ -4,7 +4,6 @@ oldest dependencies that pyproject.toml allows."""
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tarfile
 import urllib.request
@@ -14,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from e2e.running import started_infergate
+from e2e.running import output_of, started_infergate
 from peers.support.installed import PROJECT, Installed
 
 pytestmark = pytest.mark.timeout(900)  # pip takes minutes on a busy machine
@@ -37,21 +36,12 @@ print(*sorted(missing))
 """
 
 
-def said(*argv: str | Path, cwd: Path | None = None, seconds: float = 800) -> str:
-    done = subprocess.run(
-        list(map(str, argv)), cwd=cwd, check=False, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=seconds,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{argv}: {done.stdout[-4000:]}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def packages(release_tools: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder with the source, and the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("package")
     shutil.copytree(PROJECT, folder / "project", ignore=NOT_SENT)
-    said(release_tools.python, "-m", "build", "-o", folder / "dist", folder / "project")
+    output_of(release_tools.python, "-m", "build", "-o", folder / "dist", folder / "project")
     return folder / "dist"
 
 
@@ -62,9 +52,11 @@ def wheel_of(packages: Path) -> Path:
 
 def environment(folder: Path, uv: Path, *requirements: str | Path) -> Path:
     """Return the bin folder of a new environment with these packages."""
-    said(sys.executable, "-m", "venv", "--without-pip", folder)
+    output_of(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
-    said(uv, "pip", "install", "-q", "--python", python, "--only-binary", ":all:", *requirements)
+    output_of(
+        uv, "pip", "install", "-q", "--python", python, "--only-binary", ":all:", *requirements
+    )
     return folder / "bin"
 
 
@@ -102,10 +94,10 @@ def test_it_installs_into_an_empty_environment(
 ) -> None:
     uv = release_tools.python.with_name("uv")
     there = environment(tmp_path / "venv", uv, wheel_of(packages))
-    optional = said(there / "python", "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
+    optional = output_of(there / "python", "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
     assert set(optional) <= {"jwt", "redis", "opentelemetry", "hypothesis", "pytest"}
-    assert said(there / "infergate", "--version", cwd=tmp_path).startswith("infergate ")
-    said(there / "infergate", "--config", PROJECT / "config" / "demo.yaml", "--check")
+    assert output_of(there / "infergate", "--version", cwd=tmp_path).startswith("infergate ")
+    output_of(there / "infergate", "--config", PROJECT / "config" / "demo.yaml", "--check")
 
 
 @pytest.mark.peers
@@ -113,7 +105,7 @@ def test_it_runs_on_the_lowest_versions(
     packages: Path, release_tools: Installed, tmp_path: Path
 ) -> None:
     uv = release_tools.python.with_name("uv")
-    lowest = said(
+    lowest = output_of(
         uv, "pip", "compile", "-q", PROJECT / "pyproject.toml",
         "--extra", "jwt", "--extra", "redis", "--extra", "otel", "--extra", "images",
         "--resolution", "lowest-direct", "--python", sys.executable, "--no-header",
@@ -123,11 +115,11 @@ def test_it_runs_on_the_lowest_versions(
     listed.write_text(lowest)
     there = environment(tmp_path / "venv", uv, "-r", listed)
     python = there / "python"
-    said(uv, "pip", "install", "-q", "--python", python, "--no-deps", wheel_of(packages))
-    said(uv, "pip", "check", "--python", python)
-    optional = said(python, "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
+    output_of(uv, "pip", "install", "-q", "--python", python, "--no-deps", wheel_of(packages))
+    output_of(uv, "pip", "check", "--python", python)
+    optional = output_of(python, "-I", "-c", IMPORT_ALL, cwd=tmp_path).split()
     assert set(optional) <= {"hypothesis", "pytest"}
-    said(there / "infergate", "matrix", cwd=tmp_path)  # every protocol to every protocol
+    output_of(there / "infergate", "matrix", cwd=tmp_path)  # every protocol to every protocol
     for engine in ("own", "compat"):  # the matrix opens no sockets
         with started_infergate(EMBEDDED, engine=engine, command=(str(there / "infergate"),)) as it:
             with urllib.request.urlopen(f"http://{it.http}/v2/models/identity/ready") as answer:
@@ -143,6 +135,8 @@ def test_workflows_are_clean(release_tools: Installed) -> None:
     files = sorted(folder.glob("*.yml"))
     assert files
     check = release_tools.python.with_name("check-jsonschema")
-    said(check, "--builtin-schema", "vendor.github-workflows", *files)
-    said(check, "--builtin-schema", "vendor.dependabot", PROJECT / ".github" / "dependabot.yml")
-    said(release_tools.python.with_name("zizmor"), "--offline", "--no-progress", *files)
+    output_of(check, "--builtin-schema", "vendor.github-workflows", *files)
+    output_of(
+        check, "--builtin-schema", "vendor.dependabot", PROJECT / ".github" / "dependabot.yml"
+    )
+    output_of(release_tools.python.with_name("zizmor"), "--offline", "--no-progress", *files)

@@ -19,7 +19,8 @@ import tritonclient.grpc as triton
 from e2e.running import Infergate, started_infergate
 from faults.peer import post
 
-TESTS = str(Path(__file__).parents[1])
+PYTHONPATH = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHONPATH}
 CONFIG = """
 log: {access: false}
 backends:
@@ -45,7 +46,7 @@ BODY = json.dumps(
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Infergate]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("PYTHONPATH", PYTHONPATH)
         with started_infergate(CONFIG) as running:
             yield running
 
@@ -53,7 +54,7 @@ def gateway() -> Iterator[Infergate]:
 def infer(gateway: Infergate, case: str = "") -> tuple[int, Any]:
     headers = {"x-case": case} if case else {}
     answer = post(gateway.http, "/v2/models/double/infer", BODY, headers)
-    return answer.status, json.loads(answer.body) if answer.status == 200 else answer.error
+    return answer.status, answer.json if answer.status == 200 else answer.error
 
 
 def test_a_model_and_a_hook_serve_rest_and_grpc(gateway: Infergate) -> None:
@@ -100,10 +101,7 @@ def test_check_reports_a_missing_plugin_with_its_line(tmp_path: Path) -> None:
     )
     found = subprocess.run(
         [sys.executable, "-m", "infergate", "--config", str(file), "--check"],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
-        },
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
@@ -129,10 +127,7 @@ routes:
 """
     file.write_text(text)
     command = [sys.executable, "-m", "infergate", "--config", str(file)]
-    path = os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])
-    with subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             _read_until(process.stdout, "routes, first match wins")

@@ -3,7 +3,6 @@ requests are run."""
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from e2e.probing import models_of, probe, protocols_of, run_requests, served
 from e2e.running import Infergate, started_infergate
+from faults.peer import get
 from faults.watch import until
 from infergate.cli import main
 
@@ -93,9 +93,4 @@ def test_the_mirrors_against_a_new_server_compare_the_responses(
         through = models_of(probe(http))["digits"]
         run_requests(through)
         line = 'infergate_comparisons_total{result="equal",route="digits"} 2.0'
-        until(lambda: line in fetch(f"http://{admin}/metrics"), line)
-
-
-def fetch(url: str) -> str:
-    with urllib.request.urlopen(url) as answer:
-        return str(answer.read().decode())
+        until(lambda: line in get(admin, "/metrics").body.decode(), line)

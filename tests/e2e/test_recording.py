@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 
 from e2e.running import Infergate, started_infergate
-from e2e.several import until, value, workers
+from e2e.several import until, workers
 from faults.load import PROFILES, STREAM, Connection, described
+from faults.watch import metric
 from infergate.codecs.profiles import GENERIC, TRITON
 from infergate.codecs.registry import plugins
 from infergate.core.datatypes import Datatype
@@ -204,7 +205,7 @@ def parts(gateway: Infergate) -> list[RecordedExchange | DamagedPart]:
 
 def recorded(gateway: Infergate) -> int:
     sample = "infergate_recorded_exchanges_total"
-    return round(value(gateway, sample, {"result": "recorded"}))
+    return round(metric(gateway, sample, result="recorded"))
 
 
 async def settled(gateway: Infergate, count: int) -> None:
@@ -279,7 +280,7 @@ async def test_a_killed_worker_loses_only_what_it_had_not_written(gateway: Infer
 
 
 def both_record(gateway: Infergate) -> bool:
-    return value(gateway, "infergate_recording_active") == 2
+    return metric(gateway, "infergate_recording_active") == 2
 
 
 def busiest_worker(gateway: Infergate) -> tuple[dict[str, Any], int]:
@@ -295,10 +296,10 @@ async def still_records(gateway: Infergate, count: int) -> bool:
     """Wait until ``count`` exchanges are recorded or recording has stopped."""
 
     def is_recorded_or_stopped() -> bool:
-        return recorded(gateway) == count or not value(gateway, "infergate_recording_active")
+        return recorded(gateway) == count or not metric(gateway, "infergate_recording_active")
 
     await asyncio.to_thread(until, is_recorded_or_stopped, f"{count} are recorded")
-    return value(gateway, "infergate_recording_active") != 0
+    return metric(gateway, "infergate_recording_active") != 0
 
 
 async def test_a_full_disk_stops_recording_but_not_serving() -> None:

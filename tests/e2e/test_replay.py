@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import signal
 import subprocess
@@ -20,7 +19,8 @@ from tritonclient.utils import InferenceServerException
 from e2e.clients import ARRAYS
 from e2e.running import LISTENERS, Infergate, started_infergate
 from e2e.test_streams import streaming, tensor
-from faults.watch import until
+from faults.peer import post
+from faults.watch import counted, until
 from infergate.backends.builtin import embedded_models
 from infergate.cli import main
 from infergate.core.datatypes import Datatype
@@ -58,12 +58,10 @@ def send(gateway: Infergate, protocol: str, request: InferRequest) -> None:
             channel.unary_unary(wire.method)(bytes(join_parts(wire.message)))
         return
     assert isinstance(wire, HttpRequest)
-    connection = http.client.HTTPConnection(gateway.http)
-    query = f"?{wire.query}" if wire.query else ""
+    path = f"{wire.path}?{wire.query}" if wire.query else wire.path
     headers = {**wire.headers, "x-tenant": "t"}
-    connection.request(wire.method, wire.path + query, bytes(join_parts(wire.body)), headers)
-    assert connection.getresponse().status == 200
-    connection.close()
+    body = bytes(join_parts(wire.body))
+    assert post(gateway.http, path, body, headers, wire.method).status == 200
 
 
 def send_mixed_traffic(gateway: Infergate) -> None:
@@ -260,21 +258,14 @@ def test_ctrl_c_ends_a_replay_with_the_result_until_then(
     to = ["--to", f"http://{server.http}", "--protocol", "v2-rest", "--report", str(report)]
     argv = [sys.executable, "-m", "infergate", "replay", str(plain), *to, "--rate", "0.001"]
     argv = ["env", "--default-signal=INT", *argv]  # background jobs of a shell ignore the signal
-    count = infers(server)
+    count = counted(server, operation="infer")
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        until(lambda: infers(server) > count, "the first inference")
+        until(lambda: counted(server, operation="infer") > count, "the first inference")
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out.startswith("The replay was interrupted; this is the result so far.\n")
     assert not report.exists()
-
-
-def infers(server: Infergate) -> float:
-    """Return the number of inferences that ``server`` has answered."""
-    lines = server.metrics().splitlines()
-    found = (line for line in lines if line.startswith("infergate_requests_total{"))
-    return sum(float(line.rpartition(" ")[2]) for line in found if 'operation="infer"' in line)
 
 
 def test_a_file_for_perf_analyzer_is_exported_and_replayed(

@@ -12,10 +12,11 @@ import grpc
 import pytest
 
 from e2e.running import Infergate
-from e2e.several import reloaded, several, until, value, workers
+from e2e.several import reloaded, several, until, workers
 from faults.payloads import document, tensor
 from faults.peer import Answer, post
 from faults.rpc import INFER, infer_message
+from faults.watch import metric
 from http_stand_in import QuietHandler, StandInServer
 
 CONFIG = """
@@ -79,7 +80,7 @@ def infer(of: Infergate, data: int, model: str = "m", **headers: str) -> Answer:
 
 
 def results(of: Infergate, result: str) -> float:
-    return value(of, "infergate_cache_requests_total", {"result": result})
+    return metric(of, "infergate_cache_requests_total", result=result)
 
 
 def test_all_workers_share_responses(gateway: Infergate, server: Server) -> None:
@@ -92,8 +93,8 @@ def test_all_workers_share_responses(gateway: Infergate, server: Server) -> None
     assert all(status.startswith("infergate; hit; ttl=") for status in statuses[1:])
     assert int(answers[-1].headers["age"]) >= 0
     assert results(gateway, "hit") == hits + 19
-    assert value(gateway, "infergate_cache_entries") >= 1
-    assert value(gateway, "infergate_cache_bytes") >= 4096
+    assert metric(gateway, "infergate_cache_entries") >= 1
+    assert metric(gateway, "infergate_cache_bytes") >= 4096
 
     def logged() -> list[str]:
         return [line.get("cache", "") for line in gateway.logged("request")]
@@ -123,7 +124,8 @@ def test_identical_concurrent_requests_are_sent_once_by_each_worker(
         with ThreadPoolExecutor(count) as pool:
             answers = [pool.submit(infer, gateway, 2) for _ in range(count)]
             until(
-                lambda: value(gateway, "infergate_in_flight_requests") >= count, "all requests wait"
+                lambda: metric(gateway, "infergate_in_flight_requests") >= count,
+                "all requests wait",
             )
             server.gate.set()
             bodies = {answer.result().body for answer in answers}

@@ -5,8 +5,6 @@ the embedded model ``accumulate``."""
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -18,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 from e2e.clients import Client, client
 from e2e.running import Infergate, started_infergate
+from faults.legacy import http_rejection, old_post
 from peers.support.triton import Triton
 
 INSIDE = """
@@ -155,17 +154,9 @@ def test_legacy_clients_get_the_same_error(gateways: tuple[Infergate, Infergate]
     header = (
         'batch_size: 1 flags: 1 correlation_id: 5 input { name: "INPUT" } output { name: "OUTPUT" }'
     )
-    request = urllib.request.Request(
-        f"http://{gateways[0].http}/api/infer/none",
-        b"\1\0\0\0",
-        {"NV-InferRequest": header, "Content-Type": "application/octet-stream"},
-    )
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request)
-    caught.value.close()
-    assert caught.value.code == 400
-    assert "code: UNSUPPORTED" in caught.value.headers["NV-Status"]
-    assert "sequence_id" in caught.value.headers["NV-Status"]
+    result = http_rejection(old_post(gateways[0].http, "none", header, b"\1\0\0\0"))
+    assert result.code == "UNSUPPORTED"
+    assert "sequence_id" in result.words
 
 
 def test_sequences_of_an_unreachable_endpoint_fail() -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from tritonclient.utils import shared_memory as shm
 from e2e.clients import FORMS, Client, client
 from e2e.running import Infergate, started_infergate
 from faults.peer import post as post_bytes
-from faults.watch import SECONDS, open_files
+from faults.watch import SECONDS, open_files, until
 from peers.support.triton import Triton
 
 DEMO = """
@@ -488,15 +487,14 @@ def forwarding(request: pytest.FixtureRequest, triton: Triton) -> Iterator[Infer
 def ways(gateway: Infergate, one: Client) -> set[str]:
     """Return the pipelines of ``one``'s inferences on the route to Triton, which the access log
     reports."""
-    spoken = '"protocol":"v2-rest"' if one.http else '"protocol":"v2-grpc"'
-    until = time.monotonic() + 10
-    while time.monotonic() < until:  # a thread writes the log
-        lines = [line for line in gateway.log.read_text().splitlines() if spoken in line]
-        document = [json.loads(line) for line in lines if '"model":"forwarded.simple"' in line]
-        if document:
-            return {line["pipeline"] for line in document if line["outcome"] == "ok"}
-        time.sleep(0.01)
-    raise AssertionError(gateway.log.read_text())
+    spoken = "v2-rest" if one.http else "v2-grpc"
+
+    def lines() -> list[dict[str, Any]]:
+        sent = {"protocol": spoken, "model": "forwarded.simple"}.items()
+        return [line for line in gateway.logged("request") if sent <= line.items()]
+
+    until(lambda: bool(lines()), "a thread writes the log")
+    return {line["pipeline"] for line in lines() if line["outcome"] == "ok"}
 
 
 def same_protocol(gateway: Infergate, one: Client) -> bool:

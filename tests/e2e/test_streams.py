@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -510,8 +509,7 @@ def test_each_request_is_logged_with_its_response_count(inside: Infergate) -> No
             stream.next()
 
     def lines() -> list[dict[str, Any]]:
-        read = (json.loads(line) for line in inside.log.read_text().splitlines() if line[:1] == "{")
-        return [line for line in read if line.get("request_id") == "told"]
+        return [line for line in inside.logged("request") if line["request_id"] == "told"]
 
     until(lambda: len(lines()) == 2, "both are logged")
     fields = {(line["operation"], line["model"], line["outcome"]): line for line in lines()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import http.client
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from e2e.probing import models_of, probe, run_requests
 from e2e.running import Infergate, started_infergate
-from faults.peer import post
+from faults.peer import get, post
 from http_stand_in import QuietHandler, StandInServer
 
 CONFIG = """
@@ -108,7 +107,7 @@ def received(server: Server) -> list[tuple[str, Any]]:
 def sent(running: Infergate, path: str, document: Any, **headers: str) -> tuple[int, Any]:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     response = post(running.http, path, body, headers)
-    return response.status, json.loads(response.body)
+    return response.status, response.json
 
 
 def test_a_client_and_a_server_of_the_same_api(gateway: Infergate, received: Any) -> None:
@@ -206,29 +205,20 @@ def test_errors_of_the_server(gateway: Infergate, server: Server, received: Any)
 
 def test_metadata_and_status(gateway: Infergate, received: Any) -> None:
     del received
-    status, document = _get(gateway, "/v1/models/other/metadata")
-    assert status == 200
-    assert document["model_spec"]["name"] == "other"
-    signatures = document["metadata"]["signature_def"]["signature_def"]
+    answer = get(gateway.http, "/v1/models/other/metadata")
+    assert answer.status == 200
+    assert answer.json["model_spec"]["name"] == "other"
+    signatures = answer.json["metadata"]["signature_def"]["signature_def"]
     assert signatures == {"serving_default": SIGNATURE, "sum": SIGNATURE}
-    status, document = _get(gateway, "/v1/models/half_plus_two")
-    assert (status, document["ready"]) == (200, True)
-    assert [entry["status"]["error_code"] for entry in document["model_version_status"]] == [
+    answer = get(gateway.http, "/v1/models/half_plus_two")
+    assert (answer.status, answer.json["ready"]) == (200, True)
+    assert [entry["status"]["error_code"] for entry in answer.json["model_version_status"]] == [
         "NOT_FOUND", "OK"
     ]  # fmt: skip
-    status, document = _get(gateway, "/v2/models/half_plus_two")
-    assert [tensor["datatype"] for tensor in document["inputs"]] == ["FP32"]
-    assert _get(gateway, "/v2/models/half_plus_two/ready")[0] == 200
-    assert _get(gateway, "/v1/models")[1] == {"error": "Missing model name in request."}
-
-
-def _get(running: Infergate, path: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(running.http, timeout=20)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    body = response.read()
-    connection.close()
-    return response.status, json.loads(body) if body else None
+    inputs = get(gateway.http, "/v2/models/half_plus_two").json["inputs"]
+    assert [tensor["datatype"] for tensor in inputs] == ["FP32"]
+    assert get(gateway.http, "/v2/models/half_plus_two/ready").status == 200
+    assert get(gateway.http, "/v1/models").json == {"error": "Missing model name in request."}
 
 
 def test_images_are_read_and_written_by_helpers(gateway: Infergate) -> None:

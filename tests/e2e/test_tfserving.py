@@ -3,11 +3,9 @@ infergate."""
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator, Sequence
 from concurrent import futures
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,8 @@ import grpc
 import pytest
 
 from e2e.running import Infergate, started_infergate
+from faults.payloads import document
+from faults.peer import get, post
 from infergate.codecs.protos import SCHEMA
 from infergate.codecs.tfs import messages as pb
 from peers.support.triton import Triton
@@ -229,14 +229,6 @@ def test_status_of_versions(gateway: Infergate, received: list[tuple[str, Any]])
     assert caught.value.details() == "Could not find version 9 of model half_plus_two"
 
 
-def v2_ready(running: Infergate, model: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(running.http, timeout=20)
-    with closing(connection):
-        connection.request("GET", f"/v2/models/{model}/ready")
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-
-
 def test_a_server_with_predict_only() -> None:
     """A declared model of a server without ModelService is ready. The error about another model
     shows the declaration."""
@@ -252,12 +244,12 @@ def test_a_server_with_predict_only() -> None:
             assert answer.outputs["y"].float_val == [1.5]
             assert states(running, "declared") == [(1, 30)]
             assert states(running, "declared", 2) == [(2, 30)]
-            assert v2_ready(running, "declared")[0] == 200
-            status, text = v2_ready(running, "nosuch")
-            assert status == 501
+            assert get(running.http, "/v2/models/declared/ready").status == 200
+            unknown = get(running.http, "/v2/models/nosuch/ready")
+            assert unknown.status == 501
             with pytest.raises(grpc.RpcError) as caught:
                 states(running, "nosuch")
-        for shown in (json.loads(text)["error"], caught.value.details()):
+        for shown in (unknown.error, caught.value.details()):
             assert 'models: {"nosuch": {inputs: [{name: x, datatype: FP32' in shown
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
@@ -386,8 +378,5 @@ def test_the_example_before_servers_of_tensorflow_serving() -> None:
                 ("identity", "INPUT0", "OUTPUT0"),
             ):
                 tensor = {"name": given, "datatype": "FP32", "shape": [2], "data": [1.5, -2.0]}
-                with closing(http.client.HTTPConnection(running.http, timeout=20)) as connection:
-                    body = json.dumps({"inputs": [tensor]})
-                    connection.request("POST", f"/v2/models/{model}/infer", body)
-                    answer = json.loads(connection.getresponse().read())
-                assert answer["outputs"] == [tensor | {"name": found}]
+                answer = post(running.http, f"/v2/models/{model}/infer", document(tensor))
+                assert answer.json["outputs"] == [tensor | {"name": found}]

@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import socket
-import time
-import urllib.request
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -18,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from e2e.running import Infergate, started_infergate
-from faults.peer import post
-from faults.watch import alive
+from faults.peer import get, post
+from faults.watch import alive, until
 from http_stand_in import QuietHandler, StandInServer
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -90,11 +88,7 @@ def test_a_collector_gets_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setenv(name, value)
         with started_infergate(CONFIG) as running:
             infer(running.http)
-            with running.log.open() as log:
-                deadline = time.monotonic() + 200
-                while TRACE not in (text := log.read()):
-                    assert time.monotonic() < deadline, text
-                    time.sleep(0.02)
+            until(lambda: TRACE in running.log.read_text(), "the request is logged")
     spans = {span.name: span for span in collector.spans if span.trace_id.hex() == TRACE}
     assert {"infer *", "parse", "route", "render"} <= spans.keys()
     request = spans["infer *"]
@@ -121,10 +115,8 @@ def test_an_unreachable_collector_fails_no_request(monkeypatch: pytest.MonkeyPat
     with started_infergate(CONFIG) as running:
         for _ in range(20):
             infer(running.http)
-        deadline = time.monotonic() + 200
-        while not (lines := logged_bugs(running.log.read_text())):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: bool(logged_bugs(running.log.read_text())), "the exporter reports it", 200)
+        lines = logged_bugs(running.log.read_text())
         infer(running.http)
     assert {line["event"] for line in lines} == {"traces_not_sent"}
     assert all("OTEL_EXPORTER_OTLP_ENDPOINT" in line["advice"] for line in lines)
@@ -138,10 +130,9 @@ def test_every_worker_exports_its_spans(monkeypatch: pytest.MonkeyPatch) -> None
             for _ in range(8):
                 infer(running.http)
             # If a worker misses a scrape, its last values are reported, or it is omitted.
-            deadline = time.monotonic() + 200
-            while 'infergate_limits{limit="in_flight"} 2048.0' not in (result := scrape(running)):
-                assert time.monotonic() < deadline, "two workers export spans"
-                time.sleep(0.05)
+            line = 'infergate_limits{limit="in_flight"} 2048.0'
+            until(lambda: line in scrape(running), "two workers export spans", 200)
+            result = scrape(running)
     assert any(f'# {{trace_id="{TRACE}"}}' in line for line in result)
     assert sum(span.name == "infer *" for span in collector.spans) == 8
 
@@ -154,20 +145,13 @@ def test_a_hanging_collector_does_not_delay_the_exit(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
         with started_infergate(CONFIG) as running:
             infer(running.http)
-            began = time.monotonic()
             os.kill(running.pid, signal.SIGTERM)
-            while alive(running):
-                assert time.monotonic() < began + 200
-                time.sleep(0.05)
+            until(lambda: not alive(running), "the process ends", 200)
 
 
 def scrape(running: Infergate) -> list[str]:
-    request = urllib.request.Request(
-        f"http://{running.admin}/metrics",
-        headers={"accept": "application/openmetrics-text;version=1.0.0"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        return str(answer.read().decode()).splitlines()
+    headers = {"accept": "application/openmetrics-text;version=1.0.0"}
+    return get(running.admin, "/metrics", headers).body.decode().splitlines()
 
 
 def logged_bugs(log: str) -> list[dict[str, str]]:

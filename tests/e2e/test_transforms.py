@@ -129,9 +129,7 @@ def images_of(triton_client: Client, *images: bytes) -> list[Any]:
 
 
 def test_tritonclient_sends_a_jpeg(triton_client: Client) -> None:
-    metadata = triton_client.get_model_metadata(
-        "photo", **({} if triton_client.http else {"as_json": True})
-    )
+    metadata = triton_client.get_model_metadata("photo", **triton_client.as_json)
     assert [each["name"] for each in metadata["inputs"]] == ["image"]
     assert metadata["inputs"][0]["datatype"] == "BYTES"
     answer = triton_client.infer("photo", images_of(triton_client, JPEG, JPEG))
@@ -222,9 +220,7 @@ def test_a_scanned_digit_is_recognized(triton_client: Client) -> None:
     answer = triton_client.infer("digits", [triton_client.input("scan", scan, "BYTES")])
     assert answer.as_numpy("digit").tolist() == [[7]]
     assert answer.as_numpy("score")[0, 0] > 0.9
-    config = triton_client.get_model_config(
-        "digits", **({} if triton_client.http else {"as_json": True})
-    )
+    config = triton_client.get_model_config("digits", **triton_client.as_json)
     config = config.get("config", config)
     assert config["input"][0]["data_type"] == "TYPE_STRING"
     assert [each["name"] for each in config["output"]] == ["score", "digit"]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import io
-import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ from tritonclient.grpc import service_pb2 as pb
 from e2e.running import Infergate, started_infergate
 from e2e.several import reloaded
 from faults.payloads import document
-from faults.peer import Answer, post
+from faults.peer import Answer, get, post
 from faults.rpc import RpcBackend, call
 
 SIDE, COUNT = 64, 8
@@ -83,11 +80,8 @@ class Gateway:
 
     def tensors(self) -> list[list[str]]:
         """Return the names of the model's inputs and outputs, as clients of all kinds see them."""
-        with closing(http.client.HTTPConnection(self.running.http, timeout=20)) as connection:
-            connection.request("GET", "/v2/models/pixels")
-            rest = json.load(connection.getresponse())
-            connection.request("GET", "/v1/models/pixels/metadata")
-            tfs = json.load(connection.getresponse())["metadata"]["signature_def"]
+        rest = get(self.running.http, "/v2/models/pixels").json
+        tfs = get(self.running.http, "/v1/models/pixels/metadata").json["metadata"]["signature_def"]
         (signature,) = tfs["signature_def"].values()
         with grpc.insecure_channel(self.running.grpc) as channel:
             query = pb.ModelMetadataRequest(name="pixels").SerializeToString()
@@ -122,7 +116,7 @@ def images(seed: int) -> tuple[list[bytes], list[int], list[int]]:
 def output(answer: Answer) -> tuple[str, Any]:
     """Return the name and the elements of the only output."""
     assert answer.status == 200, answer
-    (tensor,) = json.loads(answer.body)["outputs"]
+    (tensor,) = answer.json["outputs"]
     assert tensor["shape"] == [COUNT, 1]
     return tensor["name"], tensor["data"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import queue
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 from e2e.clients import ARRAYS, Client, client
 from e2e.probing import models_of, probe, run_requests, served
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.peer import post
 from infergate.config import load
 from infergate.core.errors import GatewayError, Kind
 from infergate.core.messages import ServerStatus, ServerStatusRequest
@@ -99,14 +99,10 @@ def test_binary_only_outputs_are_converted_to_json(
     one = {"FP16": b"\x00\x3c", "BF16": b"\x80\x3f"}[datatype]
     tensor = {"name": "INPUT0", "datatype": datatype, "shape": [1]}
     text = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": 2}}]}).encode()
-    request = urllib.request.Request(
-        f"http://{gateway.http}/v2/models/{backend}.id_{datatype}/infer",
-        text + one,
-        {"Inference-Header-Content-Length": str(len(text))},
-    )
+    path, length = f"/v2/models/{backend}.id_{datatype}/infer", str(len(text))
     for _ in range(2):
-        with urllib.request.urlopen(request) as answer:
-            (output,) = json.load(answer)["outputs"]
+        headers = {"Inference-Header-Content-Length": length}
+        (output,) = post(gateway.http, path, text + one, headers).json["outputs"]
         assert output == tensor | {"name": "OUTPUT0", "data": [1.0]}
 
 
@@ -212,16 +208,11 @@ def test_a_raw_binary_request(gateway: Infergate) -> None:
     """The request passes through over REST. Over gRPC, metadata completes it."""
     data = np.array([1, 2.5], np.float32).tobytes()
     for backend in (*BACKENDS, "plain-rest"):
-        request = urllib.request.Request(
-            f"http://{gateway.http}/v2/models/{backend}.id_FP32/infer",
-            data,
-            {"Inference-Header-Content-Length": "0", "Content-Type": "application/octet-stream"},
-        )
-        with urllib.request.urlopen(request) as answer:
-            head = int(answer.headers["Inference-Header-Content-Length"])
-            body = answer.read()
-        assert json.loads(body[:head])["model_name"] == f"{backend}.id_FP32"
-        assert body[head:] == data
+        headers = {"Inference-Header-Content-Length": "0"}
+        answer = post(gateway.http, f"/v2/models/{backend}.id_FP32/infer", data, headers)
+        head = int(answer.headers["inference-header-content-length"])
+        assert json.loads(answer.body[:head])["model_name"] == f"{backend}.id_FP32"
+        assert answer.body[head:] == data
 
 
 async def test_descriptions_have_the_maximum_batch_size(triton: Triton, tmp_path: Path) -> None:
@@ -264,8 +255,7 @@ def call() -> RequestContext:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_metadata(triton_client: Client, backend: str) -> None:
-    extra: dict[str, Any] = {} if triton_client.http else {"as_json": True}
-    metadata = triton_client.get_model_metadata(f"{backend}.simple", **extra)
+    metadata = triton_client.get_model_metadata(f"{backend}.simple", **triton_client.as_json)
     assert metadata["name"] == f"{backend}.simple"
     assert metadata["versions"] == ["1"]
     assert [t["name"] for t in metadata["inputs"]] == ["INPUT0", "INPUT1"]
@@ -274,9 +264,7 @@ def test_metadata(triton_client: Client, backend: str) -> None:
 
 
 def test_server_metadata_and_health(triton_client: Client) -> None:
-    metadata = triton_client.get_server_metadata(
-        **({} if triton_client.http else {"as_json": True})
-    )
+    metadata = triton_client.get_server_metadata(**triton_client.as_json)
     assert metadata["name"] == "infergate"
     assert triton_client.is_server_live()
     assert triton_client.is_server_ready()
@@ -340,9 +328,7 @@ def test_tensors_are_renamed(triton_client: Client) -> None:
 
 
 def test_a_version_is_rewritten(triton_client: Client) -> None:
-    with_version = triton_client.get_model_metadata(
-        "versions-new", "2", **({} if triton_client.http else {"as_json": True})
-    )
+    with_version = triton_client.get_model_metadata("versions-new", "2", **triton_client.as_json)
     assert (with_version["name"], with_version["versions"]) == ("versions-new", ["2"])
 
 

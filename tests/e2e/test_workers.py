@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import re
@@ -31,9 +30,10 @@ from e2e.several import (
     shared_loads,
     stopped,
     until,
-    value,
     workers,
 )
+from faults.peer import get, post
+from faults.watch import metric
 
 COUNT = 6
 LISTENERS = """
@@ -147,21 +147,12 @@ async def check_console(running: Infergate, clients: list[Client]) -> None:
 
 
 def tried(running: Infergate, flows: dict[str, Any]) -> Any:
-    by = http.client.HTTPConnection(running.admin, timeout=30)
-    by.request("POST", "/console/try", json.dumps(flows), {"x-infergate-console": "1"})
-    document = json.loads(by.getresponse().read())
-    by.close()
-    return document
+    headers = {"x-infergate-console": "1"}
+    return post(running.admin, "/console/try", json.dumps(flows).encode(), headers).json
 
 
 def console(running: Infergate, *pages: str) -> list[Any]:
-    flows = http.client.HTTPConnection(running.admin, timeout=30)
-    received = []
-    for page in pages:
-        flows.request("GET", f"/console/{page}")
-        received.append(json.loads(flows.getresponse().read()))
-    flows.close()
-    return received
+    return [get(running.admin, f"/console/{page}").json for page in pages]
 
 
 async def check_overlapping_listener(running: Infergate) -> None:
@@ -204,8 +195,8 @@ async def check_reload(running: Infergate, clients: list[Client]) -> None:
     write_config(running, "other", http=running.admin)
     assert "is already used by the listener" in reloaded(running)["error"]
     assert [await each.send_request(renamed) for each in clients] == [200] * COUNT
-    assert value(running, "infergate_config_reloads_total", {"result": "failed"}) == 2
-    assert value(running, "infergate_config_last_reload_successful") == 0
+    assert metric(running, "infergate_config_reloads_total", result="failed") == 2
+    assert metric(running, "infergate_config_last_reload_successful") == 0
     [history] = await asyncio.to_thread(console, running, "history")
     kinds = [each["kind"] for each in history["events"]]
     assert (kinds[:2], kinds[-1]) == (["reload_failed"] * 2, "start")
@@ -216,7 +207,7 @@ async def check_reload(running: Infergate, clients: list[Client]) -> None:
     other = request("/v2/models/other/infer")
     await asyncio.to_thread(
         until,
-        lambda: value(running, "infergate_config_reloads_total", {"result": "ok"}) == 2,
+        lambda: metric(running, "infergate_config_reloads_total", result="ok") == 2,
         "SIGHUP",
     )
     assert [await each.send_request(other) for each in clients] == [200] * COUNT
@@ -270,7 +261,7 @@ async def test_grpcio_workers_share_the_port() -> None:
             async with grpc.aio.insecure_channel(running.grpc, options) as channel:
                 live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
                 await live(b"", wait_for_ready=True)
-        assert value(running, "infergate_requests_total", {"operation": "server_live"}) == 8
+        assert metric(running, "infergate_requests_total", operation="server_live") == 8
         clients = await spread(running, 4)
         for each in clients:
             each.close()

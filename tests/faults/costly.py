@@ -319,7 +319,7 @@ WORST: dict[str, Callable[[], Worst]] = {
     "v2-grpc, typed BYTES": lambda: called(typed("BYTES", MANY, b"\x42\0\x42\1a" * (MANY // 2))),
     "v2-grpc, very many typed": lambda: called(typed("BYTES", VERY_MANY, b"\x42\0" * VERY_MANY)),
     "v2-grpc, typed integers": lambda: called(
-        typed("INT32", 6 * MIB, delimited(2, MINUS_ONE * (6 * MIB)))
+        typed("INT32", 2 * MIB, delimited(2, MINUS_ONE * (2 * MIB)))
     ),
     "v2-grpc, typed booleans": lambda: called(
         typed("BOOL", 60 * MIB, delimited(1, b"\1" * (60 * MIB)))
@@ -405,7 +405,7 @@ WORST: dict[str, Callable[[], Worst]] = {
         predict("texts", 7, 1000, delimited(8, bytes(16_000))), PREDICT
     ),
     "tfs-grpc, integers": lambda: called(
-        predict("identity", 3, 6 * MIB, delimited(7, MINUS_ONE * (6 * MIB))), PREDICT
+        predict("identity", 3, 2 * MIB, delimited(7, MINUS_ONE * (2 * MIB))), PREDICT
     ),
     "tfs-grpc, integers that are not packed": lambda: called(
         predict("identity", 23, SINGLE, b"\x88\1\1" * SINGLE), PREDICT
@@ -421,7 +421,9 @@ WORST: dict[str, Callable[[], Worst]] = {
         + b"".join(delimited(2, delimited(1, b"%d" % index) + DIMENSIONS) for index in range(1023)),
         PREDICT,
     ),
-    "v2-rest, to tfs-rest": lambda: zipped(rest("tr.tfs-rest"), *binary(EMPTY, VERY_MANY)),
+    "v2-rest, to tfs-rest": lambda: zipped(
+        rest("tr.tfs-rest"), *binary(EMPTY[: 4 * 200_000], 200_000)
+    ),
     "tfs-rest, very many strings": lambda: zipped(*rows(b'""', 3 * VERY_MANY)),
     "tfs-rest, forwarded": lambda: zipped(*rows(b'""', 3 * VERY_MANY, "fwd.tfs-rest")),
     "tfs-rest, as many strings as the loop reads": lambda: posted(*rows(b'""', 3 * MANY)),

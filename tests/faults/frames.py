@@ -14,8 +14,20 @@ from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest, ModelMetadata, Response, TensorMetadata
 from infergate.core.tensor import Tensor
 from infergate.core.wire import HttpResponse, join_parts
+from peers.support.process import free_ports
 
 CODEC = PLUGIN.create({})
+
+
+def raw_listener(model: str = "identity") -> tuple[str, str]:
+    """Return the section ``graphpipe`` of listeners with a raw socket for ``model``, and its
+    ``host:port``."""
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    listener = f'{{{{address: "tcp://{address}", model: {model}, framing: size-prefixed}}}}'
+    return f"  graphpipe: [{listener}]\n", address
+
+
 MODEL = ModelMetadata(
     "identity",
     inputs=(TensorMetadata("INPUT0", "UINT8", (-1,)),),

@@ -28,17 +28,26 @@ class Answer:
     body: bytes
 
     @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
     def error(self) -> str:
-        error = json.loads(self.body)["error"]
+        error = self.json["error"]
         assert isinstance(error, str)
         return error
 
 
 class Client:
-    """A TCP connection. Every wait ends in an error after SECONDS."""
+    """A connection to ``host:port`` or ``unix:path``. Every wait ends in an error after SECONDS."""
 
     def __init__(self, address: str) -> None:
-        self.socket = socket.create_connection(_pair(address), timeout=SECONDS)
+        if address.startswith("unix:"):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.settimeout(SECONDS)
+            self.socket.connect(address.removeprefix("unix:"))
+        else:
+            self.socket = socket.create_connection(_pair(address), timeout=SECONDS)
         self._held = b""
 
     def __enter__(self) -> Self:
@@ -50,11 +59,17 @@ class Client:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Send a POST request."""
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str] | None = None,
+        method: str = "POST",
+    ) -> None:
+        """Send a POST request, or a request with another ``method``."""
         fields = {"Host": "x", "Content-Length": str(len(body)), **(headers or {})}
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        self.send(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+        self.send(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
 
     def reset(self) -> None:
         """Close with a RST instead of a FIN."""
@@ -113,10 +128,20 @@ class Client:
         return self.exactly(size + 2)[:-2]
 
 
-def post(address: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+def post(
+    address: str,
+    path: str,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    method: str = "POST",
+) -> Answer:
     with Client(address) as client:
-        client.post(path, body, headers)
+        client.post(path, body, headers, method)
         return client.answer()
+
+
+def get(address: str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    return post(address, path, b"", headers, "GET")
 
 
 # ---- a backend -------------------------------------------------------------------------------

@@ -37,12 +37,14 @@ QUICK = {"interval": "50ms", "timeout": "500ms"}
 
 
 class Slowed(BuiltinBackend):
-    """The embedded models with ``seconds`` added to each inference."""
+    """The embedded models with ``seconds`` added to each inference. ``inferences`` counts them."""
 
     seconds = 0.0
+    inferences = 0
 
     async def perform(self, operation: Operation, context: RequestContext) -> Response:
         if isinstance(operation, InferRequest):
+            self.inferences += 1
             await asyncio.sleep(self.seconds)
         return await super().perform(operation, context)
 

@@ -113,8 +113,9 @@ class _Every(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @contextmanager
-def rpc_backend() -> Iterator[RpcBackend]:
-    """Run a gRPC server that counts calls, on a free port."""
+def rpc_backend(port: int = 0) -> Iterator[RpcBackend]:
+    """Run a gRPC server that counts calls, on ``port`` or on a free port. It is stopped without a
+    grace period."""
     backend = RpcBackend()
     with ThreadPoolExecutor(16) as threads:
         # By default, grpc-core rejects calls at random if 1000 calls wait, which happens on a busy
@@ -124,7 +125,7 @@ def rpc_backend() -> Iterator[RpcBackend]:
         ]
         server = grpc.server(threads, options=[("grpc.so_reuseport", 0), *waiting])
         server.add_generic_rpc_handlers((_Every(backend),))
-        backend.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        backend.address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
         server.start()
         try:
             yield backend

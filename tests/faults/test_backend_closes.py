@@ -15,7 +15,7 @@ from faults.behind import (
     sends,
     some,
 )
-from faults.peer import GOOD_BODY, Backend, Connection, good_http, http_answer
+from faults.peer import GOOD_BODY, Backend, Connection, http_answer
 from faults.watch import until
 
 HALF = http_answer(GOOD_BODY)[:-9]
@@ -64,4 +64,3 @@ def test_a_connection_that_the_backend_closed_is_not_reused(harness: Harness) ->
             lambda n=before: harness.rest.requests.count("gone") > n,
             "the gateway has closed the connection",
         )  # type: ignore[misc]
-    harness.rest.use(good_http)

@@ -20,7 +20,7 @@ from faults.behind import (
     sends,
     some,
 )
-from faults.peer import GOOD_BODY, Connection, Script, good_http, http_answer
+from faults.peer import GOOD_BODY, Connection, Script, http_answer
 
 HTTP: Faults = {
     "a length too short": (
@@ -97,4 +97,3 @@ def test_bytes_after_the_response_end_the_connection(harness: Harness) -> None:
         before = harness.rest.connections
         harness.good("rest.fwd")
         assert harness.rest.connections == before + 2
-    harness.rest.use(good_http)

@@ -8,7 +8,7 @@ import pytest
 from e2e.running import ENGINE
 from faults import h2
 from faults.behind import END, MESSAGE, Harness, answers, ends, sends, some
-from faults.peer import GOOD_BODY, good_http, http_answer
+from faults.peer import GOOD_BODY, http_answer
 from faults.rpc import INFER, infer_message
 
 
@@ -16,7 +16,6 @@ def test_interim_responses_are_skipped(harness: Harness) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
     harness.rest.use(answers(interim + http_answer(GOOD_BODY)))
     harness.good("rest.fwd")
-    harness.rest.use(good_http)
 
 
 def test_hop_by_hop_headers_are_not_forwarded(harness: Harness) -> None:
@@ -35,7 +34,6 @@ def test_hop_by_hop_headers_are_not_forwarded(harness: Harness) -> None:
         }  # fmt: skip
         assert result.headers["server"] == "infergate"
         assert result.headers["endpoint-load-metrics"] == "cpu=1"  # returned by default
-    harness.rest.use(good_http)
 
 
 @pytest.mark.skipif(ENGINE == "compat", reason="grpcio treats them as the response")

@@ -47,7 +47,6 @@ def test_passed_through_responses_are_not_validated(harness: Harness) -> None:
     with harness.serves("rest.fwd"):
         response = json.loads(harness.ask_rest("rest.fwd").body)
     assert (response["model_name"], response["outputs"][0]["shape"]) == ("rest.fwd", [2])
-    harness.rest.use(good_http)
 
 
 def test_a_missing_output_is_reported(harness: Harness) -> None:
@@ -95,7 +94,6 @@ def test_the_client_gets_the_model_name_that_it_requested(harness: Harness, mode
         answer = harness.ask_rest(model)
     assert answer.status == 200
     assert json.loads(answer.body)["model_name"] == model
-    harness.rest.use(good_http)
 
 
 @pytest.mark.parametrize("model", ["grpc.fwd", "grpc.tr"])
@@ -120,4 +118,3 @@ def test_additional_outputs_are_passed_through(harness: Harness) -> None:
         answer = harness.ask_rest("rest.tr", request)
     assert answer.status == 200, answer
     assert [each["name"] for each in json.loads(answer.body)["outputs"]] == ["OUTPUT0", "MORE"]
-    harness.rest.use(good_http)

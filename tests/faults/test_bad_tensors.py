@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import grpc
 import pytest
-from google.protobuf import text_format
 from graphpipe_schema.InferResponse import InferResponse
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults import legacy
 from faults.bad_tensors import (
     BAD,
     CANNOT,
@@ -35,7 +35,8 @@ from faults.bad_tensors import (
     Bad,
     PredictRequest,
 )
-from faults.legacy import OLD, OLD_INFER, code_name
+from faults.frames import raw_listener
+from faults.legacy import OLD, OLD_INFER, grpc_rejection, http_rejection
 from faults.peer import Answer, Backend, Client, good_http, scripted
 from faults.rpc import call, channel
 from faults.watch import assert_healthy, counted, unharmed
@@ -150,10 +151,7 @@ class FrontendClient:
         status = call(self.peer, bad.body, OLD_INFER)
         if status.code is not grpc.StatusCode.OK:
             return Reported(status.code.name, status.details)
-        response = OLD.InferResponse.FromString(status.message)
-        code = code_name(response.request_status)
-        assert bool(response.raw_output) == (code == "SUCCESS")
-        return Reported(code, response.request_status.msg)
+        return self._legacy(grpc_rejection(status))
 
     def _posted(self, path: str, bad: Bad) -> Answer:
         assert isinstance(self.peer, Client)
@@ -192,27 +190,25 @@ class FrontendClient:
         answer = self._posted(f"/api/infer/{bad.model}", bad)
         if "nv-status" not in answer.headers:
             return Reported(str(answer.status), answer.body.decode())
-        status = text_format.Parse(answer.headers["nv-status"], OLD.RequestStatus())
-        code = code_name(status)
-        assert answer.status == (200 if code == "SUCCESS" else 400)
-        assert bool(answer.body) == (code == "SUCCESS")
-        return Reported(code, status.msg)
+        return self._legacy(http_rejection(answer))
+
+    def _legacy(self, reported: legacy.Reported) -> Reported:
+        assert bool(reported.body) == (reported.code == "SUCCESS")
+        return Reported(str(reported.code), reported.words)
 
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
-    port, v1_port = free_ports(2)
-    listeners = f"""{LISTENERS}  graphpipe:
-    - {{{{address: "tcp://127.0.0.1:{port}", model: m, framing: size-prefixed}}}}
-  additional:
-    v1: {{{{address: "127.0.0.1:{v1_port}", protocols: [kserve-v1]}}}}
-"""
+    listener, raw = raw_listener("m")
+    (port,) = free_ports(1)
+    v1 = f'{{{{address: "127.0.0.1:{port}", protocols: [kserve-v1]}}}}'
+    listeners = f"{LISTENERS}{listener}  additional: {{{{v1: {v1}}}}}\n"
     with (
         scripted(good_http) as rest,
         started_infergate(CONFIG.format(rest=rest.address), listeners) as gateway,
         channel(gateway.grpc) as rpc_channel,
     ):
-        harness = Harness(gateway, f"127.0.0.1:{port}", f"127.0.0.1:{v1_port}", rest, rpc_channel)
+        harness = Harness(gateway, raw, f"127.0.0.1:{port}", rest, rpc_channel)
         harness.warm()
         with unharmed(gateway, harness.others):
             yield harness

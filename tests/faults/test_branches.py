@@ -13,8 +13,9 @@ import pytest
 from e2e.running import Infergate, started_infergate
 from faults.behind import good_rpc
 from faults.payloads import document, tensor
-from faults.peer import Backend, Connection, good_http, http_answer, post, scripted
+from faults.peer import Backend, Connection, good_http, http_answer, post, scripted, silent
 from faults.rpc import call, channel, infer_message
+from faults.tight import good
 from faults.watch import assert_healthy, closes_descriptors, counted, metric, unharmed, until
 
 CONFIG = """
@@ -59,10 +60,6 @@ class Harness:
     def request_counts(self) -> tuple[int, int]:
         return len(self.steady.requests), len(self.canary.requests)
 
-    def infer_embedded(self) -> None:
-        request = document(tensor(), tensor(name="INPUT1"))
-        assert post(self.gateway.http, "/v2/models/identity/infer", request).status == 200
-
     def mirrored(self, outcome: str) -> float:
         name = "infergate_mirrored_requests_total"
         return metric(self.gateway, name, route="copied", outcome=outcome)
@@ -87,9 +84,8 @@ def harness() -> Iterator[Harness]:
             harness = Harness(gateway, rpc_channel, steady, canary, mirror)
             harness.infer_over_both("chosen", {"x-canary": "yes"})
             harness.infer_over_both("chosen")
-            with unharmed(
-                gateway, harness.infer_embedded, opens=len(("to the mirror", "more to steady"))
-            ):
+            opens = len(("to the mirror", "more to steady"))
+            with unharmed(gateway, lambda: good(gateway), opens=opens):
                 yield harness
             assert_healthy(gateway)
 
@@ -129,12 +125,7 @@ def test_an_unreachable_backend_uses_the_fallback(harness: Harness) -> None:
 
 
 def test_a_hanging_mirror_delays_no_request_and_holds_little_memory(harness: Harness) -> None:
-    def hang(connection: Connection, backend: Backend) -> None:
-        connection.request()
-        backend.requests.append("copy")
-        connection.gone()
-
-    harness.mirror.use(hang)
+    harness.mirror.use(silent)
     with closes_descriptors(harness.gateway.pid):
         for _ in range(20):
             harness.infer_over_both("copied")

@@ -183,24 +183,32 @@ async def two() -> AsyncIterator[list[Replica]]:
         yield servers
 
 
+async def is_left(harness: Harness, route: str, position: int, *, is_first: bool) -> bool:
+    """Cancel a request at an await. Another request begins before it or, if the request
+    ``is_first``, after it. Return whether the request reached that await."""
+    tasks = len(asyncio.all_tasks())
+    cancelled, other = left_at(harness.send_request(route), position), harness.send_request(route)
+    pair = (cancelled, other) if is_first else (other, cancelled)
+    forwarding, another = [asyncio.create_task(each) for each in pair][:: 1 if is_first else -1]
+    outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
+    assert isinstance(outcome, bool | asyncio.CancelledError), outcome
+    assert await another == "ok", "other clients are served"
+    await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
+    await until(lambda: harness.under_way() == 0, "no request is in progress")
+    return outcome is not False
+
+
 async def is_left_everywhere(harness: Harness, route: str) -> int:
     """Return the number of awaits."""
     assert await harness.send_request(route) == "ok"
     await until(lambda: harness.under_way() == 0, "all requests have ended")
-    tasks = len(asyncio.all_tasks())
     each_counts = 2 if route == "stream" and harness.frontend == "grpc" else 1
     for position in range(1, MAX_STEPS):
         before = harness.counted()
-        another = asyncio.create_task(harness.send_request(route))
-        forwarding = asyncio.create_task(left_at(harness.send_request(route), position))
-        outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
-        assert isinstance(outcome, bool | asyncio.CancelledError), outcome
-        assert await another == "ok", "other clients are served"
-        await until(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
-        await until(lambda: harness.under_way() == 0, "no request is in progress")
+        is_reached = await is_left(harness, route, position, is_first=False)
         ended = harness.counted() - before
         assert each_counts < ended <= 2 * each_counts, "each request is counted once"
-        if outcome is False:
+        if not is_reached:
             return position - 1
     raise AssertionError("it waits without end")
 
@@ -231,21 +239,12 @@ async def test_the_first_request(frontend: str, carrier: str) -> None:
     async with two() as servers:
         for position in range(1, MAX_STEPS):
             async with started_harness(servers, frontend, carrier, "own", None) as harness:
-                tasks = len(asyncio.all_tasks())
-                forwarding = asyncio.create_task(
-                    left_at(harness.send_request("translated"), position)
-                )
-                another = asyncio.create_task(harness.send_request("translated"))
-                outcome = (await asyncio.gather(forwarding, return_exceptions=True))[0]
-                assert isinstance(outcome, bool | asyncio.CancelledError), outcome
-                assert await another == "ok", "other clients are served"
-                await until(lambda n=tasks: len(asyncio.all_tasks()) <= n, "no task is left")  # type: ignore[misc]
-                await until(lambda each=harness: each.under_way() == 0, "no request is in progress")  # type: ignore[misc]
+                is_reached = await is_left(harness, "translated", position, is_first=True)
                 assert 1 <= harness.counted() <= 2, "each request that had begun is counted once"
             await until(
                 lambda: all(each.connections() == 0 for each in servers),
                 "all connections are closed",
             )
-            if outcome is False:
+            if not is_reached:
                 return
         raise AssertionError("it waits without end")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults.payloads import document, tensor
-from faults.peer import Backend, Client, Connection, good_http, post, scripted
+from faults.peer import Backend, Client, Connection, get, good_http, post, scripted
 from faults.rpc import INFER, RpcBackend, Status, call, channel, infer_message, rpc_backend
+from faults.tight import good
 from faults.watch import SECONDS, assert_healthy, at_rest, counted, rises, unharmed, until
 from peers.support.triton import Triton
 
@@ -77,7 +77,7 @@ def running() -> Iterator[tuple[Harness, RpcBackend]]:
                 assert (
                     call(rpc_channel, infer_message(model), timeout=LONG).code is grpc.StatusCode.OK
                 )
-            with unharmed(gateway, lambda: others(harness), opens=len(("to the shop",))):
+            with unharmed(gateway, lambda: good(gateway), opens=len(("to the shop",))):
                 yield harness, rpc
             assert_healthy(gateway)
 
@@ -91,23 +91,14 @@ def harness(running: tuple[Harness, RpcBackend]) -> Harness:
 def rpc(running: tuple[Harness, RpcBackend]) -> Iterator[RpcBackend]:
     """Put a backend into its initial state."""
     backend = running[1]
-    good = RpcBackend.answer
-    backend.answer = good
+    normal = RpcBackend.answer
+    backend.answer = normal
     backend.entered, backend.cancelled = threading.Event(), threading.Event()
     backend.release = threading.Event()
     backend.remaining.clear()
     yield backend
     backend.release.set()
-    backend.answer = good
-
-
-def others(harness: Harness) -> None:
-    counting(harness.gateway)
-
-
-def counting(gateway: Infergate) -> None:
-    body = document(tensor(), tensor(name="INPUT1"))
-    assert post(gateway.http, "/v2/models/identity/infer", body).status == 200
+    backend.answer = normal
 
 
 def given_up(gateway: Infergate) -> float:
@@ -133,7 +124,7 @@ def test_a_clients_shorter_deadline_is_forwarded_and_ends_the_call(
     assert 0 < remaining <= 1.0 * ROUNDED
     assert counted(harness.gateway, route=model, outcome="ok") == before
     until(lambda: given_up(harness.gateway) == gone + 1, "counted")
-    others(harness)
+    good(harness.gateway)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +164,7 @@ def test_a_routes_timeout_applies_instead_of_a_longer_deadline(
     assert answer.status == 504
     assert "backend 'depot'" in answer.error
     assert counted(harness.gateway, route=model, outcome="timeout") == before + 2
-    others(harness)
+    good(harness.gateway)
 
 
 # ---- clients that disconnect -----------------------------------------------------------------
@@ -203,7 +194,7 @@ def test_a_client_that_disconnects_cancels_the_grpc_call(
     before = counted(harness.gateway, route=model, outcome="cancelled")
     leave = sent_request(harness, frontend, model)
     assert rpc.entered.wait(SECONDS)
-    others(harness)
+    good(harness.gateway)
     assert not rpc.cancelled.is_set()
     leave()
     assert rpc.cancelled.wait(SECONDS)
@@ -221,7 +212,7 @@ def test_a_client_that_disconnects_closes_the_connection_to_an_http_backend(
     before = counted(harness.gateway, route=model, outcome="cancelled")
     leave = sent_request(harness, frontend, model)
     until(lambda: harness.rest.requests == ["asked"], "the request has arrived")
-    others(harness)
+    good(harness.gateway)
     leave()
     until(lambda: harness.rest.requests == ["asked", "gone"], "the request is cancelled")
     until(lambda: at_rest(harness.gateway), "no request is in flight")
@@ -272,7 +263,7 @@ def before_triton(triton: Triton) -> Iterator[Infergate]:
     with started_infergate(TRITON.format(grpc=triton.grpc)) as gateway:
         with channel(gateway.grpc) as rpc_channel:
             assert call(rpc_channel, slow_message("grpc.slow", 0)).code is grpc.StatusCode.OK
-        with unharmed(gateway, lambda: counting(gateway)):
+        with unharmed(gateway, lambda: good(gateway)):
             yield gateway
         assert_healthy(gateway)
 
@@ -299,8 +290,7 @@ def works(triton: Triton, direct: grpc.Channel) -> grpc.Future:
     the test then waits behind it."""
 
     def queued() -> bool:
-        with urllib.request.urlopen(f"http://{triton.metrics}/metrics") as answer:
-            response = answer.read().decode()
+        response = get(triton.metrics, "/metrics").body.decode()
         return 'nv_inference_pending_request_count{model="slow",version="1"} 1' in response
 
     def stays_queued() -> bool:

@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
-from faults.frames import GOOD, error_in
+from faults.frames import GOOD, error_in, raw_listener
 from faults.load import STREAM, Connection, stream_values, streamed
 from faults.peer import Client
 from faults.watch import (
@@ -33,7 +33,6 @@ from faults.watch import (
 )
 from infergate.codecs.protos import SCHEMA
 from infergate.core.wire import HttpRequest, join_parts
-from peers.support.process import free_ports
 
 STREAMS = 50
 CONFIG = """
@@ -62,12 +61,10 @@ class Harness:
 
 @contextmanager
 def started_harness(engine: str, delay: str, timeout: str) -> Iterator[Harness]:
-    (frames,) = free_ports(1)
-    raw = f'{{{{address: "127.0.0.1:{frames}", model: identity, framing: size-prefixed}}}}'
-    listeners = f"{LISTENERS}  graphpipe: [{raw}]\n"
+    listener, raw = raw_listener()
     config = CONFIG.format(delay=delay, timeout=timeout)
-    with started_infergate(config, listeners, engine) as gateway:
-        yield Harness(gateway, f"127.0.0.1:{frames}")
+    with started_infergate(config, LISTENERS + listener, engine) as gateway:
+        yield Harness(gateway, raw)
 
 
 async def statuses(harness: Harness, channel: grpc.aio.Channel) -> list[int]:

@@ -4,7 +4,6 @@ responds."""
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,11 +15,10 @@ import pytest
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults import frames
 from faults.payloads import document, tensor
-from faults.peer import Answer, Backend, Client, post, scripted, silent
+from faults.peer import Answer, Backend, Client, get, post, scripted, silent
 from faults.rpc import Status, call, channel
 from faults.tight import GOOD, PATH, body, head, message
 from faults.watch import assert_healthy, metric, refused_by, unharmed, until
-from peers.support.process import free_ports
 
 REQUESTS = 3
 BYTES = 1_000_000
@@ -65,18 +63,16 @@ class Harness:
             return frames.error_in(client)
 
     def admin(self) -> int:
-        with urllib.request.urlopen(f"http://{self.gateway.admin}/healthz") as answer:
-            return int(answer.status)
+        return get(self.gateway.admin, "/healthz").status
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Harness]:
-    (port,) = free_ports(1)
-    raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
+    listener, raw = frames.raw_listener()
     with scripted(silent) as depot:
         config = CONFIG.format(depot=depot.address, requests=REQUESTS, bytes=BYTES)
-        with started_infergate(config, f"{LISTENERS}  graphpipe: [{raw}]\n") as gateway:
-            harness = Harness(gateway, f"127.0.0.1:{port}", depot)
+        with started_infergate(config, LISTENERS + listener) as gateway:
+            harness = Harness(gateway, raw, depot)
             assert harness.http(LARGE).status == 200
             assert harness.grpc(1).code is grpc.StatusCode.OK
             yield harness

@@ -10,6 +10,7 @@ import itertools
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -180,17 +181,19 @@ def test_attacks_that_end_a_stream(gateway: Tight, fault: str) -> None:
         good(gateway)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [h2.PREFACE[:9], h2.PREFACE, _HELLO + opened(1)[:30], _HELLO + opened(1, flags=0)],
-    ids=["preface", "settings", "headers", "continuation"],
-)
-def test_endless_headers_end_the_connection(gateway: Tight, data: bytes) -> None:
-    with watch.refused_by(gateway, "header_time"), Client(gateway.grpc) as client:
+def test_endless_headers_end_the_connection(gateway: Tight) -> None:
+    """The clients stop in the preface, before the settings, in headers and before a
+    CONTINUATION."""
+    begun = (h2.PREFACE[:9], h2.PREFACE, _HELLO + opened(1)[:30], _HELLO + opened(1, flags=0))
+    limited = watch.refused_by(gateway, "header_time", len(begun))
+    with limited, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(gateway.grpc)) for _ in begun]
         began = time.monotonic()
-        client.send(data)
+        for client, data in zip(clients, begun, strict=True):
+            client.send(data)
         good(gateway)
-        client.rest()
+        for client in clients:
+            client.rest()
         assert time.monotonic() - began < watch.SECONDS / 2
 
 
@@ -211,46 +214,51 @@ def test_slow_headers_end_the_connection(gateway: Tight) -> None:
         good(gateway)
 
 
-@pytest.mark.parametrize("method", [INFER, STREAM])
-@pytest.mark.parametrize("part", [b"", b"\0\0", b"\0\0\0\x40\0" + b"x" * 1000])
 @watch.tried_repeatedly
-def test_unfinished_messages_are_cancelled(gateway: Tight, method: str, part: bytes) -> None:
-    """There are a hundred streams, each with a partial message. All are cancelled, and the
-    connection stays open. A stream without any data may stay open as well."""
-    many = 100 if part or method == INFER else 0
-    limited = watch.rises(gateway, LIMITED, by=many, limit="idle_body_time")
+def test_unfinished_messages_are_cancelled(gateway: Tight) -> None:
+    """There are a hundred calls and streams, each with a part of a message, or calls with nothing.
+    All are cancelled, and the connection stays open. A stream without any data may stay open as
+    well."""
+    parts = (b"\0\0", b"\0\0\0\x40\0" + b"x" * 1000)
+    begun = [(INFER, b""), *itertools.product((INFER, STREAM), parts)]
+    numbers = range(1, 200, 2)
+    limited = watch.refused_by(gateway, "idle_body_time", len(numbers))
     with limited, Client(gateway.grpc) as client:
         client.send(_HELLO)
-        for number in range(1, 200, 2):
+        for number, (method, part) in zip(numbers, itertools.cycle(begun), strict=False):
             client.send(opened(number, method))
             if part:
                 client.send(h2.frame(h2.DATA, 0, number, part))
         good(gateway)
-        if many:
-            ended, left = ends(client), set(range(1, 200, 2))
-            while left:
-                left.discard(next(ended))
-            client.send(opened(201) + h2.frame(h2.DATA, h2.END_STREAM, 201, _WHOLE))
-            assert 201 in ended
+        ended, left = ends(client), set(numbers)
+        while left:
+            left.discard(next(ended))
+        client.send(opened(201) + h2.frame(h2.DATA, h2.END_STREAM, 201, _WHOLE))
+        assert 201 in ended
 
 
-@pytest.mark.parametrize("method", [INFER, STREAM])
-def test_slow_messages_are_cancelled(gateway: Tight, method: str) -> None:
+def test_slow_messages_are_cancelled(gateway: Tight) -> None:
     """No pause is as long as the limit, but the rate is below the minimum body rate."""
     trickle = h2.frame(h2.DATA, 0, 1, b"x")
-    with watch.refused_by(gateway, "idle_body_time"), Client(gateway.grpc) as client:
-        client.send(_HELLO + opened(1, method) + h2.frame(h2.DATA, 0, 1, b"\0\0\x10\0\0"))
-        client.socket.settimeout(0.1)  # this client is the slow sender
-        ended, came = False, b""
-        began = time.monotonic()
-        while not ended and time.monotonic() - began < watch.SECONDS:
-            client.send(trickle)
-            with contextlib.suppress(TimeoutError):
-                came += client.some()
-            ended = b"grpc-status" in came or any(
-                each.stream == 1 and each.kind == h2.RST_STREAM for each in whole_frames(came)
-            )
-        assert ended
+
+    def is_ended(method: str) -> bool:
+        came, began = b"", time.monotonic()
+        with Client(gateway.grpc) as client:
+            client.send(_HELLO + opened(1, method) + h2.frame(h2.DATA, 0, 1, b"\0\0\x10\0\0"))
+            client.socket.settimeout(0.1)  # this client is the slow sender
+            while time.monotonic() - began < watch.SECONDS:
+                client.send(trickle)
+                with contextlib.suppress(TimeoutError):
+                    came += client.some()
+                if b"grpc-status" in came or any(
+                    each.stream == 1 and each.kind == h2.RST_STREAM for each in whole_frames(came)
+                ):
+                    return True
+        return False
+
+    limited = watch.refused_by(gateway, "idle_body_time", 2)
+    with limited, ThreadPoolExecutor(2) as clients:
+        assert all(clients.map(is_ended, (INFER, STREAM)))
         good(gateway)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
-import pytest
+from contextlib import AbstractContextManager, ExitStack
 
 from e2e.running import ENGINE
 from faults import frames, h2
@@ -15,48 +13,46 @@ from faults.watch import releases_connections, rises
 IDLE = "infergate_idle_connections_closed_total"
 
 
-def test_a_silent_connection_is_closed(gateway: Tight) -> None:
-    with rises(gateway, IDLE, listener="http"), Client(gateway.http) as client:
-        assert client.rest() == b""
-
-
-def test_an_idle_connection_after_a_request_is_closed(gateway: Tight) -> None:
-    with rises(gateway, IDLE, listener="http"), Client(gateway.http) as client:
-        client.send(head() + GOOD)
-        assert client.answer().status == 200
-        assert client.rest() == b""
-
-
-@pytest.mark.parametrize("after", [b"", frames.GOOD], ids=["nothing", "a request"])
-def test_a_silent_raw_socket_is_closed(gateway: Tight, after: bytes) -> None:
-    with rises(gateway, IDLE, listener="graphpipe[0]"), Client(gateway.raw) as client:
-        client.send(after)
-        if after:
-            assert frames.error_in(client) == ""
-        assert client.rest() == b""
-
-
-def test_a_silent_admin_connection_is_closed(gateway: Tight) -> None:
-    with rises(gateway, IDLE, listener="admin"), Client(gateway.admin) as client:
-        assert client.rest() == b""
+def test_idle_and_silent_connections_are_closed(gateway: Tight) -> None:
+    with (
+        rises(gateway, IDLE, 2, listener="http"),
+        rises(gateway, IDLE, 2, listener="graphpipe[0]"),
+        rises(gateway, IDLE, listener="admin"),
+        Client(gateway.http) as after_a_request,
+        Client(gateway.raw) as after_a_frame,
+        Client(gateway.http) as silent,
+        Client(gateway.raw) as silent_on_a_raw_socket,
+        Client(gateway.admin) as silent_at_the_admin_listener,
+    ):
+        after_a_request.send(head() + GOOD)
+        assert after_a_request.answer().status == 200
+        after_a_frame.send(frames.GOOD)
+        assert frames.error_in(after_a_frame) == ""
+        silent_clients = (silent, silent_on_a_raw_socket, silent_at_the_admin_listener)
+        for client in (after_a_request, after_a_frame, *silent_clients):
+            assert client.rest() == b""
 
 
 # ---- gRPC, whose library does not report them
 
 
-def counted_close(gateway: Tight, name: str, **labels: str) -> AbstractContextManager[None]:
-    return (
-        rises(gateway, name, **labels) if ENGINE == "own" else releases_connections(gateway, "grpc")
-    )
+def counted_close(
+    gateway: Tight, name: str, count: int = 1, **labels: str
+) -> AbstractContextManager[None]:
+    if ENGINE == "own":
+        return rises(gateway, name, count, **labels)
+    return releases_connections(gateway, "grpc")
 
 
-@pytest.mark.parametrize("greeting", [b"", h2.PREFACE[:9], h2.PREFACE], ids=["no", "half", "bare"])
-def test_a_grpc_connection_without_a_preface_is_closed(gateway: Tight, greeting: bytes) -> None:
+def test_grpc_connections_without_a_preface_are_closed(gateway: Tight) -> None:
     """The gateway requires the preface, which is the start of HTTP/2."""
-    refused = counted_close(gateway, "infergate_refused_requests_total", limit="header_time")
-    with refused, Client(gateway.grpc) as client:
-        client.send(greeting)
-        client.rest()
+    refused = counted_close(gateway, "infergate_refused_requests_total", 3, limit="header_time")
+    with refused, ExitStack() as stack:
+        clients = [stack.enter_context(Client(gateway.grpc)) for _ in range(3)]
+        for client, greeting in zip(clients, (b"", h2.PREFACE[:9], h2.PREFACE), strict=True):
+            client.send(greeting)
+        for client in clients:
+            client.rest()
 
 
 def test_a_grpc_client_that_disappears_is_disconnected(gateway: Tight) -> None:

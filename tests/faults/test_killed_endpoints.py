@@ -21,8 +21,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from e2e.running import Infergate, started_infergate
 from faults.payloads import document, tensor
-from faults.peer import Client, post
+from faults.peer import Client
 from faults.rpc import call, channel
+from faults.tight import good
 from faults.watch import counted, logged_bugs, rises, unharmed, until
 from peers.support.process import Launch, free_ports, started
 from peers.support.triton import started_triton
@@ -183,13 +184,12 @@ def test_servers_are_killed_in_sequence_under_load(
         servers = [stack.enter_context(server(each)) for each in ports]
         gateway = stack.enter_context(started_infergate(config))
         created = stack.enter_context(channel(gateway.grpc))
-        identity = document(tensor(), tensor(name="INPUT1"))
-
-        def others() -> bool:
-            return post(gateway.http, "/v2/models/identity/infer", identity).status == 200
-
         retried = rises(gateway, "infergate_retries_total", backend="three")
-        with unharmed(gateway, others, opens=OPENS), retried, Load(gateway, created) as load:
+        with (
+            unharmed(gateway, lambda: good(gateway), opens=OPENS),
+            retried,
+            Load(gateway, created) as load,
+        ):
             load.goes_on(50)
             for index in range(KILLED):
                 os.killpg(servers[index].pid, signal.SIGKILL)

@@ -162,14 +162,6 @@ def test_a_header_that_is_not_ascii(gateway: Infergate, name: bytes, expected: s
     assert f'msg: "{words}' in answer.headers["nv-status"]
 
 
-def test_no_header(gateway: Infergate) -> None:
-    answer = post(gateway.http, "/api/infer/simple", NUMBERS)
-    assert answer.status == 400
-    assert answer.body == b"The request header should contain 'NV-InferRequest'"
-    assert answer.headers["content-type"] == "text/plain"
-    assert "nv-status" not in answer.headers
-
-
 def test_a_header_twice(gateway: Infergate) -> None:
     """Servers use the first header. Joined as HTTP allows, the value has two batch sizes."""
     head = f"POST /api/infer/simple HTTP/1.1\r\nHost: x\r\nContent-Length: {len(NUMBERS)}\r\n"
@@ -490,12 +482,6 @@ def test_a_client_that_waits_for_100_continue(gateway: Infergate) -> None:
         assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.send(NUMBERS)
         assert http_rejection(client.answer()).code == "SUCCESS"
-
-
-@pytest.mark.parametrize("header", ["nv-inferrequest", "NV-INFERREQUEST"])
-def test_header_names_in_any_case(gateway: Infergate, header: str) -> None:
-    answer = post(gateway.http, "/api/infer/simple", NUMBERS, {header: SIMPLE})
-    assert http_rejection(answer).code == "SUCCESS"
 
 
 @pytest.mark.parametrize("more", ["Connection: close\r\n", ""])

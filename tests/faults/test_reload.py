@@ -3,8 +3,6 @@ the time."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import signal
 import socket
@@ -19,7 +17,7 @@ import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
 from faults.frames import GOOD, error_in
-from faults.peer import Client, post
+from faults.peer import Client, get, post
 from faults.watch import (
     closes_descriptors,
     descriptors,
@@ -43,16 +41,6 @@ routes: [{model: "identity", backend: ours}]
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
 
 
-def get(address: str, path: str, method: str = "GET") -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(address, timeout=20)
-    try:
-        connection.request(method, path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
-
-
 @dataclass
 class Harness:
     gateway: Infergate
@@ -60,7 +48,7 @@ class Harness:
     first: str
 
     def page(self) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(get(self.gateway.admin, "/config")[1])
+        document: dict[str, Any] = get(self.gateway.admin, "/config").json
         return document
 
     def replace(self, text: str) -> None:
@@ -73,8 +61,8 @@ class Harness:
         return self.first.replace("drain:", f"{more}\ndrain:", 1)
 
     def reload(self) -> tuple[int, dict[str, Any]]:
-        status, body = get(self.gateway.admin, "/reload", "POST")
-        return status, json.loads(body)
+        answer = post(self.gateway.admin, "/reload")
+        return answer.status, answer.json
 
     def infer(self, model: str) -> int:
         return post(self.gateway.http, f"/v2/models/{model}/infer", BODY).status
@@ -308,7 +296,7 @@ def test_a_configmap(tmp_path: Path) -> None:
         harness = Harness(gateway, tmp_path / "routes.yaml", text)
         wait_until_watched(harness)
         assert harness.infer("other") == 404
-        live = lambda: get(gateway.http, "/v2/health/live")[0] == 200  # noqa: E731
+        live = lambda: get(gateway.http, "/v2/health/live").status == 200  # noqa: E731
         with unharmed(gateway, live), taken(harness, 2):
             for number in (2, 3):
                 swap(f"..2026_0{number}", text.replace('"identity"', f'"other{number}"'))

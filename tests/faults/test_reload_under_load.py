@@ -4,9 +4,7 @@ and nothing leaks."""
 from __future__ import annotations
 
 import asyncio
-import http.client
 import itertools
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +15,11 @@ import grpc.aio
 import pytest
 
 from e2e.running import LISTENERS, Infergate, started_infergate
+from faults.frames import raw_listener
 from faults.load import STREAM, Load, stream_values, streamed
-from faults.payloads import document, tensor
 from faults.peer import post
+from faults.tight import good
 from faults.watch import counted, descriptors, logged_bugs, metric, resident, unharmed, until
-from peers.support.process import free_ports
 
 MIB = 1 << 20
 BEHIND = """
@@ -82,13 +80,8 @@ class Harness:
         self.file.write_text(f"{listeners}drain: {{delay: 0s}}\n# {number}{rest}")
 
     def reload(self) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(self.gateway.admin, timeout=20)
-        try:
-            connection.request("POST", "/reload")
-            answer = connection.getresponse()
-            page: dict[str, Any] = json.loads(answer.read())
-        finally:
-            connection.close()
+        answer = post(self.gateway.admin, "/reload")
+        page: dict[str, Any] = answer.json
         assert answer.status == 200, page
         return page
 
@@ -107,25 +100,15 @@ def harness(request: pytest.FixtureRequest, behind: Infergate) -> Iterator[Harne
 
 @contextmanager
 def started_harness(behind: Infergate, engine: str, front: str = FRONT) -> Iterator[Harness]:
-    (frames,) = free_ports(1)
-    listeners = (
-        LISTENERS
-        + f"""\
-  graphpipe: [{{{{address: "127.0.0.1:{frames}", model: identity, framing: size-prefixed}}}}]
-"""
-    )
+    listener, raw = raw_listener()
     config = front.format(behind=behind, timeout=30, tensors=100)
-    with started_infergate(config, listeners, engine) as gateway:
+    with started_infergate(config, LISTENERS + listener, engine) as gateway:
         file = gateway.log.parent / "routes.yaml"
-        yield Harness(gateway, behind, f"127.0.0.1:{frames}", file, itertools.count(1), front)
+        yield Harness(gateway, behind, raw, file, itertools.count(1), front)
 
 
 async def test_reloads_under_mixed_load(harness: Harness) -> None:
-    def good() -> bool:
-        request = document(tensor(), tensor(name="INPUT1"))
-        return post(harness.gateway.http, "/v2/models/identity/infer", request).status == 200
-
-    with unharmed(harness.gateway, good, opens=OPENS):
+    with unharmed(harness.gateway, lambda: good(harness.gateway), opens=OPENS):
         handled = await reload_often(harness)
     assert counted(harness.gateway) == counted(harness.gateway, outcome="ok") > handled
 
@@ -137,12 +120,7 @@ async def test_reloads_of_two_workers_under_mixed_load(behind: Infergate) -> Non
     with started_harness(behind, "own", f"{FRONT}workers: 2\n") as harness:
         load, gateway = Load(), harness.gateway
         addresses = {"http": gateway.http, "grpc": gateway.grpc, "frames": harness.frames}
-
-        def good() -> bool:
-            request = document(tensor(), tensor(name="INPUT1"))
-            return post(gateway.http, "/v2/models/identity/infer", request).status == 200
-
-        with unharmed(gateway, good, opens=OPENS):
+        with unharmed(gateway, lambda: good(gateway), opens=OPENS):
             async with asyncio.timeout(120), load.applied(addresses, MODELS, REPEATS):
                 for number in range(20):
                     harness.write()

@@ -4,9 +4,8 @@ pieces, get an error in time, over HTTP and on raw sockets. (test_h2_attacks tes
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-
-import pytest
 
 from faults import frames
 from faults.peer import Client
@@ -14,23 +13,28 @@ from faults.tight import GOOD, Tight, frame, good_frame, head
 from faults.watch import MIB, counted, limited_growth, refused_by, tried_repeatedly
 
 _STALLS = {
-    "first byte": (b"P", "header_time"),
-    "header": (head()[:-2], "header_time"),
-    "no body": (head(), "idle_body_time"),
-    "body": (head() + GOOD[:-1], "idle_body_time"),
-    "no chunk": (head("Transfer-Encoding: chunked", length=None), "idle_body_time"),
+    "first byte": b"P",
+    "header": head()[:-2],
+    "no body": head(),
+    "body": head() + GOOD[:-1],
+    "no chunk": head("Transfer-Encoding: chunked", length=None),
 }
 
 
-@pytest.mark.parametrize("stall", _STALLS)
-def test_a_stalled_request_gets_408(gateway: Tight, stall: str) -> None:
-    begin, limit = _STALLS[stall]
-    with refused_by(gateway, limit), Client(gateway.http) as client:
-        client.send(begin)
-        answer = client.answer()
-        assert answer.status == 408
-        assert "in time" in answer.error
-        assert client.rest() == b""
+def test_a_stalled_request_gets_408(gateway: Tight) -> None:
+    headers, bodies = (
+        refused_by(gateway, "header_time", 2),
+        refused_by(gateway, "idle_body_time", 3),
+    )
+    with headers, bodies, ExitStack() as stack:
+        clients = [stack.enter_context(Client(gateway.http)) for _ in _STALLS]
+        for client, begin in zip(clients, _STALLS.values(), strict=True):
+            client.send(begin)
+        for client, stall in zip(clients, _STALLS, strict=True):
+            answer = client.answer()
+            assert answer.status == 408, stall
+            assert "in time" in answer.error, stall
+            assert client.rest() == b"", stall
 
 
 def trickle(client: Client, piece: bytes) -> bytes:
@@ -45,40 +49,47 @@ def trickle(client: Client, piece: bytes) -> bytes:
             continue
 
 
-@pytest.mark.parametrize(
-    ("begin", "piece", "limit"),
-    [
-        (b"POST / HTTP/1.1\r\n", b"A: b\r\n", "header_time"),
-        (head(length=MIB), b" ", "idle_body_time"),
-        (head("Transfer-Encoding: chunked", length=None), b"1\r\n \r\n", "idle_body_time"),
-    ],
-    ids=["header", "body", "chunks"],
+_PIECES = (
+    (b"POST / HTTP/1.1\r\n", b"A: b\r\n"),
+    (head(length=MIB), b" "),
+    (head("Transfer-Encoding: chunked", length=None), b"1\r\n \r\n"),
 )
+"""The begin of a request and the piece that follows repeatedly: of the head, the body, and a chunk.
+"""
+
+
 @tried_repeatedly
-def test_a_request_in_small_pieces_ends_at_its_time_limit(
-    gateway: Tight, begin: bytes, piece: bytes, limit: str
-) -> None:
+def test_a_request_in_small_pieces_ends_at_its_time_limit(gateway: Tight) -> None:
+    def status_line(begin: bytes, piece: bytes) -> bytes:
+        with Client(gateway.http) as client:
+            client.send(begin)
+            return trickle(client, piece)[:13]
+
     before = counted(gateway, outcome="timeout")
-    with refused_by(gateway, limit), Client(gateway.http) as client:
-        client.send(begin)
-        assert trickle(client, piece).startswith(b"HTTP/1.1 408 ")
-    assert counted(gateway, outcome="timeout") == before + 1
+    headers, bodies = refused_by(gateway, "header_time"), refused_by(gateway, "idle_body_time", 2)
+    with headers, bodies, ThreadPoolExecutor(len(_PIECES)) as clients:
+        result = list(clients.map(status_line, *zip(*_PIECES, strict=True)))
+    assert result == [b"HTTP/1.1 408 "] * len(_PIECES)
+    assert counted(gateway, outcome="timeout") == before + len(_PIECES)
 
 
 # ---- raw sockets
 
 
-@pytest.mark.parametrize("count", [1, 4, 5, len(frames.GOOD) - 1])
 @tried_repeatedly
-def test_a_stalled_frame_is_rejected(gateway: Tight, count: int) -> None:
-    limit = "header_time" if count < 4 else "idle_body_time"
+def test_a_stalled_frame_is_rejected(gateway: Tight) -> None:
+    """The frames end within their length, before the message, and within it."""
     before = counted(gateway, protocol="graphpipe", outcome="timeout")
-    with refused_by(gateway, limit), Client(gateway.raw) as client:
-        client.send(frames.GOOD[:count])
+    headers, bodies = refused_by(gateway, "header_time"), refused_by(gateway, "idle_body_time", 3)
+    with headers, bodies, ExitStack() as stack:
+        clients = [stack.enter_context(Client(gateway.raw)) for _ in range(4)]
+        for client, count in zip(clients, (1, 4, 5, len(frames.GOOD) - 1), strict=True):
+            client.send(frames.GOOD[:count])
         good_frame(gateway)
-        assert "in time" in frames.error_in(client)
-        assert client.rest() == b""
-    assert counted(gateway, protocol="graphpipe", outcome="timeout") == before + 1
+        for client in clients:
+            assert "in time" in frames.error_in(client)
+            assert client.rest() == b""
+    assert counted(gateway, protocol="graphpipe", outcome="timeout") == before + len(clients)
 
 
 def test_a_slow_frame_is_rejected(gateway: Tight) -> None:

@@ -14,12 +14,11 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from e2e.running import ENGINE, LISTENERS, Infergate, started_infergate
-from faults import h2
+from faults import frames, h2
 from faults.peer import Client
 from faults.rpc import INFER
 from faults.tight import Tight, good, head
 from faults.watch import MIB, assert_healthy, metric, refused_by, unharmed, until
-from peers.support.process import free_ports
 
 BUDGET = 16 * MIB
 SIZE = MIB
@@ -67,11 +66,10 @@ REJECTIONS = {"http": b"HTTP/1.1 503 ", "grpc": b"memory is short", "raw": b"mem
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Tight]:
-    (port,) = free_ports(1)
-    raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
-    with started_infergate(CONFIG, f"{LISTENERS}  graphpipe: [{raw}]\n") as each:
+    listener, raw = frames.raw_listener()
+    with started_infergate(CONFIG, LISTENERS + listener) as each:
         assert send_request(each) == 200
-        yield Tight(each.http, each.grpc, each.admin, each.pid, each.log, f"127.0.0.1:{port}")
+        yield Tight(each.http, each.grpc, each.admin, each.pid, each.log, raw)
         assert_healthy(each)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from google.protobuf import text_format
 from graphpipe_schema.InferResponse import InferResponse
 
 from e2e.running import LISTENERS, Infergate, started_infergate
-from faults.legacy import OLD, OLD_INFER, code_name
+from faults.frames import raw_listener
+from faults.legacy import OLD_INFER, grpc_rejection, http_rejection
 from faults.load import PROFILES
 from faults.peer import Client, post
 from faults.rpc import call, channel
@@ -25,7 +25,6 @@ from infergate.core.datatypes import Datatype
 from infergate.core.messages import InferRequest, ModelMetadata, TensorMetadata
 from infergate.core.tensor import tensor_from_array
 from infergate.core.wire import join_parts
-from peers.support.process import free_ports
 
 MAX_TENSORS = 3
 CONFIG = f"""
@@ -60,7 +59,7 @@ class Harness:
         wire = request_message(protocol, inputs, rank)
         path = "/graphpipe/identity" if protocol == "graphpipe" else wire.path
         answer = post(self.gateway.http, path, bytes(join_parts(wire.body)), wire.headers)
-        return answer.headers.get("nv-status", "") or str(answer.status)
+        return str(http_rejection(answer).code if protocol == "trtis-http" else answer.status)
 
     def framed(self, inputs: int, rank: int) -> str:
         body = bytes(join_parts(request_message("graphpipe", inputs, rank).body))
@@ -73,22 +72,13 @@ class Harness:
     def called(self, protocol: str, inputs: int, rank: int) -> str:
         wire = request_message(protocol, inputs, rank)
         status = call(self.channel, bytes(join_parts(wire.message)), wire.method)
-        if wire.method != OLD_INFER:
-            return status.code.name
-        return code_name(OLD.InferResponse.FromString(status.message).request_status)
-
-
-def old_code(expected: str) -> str:
-    return code_name(text_format.Parse(expected, OLD.RequestStatus()))
+        return str(grpc_rejection(status).code if wire.method == OLD_INFER else status.code.name)
 
 
 ASKS: dict[str, tuple[Callable[[Harness, int, int], str], str]] = {
     "v2-rest": (lambda harness, *much: harness.posted("v2-rest", *much), "400"),
     "v2-grpc": (lambda harness, *much: harness.called("v2-grpc", *much), "INVALID_ARGUMENT"),
-    "trtis-http": (
-        lambda harness, *much: old_code(harness.posted("trtis-http", *much)),
-        "INVALID_ARG",
-    ),
+    "trtis-http": (lambda harness, *much: harness.posted("trtis-http", *much), "INVALID_ARG"),
     "trtis-grpc": (lambda harness, *much: harness.called("trtis-grpc", *much), "INVALID_ARG"),
     "graphpipe": (lambda harness, *much: harness.posted("graphpipe", *much), "400"),
     "graphpipe, raw": (lambda harness, *much: harness.framed(*much), "400"),
@@ -97,13 +87,12 @@ ASKS: dict[str, tuple[Callable[[Harness, int, int], str], str]] = {
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Harness]:
-    (port,) = free_ports(1)
-    raw = f'{{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}'
+    listener, raw = raw_listener()
     with (
-        started_infergate(CONFIG, f"{LISTENERS}  graphpipe: [{raw}]\n") as gateway,
+        started_infergate(CONFIG, LISTENERS + listener) as gateway,
         channel(gateway.grpc) as rpc_channel,
     ):
-        harness = Harness(gateway, f"127.0.0.1:{port}", rpc_channel)
+        harness = Harness(gateway, raw, rpc_channel)
         harness.posted("v2-rest", 2, 2)
         harness.called("v2-grpc", 2, 2)
         yield harness

@@ -17,6 +17,7 @@ from e2e.running import ENGINE, Infergate, started_infergate
 from faults.payloads import REST, RPC, Wrong, document, tensor
 from faults.peer import Backend, Client, good_http, post, scripted
 from faults.rpc import RpcBackend, call, channel, infer_message, rpc_backend
+from faults.tight import message
 from faults.watch import alive, assert_healthy, counted, unharmed
 
 CONFIG = """
@@ -71,11 +72,7 @@ class Harness:
     def good(self) -> bool:
         """Send another client's requests over both protocols, and return whether they succeed."""
         answer = post(self.gateway.http, "/v2/models/identity/infer", GOOD)
-        message = pb.ModelInferRequest(model_name="identity")
-        for name in ("INPUT0", "INPUT1"):
-            message.inputs.add(name=name, datatype="INT32", shape=[1])
-            message.raw_input_contents.append(b"\x07\0\0\0")
-        status = call(self.channel, message.SerializeToString())
+        status = call(self.channel, message())
         return answer.status == 200 and status.code is grpc.StatusCode.OK
 
 
@@ -186,10 +183,10 @@ def test_shared_memory_of_another_host_is_unsupported(harness: Harness, route: s
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
     body = document(tensor(data=None, parameters=region))
     refused_by_rest(harness, f"/v2/models/{route}/infer", Wrong("INPUT0", body, http=(501,)))
-    message = pb.ModelInferRequest()
-    message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
-    message.inputs[0].parameters["shared_memory_region"].string_param = "r"
-    wrong = Wrong("INPUT0", message.SerializeToString(), grpc=grpc.StatusCode.UNIMPLEMENTED)
+    request = pb.ModelInferRequest()
+    request.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+    request.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    wrong = Wrong("INPUT0", request.SerializeToString(), grpc=grpc.StatusCode.UNIMPLEMENTED)
     refused_by_grpc(harness, route, wrong)
     assert harness.reached() == before
 

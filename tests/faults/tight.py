@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2 as pb
@@ -17,7 +18,6 @@ from faults import frames
 from faults.peer import Client, post
 from faults.rpc import call, channel
 from faults.watch import MIB, assert_healthy
-from peers.support.process import free_ports
 
 HEADERS = 4096
 COUNT = 20
@@ -48,12 +48,9 @@ class Tight(Infergate):
 
 @contextmanager
 def started_tight(engine: str) -> Iterator[Tight]:
-    (port,) = free_ports(1)
-    listeners = f"""{LISTENERS}  graphpipe:
-    - {{{{address: "tcp://127.0.0.1:{port}", model: identity, framing: size-prefixed}}}}
-"""
-    with started_infergate(CONFIG, listeners, engine) as each:
-        gateway = Tight(each.http, each.grpc, each.admin, each.pid, each.log, f"127.0.0.1:{port}")
+    listener, raw = frames.raw_listener()
+    with started_infergate(CONFIG, LISTENERS + listener, engine) as each:
+        gateway = Tight(each.http, each.grpc, each.admin, each.pid, each.log, raw)
         good(gateway)  # opens files that stay open
         good_call(gateway)
         good_frame(gateway)
@@ -105,8 +102,8 @@ def good(gateway: Infergate) -> None:
 # ---- over gRPC
 
 
-def message(size: int = 1) -> bytes:
-    result = pb.ModelInferRequest(model_name="identity")
+def message(size: int = 1, model: str = "identity", **more: Any) -> bytes:
+    result = pb.ModelInferRequest(model_name=model, **more)
     for name in ("INPUT0", "INPUT1"):
         result.inputs.add(name=name, datatype="UINT8", shape=[size])
         result.raw_input_contents.append(bytes(size))

@@ -184,9 +184,11 @@ def rises(gateway: Infergate, name: str, by: float = 1, **labels: str) -> Iterat
     until(lambda: metric(gateway, name, **labels) >= before + by, f"{name}{labels} rises by {by}")
 
 
-def refused_by(gateway: Infergate, limit: str) -> contextlib.AbstractContextManager[None]:
-    """Check that a request is rejected in the block by this limit of docs/limits.md."""
-    return rises(gateway, "infergate_refused_requests_total", limit=limit)
+def refused_by(
+    gateway: Infergate, limit: str, count: int = 1
+) -> contextlib.AbstractContextManager[None]:
+    """Check that ``count`` requests are rejected in the block by this limit of docs/limits.md."""
+    return rises(gateway, "infergate_refused_requests_total", count, limit=limit)
 
 
 @contextmanager
