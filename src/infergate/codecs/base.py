@@ -3,12 +3,13 @@ operations and back, both for clients and for backends.
 
 Codecs use no I/O, clock, logging or asyncio. A frontend calls ``summarize``, ``parse_request``,
 ``build_response`` and ``build_error``; a backend calls ``build_request`` and ``parse_response``. A
-message can pass through if the client and the backend speak the same protocol and the route needs
-no decoded tensors, for example to rename them. The gateway then calls ``validate``,
+message can pass through if the client and the backend speak the same protocol and the route does
+not need decoded tensors, for example to rename them. The gateway then calls ``validate``,
 ``rewrite_request`` and ``rewrite_response`` of a :class:`SupportsPassThrough` codec instead, and
 keeps no decoded tensors.
 
-*Rule 1.* A codec parses any bytes or raises :class:`GatewayError`; no other exception escapes.
+*Rule 1.* A codec parses any bytes or raises :class:`GatewayError`, or NeedsOffloadError for a long
+message on the event loop; no other exception escapes.
 
 *Rule 2.* The result of ``parse_request`` obeys Rule 1 of ``core.tensor``; ``validate`` rejects
 exactly the requests that ``parse_request`` rejects. If only ``parse_request`` needs the model's
@@ -70,7 +71,7 @@ class RequestSummary:
     version: str = ""
     can_pass_through: bool = True
     """Whether the message may pass through. The value is false for requests that few servers
-    support."""
+    support, and for clients that may not use shared memory."""
 
 
 @record

@@ -1,8 +1,8 @@
 """The most expensive backend responses cost the event loop at most 50 ms of CPU; those that would
 take longer are left to a helper process.
 
-A row is a response that is expensive for its size, read within the limits of the event loop. The
-result of a helper is unpickled on the event loop, within the same time.
+A row of ``ROWS`` is a response that is expensive for its size, read within the limits of the event
+loop. The event loop unpickles the result of a helper process within the same time.
 """
 
 import time
@@ -48,7 +48,7 @@ STATUS = b"\x0a\x02\x08\x01"
 
 @dataclass(frozen=True)
 class Case:
-    """A response to ``operation``; ``is_offloaded``: it is too long for the event loop."""
+    """A response to ``operation``. If ``is_offloaded``, it is too long for the event loop."""
 
     operation: Operation
     wire: Any
@@ -165,11 +165,12 @@ ROWS: dict[str, Callable[[], Case]] = {
         ServerMetadataRequest(), json_list('{"Inputs":[', NODE, "]}", 1 << 16), False
     ),
 }
-"""The responses, by the protocol and what is costly."""
+"""The responses, by the protocol and the costly part."""
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """Return seconds of CPU: the minimum of several tries if the first is long."""
+    """Return the CPU time of ``work`` in seconds: the minimum of several tries if the first is
+    long."""
     minimum = 60.0
     for _ in range(TRIES):
         began = time.thread_time()

@@ -113,7 +113,7 @@ LISTING = {
     "trtis-http": HttpRequest("GET", "/api/sharedmemorycontrol/status"),
     "trtis-grpc": RpcRequest(SHARED_MEMORY, (b"\x22\0",)),
 }
-"""Operations without a request in the protocol."""
+"""Clients' requests for an operation that the codecs cannot send to backends."""
 
 
 @CODECS

@@ -5,8 +5,8 @@ vector for each text or token list.
 ``user`` is ignored. All other members are rejected, including ``dimensions``, because the size of a
 model's vectors is fixed. *Rule 2.* The configured input contains texts as BYTES, or tokens as
 integers, with one row for each text or token list. The model's metadata determines the datatype and
-whether the shape of texts is [N] or [N, 1]. *Rule 3.* The configured output has one row for each
-text or token list. The response contains the rows as FP32.
+the number of dimensions of texts: [N], [N, 1] and so on. *Rule 3.* The configured output has one
+row for each text or token list. The response contains the rows as FP32.
 
 Source: OpenAI's API reference. Errors have the form that OpenAI's clients expect.
 """

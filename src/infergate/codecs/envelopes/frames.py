@@ -190,7 +190,7 @@ class _Columns:
     def read_columns(
         self, values: Sequence[list[Any]], key: str, limits: Limits
     ) -> tuple[Tensor, ...]:
-        """Read the values of each column. Raises BAD_REQUEST and TOO_LARGE."""
+        """Read the values of each column. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
         members = JsonValue(ObjectMembers(zip(self.names, values, strict=True)))
         return self.combine(RowReader(self.types, limits).read_inputs(members, key), key)
 

@@ -82,7 +82,7 @@ class MlflowCodec(RowsCodec):
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """Return the response for ``error``: MLflow's error object, or plain text for an
-        unsupported content type."""
+        unsupported content type or encoding."""
         if error.kind is Kind.UNSUPPORTED_ENCODING:
             return HttpResponse(415, TEXT_HEADERS, [error.public.encode("utf-8", "replace")])
         return super().build_error(error, wire)

@@ -47,7 +47,7 @@ TEXT_HEADERS: Final = {"content-type": "text/plain"}
 
 BodyReader = Callable[[bytes, ModelMetadata, Limits], tuple[tuple[Tensor, ...], Parameters]]
 """Returns the tensors and the parameters in a body. Raises BAD_REQUEST, TOO_LARGE and UNSUPPORTED,
-and NeedsOffloadError on the event loop."""
+and NeedsOffloadError for a long body on the event loop."""
 
 
 class RowsCodec(ClientCodec, ABC):

@@ -1,8 +1,8 @@
 """The GraphPipe codec, which converts between HTTP messages and canonical operations.
 
-For inferences and metadata, the path names the model, and the body, a flatbuffer, names the
-operation. A GET requests metadata or, on a control path, health. Raw sockets carry the same bodies,
-which the transport passes to the codec as HttpRequests.
+For inferences and metadata, the path or the option ``model`` names the model, and the body, a
+flatbuffer, names the operation. A GET requests metadata or, on a control path, health. Raw sockets
+carry the same bodies, which the transport passes to the codec as HttpRequests.
 
 The sources are GraphPipe's specification and the observed messages of servers and clients
 (docs/fidelity-graphpipe.md)."""
@@ -131,7 +131,7 @@ class GraphPipeCodec(BinaryEstimates):
 
     def build_error(self, error: GatewayError, wire: HttpRequest | None = None) -> HttpResponse:
         """Write the error as text, or as an InferResponse if the option ``errors`` selects this
-        form. The response to a GET or to a control path is always text."""
+        form. The response to a GET, a control path or an unreadable request is always text."""
         if self._options.errors is ErrorStyle.STATUS or wire is None or wire.method in ("", "GET"):
             return status_error_response(error)
         try:

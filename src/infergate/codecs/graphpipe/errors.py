@@ -82,7 +82,7 @@ def _error_text(error: FlatbufferTable) -> str:
 
 def error_of_response(errors: Sequence[FlatbufferTable]) -> GatewayError:
     """Return an error with the messages of all ``errors`` in a response. The code of the first
-    error, an HTTP status or 0, determines the kind. Raises BAD_REQUEST."""
+    error, an HTTP status or 0, determines the kind. Raises BAD_REQUEST and TOO_LARGE."""
     code = errors[0].int64(CODE)
     messages = ""
     for error in errors:

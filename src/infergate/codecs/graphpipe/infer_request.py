@@ -5,7 +5,7 @@ graphpipe-go's Serve ignores output names and returns all outputs in that order.
 
 *Rule 2.* If the client names no outputs, the request lists the outputs in the metadata. Metadata
 with the same name for an input and an output describes the nodes of a graph (graphpipe-tf). The
-request to such a backend lists no outputs, and the backend returns its default outputs.
+request to such a backend then lists no outputs, and the backend returns its default outputs.
 
 *Rule 3.* A request lists an output that is not in the metadata only if the metadata has no outputs
 or the backend has a graph, which can return any of its nodes. A server that ignores names would
@@ -47,8 +47,8 @@ class OutputSelection:
 def read_request(
     table: FlatbufferTable, model: str, version: str, limits: Limits
 ) -> PartialInferRequest[ParsedRequest]:
-    """Parse an inference. Raises BAD_REQUEST and TOO_LARGE. The result's ``complete`` raises
-    BAD_REQUEST."""
+    """Parse an inference. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError. The result's
+    ``complete`` raises BAD_REQUEST."""
     parameters = read_config(table.data(CONFIG))
     tables = table.tables(INPUT_TENSORS, limits.tensors)
     inputs = table.texts(INPUT_NAMES, len(tables), truncate=True)

@@ -9,12 +9,12 @@ order, and then all other outputs.
 requested outputs. If the response has as many tensors as the model has outputs, the tensors are the
 model's outputs (graphpipe-go's Serve). If all three numbers are equal but the requested outputs are
 not the model's outputs, the tensors are the model's outputs, because the message does not
-distinguish the two cases. For any other number of tensors, if the client named no outputs, the
-outputs are called ``output0``, ``output1``, …, as in graphpipe-go.
+distinguish the two cases. Any other number of tensors is an error if the client named outputs;
+otherwise the outputs are called ``output0``, ``output1``, …, as in graphpipe-go.
 
 *Rule 3.* As in the Python client, a response with both errors and outputs is an error. If a
-response has outputs, invalid errors are ignored, because graphpipe-py with newer versions of
-flatbuffers writes a vector of errors without elements.
+response has outputs, invalid errors are ignored, because graphpipe-py with flatbuffers 2.0.7 or
+later writes an invalid empty vector of errors.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def write_response(response: InferResponse, selection: OutputSelection) -> list[
 def read_response(
     table: FlatbufferTable, request: InferRequest, model: ModelMetadata, limits: Limits
 ) -> InferResponse:
-    """Parse the response to ``request``. Raises the backend's error, BACKEND_GARBAGE, BAD_REQUEST
-    and TOO_LARGE."""
+    """Parse the response to ``request``. Raises the backend's error, BACKEND_GARBAGE, BAD_REQUEST,
+    TOO_LARGE and NeedsOffloadError."""
     tables = table.tables(OUTPUT_TENSORS, limits.tensors)
     if error := _read_error(table, limits, has_outputs=bool(tables)):
         raise error

@@ -1,6 +1,6 @@
 """Lists the fields of GraphPipe messages for the console, with the names of fbs/graphpipe.fbs. Only
 the first names and tensor elements are read, because a message may be long. Messages with more than
-64 tensors, or with a tensor of more than 16 dimensions, are not described."""
+64 tensors or errors, or with a tensor of more than 16 dimensions, are not described."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from infergate.core.messages import ModelMetadata, ServerMetadata, TensorMetadat
 
 _SERVER_NAME: Final = "infergate"
 MAX_TENSORS: Final = 8192
-"""Maximum number of inputs, and of outputs, in a flatbuffer; graphpipe-tf lists every node of a
+"""Maximum number of inputs, and of outputs, in metadata; graphpipe-tf lists every node of a
 graph. Each input or output takes 1 µs on the event loop even if a helper process parsed the
 message."""
 MAX_TENSORS_ON_LOOP: Final = 1024
@@ -119,8 +119,8 @@ def _server_info(metadata: ModelMetadata) -> tuple[str, str, str]:
 
 def read_metadata(table: FlatbufferTable, model: str, limits: Limits) -> ModelMetadata:
     """Read a MetadataResponse as the metadata of ``model``, whatever name the server uses. If
-    ``model`` is empty, keep the server's name. Raises BAD_REQUEST and, on the event loop,
-    NeedsOffloadError."""
+    ``model`` is empty, keep the server's name. Raises BAD_REQUEST, TOO_LARGE and, on the event
+    loop, NeedsOffloadError."""
     check_loop_cost(limits, table.length(INPUTS) + table.length(OUTPUTS), MAX_TENSORS_ON_LOOP)
     return ModelMetadata(
         model or table.text(NAME),

@@ -4,8 +4,8 @@
 position. An empty output name stands for the model's output at the name's position (graphpipe-tf's
 client requests ``[""]``).
 
-*Rule 2.* TensorFlow's ``name:0`` means ``name`` if the model has only ``name``, and vice versa. The
-gateway sends an unknown name to the server, which reports the error.
+*Rule 2.* TensorFlow's ``name:0`` means ``name`` if the model has only ``name``, and vice versa. An
+unknown name stays unchanged; the backend's codec or the server rejects it.
 """
 
 from __future__ import annotations

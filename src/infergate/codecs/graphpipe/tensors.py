@@ -20,7 +20,7 @@ def read_tensors(
     """Return a tensor for each pair of a name and a table. Only strings are copied.
 
     The tensor's type selects the field, ``data`` or ``string_val``, as in all servers. Raises
-    BAD_REQUEST and TOO_LARGE."""
+    BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
     tensors: list[Tensor] = []
     elements = 0
     for name, table in tables:

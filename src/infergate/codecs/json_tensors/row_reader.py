@@ -442,7 +442,8 @@ class RowReader:
 
 
 def _is_small(shapes: tuple[Shape, ...]) -> bool:
-    """Return whether values of ``shapes`` have so few elements that each may become an object."""
+    """Return whether values of ``shapes`` are scalars, or have few enough elements that each may
+    become an object."""
     return not any(shapes) or sum(map(math.prod, shapes)) <= _MAX_SMALL_ROW
 
 

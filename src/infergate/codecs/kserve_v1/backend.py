@@ -80,7 +80,8 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequ
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Parse the response. Raises the server's error, BACKEND_GARBAGE and NeedsOffloadError."""
+    """Parse the response. Raises the server's error, BACKEND_GARBAGE, TOO_LARGE and
+    NeedsOffloadError."""
     if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
         # Only KServe's own servers have the liveness path. Other live servers respond with 4xx.
         if wire.status in {401, 403}:
@@ -127,8 +128,8 @@ def _read_list(wire: HttpResponse, limits: Limits) -> messages.ModelIndex:
 
 
 def _read(wire: HttpResponse, name: str, limits: Limits) -> Any:
-    """Return the member ``name`` of the body, or None if it is absent. Raises BACKEND_GARBAGE and
-    NeedsOffloadError."""
+    """Return the member ``name`` of the body, or None if it is absent. Raises BACKEND_GARBAGE,
+    TOO_LARGE and NeedsOffloadError."""
     body = bytes(join_parts(wire.body))
     check_loop_cost(limits, len(body), MAX_SLOW_BYTES_ON_LOOP)
     try:

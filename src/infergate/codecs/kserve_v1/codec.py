@@ -54,7 +54,7 @@ class V1ResponseOptions:
 
 
 class KServeV1Codec(NestedListEstimates):
-    """The codec of KServe's V1 protocol."""
+    """Translates messages of KServe's V1 protocol for listeners and backends."""
 
     name: str = PROTOCOL
     capabilities: Capabilities = Capabilities(

@@ -67,7 +67,7 @@ def _check_get(method: str) -> None:
 
 
 def model_path(model: str, verb: str = "") -> str:
-    """Return the path of a model, or of one of its verbs. Raises BAD_REQUEST."""
+    """Return the path of ``model``, or of its ``verb``. Raises BAD_REQUEST for an empty name."""
     if not model:
         raise bad_request("the model name is empty")
     path = f"{MODELS_PATH}/{quote(model, safe='', errors='replace')}"

@@ -155,8 +155,8 @@ def _empty_tensors(tensors: Sequence[TensorMetadata]) -> tuple[Tensor, ...]:
 
 
 def write_predictions(response: InferResponse) -> bytes:
-    """Return the body of a response: rows, or an object if the outputs have different numbers of
-    rows. Raises TOO_LARGE."""
+    """Return the body of a response: rows, or an object if the outputs have no common first
+    dimension. Raises TOO_LARGE."""
     outputs = response.outputs
     if have_rows(outputs):
         written = write_rows(outputs, spelling=_NULL)
@@ -170,7 +170,7 @@ def write_predictions(response: InferResponse) -> bytes:
 
 def write_instances(request: InferRequest, model: ModelMetadata) -> bytes:
     """Return the body of a request. Raises BAD_REQUEST if the inputs do not match ``model``,
-    UNSUPPORTED for NaN, infinity or different numbers of rows, and TOO_LARGE."""
+    UNSUPPORTED for NaN, infinity or inputs without a common first dimension, and TOO_LARGE."""
     _check_inputs(request, model)
     if not have_rows(request.inputs):
         shapes = ", ".join(f"'{each.name}' {list(each.shape)}" for each in request.inputs[:8])

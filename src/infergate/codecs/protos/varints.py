@@ -32,7 +32,7 @@ def count(run: Buffer) -> int:
 
 
 def read(run: Buffer, expected_count: int, dtype: str) -> npt.NDArray[Any]:
-    """Return the `expected_count` integers in `run` as `dtype`, or as uint8 if all are below 128.
+    """Return the `expected_count` integers in `run` as `dtype`, or as uint8 if each takes one byte.
     Excess high bits are dropped, as in protobuf. Raises MalformedMessageError for an integer of
     more than ``MAX_VARINT_BYTES`` bytes."""
     octets = np.frombuffer(run, dtype=np.uint8)

@@ -274,7 +274,8 @@ def varint_field(number: int, value: int) -> bytes:
 
 
 def field_prefix(number: int, length: int, wire_type: int = DELIMITED) -> bytes:
-    """Return the tag and length that precede the ``length`` bytes of a bytes field."""
+    """Return the tag and length that precede the ``length`` bytes of a bytes field. ``number`` must
+    be below 16."""
     if length < 0x80:
         return bytes((number << 3 | wire_type, length))
     out = bytearray((number << 3 | wire_type,))

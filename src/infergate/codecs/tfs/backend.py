@@ -83,7 +83,7 @@ def _inference(request: InferRequest) -> RpcRequest:
 
 def parse_response(wire: RpcResponse, operation: Operation, limits: Limits) -> Response:
     """Return the response in ``wire``. Raises the server's error, MalformedMessageError,
-    NeedsOffloadError and BACKEND_GARBAGE."""
+    NeedsOffloadError, BACKEND_GARBAGE and TOO_LARGE."""
     if isinstance(operation, messages.ServerLiveRequest | messages.ServerReadyRequest):
         if wire.code not in _ALIVE and wire.code != _UNAVAILABLE:
             raise_status(wire)

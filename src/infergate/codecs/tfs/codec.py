@@ -68,7 +68,7 @@ class _Summarized:
 
 
 class TfsGrpcCodec(BinaryEstimates):
-    """The codec of TensorFlow Serving's gRPC API."""
+    """Translates messages of TensorFlow Serving's gRPC API for listeners and backends."""
 
     name: str = GRPC_PROTOCOL
     capabilities: Capabilities = Capabilities(
@@ -211,7 +211,7 @@ class TfsGrpcCodec(BinaryEstimates):
         return writing_cost(response.outputs, self._options.contents)
 
     def response_size(self, response: InferResponse, parsed: ParsedRequest) -> tuple[int, int]:
-        """Return the minimum and maximum memory in bytes for strings and converted numbers."""
+        """Return 0 and the maximum memory in bytes for strings and converted numbers."""
         del parsed
         return 0, written_bytes(response.outputs, self._options.contents)
 

@@ -86,7 +86,7 @@ class _Target:
 
 
 class TfsRestCodec(NestedListEstimates):
-    """The codec of TensorFlow Serving's REST API."""
+    """Translates messages of TensorFlow Serving's REST API for listeners and backends."""
 
     name: str = REST_PROTOCOL
     capabilities: Capabilities = Capabilities(
@@ -362,8 +362,8 @@ def _read_forwarded(
     *,
     maps_signatures: bool,
 ) -> InferRequest:
-    """Return a Classify or Regress request as an inference. Raises BAD_REQUEST, TOO_LARGE, and
-    NeedsOffloadError on the event loop."""
+    """Return a Classify or Regress request as an inference. Raises BAD_REQUEST, TOO_LARGE,
+    UNSUPPORTED_ENCODING, and NeedsOffloadError on the event loop."""
     body = rest_predict.decoded_json(wire.headers, wire.body, limits)
     members = parse_document(body, (_EXAMPLES, SIGNATURE), limits)
     signature = rest_predict.read_signature(members)
@@ -399,7 +399,8 @@ def _server_error(wire: HttpResponse) -> GatewayError:
 
 
 def _read_description(body: bytes, operation: Operation, limits: Limits) -> Response:
-    """Return the metadata or status in ``body``. Raises BACKEND_GARBAGE."""
+    """Return the metadata, index or health in ``body``. Raises BACKEND_GARBAGE, TOO_LARGE and
+    NeedsOffloadError."""
     try:
         document = rest_messages.read_document(body, limits)
         if isinstance(operation, messages.ModelMetadataRequest):

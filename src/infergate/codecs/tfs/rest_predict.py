@@ -198,8 +198,8 @@ def _complete_shape(tensor: Tensor, declared: tuple[int, ...]) -> Tensor:
 
 
 def response_body(response: InferResponse, response_format: PredictFormat) -> list[Buffer]:
-    """Return the body of a response. Raises TOO_LARGE. In row format, raises BAD_REQUEST if the
-    outputs have different batch sizes."""
+    """Return the body of a response. Raises TOO_LARGE and, in row format, BAD_REQUEST like
+    ``check_rows``."""
     if response_format.has_rows:
         return [b'{"predictions": ', write_rows(response.outputs), b"}"]
     return [b'{"outputs": ', write_columns(response.outputs), b"}"]
@@ -209,7 +209,7 @@ def response_body(response: InferResponse, response_format: PredictFormat) -> li
 
 
 def check_outputs(request: InferRequest, metadata: ModelMetadata, signature: str) -> None:
-    """Raise BAD_REQUEST if ``request`` requests an output that ``signature`` does not have."""
+    """Raise BAD_REQUEST if ``signature`` is unknown or lacks an output of ``request``."""
     if not request.outputs:
         return
     names = [tensor.name for tensor in _signature_tensors(metadata, signature)[1]]

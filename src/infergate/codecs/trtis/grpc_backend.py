@@ -42,7 +42,8 @@ response has about ten fields."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> RpcRequest:
-    """Return the request for ``operation``. Raises UNSUPPORTED and BAD_REQUEST."""
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST, NOT_FOUND and
+    NO_BACKEND."""
     try:
         if isinstance(operation, InferRequest):
             assert model is not None
@@ -51,7 +52,7 @@ def build_request(operation: Operation, model: ModelMetadata | None) -> RpcReque
         return RpcRequest(method, (message.SerializeToString(deterministic=True),))
     except UnicodeEncodeError:
         raise bad_request("a name in the request is not valid Unicode") from None
-    except ValueError as error:  # protobuf's text has the number
+    except ValueError as error:  # a number is out of range; the text names the number
         raise bad_request(f"the legacy gRPC API: {error}") from None
 
 
@@ -123,7 +124,8 @@ def _infer_parts(operation: InferRequest, model: ModelMetadata) -> Sequence[Buff
 def parse_response(
     wire: RpcResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Parse the response. Raises the backend's error, BACKEND_GARBAGE and NeedsOffloadError."""
+    """Parse the response. Raises the backend's error, BACKEND_GARBAGE, TOO_LARGE, NOT_FOUND and
+    NeedsOffloadError."""
     if wire.code:
         raise_status(wire)
     match operation:

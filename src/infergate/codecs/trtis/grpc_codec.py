@@ -31,7 +31,7 @@ _MAX_SHOWN: Final = 200
 _INFERENCES: Final = (INFER, STREAM_INFER)
 _LATEST_VERSION: Final = -1
 _MAX_OTHER_BYTES: Final = 64 * KIB
-"""Maximum size in bytes of a request that is not an inference. Such requests contain only names."""
+"""Maximum size in bytes of a request that is not an inference. Such requests contain no tensors."""
 _MAX_CACHED_NAME: Final = 256
 _requested: Final = BoundedCache[tuple[bytes, int], tuple[InferRequest, RequestSummary]](1024)
 """The models that recent requests named, by the encoded name and the version. Clients choose the

@@ -138,7 +138,7 @@ def _parse_request(
 
 
 def sequence_of(wire: RpcRequest, limits: Limits) -> SequenceId | None:
-    """Return the sequence that ``wire`` belongs to. Raises BAD_REQUEST."""
+    """Return the sequence that ``wire`` belongs to, or None. Raises BAD_REQUEST."""
     if isinstance(wire, ValidatedRpcRequest) and wire.header is not None:
         return wire.header.sequence
     head, _ = grpc_infer.read_request(wire.message, limits)

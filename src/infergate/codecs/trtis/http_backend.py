@@ -74,7 +74,8 @@ a proxy, or from a server without a handler for the request."""
 
 
 def build_request(operation: Operation, model: ModelMetadata | None) -> HttpRequest:
-    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST and TOO_LARGE."""
+    """Return the request for ``operation``. Raises UNSUPPORTED, BAD_REQUEST, TOO_LARGE, NOT_FOUND
+    and NO_BACKEND."""
     match operation:
         case InferRequest():
             assert model is not None
@@ -133,7 +134,8 @@ def _infer_request(operation: InferRequest, model: ModelMetadata) -> HttpRequest
 def parse_response(
     wire: HttpResponse, operation: Operation, limits: Limits, model: ModelMetadata | None
 ) -> Response:
-    """Parse the response. Raises the backend's error, BACKEND_GARBAGE and NeedsOffloadError."""
+    """Parse the response. Raises the backend's error, BACKEND_GARBAGE, TOO_LARGE, NOT_FOUND and
+    NeedsOffloadError."""
     if isinstance(operation, InferRequest):
         header_text = infer_header_text(wire)
         assert model is not None

@@ -83,7 +83,7 @@ def validate(
     limits: Limits,
 ) -> PartialInferRequest[HttpRequest]:
     """Return ``wire`` as a partial request, whose validation needs the model's metadata. Raises
-    BAD_REQUEST."""
+    BAD_REQUEST and NeedsOffloadError."""
     header_text, number = split_id(wire.headers.get(REQUEST_HEADER, ""))
     key = (header_text, target.model, target.version)
     entry = header_cache.find(key)
@@ -119,7 +119,8 @@ def _parse_request(
 
 
 def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
-    """Return the sequence that ``wire`` belongs to. Raises BAD_REQUEST."""
+    """Return the sequence that ``wire`` belongs to, or None. Raises BAD_REQUEST and
+    NeedsOffloadError."""
     if isinstance(wire, ValidatedHttpRequest) and wire.header is not None:
         return wire.header.sequence
     return http_frontend.parse_header(wire, limits).correlation_id or None
@@ -127,8 +128,9 @@ def sequence_of(wire: HttpRequest, limits: Limits) -> SequenceId | None:
 
 def rewrite_request(wire: HttpRequest, model: str, version: str) -> HttpRequest | None:
     """Return ``wire`` with the path of ``model`` and ``version``, or None if ``wire`` needs
-    translation. Raises BAD_REQUEST for a missing header, NOT_FOUND for a name that no model can
-    have, and UNSUPPORTED for a name that a path cannot contain."""
+    translation. Raises BAD_REQUEST for a missing header or a version that is not a number,
+    NOT_FOUND for a name that no model can have, and UNSUPPORTED for a name that a path cannot
+    contain."""
     header_text = wire.headers.get(REQUEST_HEADER)
     if header_text is None:
         raise bad_request(http_frontend.MISSING_HEADER)

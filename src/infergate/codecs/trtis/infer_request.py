@@ -72,7 +72,8 @@ def read_request(  # noqa: PLR0913, PLR0917 - a parameter per part of a request
 ) -> PartialInferRequest[ParsedRequest]:
     """Return the inference in ``header`` as a partial request, whose validation needs the model's
     metadata. This function and the ``complete`` of its result raise BAD_REQUEST. ``complete`` also
-    raises NO_BACKEND for an unavailable model, and UNSUPPORTED for an unsupported datatype."""
+    raises NO_BACKEND for an unavailable model, UNSUPPORTED for an unsupported datatype, TOO_LARGE
+    and NeedsOffloadError."""
     check_counts(header, limits)
     complete = partial(
         _complete, PicklableMessage(header), target, split_inputs, level, limits, body_format

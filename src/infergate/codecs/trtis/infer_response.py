@@ -114,8 +114,8 @@ def read_response(
     model: ModelMetadata,
     limits: Limits,
 ) -> InferResponse:
-    """Return the response to ``operation``, with the id of the operation. Raises BACKEND_GARBAGE
-    and TOO_LARGE."""
+    """Return the response to ``operation``, with the id of the operation. Raises BACKEND_GARBAGE,
+    TOO_LARGE and NeedsOffloadError."""
     try:
         outputs = _read_outputs(header, split_outputs, operation, model, limits)
     except GatewayError as error:

@@ -5,8 +5,8 @@ canonical responses.
 the presence of ``sequence_batching``, and the states of the server and of its models' versions. It
 also contains the parts of a model's configuration that the API can express.
 
-*Rule 2.* A status lists statistics by the batch size of requests. V2 backends do not report batch
-sizes, so their statistics are listed under batch size 1. Statistics without a version are listed
+*Rule 2.* A status lists statistics by the batch size of requests. V2 backends do not report this
+size, so their statistics are listed under batch size 1. Statistics without a version are listed
 for the highest version.
 """
 

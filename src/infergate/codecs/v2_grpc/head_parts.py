@@ -1,5 +1,5 @@
 """Assembles messages without their raw tensor data from cached parts, because this is much faster
-than the protobuf runtime (docs/decisions/0018).
+than the protobuf runtime (docs/decisions/0018-cheap-request-objects.md).
 
 The protobuf runtime encodes each part, and the parts are joined in the order of their field
 numbers, so the result equals the runtime's encoding of the whole message. Only short parts are

@@ -89,7 +89,7 @@ class ValidatedRequest:
 
 
 def read_request(message: Sequence[Buffer], limits: Limits) -> ValidatedRequest:
-    """Parse and validate an inference. Raises BAD_REQUEST, UNSUPPORTED and TOO_LARGE."""
+    """Parse and validate an inference. Raises BAD_REQUEST, TOO_LARGE and NeedsOffloadError."""
     try:
         rest, raw = split_raw_fields(join_parts(message), RAW_FIELD, max_fields(limits))
         head_bytes, typed = cut_contents(rest, limits)
@@ -223,8 +223,8 @@ def pass_through_parts(
 
 
 def read_sequence(message: Buffer, limits: Limits) -> SequenceId | None:
-    """Return the sequence id in the parameters of `message`, or None. Raises
-    MalformedMessageError."""
+    """Return the sequence id in the parameters of `message`, or None. Raises MalformedMessageError
+    and BAD_REQUEST."""
     parameters = _read_parameters(message, _SEQUENCE, max_fields(limits), MAX_HEAD_BYTES)
     return sequence_id(parameters)
 

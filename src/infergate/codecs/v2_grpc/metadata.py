@@ -160,7 +160,7 @@ def _read_tensors(messages: Any) -> tuple[TensorMetadata, ...]:
 
 
 def write_model_metadata(response: ModelMetadata) -> Any:
-    """Build a ModelMetadataResponse. Raises ValueError for an integer of more than 64 bits."""
+    """Build a ModelMetadataResponse. Raises ValueError for values that protobuf cannot hold."""
     message = ModelMetadataResponse(
         name=response.name, versions=response.versions, platform=response.platform
     )

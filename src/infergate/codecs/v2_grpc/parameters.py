@@ -28,7 +28,7 @@ def read_parameters(entries: Any) -> Parameters:
 
 
 def write_parameters(entries: Any, parameters: Parameters) -> None:
-    """Fill a map<string, InferParameter>. Raises ValueError for an integer of more than 64 bits."""
+    """Fill a map<string, InferParameter>. Raises ValueError for values that it cannot hold."""
     for key, value in parameters.items():
         if value is not None:
             write_parameter(entries[key], key, value)

@@ -105,7 +105,7 @@ def _final_message(model: str, request_id: str, error: str = "") -> RpcResponse:
 
 def read_response(message: Buffer, limits: Limits, request: InferRequest) -> InferResponse | None:
     """Parse a backend's `message` in either form. Return None for Triton's empty final response.
-    Raises the backend's error, or BACKEND_GARBAGE."""
+    Raises the backend's error, BACKEND_GARBAGE, TOO_LARGE and NeedsOffloadError."""
     try:
         inner = _unwrap(message, limits, request)
     except MalformedMessageError as error:

@@ -27,7 +27,8 @@ from infergate.core.wire import HttpRequest, HttpResponse
 
 
 def build_request(operation: Operation, profile: Profile) -> HttpRequest:
-    """Build a request. Raises UNSUPPORTED if V2 REST or the server lacks the operation."""
+    """Build a request. Raises BAD_REQUEST, and UNSUPPORTED for an operation or a value that V2 REST
+    or the server does not support."""
     build = _BUILDERS.get(type(operation))
     if build is None:
         raise no_request("V2 REST", operation)
@@ -94,8 +95,8 @@ MAX_VALUES: Final = 1 << 19
 
 
 def parse_response(wire: HttpResponse, operation: Operation, limits: Limits) -> Response:
-    """Parse the response to any operation except an inference. Raises the backend's error, or
-    BACKEND_GARBAGE."""
+    """Parse the response to any operation except an inference. Raises the backend's error,
+    BACKEND_GARBAGE and NeedsOffloadError."""
     if _is_negative(wire.status, operation):
         return messages.HealthStatus(ok=False)
     body = bytes(read_response_body(wire, limits))

@@ -110,9 +110,9 @@ def _error_line(text: str) -> str:
 
 
 def error_message(document: dict[str, Any]) -> str:
-    """Return the message of an error object. The message is in the member ``error`` (V2),
-    ``detail`` (FastAPI: MLServer, KServe) or ``message`` (rest-proxy). If the member is an object
-    (proxies, OpenAI's format), the message is the ``message`` of that object."""
+    """Return the message of an error object: its member ``error`` (V2), ``detail`` (FastAPI:
+    MLServer, KServe) or ``message`` (rest-proxy). If the member is an object (proxies, OpenAI's
+    format), return the ``message`` of that object. If it is a list (FastAPI), join its messages."""
     for key in ("error", "detail", "message"):
         value = document.get(key)
         if isinstance(value, str) and value:

@@ -151,7 +151,7 @@ def _output_dimensions(
 def read_generate_response(
     wire: HttpResponse, operation: InferRequest, limits: Limits, model: ModelMetadata
 ) -> InferResponse:
-    """Parse one response. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse one response. Raises the backend's error, BACKEND_GARBAGE and NeedsOffloadError."""
     body = bytes(join_parts(wire.body))
     try:
         check_json_size(len(body), limits.json)

@@ -201,7 +201,8 @@ def read_response(
     limits: Limits,
     heads: ResponseHeadCache | None = None,
 ) -> InferResponse:
-    """Parse the response to ``operation``. Raises the backend's error, or BACKEND_GARBAGE."""
+    """Parse the response to ``operation``. Raises the backend's error, BACKEND_GARBAGE and
+    NeedsOffloadError."""
     body = read_response_body(wire, limits)
     try:
         message = split_body(wire.headers, body, limits)

@@ -88,7 +88,7 @@ class CheckedRequest(HttpRequest):
 def validate_inference(
     wire: HttpRequest, match: V2PathMatch, limits: Limits, heads: RequestHeadCache
 ) -> CheckedRequest:
-    """Validate ``wire``, whose path is ``match``, and undo its content encoding."""
+    """Validate ``wire``, whose path ``match`` describes, and undo its content encoding."""
     body = decode_body(wire.headers, wire.body, limits)
     return _validate(wire, body, match, limits, heads)
 
@@ -169,7 +169,7 @@ def rewrite_response(
     compress_min: int,
 ) -> HttpResponse:
     """Rewrite a backend's response into the response to ``request``, replacing names in place (Rule
-    2). Raises the backend's error, or BACKEND_GARBAGE.
+    2). Raises the backend's error, BACKEND_GARBAGE and NeedsOffloadError.
 
     The response has the non-empty ``names`` (``model``, ``version``) and the id of ``request``,
     which may be empty. If ``request`` was not validated, the response keeps the backend's id.

@@ -64,7 +64,7 @@ def _read_value(key: str, value: Any) -> Any:
 def write_request(
     operation: ModelLoadRequest | ModelUnloadRequest, profile: Profile
 ) -> HttpRequest:
-    """Write the request for a server with ``profile``. Raises UNSUPPORTED."""
+    """Write the request for a server with ``profile``. Raises BAD_REQUEST and UNSUPPORTED."""
     if profile.loads_by_name:
         operation = require_name_only(operation)
     path = repository_path(operation.repository, operation.model, _ACTIONS[type(operation)])

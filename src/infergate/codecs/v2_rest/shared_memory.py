@@ -38,7 +38,7 @@ def read_unregister(match: V2PathMatch, body: bytes, limits: Limits) -> Operatio
 
 
 def read_register(match: V2PathMatch, body: bytes, limits: Limits) -> Operation:
-    """Parse a request to register a region. Raises BAD_REQUEST."""
+    """Parse a request to register a region. Raises BAD_REQUEST and TOO_LARGE."""
     check_json_size(len(body), limits.json)
     if not body:
         raise bad_request("the body is empty")

@@ -35,7 +35,7 @@ def refused(
     kind: Kind = Kind.BAD_REQUEST,
     metadata: ModelMetadata | None = None,
 ) -> HttpResponse:
-    """Return the response to ``wire``, whose error mentions a text."""
+    """Check the error of ``wire``, whose text contains ``mentions``, and return its response."""
     error = gateway_errors.refused(parse, codec, wire, metadata)
     assert mentions in error.public
     assert error.kind is kind

@@ -1,4 +1,4 @@
-"""Any bytes are an inference or a GatewayError."""
+"""Any body is read as an inference or rejected with a GatewayError."""
 
 import json
 from contextlib import suppress

@@ -41,7 +41,7 @@ TEXTS = metadata()
 TOKENS = metadata("INT32", (-1, -1))
 
 
-def ask(model: str = "e", **members: Any) -> Any:
+def request(model: str = "e", **members: Any) -> Any:
     return post(PATH, {"input": "a", "model": model, **members})
 
 
@@ -52,11 +52,11 @@ def input_of(wire: Any, model: ModelMetadata = TEXTS) -> Tensor:
     return tensor
 
 
-def answer(
+def response_document(
     vectors: Any, datatype: Datatype = Datatype.FP32, *, count: int = 2, **members: Any
 ) -> Any:
-    """Return the response to ``count`` texts for which the backend returns ``vectors``."""
-    parsed = parse(CODEC, ask(input=["a"] * count, **members), TEXTS)
+    """Return the JSON response to ``count`` texts, for which the backend returns ``vectors``."""
+    parsed = parse(CODEC, request(input=["a"] * count, **members), TEXTS)
     if not isinstance(vectors, Tensor):
         vectors = tensor_from_array("vector", datatype, vectors)
     return body(CODEC.build_response(InferResponse("e", outputs=(vectors,)), parsed))
@@ -68,14 +68,14 @@ def floats(*rows: Any) -> npt.NDArray[np.float32]:
 
 @pytest.mark.parametrize("given", ["größe", ["größe"]])
 def test_one_text(given: Any) -> None:
-    tensor = input_of(ask(input=given, user="u", encoding_format=None, dimensions=None))
+    tensor = input_of(request(input=given, user="u", encoding_format=None, dimensions=None))
     assert (tensor.name, tensor.datatype, tensor.shape) == ("text", Datatype.BYTES, (1, 1))
     assert [bytes(text) for text in unpack_bytes(tensor.data)] == ["größe".encode()]
 
 
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1), (-1, -1), (2, 1)])
 def test_several_texts_get_the_rank_of_the_model(shape: tuple[int, ...]) -> None:
-    tensor = input_of(ask(input=["a", ""]), metadata(shape=shape))
+    tensor = input_of(request(input=["a", ""]), metadata(shape=shape))
     assert tensor.shape == (2, 1)[: len(shape)]
     assert [bytes(text) for text in unpack_bytes(tensor.data)] == [b"a", b""]
 
@@ -85,16 +85,16 @@ def test_several_texts_get_the_rank_of_the_model(shape: tuple[int, ...]) -> None
 )
 @pytest.mark.parametrize("datatype", ["INT32", "INT64", "UINT16"])
 def test_tokens(given: Any, rows: Any, datatype: str) -> None:
-    tensor = input_of(ask(input=given), metadata(datatype, (-1, -1)))
+    tensor = input_of(request(input=given), metadata(datatype, (-1, -1)))
     assert tensor.datatype.value == datatype
     assert tensor.numpy().tolist() == rows
 
 
 def test_only_the_configured_outputs_are_requested() -> None:
-    operation = parse(CODEC, ask(), TEXTS).operation
+    operation = parse(CODEC, request(), TEXTS).operation
     vector = RequestedOutput("vector")
     assert operation == InferRequest("e", inputs=operation.inputs, outputs=(vector,))
-    counted = parse(CODEC, ask("counted"), TEXTS).operation
+    counted = parse(CODEC, request("counted"), TEXTS).operation
     assert [output.name for output in counted.outputs] == ["vector", "num_input_tokens"]
 
 
@@ -152,9 +152,9 @@ def test_invalid_requests(sent: bytes, mentions: str) -> None:
 
 
 def test_the_number_of_texts_is_limited() -> None:
-    assert input_of(ask(input=["a"] * MAX_INPUTS)).shape == (MAX_INPUTS, 1)
-    refused(CODEC, ask(input=["a"] * (MAX_INPUTS + 1)), "limit is 2048", metadata=TEXTS)
-    refused(CODEC, ask(input=[[1]] * (MAX_INPUTS + 1)), "limit is 2048", metadata=TOKENS)
+    assert input_of(request(input=["a"] * MAX_INPUTS)).shape == (MAX_INPUTS, 1)
+    refused(CODEC, request(input=["a"] * (MAX_INPUTS + 1)), "limit is 2048", metadata=TEXTS)
+    refused(CODEC, request(input=[[1]] * (MAX_INPUTS + 1)), "limit is 2048", metadata=TOKENS)
 
 
 @pytest.mark.parametrize(
@@ -171,17 +171,17 @@ def test_the_number_of_texts_is_limited() -> None:
 def test_requests_that_do_not_fit_the_model(
     given: Any, model: ModelMetadata, mentions: str
 ) -> None:
-    refused(CODEC, ask(input=given), mentions, metadata=model)
+    refused(CODEC, request(input=given), mentions, metadata=model)
 
 
 def test_a_wrong_configuration_names_the_inputs() -> None:
     model = ModelMetadata("e", inputs=(TensorMetadata("INPUT0", "BYTES", (-1,)),))
-    response = refused(CODEC, ask(), "no input 'text', only INPUT0", Kind.UNSUPPORTED, model)
-    assert response.status == 400  # the SDK repeats a request with status 501
+    response = refused(CODEC, request(), "no input 'text', only INPUT0", Kind.UNSUPPORTED, model)
+    assert response.status == 400  # OpenAI's clients would retry after a 501
 
 
 def test_vectors_as_numbers() -> None:
-    assert answer(floats([1, 0.1], [-2.5, 0])) == {
+    assert response_document(floats([1, 0.1], [-2.5, 0])) == {
         "object": "list",
         "data": [
             {"object": "embedding", "index": 0, "embedding": [1.0, 0.1]},
@@ -194,19 +194,19 @@ def test_vectors_as_numbers() -> None:
 
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64])
 def test_vectors_as_base64_of_fp32(datatype: Datatype) -> None:
-    found = answer(floats([1, 0.5], [-2.5, 0]), datatype, encoding_format="base64")
+    found = response_document(floats([1, 0.5], [-2.5, 0]), datatype, encoding_format="base64")
     for item, row in zip(found["data"], ([1, 0.5], [-2.5, 0]), strict=True):
         assert np.frombuffer(base64.b64decode(item["embedding"]), "<f4").tolist() == row
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 3), (1, 1, 3)])
 def test_shapes_of_one_vector(shape: tuple[int, ...]) -> None:
-    (item,) = answer(np.ones(shape, np.float32), count=1)["data"]
+    (item,) = response_document(np.ones(shape, np.float32), count=1)["data"]
     assert item["embedding"] == [1, 1, 1]
 
 
 def test_usage_is_the_sum_of_the_counts() -> None:
-    parsed = parse(CODEC, ask("counted", input=["a", "b"]), TEXTS)
+    parsed = parse(CODEC, request("counted", input=["a", "b"]), TEXTS)
     vectors = tensor_from_array("vector", Datatype.FP32, floats([1], [2]))
     counts = tensor_from_array("num_input_tokens", Datatype.INT32, np.array([[3], [4]]))
     response = InferResponse("counted", outputs=(counts, vectors))
@@ -230,11 +230,11 @@ def test_usage_is_the_sum_of_the_counts() -> None:
 )
 def test_invalid_responses_of_backends(vectors: Any, mentions: str) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE, match=mentions):
-        answer(vectors)
+        response_document(vectors)
 
 
 def test_unknown_models_methods_and_encodings() -> None:
-    response = refused(CODEC, ask("x"), "'x' does not exist", Kind.NOT_FOUND)
+    response = refused(CODEC, request("x"), "'x' does not exist", Kind.NOT_FOUND)
     assert response.status == 404
     assert body(response)["error"]["code"] == "model_not_found"
     response = refused(CODEC, get(PATH), "only POST", Kind.METHOD_NOT_ALLOWED)
@@ -262,12 +262,16 @@ def test_an_unauthenticated_client_is_challenged() -> None:
 def test_parsed_requests_and_codecs_can_be_pickled() -> None:
     codec = pickle.loads(pickle.dumps(CODEC))
     for given, model in ((["a", "b"], TEXTS), ([[1], [2]], TOKENS)):
-        partial = pickle.loads(pickle.dumps(codec.parse_request(ask(input=given), DEFAULT_LIMITS)))
-        assert partial.complete(model).operation == parse(CODEC, ask(input=given), model).operation
+        partial = pickle.loads(
+            pickle.dumps(codec.parse_request(request(input=given), DEFAULT_LIMITS))
+        )
+        assert (
+            partial.complete(model).operation == parse(CODEC, request(input=given), model).operation
+        )
 
 
 def test_estimates() -> None:
-    wire = ask(input="a" * 1000)
+    wire = request(input="a" * 1000)
     size = len(json.dumps({"input": "a" * 1000, "model": "e"}))
     assert CODEC.request_text_bytes(wire) == size
     assert (CODEC.json_bytes(wire, 10), CODEC.json_bytes(wire, 10_000)) == (10, size)

@@ -51,8 +51,8 @@ SIZES = {"u8": 1, "i64": 8}
 
 @dataclass
 class Verifier:
-    """The checks of the C++ verifier (bounds, alignment, positive offsets, NUL after strings), and
-    that no two objects overlap unless they are the same object."""
+    """Performs the checks of the C++ verifier (bounds, alignment, positive offsets, NUL after
+    strings), and checks that no two objects overlap unless they are the same object."""
 
     data: bytes
 

@@ -30,8 +30,8 @@ CARRIED = frozenset(TYPE_NUMBERS)
 
 
 def carried_value(value: Any) -> Any:
-    """Return ``value`` as GraphPipe carries it: with the listener's model, and other requests as
-    metadata requests."""
+    """Return ``value`` as GraphPipe carries it: with the listener's model, and with a metadata
+    request instead of a health request."""
     match value:
         case (
             messages.ServerLiveRequest()
@@ -66,7 +66,7 @@ def carried_value(value: Any) -> Any:
 def metadata_response(
     operation: messages.Operation, response: messages.Response
 ) -> messages.Response:
-    """Return a server's response: metadata to every request about a server or a model."""
+    """Return a server's response, which is metadata for every request about a server or a model."""
     match response:
         case HealthStatus():
             return ModelMetadata("m")
@@ -215,7 +215,8 @@ def test_any_bytes(body: bytes) -> None:
 
 @pytest.mark.no_cover
 def test_every_corrupted_byte_stays_within_bounds() -> None:
-    """Set each byte of some captures to four values: no other error, bounded memory."""
+    """Set each byte of some captures to four values. Only GatewayErrors are raised, and the memory
+    is bounded."""
     sample = [vector for vector in SMALL if vector.error is None][::12]
     assert len(sample) > 10
     for vector in sample:

@@ -1,4 +1,4 @@
-"""Clients of GraphPipe: paths, names, metadata, control, errors in both forms."""
+"""Requests of GraphPipe clients: paths, names, metadata, control, and errors in both forms."""
 
 import json
 from typing import Any

@@ -1,4 +1,5 @@
-"""Written messages pass a strict verifier and are read back by the generated code, uncopied."""
+"""Written messages pass a strict verifier, and the generated code reads them back. Tensor data is
+not copied."""
 
 import struct
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ MANY = {
     "mixed lengths": MIXED,
     "empty": [b""] * 1000,
     "equal lengths": [b"%04d" % index for index in range(1000)],
-    "equal total": [b"1", b"123"] * 500,  # the total length of strings of two bytes
+    "equal total": [b"1", b"123"] * 500,  # on average two bytes, as if equally long
     "one long": [*MIXED, b"x" * 100_000],
     "long": [bytes([index % 251]) * (index + 100) for index in range(300)],
 }

@@ -1,4 +1,4 @@
-"""Malformed and unusual flatbuffers: every access is checked, and costs are bounded by the size."""
+"""Malformed and unusual flatbuffers: each access is checked, and the message bounds the cost."""
 
 import struct
 import sys
@@ -77,7 +77,7 @@ def table(vtable: bytes, inline: bytes, *, vtable_last: bool = False) -> bytes:
         (struct.pack("<Ii", 4, 5), "the vtable of Request"),  # before the message
         (struct.pack("<Ii", 4, -1), "the vtable of Request"),  # after it
         (struct.pack("<Ii", 4, -(2**31)), "the vtable of Request"),
-        (struct.pack("<IHHi", 8, 3, 4, 4), "the vtable of Request"),  # too small for itself
+        (struct.pack("<IHHi", 8, 3, 4, 4), "the vtable of Request"),  # under 4 bytes
         (struct.pack("<IHHi", 8, 99, 4, 4), "the vtable of Request"),  # ends after the message
         (table(struct.pack("<3H", 6, 8, 4), b""), "Request.req_type"),
         (table(struct.pack("<3H", 6, 8, 2**16 - 1), b"\1\0\0\0"), "Request.req_type"),
@@ -120,7 +120,7 @@ def tables(table: FlatbufferTable, field: TableField) -> Any:
     [
         (LONG, bytes(7)),
         (TEXT, b"\1\0\0"),
-        (TEXT, struct.pack("<I", 1)),  # its length ends after the message
+        (TEXT, struct.pack("<I", 1)),  # the length of the string is cut off
         (TEXT, struct.pack("<I", 2**32 - 1)),
         (TEXT, struct.pack("<II", 4, 1)),
         (TEXT, struct.pack("<II", 4, 2**32 - 1)),
@@ -187,7 +187,7 @@ MANY = [bytes([index % 7]) * (index % 11) for index in range(1000)]
 )
 @pytest.mark.parametrize("batch", [100, 1 << 14])
 def test_many_strings(strings: list[bytes], batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flatbuffers Builder writes the last object first, this codec the first one."""
+    """The flatbuffers Builder writes the last object first, and the codec writes it last."""
     monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_STRINGS", batch)
     monkeypatch.setattr(flatbuffer_reader, "_MAX_BATCH_BYTES", batch)
     expected = pack_bytes(strings)
@@ -216,7 +216,7 @@ def test_one_of_many_strings_outside_the_message(size: int, wrong: str) -> None:
 @pytest.mark.parametrize("max_length", [0, 3])
 def test_many_strings_are_handled_without_a_loop(max_length: int) -> None:
     """A Python loop over a million strings would hold the interpreter for seconds, so no function
-    is called per string; only strings of different lengths are located one by one."""
+    is called per string, except to locate strings of different lengths when writing."""
     strings = [b"x" * (index % (max_length + 1)) for index in range(20_000)]
     tensor = Tensor("x", Datatype.BYTES, (len(strings),), pack_bytes(strings))
     data = bytes(join_parts(flatbuffer_writer.write_request(b"", [tensor], [])))
@@ -255,7 +255,7 @@ def test_counts_are_limited() -> None:
 def test_strings_are_limited_over_all_tensors() -> None:
     half = MAX_BYTES_ELEMENTS // 2 + 1
     error = refused(parse, request([(12, [half], None), (12, [half], None)]))
-    assert error.kind is Kind.BAD_REQUEST  # the strings of the first are missing
+    assert error.kind is Kind.BAD_REQUEST  # the first tensor has no strings
     too_many = request([(12, [2 * half], None)])
     assert refused(parse, too_many).kind is Kind.TOO_LARGE
 
@@ -264,7 +264,7 @@ def test_strings_are_limited_over_all_tensors() -> None:
 
 
 def shared_strings(count: int, size: int) -> bytes:
-    """Return a tensor of ``count`` references to one string of ``size`` bytes."""
+    """Return a request with ``count`` references to one string of ``size`` bytes."""
     offsets = b"".join(struct.pack("<I", 4 * (count - index)) for index in range(count))
     strings = struct.pack("<I", count) + offsets + struct.pack("<I", size) + bytes(size)
     return _request_with(12, (count,), 10, strings)

@@ -1,5 +1,5 @@
-"""Nested lists of JSON ⇄ tensors: shapes, datatypes and errors. Regular arrays, which are compared
-in the outline, and arrays that are walked give the same result.
+"""Conversion of nested JSON lists to tensors and back: shapes, datatypes and errors. Arrays whose
+shape is read from the outline and arrays that are walked give the same result.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEYS = ("instances", "inputs")
 FP32, INT64, BYTES = Datatype.FP32, Datatype.INT64, Datatype.BYTES
 INPUT = {"x": FP32}
 SMALL_LIMIT = 10_000
-"""Replaces the limits on containers and objects, whose documents take seconds to read."""
+"""Replaces the limits on containers and objects, because documents at these limits take seconds."""
 
 
 @pytest.fixture
@@ -452,7 +452,7 @@ def test_rows_need_a_common_dimension() -> None:
 
 
 def test_many_dimensions() -> None:
-    """Their brackets are longer than their elements, and are counted."""
+    """The brackets of a tensor may be longer than its elements, and are counted."""
     deep = Tensor("x", Datatype.UINT8, (1000, *[1] * 63), bytes(1000))
     text = write_columns([deep])
     assert len(text) <= row_size_bounds([deep])[1]

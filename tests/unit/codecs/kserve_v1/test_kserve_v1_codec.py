@@ -451,7 +451,7 @@ def test_the_size_of_other_messages() -> None:
     assert CODEC.response_text_bytes(HealthStatus(ok=True), parsed) == 0
 
 
-def test_what_the_protocol_cannot_express() -> None:
+def test_messages_that_the_protocol_cannot_express() -> None:
     for act in (
         lambda: CODEC.build_response(ModelMetadata("m"), ParsedRequest(ServerLiveRequest())),
         lambda: CODEC.build_request(ModelMetadataRequest("m"), GENERIC),

@@ -53,7 +53,7 @@ def carried_value(value: Any) -> Any:
 
 
 def status_response(operation: Operation, response: Response) -> Response:
-    """Return the response of a server, which has the states of a model's versions."""
+    """Return a server's response. For readiness, the response has the state of the model."""
     match operation, response:
         case ModelReadyRequest(model), HealthStatus(ok):
             return ModelIndex((ModelIndexEntry(model, state="READY" if ok else "UNAVAILABLE"),))
@@ -66,14 +66,14 @@ def test_contract() -> None:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """JSON has neither NaN nor infinity."""
+    """Return whether ``tensor`` has neither NaN nor infinity, which JSON cannot express."""
     array = tensor.numpy()
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 @st.composite
 def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse]:
-    """Inferences whose tensors have the same number of rows."""
+    """Draw an inference and its response, whose tensors have the same number of rows each."""
 
     def rows() -> tuple[Tensor, ...]:
         tensors = draw(strategies.tensor_lists())

@@ -1,7 +1,7 @@
 """Messages of the cheapest possible fields: every loop over fields stops early.
 
 A field can be two bytes long, so a message that inflates from a few kilobytes can hold tens of
-millions.
+millions of fields.
 """
 
 import time
@@ -124,7 +124,7 @@ def test_a_long_name_is_not_read(codec: Any, method: str) -> None:
 def test_the_model_of_the_summary_is_the_model_of_the_backends_request(
     codec: Any, method: str
 ) -> None:
-    """The last name counts, wherever it is, and only that name is sent on."""
+    """The last name counts, wherever it is. The backend's request has only the new name."""
     version = b"\x10\x01" * (codec is TRTIS)
     other_fields, name = repeat_field(9, size=4000), string_field(1, "mine")
     message = NAMED + version + other_fields + name + other_fields
@@ -232,7 +232,7 @@ MEMORY_CASES = [
     else pytest.param(*case.values, id=case.id, marks=pytest.mark.peers)
     for index, case in enumerate(CASES)
 ]
-"""tracemalloc makes it slow, so ``make test`` runs a third of the cases."""
+"""tracemalloc makes the test slow, so ``make test`` runs a third of the cases."""
 
 
 def seconds(act: Callable[[], object]) -> float:

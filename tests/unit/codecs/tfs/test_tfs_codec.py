@@ -54,7 +54,7 @@ def response_of(message: Any) -> RpcResponse:
     return RpcResponse((message.SerializeToString(),))
 
 
-def answer(kind: Any, wire: RpcResponse) -> Any:
+def parsed_message(kind: Any, wire: RpcResponse) -> Any:
     assert wire.code == 0
     return kind.FromString(bytes(join_parts(wire.message)))
 
@@ -208,7 +208,9 @@ def test_a_response_names_model_version_and_signature() -> None:
     ):
         parsed = parsed_by(MAPPING, request(**spec))
         response = InferResponse(parsed.operation.model, "3", outputs=(Y,))
-        written = answer(PredictResponse, MAPPING.build_response(response, parsed)).model_spec
+        written = parsed_message(
+            PredictResponse, MAPPING.build_response(response, parsed)
+        ).model_spec
         assert (written.name, written.signature_name) == expected
         assert written.version.value == 3
 
@@ -216,7 +218,7 @@ def test_a_response_names_model_version_and_signature() -> None:
 def test_a_version_that_is_not_a_number_is_left_out() -> None:
     parsed = parsed_by(CODEC, request(name="m"))
     built = CODEC.build_response(InferResponse("m", "v1", outputs=(Y,)), parsed)
-    assert not answer(PredictResponse, built).model_spec.HasField("version")
+    assert not parsed_message(PredictResponse, built).model_spec.HasField("version")
 
 
 def test_outputs_are_read_in_the_order_of_the_request() -> None:
@@ -267,7 +269,7 @@ MODEL = messages.ModelMetadata(
 def test_metadata_has_the_default_signature() -> None:
     wire = request(pb.METADATA, pb.GetModelMetadataRequest, name="m")
     parsed = with_field(wire)
-    written = answer(pb.GetModelMetadataResponse, CODEC.build_response(MODEL, parsed))
+    written = parsed_message(pb.GetModelMetadataResponse, CODEC.build_response(MODEL, parsed))
     assert written.model_spec.version.value == 3  # the latest
     assert written.metadata["signature_def"].type_url == (
         "type.googleapis.com/tensorflow.serving.SignatureDefMap"
@@ -292,7 +294,7 @@ def test_metadata_of_a_mapped_signature() -> None:
     wire = request(pb.METADATA, pb.GetModelMetadataRequest, name="m", signature_name="embed")
     parsed = with_field(wire, MAPPING)
     assert parsed.operation == messages.ModelMetadataRequest("m-embed")
-    written = answer(pb.GetModelMetadataResponse, MAPPING.build_response(MODEL, parsed))
+    written = parsed_message(pb.GetModelMetadataResponse, MAPPING.build_response(MODEL, parsed))
     signatures = pb.SignatureDefMap.FromString(written.metadata["signature_def"].value)
     assert written.model_spec.name == "m"
     assert list(signatures.signature_def) == ["embed"]
@@ -324,7 +326,7 @@ def test_metadata_of_any_rank() -> None:
 
 def status(response: Any, **spec: Any) -> list[tuple[int, int, int, str]]:
     wire = request(pb.STATUS, pb.GetModelStatusRequest, **spec)
-    written = answer(
+    written = parsed_message(
         pb.GetModelStatusResponse, CODEC.build_response(response, parsed_by(CODEC, wire))
     )
     return [
@@ -417,7 +419,7 @@ def test_a_list_of_one_model_loads_the_model() -> None:
     parsed = parsed_by(CODEC, wire)
     assert parsed.operation == messages.ModelLoadRequest("m")
     built = CODEC.build_response(messages.Acknowledgement(), parsed)
-    assert answer(pb.ReloadConfigResponse, built).status.error_code == 0
+    assert parsed_message(pb.ReloadConfigResponse, built).status.error_code == 0
 
 
 def test_other_lists_are_refused() -> None:
@@ -485,7 +487,7 @@ def test_a_passed_response_has_the_clients_names() -> None:
         (CODEC, {"signature_name": "serving_default"}, ("m-embed", "serving_default")),
     ):
         passed = codec.rewrite_response(wire, request(name="m", **spec), "", "", DEFAULT_LIMITS)
-        read = answer(PredictResponse, passed).model_spec
+        read = parsed_message(PredictResponse, passed).model_spec
         assert (read.name, read.signature_name) == expected
         assert read.version.value == 9
     for wire, kind in (
@@ -519,7 +521,7 @@ def test_a_forwarded_call_reaches_servers_of_the_same_api_only() -> None:
     answered.model_spec.version.value = 4
     response = CODEC.parse_response(response_of(answered), parsed.operation, DEFAULT_LIMITS)
     assert response.version == "4"
-    written = answer(ClassificationResponse, MAPPING.build_response(response, parsed))
+    written = parsed_message(ClassificationResponse, MAPPING.build_response(response, parsed))
     assert written == answered
     passed = MAPPING.rewrite_request(wire, "n", "2", GENERIC)
     read = ClassificationRequest.FromString(bytes(join_parts(passed.message)))
@@ -544,7 +546,7 @@ def test_multi_inference_renames_every_task() -> None:
     result = answered.results.add(model_spec={"name": "n", "signature_name": "a"})
     result.regression_result.regressions.add(value=1.5)
     back = CODEC.rewrite_response(response_of(answered), wire, "m", "", DEFAULT_LIMITS)
-    (read,) = answer(MultiInferenceResponse, back).results
+    (read,) = parsed_message(MultiInferenceResponse, back).results
     assert (read.model_spec.name, read.regression_result) == ("m", result.regression_result)
     many = b"\x0a\x05\x0a\x03\x0a\x01m" * 1025
     with raises_kind(Kind.BAD_REQUEST, "over 1024 tasks"):

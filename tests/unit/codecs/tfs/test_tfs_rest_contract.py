@@ -54,8 +54,8 @@ def test_wrong_options(options: dict[str, Any], expected: str) -> None:
 
 
 def written(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the tensors that lists can express. Tensors with NaN are left out, because lists lose
-    its bits.
+    """Return the tensors that lists can express. Tensors with NaN are left out, because JSON does
+    not keep the bits of NaN.
     """
     return tuple(
         replace(tensor, parameters={})

@@ -53,7 +53,7 @@ DEVIATIONS: dict[str, Any] = {
          "single.duplicate_instances", "string.bytes.nul_in_row_name"),
         REFUSED,
     ),
-    # datatypes that its JSON lacks
+    # datatypes that TensorFlow Serving's JSON lacks
     "column.dtype.BF16": [1, 0.5], "column.named.BF16": [[1], [0.5]], "column.scalar.BF16": 0.5,
     "column.dtype.UINT16": [60000, 2], "column.named.UINT16": [[60000], [2]],
     "column.scalar.UINT16": 2, "row.dtype.FP16": [1, 0.5],

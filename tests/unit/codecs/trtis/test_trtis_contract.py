@@ -29,7 +29,7 @@ PLUGINS = pytest.mark.parametrize("plugin", [HTTP, GRPC], ids=lambda plugin: plu
 
 
 def carried_value(value: Any) -> Any:
-    """Return ``value`` as the legacy API carries it: known parameters, and IDs that are numbers."""
+    """Return ``value`` as the legacy API carries it: without unknown parameters and textual ids."""
     match value:
         case messages.ServerMetadataRequest() | messages.ModelIndexRequest():
             return messages.ServerStatusRequest()
@@ -52,7 +52,7 @@ def carried_value(value: Any) -> Any:
 def status_response(
     operation: messages.Operation, response: messages.Response
 ) -> messages.Response:
-    """Return a server's response: its status to every request about the server or a model."""
+    """Return a server's response, which is a status for every request about servers or models."""
     match operation, response:
         case messages.ServerMetadataRequest(), messages.ServerMetadata(name, version):
             return messages.ServerStatus(name, version, ready=True)
@@ -203,7 +203,7 @@ def test_an_inference_round_trips(
 def read_errors(
     codec: Any, wire: Any, model: ModelMetadata | None = None
 ) -> list[HttpResponse | RpcResponse]:
-    """Read ``wire`` in both ways. Return the responses to the errors."""
+    """Summarize and parse ``wire``. Return the responses for the errors."""
     errors = (
         error_of(lambda: codec.summarize(wire)),
         error_of(

@@ -1,4 +1,4 @@
-"""Responses to clients that no capture contains: log levels, formats, errors, limits."""
+"""Responses to clients that no capture contains: compatibility levels, formats, errors, limits."""
 
 import json
 from dataclasses import replace
@@ -260,7 +260,7 @@ def test_a_truncated_request_has_no_id() -> None:
 def test_malformed_messages_of_clients(method: str, message: bytes) -> None:
     version = b"\x10\x01"
     wire = respond(GRPC.create({}), RpcRequest(SERVICE + method, (version + message,)))
-    if not wire.code:  # the names exist: an unknown model is reported first
+    if not wire.code:  # the name can be read, so the unknown model is reported first
         response = pb.InferResponse.FromString(join_parts(wire.message))
         assert response.request_status.code == pb.CODES["UNAVAILABLE"]
         message = b"\x0a\x06simple" + version + message
@@ -504,7 +504,7 @@ def test_regions_are_listed_in_the_field_that_clients_read() -> None:
     wire = call("SharedMemoryControl", pb.SharedMemoryControlRequest(status={}))
     rpc_response = grpc.build_response(REGIONS, grpc.parse_request(wire, DEFAULT_LIMITS))
     response = pb.SharedMemoryControlResponse.FromString(join_parts(rpc_response.message))
-    # clients parse the bytes of either message as the other
+    # clients parse the bytes of one message type as the other type
     status = pb.SharedMemoryStatus.FromString(response.shared_memory_status.SerializeToString())
     assert text_format.to_line(status) == REGION_LIST
 
@@ -640,7 +640,7 @@ def test_repeated_headers_are_joined() -> None:
 def test_retry_after_is_sent_as_a_header_or_metadata(
     seconds: float | None, headers: dict[str, str]
 ) -> None:
-    """The API has no field for it, but HTTP has a header and gRPC has metadata."""
+    """The API has no field for Retry-After, but HTTP has a header and gRPC has metadata."""
     error = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=seconds)
     response = HTTP.create({}).build_error(error, infer(BOTH_INPUTS))
     assert list(response.headers) == ["NV-InferResponse", "NV-Status", "Content-Type", *headers]

@@ -62,7 +62,7 @@ def test_the_captures_are_complete() -> None:
 
 
 def is_imitated(request: RpcRequest) -> bool:
-    """Return whether the test's gateway has the model of a request in a stream."""
+    """Return False if ``request`` belongs to a stream and the test's gateway lacks its model."""
     if not request.method.endswith("StreamInfer"):
         return True
     name = pb.InferRequest.FromString(join_parts(request.message)).model_name

@@ -1,5 +1,5 @@
-"""The captured shared memory exchanges, in order and with real regions, are answered as by the
-real server; and requests to servers that read regions themselves."""
+"""The captured shared memory exchanges, in order and with real regions, get the real server's
+responses. Other tests check requests to servers that read regions themselves."""
 
 import os
 import re
@@ -34,7 +34,7 @@ from infergate.gateway.shared_memory import SharedMemory, uses_shared_memory
 
 CAPTURED = "trtisgold"
 KEY = f"ig{os.getpid():07d}"[-len(CAPTURED) :]
-"""A region as long as the captured one."""
+"""The name of the test's shared memory, as long as the captured name."""
 CALL = RequestContext("test")
 OF_MEMORY = re.compile(r"\d+_shm_")
 

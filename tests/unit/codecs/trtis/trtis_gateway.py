@@ -1,7 +1,7 @@
 """A minimal gateway with the captured models, to compare the responses of a frontend.
 
-Only the input and output of the codecs is compared; routing and control imitate the gateway's,
-which is tested in tests/unit/gateway.
+Only the input and output of the codecs are compared. Routing and control are imitations of the
+gateway, which is tested in tests/unit/gateway.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Error kinds to statuses and back."""
+"""Conversion of error kinds to gRPC statuses and back."""
 
 from typing import Any
 

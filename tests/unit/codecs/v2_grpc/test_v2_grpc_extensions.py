@@ -1,4 +1,4 @@
-"""Repository, configuration, statistics and settings over gRPC, and KServe's other messages."""
+"""Repository, configuration, statistics and settings over gRPC, and KServe's own messages."""
 
 from typing import Any
 
