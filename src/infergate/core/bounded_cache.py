@@ -80,7 +80,7 @@ class GenerationalCache(WeightedCache[K, V]):
         super().add(key, value, weight)
 
     def revive(self, key: K) -> V | None:
-        """Return the value from the older generation, and move it to the newer generation."""
+        """Move an entry from the older to the newer generation. Return its value, or None."""
         entry = self._older.pop(key, None)
         if entry is None:
             return None

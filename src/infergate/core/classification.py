@@ -89,7 +89,8 @@ def descending_keys(datatype: Datatype, scores: npt.NDArray[Any]) -> npt.NDArray
 
 def format_floats(values: npt.NDArray[Any]) -> list[str]:
     """Format ``values``, 32-bit or 64-bit floats, as text that parses to the same values. The text
-    has six decimals, as in Triton, if they suffice, or else as few digits as possible."""
+    has six decimals, as in Triton, if they suffice. Otherwise, 32-bit floats have up to
+    9 significant digits, and 64-bit floats the digits of ``repr``."""
     numbers = values.tolist()
     texts = [f"{value:f}" for value in numbers]
     inexact = _inexact_indices(texts, values)

@@ -1,4 +1,4 @@
-"""Identifies the client and the connection of a request, for queues that are fair between them."""
+"""Identifies the client and the connection of a request for fair queues."""
 
 from __future__ import annotations
 

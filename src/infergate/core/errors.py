@@ -68,9 +68,9 @@ class GatewayError(Exception):
 
     ``public`` is sent to the client. It names the tensor, field or route at fault and never
     contains tensor data, secrets or addresses. ``detail`` may contain addresses and is only logged.
-    ``retry_after`` is in seconds. It is set for OVERLOADED and RATE_LIMITED, and for the error of a
-    backend that sent Retry-After. ``limit`` is the name of the exceeded limit (docs/limits.md), or
-    empty; metrics use it as a label."""
+    ``retry_after`` is in seconds. It is set if the gateway rejects a request as OVERLOADED or
+    RATE_LIMITED, and for the error of a backend that sent Retry-After. ``limit`` is the name of the
+    exceeded limit (docs/limits.md), or empty; metrics use it as a label."""
 
     def __init__(  # noqa: PLR0913 - most arguments are keyword-only
         self,

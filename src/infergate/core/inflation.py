@@ -68,7 +68,7 @@ def max_inflated_bytes(data: Buffer, window: int | None) -> int:
 
     A gzip member ends with its inflated length, which zlib verifies. The four bytes before each
     apparent member header are summed. The result is too high if the header pattern occurs by
-    chance, as in one of several thousand bodies."""
+    chance. For other formats and for long bodies, the bound is ``MAX_RATIO`` times the size."""
     max_bytes = len(data) * MAX_RATIO
     if window != GZIP or not _TRAILER_BYTES < len(data) <= _MAX_SEARCHED_BYTES:
         return max_bytes

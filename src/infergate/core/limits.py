@@ -16,7 +16,7 @@ class Limits:
     seconds."""
 
     is_on_event_loop: ClassVar[bool] = False
-    """Whether the work runs on the event loop, and must therefore be short."""
+    """Whether these limits apply to work on the event loop, which must be short."""
     body: int = 64 * MIB
     """Maximum size of a request or response, before and after inflation (Triton HTTP: 64 MiB)."""
     json: int = 32 * MIB

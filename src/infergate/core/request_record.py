@@ -56,7 +56,7 @@ class RequestRecord:
         response is sent."""
 
     def record_error(self, error: GatewayError) -> None:
-        """Record ``error`` as the outcome. Add the exceeded limit's name to its public text."""
+        """Append the key of an exceeded limit to ``error.public``, and record ``error``."""
         error.append_limit_key()
         self.outcome = error.kind.value
         self.error = error.public

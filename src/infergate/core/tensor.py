@@ -78,7 +78,7 @@ _LENGTH_PREFIX = struct.Struct("<I")
 @record
 class Tensor:
     """A tensor. ``data`` holds ``math.prod(shape)`` elements of ``datatype`` in the canonical
-    layout."""
+    layout, or nothing if ``shared_memory`` is set."""
 
     name: str
     datatype: Datatype
@@ -133,8 +133,8 @@ def bf16_from_float32(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]
 def bf16_from_float64(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
     """Return each value as :func:`bf16_from_float32` does, but rounded only once.
 
-    Rounding to nearest twice, float64 → float32 → bfloat16, would miss ties. The first step
-    therefore rounds to odd: an inexact result keeps its last bit set, so that the second step does
+    Rounding to nearest twice, float64 → float32 → bfloat16, could create a tie. The first step
+    therefore rounds to odd: an inexact result has its last bit set, so that the second step does
     not treat it as a tie."""
     with np.errstate(over="ignore", invalid="ignore"):
         narrowed = values.astype("<f4")

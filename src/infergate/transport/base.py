@@ -157,7 +157,7 @@ class RpcApp(Protocol):
     """The application behind a gRPC listener."""
 
     async def respond(self, wire: RpcRequest, context: RequestContext) -> RpcResponse:
-        """Return the response to a unary call of any method that is not in ``streams``."""
+        """Return the response to a unary call."""
         ...
 
     def refuse(self, error: GatewayError, wire: RpcRequest, context: RequestContext) -> RpcResponse:
@@ -195,7 +195,7 @@ class RequestStream(Protocol):
     async def handle(
         self, message: Buffer, error: GatewayError | None, memory: MemoryAccount
     ) -> AsyncGenerator[RpcResponse, None]:
-        """Return the responses to ``message``. Requests are handled in the order of their arrival.
+        """Return the responses to ``message``. The transport passes messages in order of arrival.
         If ``error`` is set, the transport rejected the request, and the response reports the error.
         A response with a code other than 0 ends the stream. The caller always closes the
         generator."""
@@ -255,7 +255,8 @@ class Upstream(Protocol[Req_contra, Resp_co]):
     async def exchange(self, wire: Req_contra, endpoint: Endpoint, timeout: float) -> Resp_co:
         """Send a request and return the complete response within ``timeout`` seconds. Raises
         CONNECT (nothing was sent), TIMEOUT, BACKEND_GARBAGE (the response is incomplete or violates
-        the protocol) and TOO_LARGE. Cancelling the call cancels the upstream request."""
+        the protocol), TOO_LARGE, OVERLOADED (memory), and BAD_REQUEST or UNSUPPORTED if the request
+        cannot be sent. Cancelling the call cancels the upstream request."""
         ...
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ def rounded(bits: int) -> int:
         return (sign >> 16) | below
 
     def value(pattern: int) -> Fraction:
-        # infinity stands where the next power of two would
+        # infinity counts as the next power of two
         return Fraction(2) ** 128 if pattern == 0x7F80 else Fraction(float_of(pattern << 16))
 
     exact, low, high = Fraction(float_of(magnitude)), value(below), value(below + 1)
@@ -42,9 +42,9 @@ def is_nan(bits: int) -> bool:
 @given(PATTERNS)
 @example(0x7F7FFFFF)  # the largest float32 rounds to infinity
 @example(0x7F7F7FFF)
-@example(0x3F808000)  # halfway, even below
-@example(0x3F818000)  # halfway, odd below
-@example(0x00000001)  # least subnormal
+@example(0x3F808000)  # halfway; the lower neighbour is even
+@example(0x3F818000)  # halfway; the lower neighbour is odd
+@example(0x00000001)  # the smallest subnormal
 @example(0x00008000)
 @example(0x80000000)  # minus zero
 @example(0xFF800000)
@@ -68,7 +68,7 @@ def test_every_bf16_round_trips_through_float32() -> None:
     back = bf16_from_float32(float32_from_bf16(every))
     nan = (every & 0x7FFF) > 0x7F80
     assert np.array_equal(back[~nan], every[~nan])
-    assert np.array_equal(back[nan], every[nan] | 0x40)  # quiet
+    assert np.array_equal(back[nan], every[nan] | 0x40)  # NaNs become quiet
 
 
 def test_agrees_with_ml_dtypes() -> None:

@@ -100,7 +100,7 @@ def test_bytes_elements_add_up_over_a_message() -> None:
 
 
 def test_element_walks_stop_at_the_shapes_count() -> None:
-    data = pack_bytes([b"x"] * 3) + b"\xff" * 1000  # bytes after the last element are refused
+    data = pack_bytes([b"x"] * 3) + b"\xff" * 1000  # a longer walk would raise
     assert count_bytes_elements("t", data, 2) == 3
 
 

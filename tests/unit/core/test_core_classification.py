@@ -37,7 +37,7 @@ def test_classes_are_sorted_and_formatted_as_by_triton() -> None:
     ],
 )
 def test_values_are_in_full_precision(value: float, single: str, double: str) -> None:
-    """A value has six decimals, as in Triton, or more if six decimals would change the number."""
+    """A value has six decimals, as in Triton, unless six decimals would change the number."""
     for datatype, text in ((Datatype.FP32, single), (Datatype.FP64, double)):
         scores = tensor_from_array("S", datatype, np.array([value], NUMPY_DTYPES[datatype]))
         assert texts(classify(scores, 1)) == [f"{text}:0".encode()]

@@ -58,7 +58,7 @@ def test_floats_are_rounded_to_the_nearest_bfloat16() -> None:
 
 
 def test_fp64_is_rounded_once() -> None:
-    """Rounding through float32 first would turn these into ties."""
+    """Rounding through float32 first would turn the inexact values into ties."""
     tie = 1 + 2**-8
     array = np.array([tie - 1e-12, tie, tie + 1e-12, -tie - 1e-12, np.nan, -0.0, 1e-300], "<f8")
     converted = convert(Tensor("x", Datatype.FP64, (7,), array.tobytes()), Datatype.BF16)

@@ -62,7 +62,7 @@ def test_retry_after_headers(after: float | None, headers: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("expected", "after"),
+    ("header", "seconds"),
     [
         ("0", 0.0),
         ("12", 12.0),
@@ -73,8 +73,8 @@ def test_retry_after_headers(after: float | None, headers: dict[str, str]) -> No
         ("\u0663", None),
     ],
 )
-def test_parse_retry_after(expected: str, after: float | None) -> None:
-    assert parse_retry_after({"retry-after": expected}) == after
+def test_parse_retry_after(header: str, seconds: float | None) -> None:
+    assert parse_retry_after({"retry-after": header}) == seconds
     assert parse_retry_after({}) is None
 
 

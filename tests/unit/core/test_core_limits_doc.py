@@ -33,7 +33,7 @@ def test_each_limit_names_its_scope_and_its_metric() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if "." in name])
-def test_a_bound_that_is_not_configured_is_a_constant(name: str) -> None:
+def test_a_limit_that_is_not_configured_is_a_constant(name: str) -> None:
     module, _, constant = name.rpartition(".")
     assert ROWS[name] == getattr(importlib.import_module(f"infergate.{module}"), constant)
 
@@ -41,4 +41,4 @@ def test_a_bound_that_is_not_configured_is_a_constant(name: str) -> None:
 def test_every_row_describes_an_existing_limit() -> None:
     fields = {f.name for f in dataclasses.fields(Limits)}
     assert {name for name in ROWS if "." not in name} == fields
-    assert len(ROWS) - len(fields) >= 66, "a bound is no longer documented"
+    assert len(ROWS) - len(fields) >= 66, "a limit is no longer documented"

@@ -67,7 +67,7 @@ def test_segments_are_accepted_if_configured() -> None:
 
 
 @pytest.mark.parametrize("name", ["StatefulPartitionedCall/dense:0", "model/dense/BiasAdd:0", "a?"])
-def test_a_tensors_name_may_be_tensorflows(name: str) -> None:
+def test_tensorflow_names_are_valid_tensor_names(name: str) -> None:
     check_tensor_name(name, "input 0")
 
 

@@ -21,7 +21,7 @@ def test_requests_that_are_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0, ""])
-def test_values_that_are_not_valid(value: Any) -> None:
+def test_zero_and_empty_ids_mean_no_sequence(value: Any) -> None:
     assert sequence_id({"sequence_id": value}) is None
     assert sequence_key(InferRequest("m", parameters={"sequence_id": value})) is None
 

@@ -30,7 +30,7 @@ ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
 
 
 def cut(parts: list[bytes], size: int = 1000) -> tuple[list[bytes], bool]:
-    """Return the events of a body received in ``parts``, and whether it ends between two."""
+    """Return the events of a body received in ``parts``, and whether it ends between events."""
     events = EventStreamParser(size)
     found = []
     for part in parts:

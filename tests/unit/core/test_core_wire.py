@@ -41,7 +41,7 @@ def test_messages_are_empty_by_default() -> None:
 
 
 def test_a_request_is_pickled_without_process_local_fields() -> None:
-    unpicklable: Any = lambda: None  # noqa: E731 - what cannot be pickled
+    unpicklable: Any = lambda: None  # noqa: E731 - a lambda cannot be pickled
     request = HttpRequest("POST", "/v2", "a=b", {"a": "b"}, (b"x",), memory=unpicklable)
     request.codec_state = unpicklable
     copied = pickle.loads(pickle.dumps(request))

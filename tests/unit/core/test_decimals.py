@@ -1,4 +1,4 @@
-"""Decimal numbers in texts."""
+"""Decimal numbers in text."""
 
 import pytest
 

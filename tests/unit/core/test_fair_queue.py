@@ -1,5 +1,5 @@
-"""The fair queue: bounded, fair between clients by weight, by priority, in order within a
-connection."""
+"""The fair queue is bounded, shares capacity between clients by weight, takes jobs by priority, and
+keeps the order of each connection."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_the_connection_with_the_longest_queue_is_displaced_within_a_client() ->
     assert list(queue.put(rejected)) == [rejected]
 
 
-def test_of_connections_with_as_much_waiting_the_last_job_is_displaced() -> None:
+def test_of_equally_loaded_connections_the_latest_job_is_displaced() -> None:
     queue = _queue(4, math.inf)
     jobs = [_job("a", str(number)) for number in range(4)]
     assert all(_enqueue(queue, job) for job in jobs)
@@ -332,7 +332,7 @@ def test_the_number_of_jobs_ahead_is_estimated() -> None:
 
 
 @pytest.mark.parametrize("clients", [1, 10, 100])
-def test_the_estimate_is_the_number_of_jobs_that_are_taken_before(clients: int) -> None:
+def test_the_estimate_is_the_number_of_jobs_taken_first(clients: int) -> None:
     queue = _queue(math.inf)
     for number in range(300):
         _enqueue(queue, _job(f"c{number % clients}", weight=1.0 + number % clients % 3))

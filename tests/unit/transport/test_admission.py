@@ -202,8 +202,8 @@ def test_slow_senders_are_rejected_if_memory_is_short(
     *,
     is_rejected: bool,
 ) -> None:
-    """``checks`` has the age of the body and the MiB received at each check, of ``length`` or of an
-    unknown length. A body that becomes slow after a fast start is rejected too."""
+    """``checks`` has the age of the body in seconds and the MiB received so far. The body has
+    ``length`` MiB, or an unknown length if ``length`` is 0."""
     admission = Admission(Limits(in_flight_bytes=10 * MIB, idle_body_time=27.0))
     client, body = FakeClient(), IncomingBody(admission)
     account = RequestAccount(admission)
@@ -286,7 +286,7 @@ class Accounts(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), unread=st.integers(0, 500))
     def end(self, data: st.DataObject, unread: int) -> None:
-        """Release a request, perhaps twice, or a detached account; its response may be unread."""
+        """Release a request twice, or close a detached account. A response may be unread."""
         account = self._pick(data)
         if account in self.requests:
             self.requests.discard(account)

@@ -31,7 +31,7 @@ def shared_socket(address: Address) -> socket.socket:
 
 
 class BindTo:
-    """A Bind that returns one socket and records its release."""
+    """A ``BindFunction`` that returns one socket and records its release."""
 
     def __init__(self, bound: socket.socket) -> None:
         self.socket = bound

@@ -292,7 +292,7 @@ async def test_a_response_that_waits_for_window_updates_is_reset(
     connect: Connect, method: str, payload: bytes, is_memory_short: bool
 ) -> None:
     """Only the stream of a slow reader is reset, because a proxy may share the connection. The
-    client still acknowledges PINGs and sends other requests."""
+    client still sends PINGs and other requests."""
     limits = RPC_LIMITS if is_memory_short else dataclasses.replace(RPC_LIMITS, idle_body_time=0.4)
     harness, peer = await connect(limits, SMALL_WINDOW)
     peer.send(open_stream(1, method) + message(1, payload, 1 if method == "Large" else 0))

@@ -1,4 +1,4 @@
-"""gRPC server and client with each other, with grpcio's and with raw sockets."""
+"""The gRPC servers and clients with each other, with grpcio and with raw sockets."""
 
 import asyncio
 import base64
@@ -68,7 +68,7 @@ def pair(grpc_harness: GrpcHarness, rpc_upstream: RpcUpstream) -> Pair:
 
 @asynccontextmanager
 async def grpcio_server(**handlers: Any) -> AsyncIterator[Endpoint]:
-    """A server of grpcio with these methods of the service ``t.T``."""
+    """Start a grpcio server with ``handlers`` as the methods of the service ``t.T``."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
     endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
@@ -445,7 +445,7 @@ async def test_initial_metadata_of_a_stream_is_part_of_its_first_response(
             responses = [each async for each in rpc_upstream.stream(wire, endpoint, 30)]
             received = [dict(each.metadata) for each in responses]
             if not count and isinstance(rpc_upstream, GrpcioUpstream):
-                # grpcio drops the initial metadata if it sees the status first (a busy machine).
+                # On a busy machine, grpcio may read the status first, and drop this metadata.
                 received = [{"x-first": "1", **received[0]}]
             assert received == metadata
             assert [bool(each.message) for each in responses] == [True] * count + [False]
@@ -588,7 +588,7 @@ async def test_a_restarted_backend_is_reached_again(
     await server.start()
     try:
         async with asyncio.timeout(20):
-            # grpcio may report errors of connecting as a status of the server.
+            # grpcio may report a failed connection like a status of the server.
             while not await _responds(rpc_upstream, endpoint):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
     finally:

@@ -13,8 +13,8 @@ from infergate.transport.http2.hpack_decoder import HpackDecoder
 
 CALLS = 40
 MAX_DECODED = 6
-"""The maximum number of decoded blocks: before and after the SETTINGS are known, and for each
-changing field the first time."""
+"""Maximum number of decoded blocks: blocks are decoded again when the table is disabled, and when a
+field changes for the first time."""
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the reads into the shared buffer, which is cleared after each."""
+    """The sizes of the reads into the shared buffer, which is zeroed after each read."""
     sizes: list[int] = []
     updated = LargeReads.buffer_updated
 
@@ -48,7 +48,7 @@ def request(message: bytes, method: str = "Echo") -> RpcRequest:
 
 
 def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
-    """The echo and this client share the buffer on one connection."""
+    """The server and the client share the buffer, because they run in one thread."""
 
     async def scenario() -> None:
         async with connected(LIMITS) as (harness, upstream):
@@ -57,7 +57,7 @@ def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
                 assert join_parts(response.message) == LARGE[:size]
             assert sum(reads) > 2 * len(LARGE)
             reads.clear()
-            for _ in range(5):  # the first ends a large read
+            for _ in range(5):  # the first response ends the large reads
                 await upstream.exchange(request(b"x"), harness.endpoint, 20)
             assert len(reads) <= 2
 
@@ -118,7 +118,7 @@ def test_the_end_of_a_connection_during_a_long_message(run: Run, reads: list[int
 def test_a_client_that_does_not_read_is_not_read_from(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pause of writing reaches the connection while it receives into the shared buffer."""
+    """``pause_writing`` reaches a connection that receives into the shared buffer."""
 
     async def scenario() -> None:
         async with connected(LIMITS) as (harness, upstream):

@@ -29,7 +29,7 @@ class ServerFrames:
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bytes]]:
-    """Yield head and payload of HTTP/2 frames (RFC 9113, 4.1)."""
+    """Yield the head and the payload of each HTTP/2 frame (RFC 9113, 4.1)."""
     while True:
         head = await reader.readexactly(9)
         yield head, await reader.readexactly(int.from_bytes(head[:3], "big"))
@@ -52,7 +52,7 @@ async def _relay_frames(
 
 @asynccontextmanager
 async def recording_proxy(harness: GrpcHarness) -> AsyncIterator[ServerFrames]:
-    """Run a proxy in front of a server, which records the server's frames."""
+    """Run a proxy that records the frames of the server behind it."""
     recorded = ServerFrames()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

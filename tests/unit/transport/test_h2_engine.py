@@ -1,4 +1,4 @@
-"""The HTTP/2 engine on real sockets: timeouts, and frames that gRPC's client does not show."""
+"""The HTTP/2 engine on real sockets: timeouts, and frames that gRPC clients do not expose."""
 
 import asyncio
 import dataclasses

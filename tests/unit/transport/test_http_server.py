@@ -40,7 +40,7 @@ async def test_requests_of_aiohttp(harness: HttpHarness) -> None:
 async def test_peers_are_formatted_as_over_grpc(
     harness: HttpHarness, peername: object, peer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's address is that of the socket, not of a header."""
+    """The client's address comes from the socket, not from a header."""
     transport = asyncio.selector_events._SelectorSocketTransport
     get_extra_info = transport.get_extra_info
 
@@ -65,7 +65,7 @@ async def test_targets_in_absolute_form(harness: HttpHarness, peer: Peer) -> Non
     assert (await peer.request(b"GET http://other/p?q HTTP/1.1\r\nHost: x\r\n\r\n")).status == 200
     assert (harness.app.requests[0].path, harness.app.requests[0].query) == ("/p", "q")
     assert harness.app.requests[0].headers["host"] == "other", (
-        "RFC 9112, 3.2.2: the target precedes the Host field"
+        "RFC 9112, 3.2.2: the target overrides the Host field"
     )
 
 

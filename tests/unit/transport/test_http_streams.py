@@ -41,7 +41,7 @@ CHUNKED = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class StreamingApp(HttpEcho):
-    """Responds with the number of parts in the path. The query has the size of a part."""
+    """Responds with as many parts as the path says. The query is their size or a special case."""
 
     def __init__(self) -> None:
         super().__init__()

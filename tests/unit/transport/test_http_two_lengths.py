@@ -1,5 +1,5 @@
-"""Tests of requests with both Content-Length and Transfer-Encoding. Such requests are refused by
-default. If the option is enabled, a connection may have one such request and no other."""
+"""Requests with both Content-Length and Transfer-Encoding are refused by default. With
+``accept_both_lengths``, the first request of a connection may have both, and is then the last."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ TENSORFLOW_REQUEST = (
     b"Content-Length: 5\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     b"Expect: 100-continue\r\n\r\n"
 )
-"""The request that the TensorFlow operation sends with libcurl."""
+"""The request that GraphPipe's TensorFlow operation sends with libcurl."""
 SMUGGLED = b"POST /smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 
 

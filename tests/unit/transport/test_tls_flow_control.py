@@ -22,7 +22,7 @@ PIECE = 256 * KIB
 
 
 class SlowSocket(asyncio.transports._FlowControlMixin, asyncio.Transport):
-    """A socket's transport, with asyncio's flow control, that sends only what ``take`` takes."""
+    """A socket's transport with asyncio's flow control. It sends only when ``take`` is called."""
 
     def __init__(self, protocol: asyncio.BaseProtocol) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)}, asyncio.get_running_loop())
@@ -49,7 +49,7 @@ class SlowSocket(asyncio.transports._FlowControlMixin, asyncio.Transport):
 
 
 class App(asyncio.Protocol):
-    """Records when it is paused."""
+    """Records whether it is paused."""
 
     is_paused = False
 

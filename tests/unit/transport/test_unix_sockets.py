@@ -1,4 +1,4 @@
-"""Unix sockets: the socket file, and HTTP over them."""
+"""Socket files, and HTTP over Unix sockets."""
 
 # ruff: noqa: ASYNC240 - local files
 
@@ -133,7 +133,7 @@ async def test_a_bound_socket_that_does_not_listen_is_in_use(path: Path) -> None
 
 
 async def test_a_socket_file_of_a_dead_process_is_replaced(path: Path) -> None:
-    """Its lock is released although the file exists."""
+    """The system has released the lock, although the file exists."""
     code = (
         "import os, sys; from infergate.transport.net.unix_socket import SocketFile;"
         "SocketFile(sys.argv[1], 0o660).bind(); os._exit(0)"
@@ -151,7 +151,7 @@ async def test_a_socket_file_of_a_dead_process_is_replaced(path: Path) -> None:
 def test_a_lock_on_a_deleted_file_is_taken_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process may replace the file between opening and locking it."""
+    """Another process may delete the file between ``open`` and ``flock``."""
     flock, lock_file = fcntl.flock, path.with_name(path.name + ".lock")
 
     def delete_and_lock(lock: int, operation: int) -> None:

@@ -1,4 +1,4 @@
-"""Helpers for the transport tests: small limits, applications that their requests control, and raw
+"""Helpers for the transport tests: small limits, applications that the requests control, and raw
 sockets for clients and servers that misbehave."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ QUICK = dataclasses.replace(LIMITS, header_time=0.2, idle_body_time=0.2, keepali
 
 
 class HttpEcho:
-    """Echoes the request; ``/wait`` waits until released; ``/bug`` raises."""
+    """Echoes the request, or performs another action that the path names."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
@@ -183,7 +183,7 @@ class Peer:
 async def http_harness(
     engine: Engine, limits: Limits, app: HttpEcho | None = None, **options: bool
 ) -> AsyncIterator[HttpHarness]:
-    """Start an HTTP server; at the end, check that it still serves and no request is admitted."""
+    """Start an HTTP server. At the end, check that it serves and has released all requests."""
     app, admission = app or HttpEcho(), Admission(limits)
     harness = HttpHarness(engine.http(LOCAL, app, limits, admission, **options), app, admission)
     await harness.server.start()
@@ -203,7 +203,7 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class FakeClient:
-    """A client of the memory account with ``unread`` bytes of a response."""
+    """A ``ResponseReceiver`` with ``unread`` bytes, and a ``BodySender``."""
 
     def __init__(self, unread: int = 0) -> None:
         self.unread = unread
@@ -231,7 +231,7 @@ def tried_repeatedly(
     test: Callable[P, Awaitable[None]],
 ) -> Callable[P, Coroutine[Any, Any, None]]:
     """Repeat a test that fails, up to ten times. This is for clients that are slower than usual but
-    faster than a timeout, because on a busy machine any client may be slower than that."""
+    faster than a timeout, because on a busy machine any client may exceed it."""
 
     @functools.wraps(test)
     async def attempts(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -466,7 +466,7 @@ class RepeatStream:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """An implementation of gRPC servers and clients, and of HTTP clients."""
+    """An implementation of gRPC and HTTP servers and clients."""
 
     name: str
     server: MakeGrpcServer
@@ -502,7 +502,7 @@ RPC_LIMITS = Limits(body=1_000_000, connect_time=10)
 
 @asynccontextmanager
 async def rpc_harness(engine: Engine, limits: Limits) -> AsyncIterator[GrpcHarness]:
-    """Start a gRPC server; at the end, check that nothing is admitted."""
+    """Start a gRPC server. At the end, check that it has released all requests."""
     admission, app = Admission(limits), RpcEcho()
     server = engine.server(LOCAL, app, limits, admission)
     await server.start()
@@ -516,7 +516,7 @@ async def rpc_harness(engine: Engine, limits: Limits) -> AsyncIterator[GrpcHarne
 
 @asynccontextmanager
 async def connected(limits: Limits) -> AsyncIterator[tuple[GrpcHarness, H2Upstream]]:
-    """Start a server of the own engine and a client."""
+    """Start a server and a client of the engine ``own``."""
     async with rpc_harness(OWN, limits) as harness:
         upstream = H2Upstream(limits)
         yield harness, upstream

@@ -300,7 +300,7 @@ class ClientCall:
         """Do nothing: the call waits for the response."""
 
     def on_reset(self, event: Reset) -> None:
-        """Fail the call, because the server reset the stream or broke a rule."""
+        """Fail the call, because the server reset or excluded the stream, or broke a rule."""
         detail = f"reset: {event.code}"
         if event.is_unprocessed:
             self.fail(StreamRefused(self._detail(detail)))

@@ -199,7 +199,7 @@ class ResponseHeaders:
     """The parsed headers or trailers of a response. `status` is the HTTP status, or 0 for trailers.
     `code` is the grpc-status. If grpc-status is missing and the HTTP status is not 200, `code` is
     the gRPC code for the HTTP status. Otherwise, a missing or malformed grpc-status gives None.
-    `is_abandoned` is the result of the function `is_abandoned`."""
+    An undefined code becomes UNKNOWN. `is_abandoned` is the result of that function."""
 
     __slots__ = ("code", "details", "encoding", "is_abandoned", "is_grpc", "metadata", "status")
 

@@ -134,7 +134,7 @@ class ServerCall(IncomingRequest):
         raise NotImplementedError
 
     def end(self, fields: HeaderBlock) -> None:
-        """Handle trailers, which gRPC clients do not send."""
+        """Handle the end of a request without a body, or trailers (not sent by gRPC clients)."""
         raise NotImplementedError
 
     def begin(self) -> None:

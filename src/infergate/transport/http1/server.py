@@ -25,8 +25,8 @@ from infergate.transport.server.listener import HttpAppListener
 
 MAX_READ_AHEAD: Final = 64 * KIB
 _SCRATCH_BYTES: Final = 64 * KIB
-"""Maximum number of bytes of a body that are copied. The other bytes are received into the final
-buffer."""
+"""Maximum number of bytes of a body of known length that are copied. The other bytes are received
+into the final buffer."""
 BODY_WATERMARK: Final = 256 * KIB
 _FAST_ARRIVAL: Final = 16 * KIB
 """If at least this many bytes of a long body arrive in one read, the loop is next notified after

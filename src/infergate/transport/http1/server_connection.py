@@ -2,8 +2,8 @@
 
 The callbacks of the asyncio protocol drive a state machine. Subclasses (``http1``, ``framed``,
 ``compat``) parse the bytes and collect a request. The connection's only task starts when the
-request is complete. Before that, a rejection is written directly from the callback. A single timer
-serves all time limits.
+request is complete, unless the application relays the request. An incomplete request is rejected
+directly from the callback. A single timer serves all time limits.
 
 - Rule 1. The task is cancelled when the client disconnects. End of file counts as a disconnect,
   because TCP does not distinguish a half-close from a close.

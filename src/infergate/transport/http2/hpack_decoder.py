@@ -147,7 +147,8 @@ def read_integer(block: bytes, position: int, prefix_mask: int) -> tuple[int, in
 
 
 def read_string(block: bytes, position: int) -> tuple[bytes, int]:
-    """Return the string at `position` (RFC 7541, 5.2) and the position after it."""
+    """Return the string at `position` (RFC 7541, 5.2) and the position after it. Raises IndexError
+    and HPACKError."""
     is_huffman = block[position] & 0x80
     length, position = read_integer(block, position, MAX_PREFIX_LENGTH)
     end = position + length

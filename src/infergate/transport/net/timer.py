@@ -14,8 +14,8 @@ from infergate.core.limits import Limits
 _NEVER: Final = math.inf
 MIN_BODY_RATE: Final = 500
 """Minimum average rate of a body in bytes per second (Apache RequestReadTimeout: 500)."""
-LATE_SECONDS: Final = 0.1  # a timer that fires this long after its deadline is delayed
-CATCH_UP_SECONDS: Final = 0.01  # seconds in which the bytes pending in the sockets are read
+LATE_SECONDS: Final = 0.1  # a timer that fires this late is postponed once
+CATCH_UP_SECONDS: Final = 0.01  # the length of the postponement
 
 
 def body_deadline(limits: Limits, since: float, received: int, now: float) -> float:

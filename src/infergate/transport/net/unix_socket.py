@@ -89,7 +89,7 @@ class SocketFile:
         return status.st_dev, status.st_ino
 
     def _remove_stale(self) -> None:
-        """Delete an abandoned socket file (Rule 1). Raises OSError if the path is in use."""
+        """Delete an abandoned socket file (Rule 1). Raises OSError for any other file."""
         if not self._path.exists():
             return
         if not self._path.is_socket():

@@ -154,8 +154,8 @@ class RequestAccount:
             self._bytes = size
 
     def grow(self, size: int) -> None:
-        """Count ``size`` more bytes. Raises OVERLOADED, unless only this request and optional work
-        hold memory."""
+        """Count ``size`` more bytes. Raises OVERLOADED at the limit, unless only this request and
+        optional work hold memory."""
         if self.is_admitted:
             admission = self._admission
             if self._bytes == admission.bytes - admission.optional_bytes:

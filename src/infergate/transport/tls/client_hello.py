@@ -36,7 +36,7 @@ class AlpnOffer:
             if not self._is_complete(self._received):
                 return False
             offered = _offered_protocols(bytes(self._hello[_MESSAGE_HEAD:]))
-        except (IndexError, ValueError):  # malformed or too long: OpenSSL reports the error
+        except (IndexError, ValueError):  # malformed or too long: OpenSSL handles it
             offered = None
         self._received = None
         return offered is not None and not self._protocols & offered

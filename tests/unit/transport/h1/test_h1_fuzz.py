@@ -247,7 +247,7 @@ def parse_with_aiohttp(data: bytes, limits: Limits) -> object:
 
 
 def parse(data: bytes, limits: Limits) -> object:
-    """Parse one request, with a result of the same form."""
+    """Parse one request. The result has the same form as that of ``parse_with_aiohttp``."""
     found, _ = parse_requests(data, [], limits)
     if not found:
         return "refused"
@@ -255,7 +255,7 @@ def parse(data: bytes, limits: Limits) -> object:
 
 
 _STRICTLY_REFUSED = (b"GET  /", b"http://u@h", b"PRI ")
-"""This reader refuses them, or refuses them earlier than aiohttp."""
+"""Parts of heads that only this reader refuses, or that it refuses earlier than aiohttp."""
 _HTTP10_WITH_CLOSE = {b"HTTP/1.0", b"close", b"keep-alive"}
 
 
@@ -267,7 +267,7 @@ def test_heads_are_parsed_as_by_aiohttp(head: bytes, after: bytes) -> None:
     if any(mark in head for mark in _STRICTLY_REFUSED):
         assert got in {"refused", "incomplete"}
     elif isinstance(expected, tuple) and _HTTP10_WITH_CLOSE.issubset(head.split()):
-        # "close" precedes "keep-alive" (RFC 9112, 9.3), except in aiohttp.
+        # "close" overrides "keep-alive" (RFC 9112, 9.3), except in aiohttp.
         assert got == (expected[0], False, *expected[2:])
     else:
         assert got == expected

@@ -210,7 +210,7 @@ def test_both_engines_return_the_same_response(data: bytes, cuts: list[int], met
     got = responses_of(_h1_connection, pieces, method)
     if got != expected:
         response, connection = cast("Any", got)
-        # If bytes follow a response, this engine returns it and closes the connection.
+        # If bytes follow a response, ``own`` returns the response and closes the connection.
         assert cast("Any", expected)[0] == response or expected[0][0] is Kind.BACKEND_GARBAGE
         assert len(_EMPTY_LINE.split(data, 1)[1]) > len(response[2])
         assert connection == (0, True)

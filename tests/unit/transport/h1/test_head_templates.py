@@ -1,4 +1,4 @@
-"""Heads that differ from an earlier one only in values are read like all others."""
+"""Heads that differ from an earlier one only in values are read like all other heads."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         parsers.append(create(fields))
         return parsers[-1]
 
-    # llhttp's own name: compiled modules do not look up their own functions (decision 50)
+    # compiled modules would not call a patched function of their own (decision 50)
     monkeypatch.setattr(httptools, "HttpRequestParser", record)
     return parsers
 

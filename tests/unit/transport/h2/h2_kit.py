@@ -24,7 +24,7 @@ TRAILERS = header_blocks.encode_block(("grpc-status", "0"))
 
 
 def header_memory(decoder: HeaderBlockDecoder) -> int:
-    """Return the bytes that ``decoder`` and the modules that decode header blocks hold."""
+    """Return the memory in bytes of ``decoder`` and of the modules of the HTTP/2 engine."""
     return package_size("transport.http2", decoder)
 
 

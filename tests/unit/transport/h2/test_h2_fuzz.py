@@ -69,8 +69,8 @@ def pieces(wire_bytes: bytes, steps: list[int]) -> list[bytes]:
 def feed(
     connection: Http2Connection, wire_bytes: list[bytes], *, is_shared: bool = False
 ) -> list[object]:
-    """Return the connection's events, with the DATA of each stream joined. `is_shared`: the bytes
-    are in a buffer that other bytes follow, and that is overwritten after each call."""
+    """Return the connection's events, with the DATA of each stream joined. If
+    `is_shared`, each piece is passed at the start of a longer buffer, which is reused."""
     found: list[object] = []
     shared = bytearray(b"".join(wire_bytes) * 3)
     for piece in wire_bytes:
@@ -327,7 +327,7 @@ def test_h2_resets_a_stream_and_receives_a_goaway() -> None:
     (event,), _ = exchange(engine, h2_peer)
     assert isinstance(event, Reset)
     engine.drain()
-    # Without the PING that follows: h2 refuses it after a GOAWAY.
+    # The PING after the GOAWAY is omitted, because h2 refuses it.
     h2_events = h2_peer.receive_data(bytes(engine.take_output()[0]))
     assert [
         e.last_stream_id for e in h2_events if isinstance(e, h2.events.ConnectionTerminated)

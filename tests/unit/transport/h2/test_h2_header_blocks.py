@@ -117,8 +117,8 @@ def test_long_integers_are_rejected(block: bytes) -> None:
 
 
 BOMBS = {
-    "a field of each byte": b"\x8f" * MAX_SIZE,
-    "the table's entry of each byte": b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * MAX_SIZE,
+    "a field for each byte": b"\x8f" * MAX_SIZE,
+    "the table's entry for each byte": b"\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * MAX_SIZE,
     "names without values": b"\0\1a\0" * (MAX_SIZE // 4),
     "entries that evict each other": b"\x40\1a\0" * (MAX_SIZE // 4),
 }

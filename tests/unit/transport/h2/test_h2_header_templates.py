@@ -70,7 +70,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[HeaderBlock]:
 
 
 def reference_block(reference: hpack.Decoder, block: bytes) -> HeaderBlock:
-    """Decode `block` with hpack; its fields are a tuple, and `decoded` counts only lists."""
+    """Decode `block` with hpack. `decoded` does not count it, because the fields are a tuple."""
     return HeaderBlock(tuple(reference.decode(block, raw=True)))
 
 
@@ -281,7 +281,7 @@ def test_blocks_that_occur_once_do_not_displace_those_in_use(decoded: list[Heade
 
 @pytest.mark.parametrize("size", [10, 1000, 3000])
 def test_memory_is_bounded(size: int) -> None:
-    """Each block has a new shape, occurs twice with different values, and has many fields."""
+    """Each shape occurs three times with different values. Long blocks have many fields."""
     decoder = without_table()
     before = header_memory(decoder)
     for number in range(limits.MAX_CACHED_BLOCKS):

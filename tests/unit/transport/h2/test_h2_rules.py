@@ -39,8 +39,8 @@ def setting(identifier: int, value: int) -> bytes:
 
 
 CONNECTION_ERRORS: dict[str, tuple[bytes, Code]] = {
-    "no frame before SETTINGS": (frames.PREFACE + OPEN, Code.PROTOCOL_ERROR),
-    "no DATA before SETTINGS": (frames.PREFACE + data(1), Code.PROTOCOL_ERROR),
+    "HEADERS before SETTINGS": (frames.PREFACE + OPEN, Code.PROTOCOL_ERROR),
+    "DATA before SETTINGS": (frames.PREFACE + data(1), Code.PROTOCOL_ERROR),
     "an ACK before SETTINGS": (frames.PREFACE + frames.SETTINGS_ACK, Code.PROTOCOL_ERROR),
     "HTTP/1": (b"GET / HTTP/1.1\r\n\r\n", Code.PROTOCOL_ERROR),
     "the preface, wrong at its end": (frames.PREFACE[:-1] + b"x", Code.PROTOCOL_ERROR),

@@ -336,7 +336,7 @@ LONG_BLOCKS = {
 def test_a_header_block_over_the_limit_ends_only_its_stream(
     state: str, case: str, step: int
 ) -> None:
-    """Without a dynamic table, later blocks do not depend on its content."""
+    """Without a dynamic table, later blocks do not depend on such a block."""
     connection = STATES[state]()
     connection.receive(frames.SETTINGS_ACK, 0.0)
     connection.take_output()

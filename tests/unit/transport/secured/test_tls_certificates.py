@@ -89,7 +89,7 @@ def test_invalid_authorities(authority: Authority, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("year", [1999, 2001, 2049, 2050, 2999])
 def test_expiry_dates(authority: Authority, tmp_path: Path, year: int) -> None:
-    """RFC 5280, 4.1.2.5 has two formats of dates."""
+    """RFC 5280, 4.1.2.5 defines two date formats."""
     end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
     begin = datetime(1990, 1, 1, tzinfo=UTC)
     leaf = trustme.CA().issue_cert("x", not_before=begin, not_after=end)

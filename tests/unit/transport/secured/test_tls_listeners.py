@@ -527,7 +527,7 @@ async def test_client_certificates_with_grpcio(
         wire = RpcRequest("/t.T/Echo", (b"x",))
         response = await other.exchange(wire, harness.endpoint, 10)
         assert (response.code, response.details) == (
-            14,  # RpcEcho's status of every refusal
+            14,  # RpcEcho's status for every refusal
             "no name in the client's certificate is allowed",
         )
         await other.close()
@@ -660,7 +660,7 @@ def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
 async def test_a_slow_reader_gets_the_whole_last_response(
     engine: Engine, authority: Authority, pair: Pair
 ) -> None:
-    """The event loops' own TLS transports would disconnect it."""
+    """The TLS transports of the event loops would disconnect such a client."""
     request = b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     async with serve("http", pair, engine) as harness:
         response = await asyncio.to_thread(read_slowly, harness.port, context(authority), request)
