@@ -145,7 +145,7 @@ class EndpointSlices:
 
     def _find_port(self, ports: Any) -> int | None:
         """Return the port of a slice's endpoints, or None if the endpoints do not have the
-        wanted port."""
+        wanted port. Raises MalformedObjectError."""
         if not isinstance(ports, list) or not all(isinstance(each, dict) for each in ports):
             raise MalformedObjectError("ports must be a list of objects")
         numbers = {

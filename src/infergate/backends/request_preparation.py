@@ -46,7 +46,7 @@ class RequestPreparation:
 
     def prepare(self, wire: Any, context: RequestContext) -> None:
         """Add the forwarded client headers to ``wire``, and charge the response to the client's
-        request."""
+        request. Raises GatewayError."""
         wire.memory = context.memory
         if forwarded := self._filter.select(context.headers):
             self._add_headers(wire, forwarded)

@@ -1,7 +1,7 @@
 """Sends a message to an endpoint of a backend and returns the response.
 
-*Rule 1.* An exchange ends at the client's deadline or after the timeout, whichever is earlier. This
-time is sent to the server. The timeout is the route's or, if the route has none, the backend's.
+*Rule 1.* An exchange ends at the client's deadline or after the timeout of the route or, if the
+route has none, of the backend, whichever is earlier. The remaining time is sent to the server.
 *Rule 2.* Failed requests are retried as the route configures (``attempts``, docs/decisions/0022):
 by default only if nothing was sent, because a request that was sent may have been executed.
 *Rule 3.* Each request for a stream of responses is a separate call. The client's deadline limits

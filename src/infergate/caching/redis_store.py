@@ -2,8 +2,8 @@
 
 Each backend has an epoch in Redis, which is a random value. A cached response contains the epoch
 that was read before its inference was sent, and is valid while Redis has the same epoch. A lookup
-reads the response and the epoch together, so a hit takes one round trip. It returns the epoch as
-its tag.
+reads the response and the epoch together, so a hit takes one round trip. The lookup returns the
+epoch as its tag.
 
 *Rule 1.* A value whose checksum, format or tensors are invalid counts as a miss. A lookup reads at
 most the maximum size of a response.

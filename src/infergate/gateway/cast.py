@@ -2,7 +2,7 @@
 ``cast`` maps datatypes to substitutes.
 
 - A tensor whose datatype the receiver's protocol does not support is cast to the substitute. If the
-  route has no substitute, the request is rejected with an error that names the tensor.
+  route has no substitute, the request fails with an error that names the tensor.
 - A client whose protocol does not support a datatype sees the substitute in the model's metadata.
   An input that the client sends as the substitute is cast back.
 """

@@ -1,6 +1,6 @@
 """Compares the responses of mirrors with the served responses. Requests never wait for comparisons.
 
-Comparisons wait in a queue, and a helper process compares them in batches. ``MAX_WAITING`` and
+Comparisons wait in a queue, and a helper process runs them in batches. ``MAX_WAITING`` and
 ``MAX_BYTES`` limit the queue. The tensors in the queue are charged to ``limits.in_flight_bytes`` as
 optional work, like the copies of requests. A comparison beyond a limit is dropped and counted.
 """
@@ -347,7 +347,7 @@ class MirrorComparer:
         now = time.monotonic()
         if now - self._warned_at >= _MIN_WARNING_SECONDS:
             self._warned_at = now
-            _log.warning("route %s: cannot compare: %s", label, reason, extra=NOT_COMPARED)
+            _log.warning("route %s: the comparison failed: %s", label, reason, extra=NOT_COMPARED)
 
     async def close(self) -> None:
         """Drop all jobs in the queue, and close the helper process."""

@@ -29,7 +29,7 @@ async def cast_for_backend(
     request: InferRequest, binding: RouteBinding, context: RequestContext
 ) -> InferRequest:
     """Return ``request`` with the inputs cast to datatypes that the backend's protocol supports.
-    Raises UNSUPPORTED."""
+    Raises UNSUPPORTED, and OVERLOADED if memory is short."""
     inputs, protocol = request.inputs, binding.backend.protocol
     unsupported, casts = binding.unsupported_datatypes, binding.route.cast
     cast_inputs = await _cast_if_needed(inputs, unsupported, casts, "input", protocol, context)

@@ -1,8 +1,8 @@
-"""Compressed gRPC messages that are inflated only after the request has been authorized.
+"""Reads the first fields of a compressed gRPC message, which is inflated only after authorization.
 
 The access check reads the model's name and version from the first ``PREFIX_BYTES`` bytes, where all
-protobuf libraries write them. The fields may also come later, or occur again. If the complete
-message therefore has another name or version than the prefix, it is rejected."""
+protobuf libraries write them. The fields may also come later, or occur again. A complete message
+whose name or version differs from the prefix is therefore rejected."""
 
 from __future__ import annotations
 

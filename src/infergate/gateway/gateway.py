@@ -218,7 +218,7 @@ class RoutingGateway:
         return binding
 
     def bind_any(self, model: str, context: RequestContext) -> RouteBinding:
-        """Return the first route of ``model`` for any version. Raises NOT_FOUND."""
+        """Return the route of ``model`` for the version of its first route. Raises NOT_FOUND."""
         first = next(iter(self._table.candidates(model)), None)
         return self.bind(model, first.version if first else "", context)
 
@@ -378,8 +378,8 @@ class RoutingGateway:
         context: RequestContext,
     ) -> str:
         """Return the version for which the gateway reports its own statistics. If no version is
-        requested, the result is the latest numeric version, because perf_analyzer reads only
-        numeric versions, or 1 if there is no numeric version. Raises NOT_FOUND."""
+        requested, the result is the highest numeric version, because perf_analyzer reads only
+        numeric versions, or 1 if no numeric version is known. Raises NOT_FOUND."""
         try:
             model = await self._describe_model(operation.model, operation.version, binding, context)
         except GatewayError as error:

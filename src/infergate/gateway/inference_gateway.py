@@ -51,8 +51,8 @@ class InferenceGateway(Protocol):
         context: RequestContext,
         cached: Callable[[str, str], ModelMetadata | None],
     ) -> ModelMetadata | None:
-        """Return the metadata of a model like ``describe``, or None if this requires a query to the
-        backend. ``cached`` returns the metadata in the backend's cache."""
+        """Return the metadata that ``describe`` returns, or None if the backend must be queried for
+        it. ``cached`` returns the metadata in the backend's cache."""
         ...
 
     async def describe(

@@ -117,8 +117,8 @@ class MirrorSender:
 
 
 def copy_context(context: RequestContext, memory: DetachedMemoryAccount) -> RequestContext:
-    """Return the context of a copy of a request. The copy has its own account ``memory``, and the
-    route's timeout instead of the client's deadline."""
+    """Return the context of a copy of a request. The copy has its own account ``memory``, and no
+    deadline until ``RouteBinding.apply_to`` sets the mirror's timeout."""
     child = context.child()
     child.deadline = child.stream_deadline = None
     child.memory = memory

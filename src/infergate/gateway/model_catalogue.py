@@ -40,7 +40,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 QUERY_TIMEOUT_SECONDS: Final = 2.0
-"""Seconds within which a backend must report its readiness or its models."""
+"""Seconds within which a backend must respond to one query."""
 _TOTAL_TIMEOUT_SECONDS: Final = 5.0
 """Seconds within which all queries for one response must finish."""
 _MAX_CONCURRENT_QUERIES: Final = 16

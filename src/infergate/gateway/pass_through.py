@@ -168,14 +168,14 @@ class PassThrough(Generic[Req, Resp]):
             except NeedsOffloadError:
                 return await self.translate(wire, summary, binding, context)
             if checked is not wire:
-                _count_inflated(checked, wire, context)
+                _charge_inflated(checked, wire, context)
         model, version, _ = self.rename(summary)
         sequence = None
         if self._may_repeat or self._backend.has_several_endpoints:
             sequence = await self._sequence_name(checked, model, context)
         profile = self.profile or await self._backend.request_profile(context)
         request = self.rewrite_request(checked, model, version, profile)
-        if request is None or model in self.translated_models:  # it cannot be forwarded as it is
+        if request is None or model in self.translated_models:  # it cannot pass through
             return await self.translate(checked, summary, binding, context)
         self._read_priority(checked, context)
         response = await self._backend.infer(request, context, sequence)
@@ -269,7 +269,7 @@ class PassThrough(Generic[Req, Resp]):
         return None if sequence_id is None else SequenceKey(model, sequence_id)
 
 
-def _count_inflated(checked: Any, wire: Any, context: RequestContext) -> None:
+def _charge_inflated(checked: Any, wire: Any, context: RequestContext) -> None:
     """Charge the body of ``checked`` to the request's memory if the body was decoded from a content
     encoding and is therefore not the body of ``wire``."""
     body = body_parts(checked)

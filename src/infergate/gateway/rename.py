@@ -45,7 +45,7 @@ def to_backend(operation: OfVersion, route: Route) -> OfVersion:
 
 
 def inference_to_backend(request: InferRequest, route: Route) -> InferRequest:
-    """Return ``request`` with the backend's names."""
+    """Return ``request`` with the backend's names. Raises BAD_REQUEST for duplicate names."""
     return replace(
         request,
         model=route.backend_model(request.model),
@@ -56,7 +56,8 @@ def inference_to_backend(request: InferRequest, route: Route) -> InferRequest:
 
 
 def outputs_to_client(outputs: tuple[Tensor, ...], route: Route) -> tuple[Tensor, ...]:
-    """Return the ``outputs`` of an inference with the client's names."""
+    """Return the ``outputs`` of an inference with the client's names. Raises BAD_REQUEST for
+    duplicate names."""
     return _rename(outputs, _invert(route.rewrite.outputs), "output")
 
 
@@ -119,7 +120,8 @@ def to_client(response: Response, request: ModelOperation, route: Route) -> Resp
 def metadata_to_client(
     metadata: ModelMetadata, request: ModelOperation, route: Route
 ) -> ModelMetadata:
-    """Return a backend's ``metadata`` with the client's names. Raises BACKEND_GARBAGE."""
+    """Return a backend's ``metadata`` with the client's names. Raises BACKEND_GARBAGE for invalid
+    tensor names, and BAD_REQUEST for duplicate names."""
     metadata = _check_metadata(metadata)
     if metadata.name == request.model and not route.rewrite.renames:
         return metadata

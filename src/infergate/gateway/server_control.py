@@ -6,7 +6,7 @@ to all endpoints of every backend that supports them. The client gets one respon
 
 - An operation succeeds only if it succeeds on all endpoints. If it fails on any endpoint, the
   client gets the first error with the number of failed endpoints. Nothing is rolled back.
-- Each operation is logged to ``infergate.audit``.
+- Each enabled operation is logged to ``infergate.audit``.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ControlPermissions:
 
 NO_PERMISSIONS: Final = ControlPermissions()
 BindAny = Callable[[str, RequestContext], RouteBinding]
-"""Returns the binding of a model's first route, whatever version the route serves, and records the
-route in the context. Raises NOT_FOUND."""
+"""Returns the binding of a model for the version of its first route, and records the route in the
+context. Raises NOT_FOUND."""
 ModelsChanged = Callable[[str, bool], Awaitable[None]]
 """Receives the name of a backend on which a model was loaded or unloaded, and whether all endpoints
 have finished the operation. An operation that failed or was abandoned may continue on a server."""

@@ -80,10 +80,10 @@ class Route:
 
     The route applies only to requests that match all ``headers`` (lower-case names; the values are
     globs). ``split`` lists other backends that get a share of the inferences. If a request has the
-    header ``split_by``, the header's value determines the backend. ``fallback`` is the backend that
-    is used if the route's backend cannot be reached. ``priority`` applies in the queue of the
-    backend. If ``has_layers`` is set, layers or observers receive the route's inferences in
-    canonical form."""
+    header ``split_by`` and no sequence, the header's value determines the backend. ``fallback`` is
+    the backend that is used if the route's backend cannot be reached. ``priority`` applies in the
+    queue of the backend. If ``has_layers`` is set, layers or observers receive the route's
+    inferences in canonical form."""
 
     pattern: str
     backend: str

@@ -18,8 +18,8 @@ from infergate.transport.base import Endpoint
 
 
 class FakeCodec:
-    """Records operations, and parses responses to ``answers``, by the type of the operation. Any
-    other response means that the server is healthy."""
+    """Records operations. A response is parsed to the value of ``answers`` for the type of the
+    operation or, if there is none, to a healthy status."""
 
     name = "fake"
     needs_profile = False

@@ -1,4 +1,4 @@
-"""Cached descriptions of models by name and version, in bounded number."""
+"""The cache of model metadata, by name and version, with a limited number of entries."""
 
 from __future__ import annotations
 

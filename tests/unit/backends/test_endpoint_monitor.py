@@ -50,10 +50,10 @@ class World:
         self.dropped.append(str(endpoint))
 
 
-def watcher(
-    world: World, sites: list[ConfiguredEndpoint], rule: MonitoringSettings = QUICK
+def make_monitor(
+    world: World, configured: list[ConfiguredEndpoint], rule: MonitoringSettings = QUICK
 ) -> tuple[EndpointMonitor, Endpoints]:
-    endpoints = Endpoints("b", sites)
+    endpoints = Endpoints("b", configured)
     return EndpointMonitor(endpoints, rule, world.check, world, world.resolve), endpoints
 
 
@@ -70,7 +70,7 @@ async def running(monitor: EndpointMonitor) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("sites", "checks", "count"),
+    ("configured", "checks", "count"),
     [
         ([A], None, 0),
         ([A], False, 0),
@@ -83,18 +83,18 @@ async def running(monitor: EndpointMonitor) -> AsyncIterator[None]:
     ],
 )
 async def test_tasks_are_created_only_when_needed(
-    sites: list[ConfiguredEndpoint], checks: bool | None, count: int
+    configured: list[ConfiguredEndpoint], checks: bool | None, count: int
 ) -> None:
-    created, _ = watcher(World(), sites, MonitoringSettings(health_checks=checks))
-    created.start()
-    assert len(created._tasks) == count
-    await created.stop()
+    monitor, _ = make_monitor(World(), configured, MonitoringSettings(health_checks=checks))
+    monitor.start()
+    assert len(monitor._tasks) == count
+    await monitor.stop()
 
 
 async def test_names_are_resolved_periodically_and_removed_addresses_dropped() -> None:
     world = World()
-    created, endpoints = watcher(world, [PODS, A])
-    async with running(created):
+    monitor, endpoints = make_monitor(world, [PODS, A])
+    async with running(monitor):
         await until(lambda: world.dropped == ["pods:1"])
         world.addresses = ["10.0.0.8"]
         await until(lambda: world.dropped == ["pods:1", "10.0.0.7:1"])
@@ -108,7 +108,7 @@ async def test_names_are_resolved_periodically_and_removed_addresses_dropped() -
 
 
 class Watch:
-    """A watch whose list waits until ``listed`` is set, and which then fails once with a bug."""
+    """A watch that waits until ``listed`` is set. Its first run then fails because of a bug."""
 
     def __init__(self) -> None:
         self.has_listed = False
@@ -139,8 +139,8 @@ class Watch:
 async def test_dns_is_used_until_the_watch_has_listed(caplog: pytest.LogCaptureFixture) -> None:
     world, watch = World(), Watch()
     endpoints = Endpoints("b", [PODS])
-    created = EndpointMonitor(endpoints, QUICK, world.check, world, world.resolve, watch=watch)
-    async with running(created):
+    monitor = EndpointMonitor(endpoints, QUICK, world.check, world, world.resolve, watch=watch)
+    async with running(monitor):
         await until(
             lambda: [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.7:1"]
         )
@@ -159,16 +159,16 @@ async def test_addresses_that_a_watch_knows_are_used_at_once() -> None:
     world, watch = World(), Watch()
     watch.known = [("10.0.0.9", 9)]
     endpoints = Endpoints("b", [PODS])
-    created = EndpointMonitor(endpoints, QUICK, world.check, world, world.resolve, watch=watch)
-    created.start()
+    monitor = EndpointMonitor(endpoints, QUICK, world.check, world, world.resolve, watch=watch)
+    monitor.start()
     assert [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.9:9"]
-    await created.stop()
+    await monitor.stop()
 
 
 async def test_health_checks_change_the_choice_of_endpoint() -> None:
     world = World()
-    created, endpoints = watcher(world, [A, B])
-    async with running(created):
+    monitor, endpoints = make_monitor(world, [A, B])
+    async with running(monitor):
         await until(lambda: endpoints.is_ready is True)
         world.well = False
         await until(lambda: endpoints.is_ready is False)
@@ -182,9 +182,9 @@ async def test_a_bug_in_one_check_is_logged_and_checks_continue(
 ) -> None:
     world = World()
     world.bug = True
-    created, endpoints = watcher(world, [A, B])
+    monitor, endpoints = make_monitor(world, [A, B])
     with caplog.at_level(logging.ERROR):
-        async with running(created):
+        async with running(monitor):
             await until(lambda: len(world.checked) > 4)
             assert endpoints.is_ready is None
             world.bug = False
@@ -194,12 +194,12 @@ async def test_a_bug_in_one_check_is_logged_and_checks_continue(
 
 async def test_a_single_address_is_not_checked() -> None:
     world = World()
-    created, endpoints = watcher(world, [PODS])
-    async with running(created):
+    monitor, endpoints = make_monitor(world, [PODS])
+    async with running(monitor):
         seen = world.looked_up
         await until(lambda: world.looked_up > seen + 10)
         assert not world.checked
-        assert not created.is_checking
+        assert not monitor.is_checking
         world.addresses = ["10.0.0.7", "10.0.0.8"]
         await until(lambda: len(set(world.checked)) == 2)
         assert endpoints.has_several
@@ -208,10 +208,10 @@ async def test_a_single_address_is_not_checked() -> None:
 async def test_removed_endpoints_are_not_checked() -> None:
     """A late check would open connections that are never closed."""
     world = World()
-    created, endpoints = watcher(world, [PODS, A])
+    monitor, endpoints = make_monitor(world, [PODS, A])
     endpoints.set_addresses(0, ["10.0.0.7"])
     leaving, staying = endpoints.all_handles()
-    checks = [asyncio.create_task(created._check_one(each, 0.001)) for each in (leaving, staying)]
+    checks = [asyncio.create_task(monitor._check_one(each, 0.001)) for each in (leaving, staying)]
     await asyncio.sleep(0)
     endpoints.set_addresses(0, ["10.0.0.8"])
     assert leaving.endpoint in endpoints.pop_drained()
@@ -223,7 +223,7 @@ async def test_a_bug_in_one_lookup_is_logged_and_lookups_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
-    created, endpoints = watcher(world, [PODS])
+    monitor, endpoints = make_monitor(world, [PODS])
     resolve, world.addresses = world.resolve, ["10.0.0.9"]
 
     async def wrong(name: str, port: int) -> Collection[str]:
@@ -232,8 +232,8 @@ async def test_a_bug_in_one_lookup_is_logged_and_lookups_continue(
             raise ZeroDivisionError
         return world.addresses
 
-    created._resolve = wrong  # type: ignore[misc]
-    async with running(created):
+    monitor._resolve = wrong  # type: ignore[misc]
+    async with running(monitor):
         await until(lambda: str(endpoints.all_handles()[0].endpoint) == "10.0.0.9:1")
     assert "bug while resolving pods" in caplog.text
 
@@ -296,7 +296,8 @@ async def test_a_hanging_resolver_delays_no_one(monkeypatch: pytest.MonkeyPatch)
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
         await endpoint_monitor.stop()
-    hanging = [each for each in threading.enumerate() if each.name == "looking up pods"]
+    hanging = [each for each in threading.enumerate() if each.name == "infergate"]
+    assert hanging
     assert all(each.daemon for each in hanging)
     let_go.set()
     for each in hanging:

@@ -19,19 +19,19 @@ from infergate.transport.base import Endpoint
 
 PODS = Endpoint("pods", 8000, path="/base")
 FIXED = Endpoint("10.0.0.9", 8000)
-SITES = [
+CONFIGURED = [
     ConfiguredEndpoint(PODS, "http://pods:8000/base", 2.0, uses_dns=True),
     ConfiguredEndpoint(FIXED, "http://10.0.0.9:8000"),
 ]
 
 
 def endpoints(
-    sites: list[ConfiguredEndpoint] = SITES, **balance: object
+    configured: list[ConfiguredEndpoint] = CONFIGURED, **balance: object
 ) -> tuple[Endpoints, Clock]:
     clock = Clock()
     created = Endpoints(
         "b",
-        sites,
+        configured,
         BalanceSettings(**balance),
         clock=clock,
         random_float=random.Random(1).random,  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_unchanged_addresses_keep_their_state() -> None:
     assert all(among.choose() is not second for _ in range(50))
 
 
-def test_counters_of_removed_workers_are_kept() -> None:
+def test_a_removed_address_is_drained_after_its_last_attempt() -> None:
     among, _ = endpoints()
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
     among.pop_drained()
@@ -135,7 +135,7 @@ def test_an_address_readded_while_in_use_keeps_its_state() -> None:
 
 
 def test_an_address_of_another_endpoint_is_not_released() -> None:
-    among, _ = endpoints([SITES[0], SITES[0]])
+    among, _ = endpoints([CONFIGURED[0], CONFIGURED[0]])
     for index in (0, 1):
         among.set_addresses(index, ["10.0.0.1"])
     assert among.pop_drained() == [PODS]
@@ -146,7 +146,7 @@ def test_an_address_of_another_endpoint_is_not_released() -> None:
 
 
 def test_new_addresses_start_slowly_but_not_the_first() -> None:
-    among, clock = endpoints([SITES[0]], cluster_rule=ClusterRule(slow_start_seconds=10.0))
+    among, clock = endpoints([CONFIGURED[0]], cluster_rule=ClusterRule(slow_start_seconds=10.0))
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2"])
     clock.time = 200.0
     among.set_addresses(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
@@ -159,7 +159,7 @@ def test_new_addresses_start_slowly_but_not_the_first() -> None:
 
 
 def test_a_single_address_needs_no_choice() -> None:
-    among, _ = endpoints([SITES[0]])
+    among, _ = endpoints([CONFIGURED[0]])
     assert not among.has_several
     among.set_addresses(0, ["10.0.0.1"])
     assert not among.has_several
@@ -168,8 +168,8 @@ def test_a_single_address_needs_no_choice() -> None:
 
 
 def test_sequences_are_hashed_by_address() -> None:
-    one, _ = endpoints([SITES[0]])
-    other, _ = endpoints([SITES[0]])
+    one, _ = endpoints([CONFIGURED[0]])
+    other, _ = endpoints([CONFIGURED[0]])
     one.set_addresses(0, ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
     other.set_addresses(0, ["10.0.0.3", "10.0.0.1"])
     other.set_addresses(0, ["10.0.0.2", "10.0.0.3", "10.0.0.1"])

@@ -67,7 +67,7 @@ def test_headers_named_by_connection_are_not_forwarded(connection: str, passing:
 
 
 @pytest.mark.parametrize(
-    ("value", "is_one"),
+    ("value", "is_valid"),
     [
         (PARENT, True),
         (PARENT.replace("00-", "cc-", 1), True),
@@ -83,10 +83,10 @@ def test_headers_named_by_connection_are_not_forwarded(connection: str, passing:
         ("x" * 9000, False),
     ],
 )
-def test_an_invalid_traceparent_is_dropped(value: str, is_one: bool) -> None:
+def test_an_invalid_traceparent_is_dropped(value: str, is_valid: bool) -> None:
     headers = {"traceparent": value, "tracestate": "a=1"}
     response = HeaderFilter(["trace*"], FORWARDED_HEADER_BYTES).select(headers)
-    assert response == (headers if is_one else {})
+    assert response == (headers if is_valid else {})
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ async def test_a_known_profile_survives_a_failed_detection(
 ) -> None:
     codec = KServeCodec()
     remote = backend(FakeUpstream(), codec, profile=None)
-    # each request detects it again
+    # each request detects the profile again
     monkeypatch.setattr(profile_detection, "_LIFETIME_SECONDS", 0.0)
     await remote.perform(ServerLiveRequest(), new_context())
     codec.answers[ServerMetadataRequest] = GatewayError(

@@ -39,7 +39,7 @@ def refusal(kind: Kind) -> GatewayError:
 
 
 class DescribingCodec(FakeCodec):
-    """A codec of a Triton. ``refuses`` is metadata with which no inference can be built."""
+    """The codec of a Triton server. With the metadata ``refuses``, no inference can be built."""
 
     def __init__(self, *, described: bool = False) -> None:
         super().__init__(
@@ -128,7 +128,7 @@ async def test_metadata_with_a_batch_size_needs_no_configuration() -> None:
 async def test_a_missing_configuration_is_not_an_error(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, again: int
 ) -> None:
-    """A missing description is cached only if the server is known not to support it."""
+    """A failed query for the configuration is soon repeated unless its error is permanent."""
     monkeypatch.setattr(remote, "STALE_SECONDS", 0.0)
     codec = DescribingCodec()
     codec.answers[messages.ModelConfigRequest] = refusal(kind)
@@ -184,7 +184,7 @@ async def test_only_codecs_that_need_descriptions_get_them() -> None:
 async def refreshed_after(
     codec: FakeCodec, remote_backend: RemoteBackend[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> ModelMetadata:
-    """Cache a description, advance the clock by two seconds, and replace the model."""
+    """Cache metadata, advance the clock by two seconds, and return new metadata of the server."""
     old = await remote_backend.describe("m", "", call())
     began = time.monotonic()
     for one in remote_backend._metadata_cache._entries.values():
@@ -228,7 +228,7 @@ async def test_a_request_that_contradicts_refreshed_metadata_is_rejected(
 
 
 async def test_errors_unrelated_to_metadata_are_reported_immediately() -> None:
-    class Lacking(DescribingCodec):
+    class RejectingCodec(DescribingCodec):
         def build_request(
             self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
         ) -> RpcRequest:
@@ -236,7 +236,7 @@ async def test_errors_unrelated_to_metadata_are_reported_immediately() -> None:
                 raise GatewayError(Kind.UNSUPPORTED, "no such datatype")
             return super().build_request(operation, profile, model)
 
-    codec = Lacking(described=True)
+    codec = RejectingCodec(described=True)
     with pytest.raises(GatewayError, match="no such datatype"):
         await backend(codec, TRITON).perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 1
@@ -366,7 +366,7 @@ async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
 
 
 class Alternative(DescribingCodec):
-    """A second upstream for everything but inferences, which returns ``second``."""
+    """Has an alternative form of all requests but inferences, with the parse result ``second``."""
 
     def __init__(self) -> None:
         super().__init__(described=True)
@@ -412,7 +412,7 @@ NOT_UNDERSTOOD = [
 
 
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
-async def test_an_unsupported_check_is_replaced_by_another(kind: Kind) -> None:
+async def test_a_request_that_is_not_understood_is_sent_in_another_form(kind: Kind) -> None:
     codec, created = alternative()
     codec.answers[ModelMetadataRequest] = refusal(kind)
     assert await created.describe("m", "", call()) == MODEL

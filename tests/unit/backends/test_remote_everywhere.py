@@ -1,4 +1,4 @@
-"""One operation on every endpoint, with one combined response."""
+"""One operation on every endpoint, with the responses or one combined error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def backend(upstream: ScriptedUpstream, count: int = 3) -> RemoteBackend[Any, An
     )
 
 
-async def test_every_endpoint_is_checked_concurrently() -> None:
+async def test_every_endpoint_gets_the_operation_concurrently() -> None:
     upstream = ScriptedUpstream()
     created = backend(upstream)
     context = new_context(headers={"x-request-id": "r", "other": "o"})
@@ -151,7 +151,7 @@ async def test_a_changed_model_is_removed_from_the_cache(
     created = backend(upstream, 1)
 
     async def described(model: str, version: str) -> int:
-        """Return the number of requests."""
+        """Return the number of requests that ``describe`` sends."""
         before = len(upstream.sent)
         await created.describe(model, version, new_context())
         return len(upstream.sent) - before

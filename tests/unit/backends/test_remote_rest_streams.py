@@ -111,7 +111,7 @@ async def test_servers_without_streams() -> None:
 
 @pytest.mark.parametrize("before", [(), (b'{"model_name":"m","O":1}',)])
 @pytest.mark.parametrize(
-    ("given", "kind", "said"),
+    ("given", "kind", "text"),
     [
         (b'{"error":"no more"}', Kind.BACKEND_ERROR, "no more"),
         (b"nonsense", Kind.BACKEND_GARBAGE, "backend 'b': "),
@@ -119,9 +119,9 @@ async def test_servers_without_streams() -> None:
         (HttpResponse(400, {}, (b'{"error":"wrong"}',)), Kind.BAD_REQUEST, "wrong"),
     ],
 )
-async def test_stream_errors(before: tuple[bytes, ...], given: Any, kind: Kind, said: str) -> None:
+async def test_stream_errors(before: tuple[bytes, ...], given: Any, kind: Kind, text: str) -> None:
     upstream = Upstream(*before, given)
-    with pytest.raises(GatewayError, match=said) as caught:
+    with pytest.raises(GatewayError, match=text) as caught:
         await all_of(upstream)
     assert caught.value.kind is kind
     assert upstream.paths.count("/v2/models/m/generate_stream") == 1

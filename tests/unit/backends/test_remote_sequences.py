@@ -84,11 +84,11 @@ async def forward(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None
     await remote.infer(RpcRequest("/infer"), new_context(), name)
 
 
-WAYS = [perform, perform_described, stream, forward]
+CALLS = [perform, perform_described, stream, forward]
 Act = Callable[[RemoteBackend[Any, Any], InferRequest], Any]
 
 
-@pytest.mark.parametrize("act", WAYS)
+@pytest.mark.parametrize("act", CALLS)
 async def test_a_sequence_stays_on_one_endpoint(act: Act) -> None:
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS)
@@ -104,7 +104,7 @@ async def test_a_sequence_stays_on_one_endpoint(act: Act) -> None:
 
 async def test_every_pipeline_and_every_gateway_choose_the_same_endpoint() -> None:
     requests: list[list[Endpoint]] = []
-    for act in WAYS:
+    for act in CALLS:
         upstream = Upstream()
         remote = backend(upstream, ENDPOINTS[::-1])
         for number in range(1, 21):
@@ -113,7 +113,7 @@ async def test_every_pipeline_and_every_gateway_choose_the_same_endpoint() -> No
     assert requests[0] == requests[1] == requests[2] == requests[3]
 
 
-@pytest.mark.parametrize("act", WAYS)
+@pytest.mark.parametrize("act", CALLS)
 async def test_a_sequence_fails_if_its_endpoint_is_unreachable(act: Act) -> None:
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS)

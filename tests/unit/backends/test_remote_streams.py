@@ -41,8 +41,8 @@ def answer(number: str) -> RpcResponse:
 
 
 class Upstream:
-    """Runs the next of ``scripts`` for each call: yield a response, raise, or (a number) wait.
-    Unary calls get ``descriptions`` by method."""
+    """Runs the next of ``scripts`` for each stream: yields responses, raises errors, and waits for
+    numbers of seconds. Unary calls get the response in ``descriptions`` for their method."""
 
     def __init__(
         self, *scripts: list[Any], descriptions: dict[str, RpcResponse] | None = None

@@ -112,7 +112,7 @@ async def test_a_free_slot_is_taken_without_reading_the_request() -> None:
     assert queue.stats == ("b1", 1, 1)
 
 
-async def test_clients_without_an_identity_are_their_addresses() -> None:
+async def test_clients_without_an_identity_are_distinguished_by_address() -> None:
     contexts = {
         f"{peer} {number}": RequestContext(peer, time.monotonic() + 60)
         for peer in ("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1")

@@ -16,8 +16,7 @@ from gateway_errors import raises_kind
 from infergate.backends import attempts
 from infergate.backends.attempts import SenderState
 from infergate.backends.backend_settings import BackendSettings
-from infergate.backends.endpoints import BalanceSettings, Endpoints
-from infergate.backends.endpoints import ConfiguredEndpoint as Place
+from infergate.backends.endpoints import BalanceSettings, ConfiguredEndpoint, Endpoints
 from infergate.backends.message_access import RPC_MESSAGES
 from infergate.backends.request_queue import RequestQueue
 from infergate.backends.request_sender import RequestSender
@@ -42,7 +41,7 @@ Answer = RpcResponse | Kind | float
 
 
 class FakeUpstream:
-    """Returns its outcomes in order, then OK."""
+    """Returns or raises ``answers`` in order, then returns OK."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -85,18 +84,20 @@ class Harness:
         *answers: Answer,
         endpoints: tuple[Endpoint, ...] = (A, B),
         budget: RetryBudget | None = None,
-        positions: tuple[int, int] | None = None,
+        queue_limits: tuple[int, int] | None = None,
     ) -> None:
         self.upstream = FakeUpstream(*answers)
         self.counters = BackendCounters()
         self.budget = budget or RetryBudget()
-        self.queue = None if positions is None else RequestQueue("b1", *positions, self.counters)
+        self.queue = (
+            None if queue_limits is None else RequestQueue("b1", *queue_limits, self.counters)
+        )
         self.sending: RequestSender[RpcRequest, RpcResponse] = RequestSender(
             BackendSettings("b1", ()),
             SenderState(
                 Endpoints(
                     "b1",
-                    [Place(each, str(each)) for each in endpoints],
+                    [ConfiguredEndpoint(each, str(each)) for each in endpoints],
                     BalanceSettings("round-robin"),
                     random_float=lambda: 0.0,
                 ),
@@ -432,7 +433,7 @@ async def test_a_disconnect_cancels_both_attempts() -> None:
 
 
 async def test_requests_beyond_the_limit_wait_and_beyond_the_queue_are_rejected() -> None:
-    harness = Harness(0.02, 0.02, 0.02, positions=(1, 2))
+    harness = Harness(0.02, 0.02, 0.02, queue_limits=(1, 2))
     pending = [asyncio.ensure_future(harness.infer()) for _ in range(3)]
     await until(lambda: harness.counters.queued == 2)
     assert harness.upstream.requests == ["a"]
@@ -449,7 +450,7 @@ async def test_requests_beyond_the_limit_wait_and_beyond_the_queue_are_rejected(
 
 
 async def test_a_wait_that_times_out_is_reported_and_leaves_the_queue() -> None:
-    harness = Harness(SLOW, positions=(1, 2))
+    harness = Harness(SLOW, queue_limits=(1, 2))
     first = asyncio.ensure_future(harness.infer())
     await until(lambda: harness.upstream.requests == ["a"])
     with raises_kind(Kind.TIMEOUT, match="the request waited in the queue"):
@@ -461,7 +462,7 @@ async def test_a_wait_that_times_out_is_reported_and_leaves_the_queue() -> None:
 
 
 async def test_a_caller_cancelled_in_the_queue_takes_no_slot() -> None:
-    harness = Harness(SLOW, positions=(1, 9))
+    harness = Harness(SLOW, queue_limits=(1, 9))
     first, second, third = (asyncio.ensure_future(harness.infer()) for _ in range(3))
     await until(lambda: harness.counters.queued == 2)
     second.cancel()
@@ -472,7 +473,7 @@ async def test_a_caller_cancelled_in_the_queue_takes_no_slot() -> None:
 
 
 async def test_metadata_requests_do_not_queue() -> None:
-    harness = Harness(SLOW, positions=(1, 0))
+    harness = Harness(SLOW, queue_limits=(1, 0))
     first = asyncio.ensure_future(harness.infer())
     await until(lambda: harness.upstream.requests == ["a"])
     assert await harness.sending.exchange(RpcRequest("/ready"), new_context()) is OK
@@ -481,7 +482,7 @@ async def test_metadata_requests_do_not_queue() -> None:
 
 
 async def test_a_stream_keeps_its_slot_until_it_ends() -> None:
-    harness = Harness(OK, positions=(1, 0))
+    harness = Harness(OK, queue_limits=(1, 0))
     messages = harness.sending.stream(RpcRequest("/s"), new_context(), None)
     assert await anext(messages) is OK
     with raises_kind(Kind.OVERLOADED):
@@ -491,10 +492,10 @@ async def test_a_stream_keeps_its_slot_until_it_ends() -> None:
 
 
 async def test_a_hedge_takes_a_slot_or_is_not_sent() -> None:
-    harness = Harness(0.03, positions=(1, 0))
+    harness = Harness(0.03, queue_limits=(1, 0))
     assert await harness.send_request(hedging(after_seconds=0.01)) is OK
     assert harness.upstream.requests == ["a"]
-    harness = Harness(SLOW, positions=(2, 0))
+    harness = Harness(SLOW, queue_limits=(2, 0))
     assert await harness.send_request(hedging(after_seconds=0.01)) is OK
     assert harness.upstream.requests == ["a", "b"]
     for _ in range(3):  # both slots are free again

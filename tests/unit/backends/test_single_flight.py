@@ -23,11 +23,11 @@ def call(seconds: float = 60.0) -> RequestContext:
 
 
 class Message:
-    """Replaces a long fetch."""
+    """Stands for the message of a request, which must be freed."""
 
 
 class Server:
-    """Returns 1, 2, 3 … when released, each valid for ``lifetime`` seconds. Its clock is fixed."""
+    """Returns 1, 2, 3 … once ``open`` is set, valid for ``lifetime`` seconds. Tests set ``now``."""
 
     def __init__(self, lifetime: float = 60.0) -> None:
         self.now = 100.0

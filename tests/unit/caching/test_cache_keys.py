@@ -56,7 +56,7 @@ def test_each_part_of_an_inference_changes_the_key() -> None:
     assert len(set(keys.values())) == len(keys)
 
 
-def test_what_the_caller_adds_changes_the_key() -> None:
+def test_extra_values_change_the_key() -> None:
     assert key(REQUEST, ["BF16"]) != key(REQUEST, [])
 
 

@@ -57,7 +57,7 @@ class Gateway:
         return None if found is None else found.value
 
     async def keep(self, value: bytes = VALUE, ttl: float = 60.0) -> None:
-        """Look up and keep, as for a miss, until Redis has the value."""
+        """Look up and store ``value``, as after a miss, and wait until Redis has it."""
         key = self.key()
         lookup = await self.cache.get_remote(key)
         await self.cache.put(key, lookup.tag, value, ttl)

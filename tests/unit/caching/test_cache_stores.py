@@ -1,4 +1,4 @@
-"""The stores in memory: of one process, and shared by several processes."""
+"""The stores in memory: the store of one process, and the store that several processes share."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_epochs_count_the_invalidations_of_each_backend(store: ResponseSto
 )
 @settings(max_examples=30)
 def test_processes_see_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
-    """A dictionary is the model; the store may lose values, but returns no other value."""
+    """The store may lose values, but never returns a value that differs from the dictionary."""
     fd = SharedStore.create_file()
     stores = [shared(fd, 12 * BLOCK_BYTES) for _ in range(2)]
     model: dict[int, bytes] = {}

@@ -38,7 +38,7 @@ def response(*outputs: Tensor, is_last: bool = False) -> InferResponse:
 
 
 class Streaming(Memory):
-    """A backend whose inferences have the responses ``answers``, and then ``error``."""
+    """A backend whose streams yield ``answers``, and then raise ``error`` if there is one."""
 
     answers: Sequence[InferResponse] = ()
     error: GatewayError | None = None
@@ -70,7 +70,7 @@ class Store:
 
 
 class Harness:
-    """A route to ``own``, whose copies ``mirror`` gets; ``twin`` is a second old server."""
+    """A route to ``own``, mirrored to ``mirror``. ``twin`` is a second old server."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Harness:
         await until(lambda: sum(self.results.values()) >= number)
 
     async def compared(self, **expected: int) -> None:
-        """Wait until the comparisons have the results ``expected``."""
+        """Wait until as many comparisons as ``expected`` have finished, and check their results."""
         await self.finished(sum(expected.values()))
         assert self.results == expected
 

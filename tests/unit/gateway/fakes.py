@@ -44,7 +44,7 @@ async def perform(
 
 
 class LineCodec:
-    """``infer MODEL VERSION ID`` or ``ready MODEL``; the response is the ``repr`` of the answer."""
+    """A request is ``infer MODEL VERSION ID`` or ``ready MODEL``; the response is a ``repr``."""
 
     needs_profile = False
     needs_metadata = False
@@ -100,11 +100,11 @@ class LineCodec:
     ) -> RpcResponse:
         if wire.code:
             raise GatewayError(Kind.BACKEND_ERROR, wire.details)
-        return replace(wire, details=f"as {model or 'it said'}/{version or 'it said'}")
+        return replace(wire, details=f"{model or 'unchanged'}/{version or 'unchanged'}")
 
 
 class Memory:
-    """A backend that returns a given response and records its requests."""
+    """A backend that returns ``answer`` or the inputs, and records its requests."""
 
     protocol = "memory"
     datatypes = frozenset(Datatype)
@@ -172,10 +172,10 @@ class WireBackend(Memory):
         super().__init__(name)
         self.codec = codec
         self.sent: list[RpcRequest] = []
-        self.supports_sequences: list[SequenceKey | None] = []
+        self.sequences: list[SequenceKey | None] = []
         self.has_several_endpoints = True
         self.has_queue = False
-        self.reply = RpcResponse([b"as it came"])
+        self.reply = RpcResponse([b"from the server"])
 
     fixed_profile = None
 
@@ -186,5 +186,5 @@ class WireBackend(Memory):
         self, wire: RpcRequest, context: RequestContext, sequence: SequenceKey | None = None
     ) -> RpcResponse:
         self.sent.append(wire)
-        self.supports_sequences.append(sequence)
+        self.sequences.append(sequence)
         return self.reply

@@ -1,7 +1,7 @@
 """A gateway between a gRPC client and scripted servers, in memory and on a virtual clock.
 
-``Stack(relays=True)`` and ``Stack(relays=False)`` get the same steps; ``observed`` returns all that
-a client, a server or an operator can see of one of them.
+``Stack(relays=True)`` and ``Stack(relays=False)`` take the same steps. ``observed`` returns
+everything that a client, a server or an operator can see of a stack.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class MemoryTransport(asyncio.Transport):
-    """Collects what is written."""
+    """Collects the written bytes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: Any) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class MemoryTransport(asyncio.Transport):
         return ("127.0.0.1", 5000) if name == "peername" else default
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Keep the protocol: the tests pass all bytes to it as bytes objects."""
+        """Do nothing, because the tests pass received bytes directly to a protocol."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -206,7 +206,7 @@ def feed(protocol: Any, data: bytes) -> None:
 
 
 class Helpers:
-    """Runs jobs in this process with plain limits, as helper processes do."""
+    """Runs jobs in this process. As for helper processes, the arguments are pickled."""
 
     async def run(self, _deadline: float | None, *job: Any, **_options: Any) -> Any:
         await asyncio.sleep(0)
@@ -310,7 +310,7 @@ class Stack:
         )
 
     def make_app(self) -> Any:
-        """Return an application, as a reload does."""
+        """Build the application, as at a start or a reload."""
         routes = [
             Route("m", "b"),
             Route("renamed", "b", rewrite=Rewrite("m", "2")),
@@ -428,7 +428,7 @@ class Stack:
         }
 
     def answer(self, key: str, kind: str) -> None:
-        """Answer a pending request in one of several ways."""
+        """Answer the latest pending request ``key`` with the response or failure ``kind``."""
         end, stream = self.pending[key][-1]
         engine = end.engine
         trailers = header_blocks.encode_block(("grpc-status", "0"))
@@ -539,8 +539,8 @@ class Stack:
 
 
 def request_message(model: str, size: int = 4, kind: str = "raw") -> bytes:
-    """Return a ModelInferRequest: ``raw``, ``typed`` contents, a ``sequence``, ``wrong`` size of
-    its data, or no protobuf message (``garbage``)."""
+    """Return a ModelInferRequest with ``raw`` or ``typed`` contents, in a ``sequence``, for
+    ``classes`` or with a ``wrong`` data size, or return ``garbage`` that is not protobuf."""
     if kind == "garbage":
         return b"\xff" * size
     message = pb.ModelInferRequest(model_name=model, id="7")
@@ -580,8 +580,8 @@ def legacy_response(key: str) -> bytes:
 
 
 def response_message(key: str, kind: str = "ok") -> bytes:
-    """Return a ModelInferResponse whose data is ``key``. It is ``long``, or has so ``many``
-    elements that a helper reads it, or has a ``wrong`` size of its data."""
+    """Return a ModelInferResponse with the data ``key``. A ``long`` response repeats ``key``; a
+    helper reads a response with ``many`` elements; a ``wrong`` response has one byte too many."""
     message = pb.ModelInferResponse(model_name="m", model_version="1")
     data = key.encode() * (70_000 // len(key) if kind == "long" else 1)
     if kind == "many":
@@ -647,7 +647,7 @@ class HttpStack(Stack):
     def call(
         self, key: str, message: bytes, headers: Sequence[tuple[str, str]] = (), cut: int = -1
     ) -> None:
-        """Send a request: the model's name, and the body."""
+        """Send a request. ``message`` is the model's name, a newline and the body."""
         model, _, body = message.partition(b"\n")
         lines = [
             f"POST /v2/models/{model.decode()}/infer HTTP/1.1",
@@ -730,7 +730,7 @@ class RestServersStack(Stack):
 
 
 def rest_request(model: str, size: int = 4, kind: str = "raw") -> bytes:
-    """Return the model's name and the JSON of an inference."""
+    """Return the model's name, a newline and the JSON of an inference."""
     if kind == "garbage":
         return f"{model}\n{{".encode()
     tensor = {"name": "x", "datatype": "UINT8", "shape": [size], "data": [1] * size}
@@ -739,7 +739,7 @@ def rest_request(model: str, size: int = 4, kind: str = "raw") -> bytes:
     body: dict[str, Any] = {"id": "7", "inputs": [tensor]}
     if kind == "sequence":
         body["parameters"] = {"sequence_id": 5}
-    if kind == "many":  # tensors, for a helper
+    if kind == "many":  # so many tensors that a helper parses them
         body["inputs"] = [tensor | {"name": f"x{number}"} for number in range(300)]
     if kind == "classes":
         body["outputs"] = [{"name": "y", "parameters": {"classification": 1}}]
@@ -773,8 +773,8 @@ class Pair:
     def compare(self) -> None:
         """Compare all that can be observed."""
         relayed, in_tasks = (stack.observed() for stack in self.stacks)
-        for what, value in relayed.items():
-            assert value == in_tasks[what], what
+        for name, value in relayed.items():
+            assert value == in_tasks[name], name
 
     def advance(self, seconds: float) -> None:
         """Move the clock, from one timer to the next."""
@@ -808,7 +808,7 @@ class Pair:
 
 
 def patches(clock: Callable[[], float]) -> Iterator[tuple[Any, str, Any]]:
-    """Yield what must be replaced: the network, the clock and random delays."""
+    """Yield the attributes to patch, with replacements for the network, the clock and delays."""
     import time  # noqa: PLC0415
 
     from infergate.backends import attempts  # noqa: PLC0415

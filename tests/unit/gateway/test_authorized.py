@@ -1,4 +1,4 @@
-"""Callers of a gateway see and change only what they may, whatever the request summary contains."""
+"""Clients see and change only what their permit allows, whatever the request summary contains."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -279,8 +279,8 @@ async def test_own_services_are_health_and_metadata() -> None:
             each async for each in guarded.streams[method](None, new_context())
         ]  # type: ignore[arg-type]
         assert [each.message for each in received] == [(b"streamed",)]
-    request_context = [each.operation for each in gate.requests]
-    assert request_context == [ServerReadyRequest, ServerReadyRequest, ServerMetadataRequest]
+    operations = [each.operation for each in gate.requests]
+    assert operations == [ServerReadyRequest, ServerReadyRequest, ServerMetadataRequest]
 
 
 async def test_own_services_reject_with_grpc_codes() -> None:

@@ -49,7 +49,7 @@ PROTOCOLS = sorted(folder.name for folder in VECTORS.iterdir() if folder.name in
 
 
 class Echo(Memory):
-    """Returns the inputs under the names of the outputs, and a parameter that the request sets."""
+    """Returns the inputs under the names of the requested outputs, with three parameters."""
 
     def __init__(self) -> None:
         super().__init__("own")
@@ -99,7 +99,7 @@ class Harness:
 
 
 def comparable(response: Any) -> Any:
-    """Return ``response`` without the numbers, ids and times that each request has."""
+    """Return ``response`` without the numbers, ids and times that differ between requests."""
     if not isinstance(response, HttpResponse):
         return replace(response, message=bytes(join_parts(response.message)))
     assert response.body_stream is None
@@ -146,7 +146,7 @@ async def test_responses_to_the_vectors_are_identical(protocol: str) -> None:
 
 @st.composite
 def exchanges(draw: st.DrawFn, datatypes: frozenset[Datatype]) -> InferRequest:
-    """An inference whose names and values fit into all protocols."""
+    """Generate an inference with names and an id that all protocols support."""
     count = draw(st.integers(1, 3))
     inputs: list[Tensor] = []
     for index in range(count):

@@ -42,7 +42,7 @@ RESPONSE = InferResponse("m", "1", "", {"p": 1}, (replace(X, name="y"),))
 
 
 class Server:
-    """The inferences behind the cache. An inference ends when ``respond`` is called."""
+    """The inferences behind the cache. With ``is_manual``, tests end them through ``pending``."""
 
     def __init__(self, is_manual: bool) -> None:
         self.contexts: list[RequestContext] = []
@@ -193,7 +193,7 @@ async def test_a_response_may_be_kept_only_at_the_second_use() -> None:
     assert harness.store.usage().entries == 1
 
 
-class Someone:
+class FakePermit:
     def __init__(self, identity: str) -> None:
         self.identity = identity
 
@@ -205,7 +205,7 @@ class Someone:
 async def test_identities_share_responses_unless_configured(per_identity: bool, calls: int) -> None:
     harness = Harness(per_identity=per_identity)
     for identity in ("key:a", "key:b", "key:a"):
-        await harness.infer(context=new_context(permit=Someone(identity)))
+        await harness.infer(context=new_context(permit=FakePermit(identity)))
     assert harness.calls == calls
 
 
@@ -403,7 +403,7 @@ async def test_a_full_queue_of_one_client_does_not_fail_others(
 ) -> None:
     harness = Harness(is_manual=True)
     flood, others = (
-        [harness.start(context=new_context(permit=Someone(name))) for _ in range(2)]
+        [harness.start(context=new_context(permit=FakePermit(name))) for _ in range(2)]
         for name in ("key:flood", "key:other")
     )
     await settle()

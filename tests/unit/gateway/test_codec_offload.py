@@ -151,7 +151,7 @@ async def test_a_helper_compresses_long_passed_through_responses(
     assert answer.headers["content-encoding"] == "gzip"
     assert b"x" * elements in gzip.decompress(bytes(join_parts(answer.body)))
     assert [each.name for each in offload.jobs] == jobs
-    assert not jobs or offload.jobs[0].arguments[1].body == ()  # its tensors stay in this process
+    assert not jobs or offload.jobs[0].arguments[1].body == ()  # the request's tensors stay here
 
 
 async def test_a_helper_finds_the_sequence_of_unchecked_messages() -> None:
@@ -196,7 +196,7 @@ def _number_over_http(wire: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "context", "number"),
+    ("protocol", "request_", "number"),
     [
         (
             "trtis-grpc",
@@ -220,12 +220,12 @@ def _number_over_http(wire: Any) -> int:
     ],
 )
 async def test_responses_written_by_a_helper_are_numbered(
-    protocol: str, context: Any, number: Any
+    protocol: str, request_: Any, number: Any
 ) -> None:
     codec: Any = plugins()[protocol].create({})
     offload = InlineOffload()
     codec_offload = CodecOffload(codec, DEFAULT_LIMITS, offload)
-    parsed = codec.parse_request(context, codec_offload.limits).complete(MODEL)
+    parsed = codec.parse_request(request_, codec_offload.limits).complete(MODEL)
     numbers = []
     for length in (1, 40 * KIB, 1, 40 * KIB):
         label = pack_bytes([b"1.5:0:" + b"x" * length])
@@ -246,7 +246,7 @@ async def test_a_helper_rewrites_a_legacy_response_of_many_fields() -> None:
     header.output.add(name="O")
     message = pb.InferRequest(model_name="m", model_version=-1, meta_data=header, raw_input=[b"\0"])
     wire = RpcRequest(INFER, (message.SerializeToString(),))
-    context = codec.validate(wire, codec_offload.limits).complete(MODEL)
+    checked = codec.validate(wire, codec_offload.limits).complete(MODEL)
     result = pb.InferResponse(raw_output=[bytes(4)])
     result.request_status.code = 1
     output = result.meta_data.output.add(name="O")
@@ -255,7 +255,7 @@ async def test_a_helper_rewrites_a_legacy_response_of_many_fields() -> None:
     fields = b"\x2a\x00" * 80_000
     size = len(fields)
     many = b"\x12" + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
-    arguments = RpcResponse((result.SerializeToString() + many + fields,)), context, "", ""
+    arguments = RpcResponse((result.SerializeToString() + many + fields,)), checked, "", ""
     with pytest.raises(NeedsOffloadError):
         codec.rewrite_response(*arguments, codec_offload.limits)
     answer = await codec_offload.build_in_helper(
@@ -282,9 +282,9 @@ async def test_a_helper_writes_long_typed_contents(
     )
     data = Tensor("O", datatype, (elements,), bytes(datatype.itemsize * elements))
     answer = InferResponse("m", "1", outputs=(data,))
-    for how in (codec.build_response, codec.build_stream_response):
-        wire, _ = await codec_offload.write_response(new_context(), how, answer, parsed)
-        assert join_parts(wire.message) == join_parts(how(answer, parsed).message)
+    for build in (codec.build_response, codec.build_stream_response):
+        wire, _ = await codec_offload.write_response(new_context(), build, answer, parsed)
+        assert join_parts(wire.message) == join_parts(build(answer, parsed).message)
     assert len(offload.jobs) == 2 * jobs
 
 

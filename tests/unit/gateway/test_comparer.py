@@ -99,8 +99,8 @@ async def test_a_rule_that_does_not_fit_the_datatype_is_an_error_in_the_log(
     for _ in range(2):
         await harness.infer()
     await harness.compared(error=2)
-    (line,) = [each.message for each in caplog.records if "cannot compare" in each.message]
-    assert line.startswith("route m: cannot compare: output 'y' is INT32")
+    (line,) = [each.message for each in caplog.records if "comparison failed" in each.message]
+    assert line.startswith("route m: the comparison failed: output 'y' is INT32")
 
 
 async def test_a_client_never_waits_for_the_mirror_or_the_comparison() -> None:

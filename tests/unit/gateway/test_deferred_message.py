@@ -1,4 +1,4 @@
-"""A compressed gRPC message is inflated only after its request was admitted."""
+"""A compressed gRPC message is inflated only after its request has been authorized."""
 
 import pytest
 from fakes import Memory

@@ -1,4 +1,4 @@
-"""Every vector is forwarded and translated, and the backend receives the same message."""
+"""For every vector, pass-through and translation yield equivalent requests and responses."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -96,26 +96,26 @@ def is_lenient(codec: Any, wire: Any) -> bool:
 
 
 def responses_agree(codec: Any, vector: Vector) -> None:
-    asks = vector.operation
-    if not isinstance(asks, InferRequest):
+    operation = vector.operation
+    if not isinstance(operation, InferRequest):
         return
     for profile in (TRITON, MLSERVER):  # with and without binary outputs
-        wire = codec.build_request(asks, profile, vector.model)
-        answers_agree(codec, vector.wire, wire, asks, vector.model)
+        wire = codec.build_request(operation, profile, vector.model)
+        answers_agree(codec, vector.wire, wire, operation, vector.model)
 
 
 def answers_agree(
-    codec: Any, wire: Any, sent: Any, asks: InferRequest, model: ModelMetadata | None
+    codec: Any, wire: Any, sent: Any, operation: InferRequest, model: ModelMetadata | None
 ) -> None:
     """Check that the client reads the same response, whether it is forwarded or translated."""
     parsed = completed(codec.parse_request(sent, DEFAULT_LIMITS), model)
     checked = completed(codec.validate(sent, DEFAULT_LIMITS), model)
 
     def translate(**names: str) -> Any:
-        answer = codec.parse_response(wire, asks, DEFAULT_LIMITS, model)
+        answer = codec.parse_response(wire, operation, DEFAULT_LIMITS, model)
         # as gateway.rename does
         request = ParsedRequest(replace(parsed.operation, **names), parsed.response_options)
-        return codec.build_response(replace(answer, id=asks.id, **names), request)
+        return codec.build_response(replace(answer, id=operation.id, **names), request)
 
     def forward(model: str = "", version: str = "") -> Any:
         return codec.rewrite_response(wire, checked, model, version, DEFAULT_LIMITS)
@@ -132,7 +132,7 @@ def answers_agree(
         return
 
     def read(response: Any) -> Any:
-        return codec.parse_response(response, asks, DEFAULT_LIMITS, model)
+        return codec.parse_response(response, operation, DEFAULT_LIMITS, model)
 
     assert isinstance(read(translated), InferResponse)
     assert read(forwarded) == read(translated)

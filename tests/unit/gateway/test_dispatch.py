@@ -119,7 +119,7 @@ async def test_rejections_by_own_services_are_recorded(code: int, outcome: str) 
     assert [context.record.outcome for context in contexts] == [outcome]
 
 
-async def test_a_cancelled_access_check_is_recorded() -> None:
+async def test_a_cancelled_health_check_is_recorded() -> None:
     dispatch, contexts = rpc(asyncio.CancelledError())
     with pytest.raises(asyncio.CancelledError):
         await dispatch.respond(RpcRequest("/h.Health/Check"), new_context())
@@ -140,7 +140,7 @@ async def test_the_gateways_rpc_services_take_precedence() -> None:
 
 
 def test_without_relays_no_request_gets_an_id_twice() -> None:
-    """A trace starts with the id."""
+    """The id is assigned at the start of a trace."""
     seen: list[RequestContext] = []
     frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
     grpc = RpcDispatch(frontends, {}, {}, seen.append, seen.append, relays=False)

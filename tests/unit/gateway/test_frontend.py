@@ -23,8 +23,8 @@ async def test_the_same_protocol_passes_through_undecoded() -> None:
     backend = WireBackend("b", LineCodec())
     context = new_context()
     answer = await frontend(backend, codec).respond(RpcRequest("infer m 1 id"), context)
-    assert answer.message == [b"as it came"]
-    assert answer.details == "as it said/it said"
+    assert answer.message == [b"from the server"]
+    assert answer.details == "unchanged/unchanged"
     assert [w.method for w in backend.sent] == ["infer m 1 x"]
     assert codec.decoded == 0
     assert context.record.pipeline == "forward"
@@ -38,7 +38,7 @@ async def test_a_rewritten_model_is_still_not_decoded() -> None:
         RpcRequest("infer m 2 id"), new_context()
     )
     assert [w.method for w in backend.sent] == ["infer real 4 x"]
-    assert answer.details == "as m/2"
+    assert answer.details == "m/2"
     assert codec.decoded == 0
 
 
@@ -100,7 +100,7 @@ async def test_a_passed_through_sequence_has_the_backends_model_name(validate: b
     handler = frontend(backend, LineCodec(), rewrite=Rewrite(model="theirs"), validate=validate)
     await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), new_context())
     await handler.respond(RpcRequest("infer m 1 id"), new_context())
-    assert backend.supports_sequences == [("theirs", "s"), None]
+    assert backend.sequences == [("theirs", "s"), None]
 
 
 async def test_one_endpoint_needs_no_sequence_lookup() -> None:
@@ -109,7 +109,7 @@ async def test_one_endpoint_needs_no_sequence_lookup() -> None:
     backend.has_queue = False
     handler = frontend(backend, LineCodec())
     await handler.respond(RpcRequest("infer m 1 id", metadata={"sequence": "s"}), new_context())
-    assert backend.supports_sequences == [None]
+    assert backend.sequences == [None]
 
 
 async def test_a_backends_error_is_written_in_this_protocol() -> None:
@@ -153,8 +153,7 @@ def test_a_transport_rejection_has_the_protocols_format() -> None:
 
 
 async def test_outputs_that_need_translation_are_translated() -> None:
-    """The inference is sent again if the first attempt allows it. A step of a sequence is never
-    sent again."""
+    """The inference is translated and sent again, unless it belongs to a sequence."""
 
     class Refusing(LineCodec):
         def rewrite_response(self, *_: Any) -> RpcResponse:

@@ -41,8 +41,8 @@ TENSOR = Tensor("x", Datatype.INT8, (2,), b"\x01\x02")
 async def test_server_metadata_is_the_gateways_own() -> None:
     created, memory = one()
     assert await created.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
-    index = await perform(created, ServerMetadataRequest(), ServerMetadata)
-    assert index.name == "infergate"
+    metadata = await perform(created, ServerMetadataRequest(), ServerMetadata)
+    assert metadata.name == "infergate"
     assert not memory.requests
 
 
@@ -110,10 +110,10 @@ async def test_metadata_has_the_clients_names() -> None:
         (TensorMetadata("data", "FP32", (-1, 3)),),
         (TensorMetadata("prob", "FP32", (-1,)), TensorMetadata("other", "FP32", (1,))),
     )
-    index = await perform(created, ModelMetadataRequest("m", "2"), ModelMetadata)
-    assert (index.name, index.versions) == ("m", ("2",))
-    assert [t.name for t in index.inputs] == ["image"]
-    assert [t.name for t in index.outputs] == ["probs", "other"]
+    metadata = await perform(created, ModelMetadataRequest("m", "2"), ModelMetadata)
+    assert (metadata.name, metadata.versions) == ("m", ("2",))
+    assert [t.name for t in metadata.inputs] == ["image"]
+    assert [t.name for t in metadata.outputs] == ["probs", "other"]
 
 
 async def test_declared_metadata_replaces_the_backends() -> None:
@@ -193,7 +193,7 @@ class WatchedMemory(Memory):
 
 
 @pytest.mark.parametrize(
-    ("index", "combine", "ready"),
+    ("are_ready", "combine", "expected"),
     [
         ((True, True), all, True),
         ((True, False), all, False),
@@ -204,13 +204,13 @@ class WatchedMemory(Memory):
     ],
 )
 async def test_readiness_uses_health_checks_or_else_sends_a_request(
-    index: tuple[bool | None, ...], combine: Any, ready: bool
+    are_ready: tuple[bool | None, ...], combine: Any, expected: bool
 ) -> None:
-    backends = [WatchedMemory(str(i), each) for i, each in enumerate(index)]
+    backends = [WatchedMemory(str(i), each) for i, each in enumerate(are_ready)]
     routes = [Route(each.name, each.name) for each in backends]
     created = build_gateway(*routes, backends=backends, combine_readiness=combine)
-    assert await created.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=ready)
-    assert [len(each.requests) for each in backends] == [int(each is None) for each in index]
+    assert await created.perform(ServerReadyRequest(), new_context()) == HealthStatus(ok=expected)
+    assert [len(each.requests) for each in backends] == [int(each is None) for each in are_ready]
 
 
 async def test_the_index_lists_exact_routes_and_models_behind_patterns() -> None:

@@ -56,7 +56,7 @@ def classes(count: int, name: str = "Y", **more: Any) -> RequestedOutput:
     return RequestedOutput(name, {"classification": count, **more})
 
 
-async def response_json(gateway: RoutingGateway, *outputs: RequestedOutput) -> dict[str, Any]:
+async def output_values(gateway: RoutingGateway, *outputs: RequestedOutput) -> dict[str, Any]:
     response = await perform(gateway, InferRequest("m", outputs=outputs), InferResponse)
     return {t.name: t.numpy().tolist() for t in response.outputs}
 
@@ -69,14 +69,14 @@ async def test_outputs_without_classification_are_unchanged(
 ) -> None:
     gateway, memory = gateway_with_backend(model((-1, 3)))
     assert not requests_classes(InferRequest("m", outputs=outputs))
-    assert (await response_json(gateway, *outputs))["Y"] == SCORES.tolist()
+    assert (await output_values(gateway, *outputs))["Y"] == SCORES.tolist()
     assert memory.described == []
 
 
 async def test_a_backend_that_classifies_gets_the_classification_request() -> None:
     gateway, memory = gateway_with_backend(model((-1, 3)))
     memory.has_classes = True
-    assert (await response_json(gateway, classes(2)))[
+    assert (await output_values(gateway, classes(2)))[
         "Y"
     ] == SCORES.tolist()  # as in the backend's response
     assert memory.requests == [InferRequest("m", outputs=(classes(2),))]
@@ -84,7 +84,7 @@ async def test_a_backend_that_classifies_gets_the_classification_request() -> No
 
 async def test_the_backend_gets_a_request_for_values() -> None:
     gateway, memory = gateway_with_backend(model((-1, 3)))
-    outputs = await response_json(gateway, classes(2, other="kept"), RequestedOutput("Z"))
+    outputs = await output_values(gateway, classes(2, other="kept"), RequestedOutput("Z"))
     assert memory.requests == [
         InferRequest("m", outputs=(RequestedOutput("Y", {"other": "kept"}), RequestedOutput("Z")))
     ]
@@ -112,12 +112,12 @@ async def test_metadata_determines_the_batch_dimension(
 ) -> None:
     gateway, _ = gateway_with_backend(metadata)
     expected = [[b"3.000000:1"], [b"9.000000:0"]] if batched else [b"9.000000:3"]
-    assert (await response_json(gateway, classes(1)))["Y"] == expected
+    assert (await output_values(gateway, classes(1)))["Y"] == expected
 
 
 async def test_declared_metadata_replaces_the_backends() -> None:
     gateway, memory = gateway_with_backend(model((2, 3)), {"m": model((2, 3), 8)})
-    assert (await response_json(gateway, classes(1)))["Y"] == [[b"3.000000:1"], [b"9.000000:0"]]
+    assert (await output_values(gateway, classes(1)))["Y"] == [[b"3.000000:1"], [b"9.000000:0"]]
     assert memory.described == []
 
 
@@ -127,7 +127,7 @@ async def test_labels_and_output_names_follow_the_rewrite() -> None:
         rewrite=Rewrite("theirs", "7", outputs={"scores": "Y"}),
         labels={"scores": ("ant", "bee", "cat"), "Y": ("wrong",) * 3},
     )
-    assert await response_json(gateway, classes(1, "scores")) == {
+    assert await output_values(gateway, classes(1, "scores")) == {
         "scores": [[b"3.000000:1:bee"], [b"9.000000:0:ant"]],
         "Z": [[5], [6]],
     }
@@ -137,7 +137,7 @@ async def test_labels_and_output_names_follow_the_rewrite() -> None:
 
 async def test_fewer_labels_than_classes() -> None:
     gateway, _ = gateway_with_backend(model((-1, 3)), labels={"Y": ("ant", "")})
-    assert (await response_json(gateway, classes(3)))["Y"][1] == [
+    assert (await output_values(gateway, classes(3)))["Y"][1] == [
         b"9.000000:0:ant",
         b"8.000000:2",
         b"7.000000:1",
@@ -147,7 +147,7 @@ async def test_fewer_labels_than_classes() -> None:
 async def test_no_classes_without_metadata() -> None:
     gateway, memory = gateway_with_backend(GatewayError(Kind.CONNECT, "down"))
     with pytest.raises(GatewayError, match="down"):
-        await response_json(gateway, classes(1))
+        await output_values(gateway, classes(1))
     assert memory.requests == []
 
 
@@ -158,7 +158,7 @@ async def test_an_output_without_an_order_is_rejected() -> None:
     )
     assert isinstance(answer, InferResponse)
     with raises_kind(Kind.BAD_REQUEST, match="'Y': class result not available"):
-        await response_json(gateway, classes(1))
+        await output_values(gateway, classes(1))
 
 
 async def test_embedded_models_classify_with_their_own_labels() -> None:
@@ -182,5 +182,5 @@ async def test_long_outputs_are_classified_by_a_thread(monkeypatch: pytest.Monke
     for elements in (MAX_INLINE_CLASSIFY_BYTES // 4, MAX_INLINE_CLASSIFY_BYTES // 4 + 1):
         values = tensor_from_array("Y", Datatype.FP32, np.zeros(elements, np.float32))
         memory.answer = InferResponse("theirs", "7", outputs=(values,))
-        await response_json(gateway, classes(1))
+        await output_values(gateway, classes(1))
     assert [thread == threading.get_ident() for thread in threads] == [True, False]

@@ -27,7 +27,7 @@ EVENT = b'data: {"id":"i","model_name":"m","model_version":"7"}\n\n'
 
 
 class Acting(Memory):
-    """A backend. The parameter ``do`` controls it: a word, or the number of responses."""
+    """A backend whose steps ``do`` lists: ``fail``, ``bug``, ``wait``, or else a response."""
 
     def __init__(self) -> None:
         super().__init__("acting")
@@ -44,13 +44,13 @@ class Acting(Memory):
                 self.deadlines.append(context.deadline)
                 match step:
                     case "fail":
-                        raise bad_request("as told")
+                        raise bad_request("as requested")
                     case "bug":
                         raise ZeroDivisionError("secret")
                     case "wait":
                         await asyncio.Event().wait()
                     case _:
-                        parameters = {"l": [b""]} if step == "unspeakable" else {}
+                        parameters = {"l": [b""]} if step == "unwritable" else {}
                         last = step == "last"
                         yield InferResponse("real", "7", request.id, parameters, is_last=last)
         finally:
@@ -118,7 +118,7 @@ async def test_a_stream_without_responses() -> None:
 
 @pytest.mark.parametrize(
     ("do", "status", "kind"),
-    [("fail", 400, "bad_request"), ("bug", 500, "internal"), ("unspeakable", 501, "unsupported")],
+    [("fail", 400, "bad_request"), ("bug", 500, "internal"), ("unwritable", 501, "unsupported")],
 )
 async def test_errors_instead_of_the_first_response(do: str, status: int, kind: str) -> None:
     harness = Harness()
@@ -130,7 +130,7 @@ async def test_errors_instead_of_the_first_response(do: str, status: int, kind: 
 
 
 @pytest.mark.parametrize(
-    ("do", "kind"), [("fail", "bad_request"), ("bug", "internal"), ("unspeakable", "unsupported")]
+    ("do", "kind"), [("fail", "bad_request"), ("bug", "internal"), ("unwritable", "unsupported")]
 )
 async def test_errors_after_the_first_response(do: str, kind: str) -> None:
     harness = Harness()
@@ -231,9 +231,9 @@ async def test_model_statistics_count_each_stream(verb: str) -> None:
         answer = await harness.app.respond(wire, new_context())
         if answer.body_stream is not None:
             await all_of(answer)
-    (figures,) = harness.gateway.own_statistics.statistics_of("m", "").models
-    assert figures["inference_count"] == 2
-    assert figures["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
+    (statistics,) = harness.gateway.own_statistics.statistics_of("m", "").models
+    assert statistics["inference_count"] == 2
+    assert statistics["inference_stats"]["fail"] == {"count": 1, "ns": 500_000_000}
 
 
 async def test_an_unknown_model() -> None:

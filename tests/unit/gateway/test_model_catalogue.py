@@ -1,4 +1,4 @@
-"""Server status for one model and all models, with slow and broken backends."""
+"""Server statuses, versions of models and the index, with slow and broken backends."""
 
 import asyncio
 import time
@@ -91,7 +91,7 @@ async def versions(
 
 
 class Lister(Repository):
-    """A backend that lists ``entries``, or fails with ``error``."""
+    """A backend that lists ``entries``. Operations whose type is in ``errors`` fail."""
 
     def __init__(self, name: str = "b", *entries: ModelIndexEntry) -> None:
         super().__init__(name)
@@ -168,8 +168,7 @@ async def test_an_unknown_model_has_no_versions() -> None:
 
 
 async def test_a_server_without_readiness_of_models() -> None:
-    """A model that is described, by the server or by the configuration, is as ready as the
-    server."""
+    """A model with metadata, from the server or the configuration, is ready if its server is."""
     server = Lister()
     missing = GatewayError(Kind.UNSUPPORTED, "unknown method", origin=Origin.BACKEND)
     server.errors = {
@@ -219,7 +218,7 @@ async def test_versions_of_several_routes_are_combined() -> None:
 
 
 class Counting(Repository):
-    """A backend whose servers report their statistics, or fail."""
+    """A backend whose servers report statistics or, if ``broken``, fail."""
 
     def __init__(self, name: str = "b", broken: bool = False) -> None:
         super().__init__(name)
@@ -233,7 +232,7 @@ class Counting(Repository):
         assert isinstance(operation, messages.ModelStatisticsRequest)
         self.counted.append(operation)
         if self.broken:
-            raise GatewayError(Kind.TIMEOUT, "no figures")
+            raise GatewayError(Kind.TIMEOUT, "no statistics")
         versions = [operation.version] if operation.version else ["1", "2"]
         return [
             messages.ModelStatistics(
@@ -385,7 +384,7 @@ async def test_models_are_described_with_bounded_concurrency() -> None:
 
 
 async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each request gets the remaining time for one model and for all."""
+    """A query ends at its own timeout or at the timeout of all queries, whichever is earlier."""
 
     class Silent(Repository):
         async def describe(self, model: str, version: str, context: Any, **_: bool) -> Any:
@@ -407,14 +406,14 @@ async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_clients_shorter_deadline_applies() -> None:
-    class Remembering(Repository):
+    class Recording(Repository):
         async def describe(self, model: str, version: str, context: Any, **_: bool) -> Any:
             deadlines.append(context.deadline)
             return ModelMetadata(model, inputs=(messages.TensorMetadata("X", "INT8", (1,)),))
 
     deadlines: list[float | None] = []
     soon = time.monotonic() + 0.5
-    await status(build_gateway(Route("m", "b"), backends=[Remembering()]), deadline=soon)
+    await status(build_gateway(Route("m", "b"), backends=[Recording()]), deadline=soon)
     assert set(deadlines) == {soon}
 
 
@@ -505,7 +504,7 @@ async def test_a_model_that_serves_without_being_listed_is_ready() -> None:
 
 
 async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
-    """Readiness is requested behind a pattern only where the result depends on it."""
+    """For a route with a pattern, readiness is requested only if the result depends on it."""
     names = Indexed(
         [ModelIndexEntry(name) for name in ("m", "x", "y")], ready={("m", ""), ("x", "")}
     )
@@ -553,6 +552,6 @@ async def test_names_behind_a_rewriting_pattern_are_listed_if_invertible() -> No
         backends=[there, Indexed([], "other")],
     )
     assert [(e.name, e.state) for e in await index(created)] == [
-        ("taken-a", "UNAVAILABLE"),  # the backend of the version's own route
+        ("taken-a", "UNAVAILABLE"),  # its route's backend does not list it
         ("prod.a", "READY"),
     ]

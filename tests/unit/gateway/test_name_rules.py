@@ -61,13 +61,13 @@ def get(protocol: str, path: str, method: str = "GET") -> Any:
 
 
 def raw(protocol: str, path: str, method: str = "GET") -> Any:
-    """Return the name unchanged: the legacy API decodes nothing."""
+    """Put the name into the path unchanged, because the legacy API decodes no paths."""
     headers = {"nv-inferrequest": "batch_size: 1"}
     return protocol, lambda name: HttpRequest(method, path.format(name), headers=headers)
 
 
 def rpc(method: str, *fields: Any) -> Any:
-    """Encode ``fields``: numbers with text, or with None for the name."""
+    """Encode ``fields``: pairs of a number and a text, or None for the name under test."""
 
     def wire(name: str) -> RpcRequest:
         parts = (field(number, name if text is None else text) for number, text in fields)
@@ -223,7 +223,7 @@ async def test_a_tensors_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["../region", "r\0", "n" * 1025])
 async def test_the_region_of_a_tensor(name: str) -> None:
-    """The client gets the reason. Such a region cannot be registered, so no backend sees it."""
+    """The error names the region's name as the reason, and no backend receives the request."""
     tensor = {"name": "I", "shape": [1], "datatype": "INT8"}
     tensor["parameters"] = {"shared_memory_region": name, "shared_memory_byte_size": 1}
     header = pb.InferRequestHeader(batch_size=1)

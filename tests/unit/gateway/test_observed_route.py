@@ -29,7 +29,7 @@ REQUEST = InferRequest("m", "", "id", inputs=(INPUT,))
 
 
 class Observer:
-    """Keeps every exchange of a model that ``wanted`` names."""
+    """Keeps the exchanges of the model ``wanted``."""
 
     def __init__(self, wanted: str = "m") -> None:
         self.wanted = wanted
@@ -105,7 +105,7 @@ async def test_requests_with_shared_memory_are_not_observed() -> None:
     assert observer.exchanges == []
 
 
-async def test_the_responses_of_a_stream_are_charged_until_it_has_layers() -> None:
+async def test_the_responses_of_a_stream_are_charged_until_it_ends() -> None:
     observer, memory = Observer(), Budget(2000)
     harness = Harness(observer)
     context = new_context(memory=memory)

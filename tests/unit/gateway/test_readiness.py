@@ -22,7 +22,7 @@ class Backends:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def send_request(self, context: RequestContext) -> bool:
+    async def check(self, context: RequestContext) -> bool:
         self.requests += 1
         await self.gate.wait()
         return self.is_ready
@@ -31,7 +31,7 @@ class Backends:
 async def test_concurrent_probes_share_one_check() -> None:
     backends = Backends()
     backends.gate.clear()
-    readiness = Readiness(backends.send_request, Clock())
+    readiness = Readiness(backends.check, Clock())
     storm = [asyncio.ensure_future(readiness.is_ready()) for _ in range(100)]
     await until(lambda: backends.requests == 1)
     backends.gate.set()
@@ -43,7 +43,7 @@ async def test_concurrent_probes_share_one_check() -> None:
 async def test_a_result_is_cached_briefly(is_ready: bool) -> None:
     backends, clock = Backends(), Clock()
     backends.is_ready = is_ready
-    readiness = Readiness(backends.send_request, clock)
+    readiness = Readiness(backends.check, clock)
     assert await readiness.is_ready() is is_ready
     backends.is_ready = not is_ready
     clock.time += CACHE_SECONDS * 0.9
@@ -55,7 +55,7 @@ async def test_a_result_is_cached_briefly(is_ready: bool) -> None:
 
 async def test_no_more_than_two_checks_a_second() -> None:
     backends, clock = Backends(), Clock()
-    readiness = Readiness(backends.send_request, clock)
+    readiness = Readiness(backends.check, clock)
     for _ in range(1000):
         await readiness.is_ready()
         clock.time += 0.01
@@ -65,7 +65,7 @@ async def test_no_more_than_two_checks_a_second() -> None:
 async def test_a_cancelled_check_is_repeated_by_the_next_caller() -> None:
     backends = Backends()
     backends.gate.clear()
-    readiness = Readiness(backends.send_request, Clock())
+    readiness = Readiness(backends.check, Clock())
     first = asyncio.ensure_future(readiness.is_ready())
     await until(lambda: backends.requests == 1)
     second = asyncio.ensure_future(readiness.is_ready())
@@ -91,7 +91,7 @@ async def test_all_watchers_share_one_timer_and_one_check(
 
     monkeypatch.setattr(loop, "call_later", call_later)
     backends, clock = Backends(), Clock()
-    readiness = Readiness(backends.send_request, clock)
+    readiness = Readiness(backends.check, clock)
     answers: list[bool] = []
 
     async def watch() -> None:
@@ -116,7 +116,7 @@ async def test_all_watchers_share_one_timer_and_one_check(
 async def test_draining_wakes_waiters_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_SECONDS", 3600.0)
     backends = Backends()
-    readiness = Readiness(backends.send_request, Clock())
+    readiness = Readiness(backends.check, Clock())
     assert await readiness.is_ready()
     waiting = [asyncio.ensure_future(readiness.wait_for_change()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -133,7 +133,7 @@ async def test_draining_wakes_waiters_without_a_check(monkeypatch: pytest.Monkey
 async def test_a_check_that_ends_after_draining_began_is_negative() -> None:
     backends = Backends()
     backends.gate.clear()
-    readiness = Readiness(backends.send_request, Clock())
+    readiness = Readiness(backends.check, Clock())
     pending = [asyncio.ensure_future(readiness.is_ready()) for _ in range(2)]
     await until(lambda: backends.requests == 1)
     readiness.start_draining()

@@ -462,7 +462,7 @@ def test_a_bug_in_sending_a_response_costs_one_request(
     pair.run()
     call(key="first")(pair)
     answer("ok", "first")(pair)
-    monkeypatch.setattr(pair, "compare", lambda: None)  # only one has the next requests
+    monkeypatch.setattr(pair, "compare", lambda: None)  # only one stack gets the next requests
     stack, callbacks = pair.stacks[0], FailingCallbacks()
     context = RequestContext("peer", headers={"x-request-id": "failing"})
     wire = RpcRequest(METHOD, (request_message("m"),))

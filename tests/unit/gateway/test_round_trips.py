@@ -105,7 +105,7 @@ RESPONSES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 def through(form: str, request: InferRequest) -> Any:
-    """Return what a server parses from a client's request."""
+    """Return the server's parse result for a client's ``request`` in the protocol ``form``."""
     codec, profile = FORMS[form]
     model = metadata(request)
     wire = codec.build_request(request, profile, model)

@@ -27,7 +27,7 @@ from infergate.transport.grpc.client import H2Upstream
 PLAIN = Route("m", "b")
 
 
-class Lacking(Memory):
+class LimitedBackend(Memory):
     """A backend whose protocol has neither sequences nor BF16."""
 
     supports_sequences = False
@@ -35,7 +35,7 @@ class Lacking(Memory):
 
 
 def remote(codec: Any) -> RemoteBackend[Any, Any]:
-    """Return a backend whose messages need metadata or not."""
+    """Return a remote backend with ``codec``."""
     settings = BackendSettings("b", [Endpoint("server", 8000)])
     upstream = H2Upstream(DEFAULT_LIMITS)
     return RemoteBackend(settings, codec, upstream, RPC_MESSAGES, DEFAULT_LIMITS)
@@ -63,7 +63,7 @@ def steps(route: Route, backend: Any, declared: str = "") -> list[str]:
         (replace(PLAIN, pattern="*"), Memory("b"), "other", ["_declare"]),
         (PLAIN, remote(V2Grpc()), "m", []),
         (PLAIN, remote(GRPC.create({})), "m", ["_declare", "_cast"]),
-        (PLAIN, Lacking("b"), "", ["_refuse_sequence", "_cast"]),
+        (PLAIN, LimitedBackend("b"), "", ["_refuse_sequence", "_cast"]),
         (replace(PLAIN, cast={Datatype.BF16: Datatype.FP32}), Memory("b"), "", ["_cast_back"]),
         (replace(PLAIN, rewrite=Rewrite(version="2")), Memory("b"), "", ["_rename"]),
     ],

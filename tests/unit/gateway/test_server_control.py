@@ -103,7 +103,7 @@ THEIRS = {
         (json.dumps(CONFIG), THEIRS),
         ('{"input": [{"name": "A"}]}', {"input": [{"name": "INPUT0"}]}),
         ('{"name": "m", "input": "A"}', {"name": "real", "input": "A"}),
-        # byte for byte
+        # unchanged, byte for byte
         ('{ "name": "real" , "input":[{"name":"INPUT0"}]}', None),
         ('{ "name": "another" }', None),
         ('{ "name": ["m"] }', None),

@@ -161,11 +161,11 @@ async def test_draining_is_sent_to_every_watcher_and_ends_its_stream(
     monkeypatch.setattr("infergate.gateway.readiness.POLL_SECONDS", 3600.0)
     watches = []
 
-    async def send_request(context: RequestContext) -> bool:
+    async def check_backends(context: RequestContext) -> bool:
         watches.append(context)
         return True
 
-    readiness = Readiness(send_request, lambda: 0.0)
+    readiness = Readiness(check_backends, lambda: 0.0)
     async with services_of(build_services(readiness)) as channel, asyncio.timeout(20):
         named = [CheckRequest(service=name).SerializeToString() for name in ["", V2] * 20]
         watch = channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")
@@ -187,10 +187,10 @@ async def test_draining_is_sent_to_every_watcher_and_ends_its_stream(
 
 
 async def test_draining_during_a_status_is_sent_after_it() -> None:
-    async def send_request(context: RequestContext) -> bool:
+    async def check_backends(context: RequestContext) -> bool:
         return True
 
-    readiness = Readiness(send_request)
+    readiness = Readiness(check_backends)
     watching = build_services(readiness).streams[f"/{HEALTH_SERVICE}/Watch"](each([b""]), CALL)
     statuses = []
     async with asyncio.timeout(20):
@@ -214,7 +214,7 @@ async def test_malformed_and_long_messages_are_invalid_arguments(message: bytes)
         assert [item.code for item in answers] == [3], method
 
 
-async def test_a_stream_without_a_message_gets_an_error() -> None:
+async def test_a_stream_without_a_message_gets_no_response() -> None:
     for handler in build_services(Switch()).streams.values():
         assert [item async for item in handler(each([]), CALL)] == []
 

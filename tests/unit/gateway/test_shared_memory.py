@@ -87,7 +87,7 @@ def answering(data: bytes) -> InferResponse:
     return InferResponse("m", outputs=(Tensor("Y", Datatype.UINT8, (len(data),), data),))
 
 
-async def on(limits: Limits = LIMITS, *backends: Memory) -> SharedMemory:
+async def memory_with_region(limits: Limits = LIMITS, *backends: Memory) -> SharedMemory:
     memory = SharedMemory(limits, backends, enabled=True)
     assert await memory.perform(REGISTER, new_context()) == Acknowledgement()
     return memory
@@ -102,7 +102,7 @@ async def refused(
 ) -> GatewayError:
     with raises_kind(kind, match) as caught:
         async with memory.stage(request, backend):
-            pytest.fail("it was lent")
+            pytest.fail("the request was staged")
     return caught.value
 
 
@@ -110,7 +110,7 @@ async def refused(
 
 
 async def test_inputs_are_read_from_and_outputs_written_to_regions() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     request = request_with(RegionRef("r", 3, 5), output=RegionRef("r", 100, 9))
     async with memory.stage(request, BACKEND) as staged:
         assert staged.request == InferRequest(
@@ -139,7 +139,7 @@ async def test_offsets_are_of_the_region() -> None:
 
 
 async def test_inline_tensors_stay_unchanged() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     here = Tensor("H", Datatype.UINT8, (1,), b"h")
     request = replace(
         request_with(RegionRef("r", 0, 1)), inputs=(here, tensor_in(RegionRef("r", 0, 1)))
@@ -156,7 +156,7 @@ numbers = st.integers(0, SIZE // 2) | st.integers(0, 2 * SIZE) | st.integers(0, 
 def test_any_numbers_end_in_data_or_an_error(
     offset: int, size: int, begin: int, length: int, end: int
 ) -> None:
-    """Whatever is registered, and however the file changes, no byte outside it is read."""
+    """Whatever is registered, and however the file changes, no byte outside the region is read."""
     FILE.write_bytes(bytes(SIZE))
     request = replace(REGISTER, offset=offset, size=size)
     if not 0 < size <= SIZE - offset:
@@ -180,7 +180,7 @@ def test_any_numbers_end_in_data_or_an_error(
 
 
 async def test_a_file_truncated_between_check_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = await on()
+    memory = await memory_with_region()
     look = os.fstat
 
     def cut_after(file: int) -> os.stat_result:
@@ -193,7 +193,7 @@ async def test_a_file_truncated_between_check_and_read(monkeypatch: pytest.Monke
 
 
 async def test_a_truncated_file_is_not_extended() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     async with memory.stage(request_with(output=RegionRef("r", 100, 8)), BACKEND) as staged:
         os.truncate(FILE, 50)
         with pytest.raises(GatewayError, match="become shorter"):
@@ -202,7 +202,7 @@ async def test_a_truncated_file_is_not_extended() -> None:
 
 
 async def test_no_output_is_written_if_one_does_not_fit() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     outputs = (
         RequestedOutput("A", {}, RegionRef("r", 0, 4)),
         RequestedOutput("B", {}, RegionRef("r", 8, 3)),
@@ -231,7 +231,7 @@ async def test_no_output_is_written_if_one_does_not_fit() -> None:
 async def test_no_output_is_written_over_another(
     one: RegionRef, other: RegionRef, *, apart: bool
 ) -> None:
-    memory = await on()
+    memory = await memory_with_region()
     await memory.perform(replace(REGISTER, name="alias", offset=8, size=8), new_context())
     outputs = tuple(RequestedOutput(*each) for each in (("A", {}, one), ("B", {}, other)))
     for order in (outputs, outputs[::-1]):
@@ -247,7 +247,7 @@ async def test_no_output_is_written_over_another(
 
 
 async def test_data_is_checked_after_the_copy() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     wrong = tensor_in(RegionRef("r", 0, 8), Datatype.FP32, (3,))
     await refused(memory, InferRequest("m", inputs=(wrong,)), match="needs 12 bytes")
     lengths = tensor_in(RegionRef("r", 0, 8), Datatype.BYTES, (1,))
@@ -265,7 +265,7 @@ async def test_large_data_is_copied_by_a_thread(
     to_thread: AsyncMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 64)
-    memory = await on()
+    memory = await memory_with_region()
     async with memory.stage(
         request_with(RegionRef("r", 0, 65), output=RegionRef("r", 0, 99)), BACKEND
     ) as staged:
@@ -280,10 +280,10 @@ async def test_large_data_is_copied_by_a_thread(
 async def test_many_short_elements_count_as_large_data(
     maximum: int, threads: int, to_thread: AsyncMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Count two tensors, and nothing outside them."""
+    """Only the elements of the two BYTES tensors in shared memory are counted."""
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_ELEMENTS", maximum)
     FILE.write_bytes(bytes(SIZE))
-    memory = await on()
+    memory = await memory_with_region()
     half = tensor_in(RegionRef("r", 0, 128), Datatype.BYTES, (4, 8))
     here = Tensor("H", Datatype.BYTES, (2,), bytes(8))
     inputs = (
@@ -301,7 +301,7 @@ async def test_many_short_elements_count_as_large_data(
 
 
 async def test_memory_held_by_requests_is_bounded() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     too_many = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE), RegionRef("r", 0, 1))
     await refused(memory, too_many, Kind.TOO_LARGE)
     two = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE))
@@ -317,7 +317,7 @@ async def test_memory_held_by_requests_is_bounded() -> None:
 
 
 async def test_regions_are_counted() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     await memory.perform(replace(REGISTER, name="s"), new_context())
     with raises_kind(Kind.TOO_LARGE, match="limit"):
         await memory.perform(replace(REGISTER, name="t"), new_context())
@@ -384,7 +384,7 @@ async def test_invalid_region_offsets_and_sizes(wrong: dict[str, int]) -> None:
 
 
 async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     with raises_kind(Kind.ALREADY_EXISTS, match="'r' already in manager"):
         await memory.perform(replace(REGISTER, size=1), new_context())
     for cuda in (None, False):
@@ -406,7 +406,7 @@ async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
 
 async def test_a_request_keeps_its_regions_when_they_are_unregistered() -> None:
     """The descriptor stays open, so that its number is not reused for another file."""
-    memory = await on()
+    memory = await memory_with_region()
     async with memory.stage(
         request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 6)), BACKEND
     ) as staged:
@@ -427,7 +427,7 @@ async def test_a_request_cancelled_while_a_thread_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_memory, "_MAX_INLINE_BYTES", 0)
-    memory = await on()
+    memory = await memory_with_region()
 
     async def infer() -> None:
         async with memory.stage(request_with(RegionRef("r", 0, SIZE)), BACKEND):
@@ -507,7 +507,7 @@ async def test_disabled_shared_memory_opens_no_file() -> None:
 
 
 async def test_classes_cannot_be_written_to_a_region() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     output = RequestedOutput("Y", {"classification": 1}, RegionRef("r", 0, 8))
     await refused(memory, InferRequest("m", outputs=(output,)), match="'Y'")
 
@@ -516,7 +516,7 @@ async def test_classes_cannot_be_written_to_a_region() -> None:
 
 
 class Sharing(Memory):
-    """A backend that registers regions, and refuses those in ``refuses``."""
+    """A backend that registers regions, and rejects operations of the type ``refuses``."""
 
     def __init__(self, name: str, refuses: type[Operation] | None = None) -> None:
         super().__init__(name)
@@ -531,7 +531,7 @@ class Sharing(Memory):
 
 async def test_each_backend_registers_each_region() -> None:
     backends = Sharing("a"), Sharing("b")
-    memory = await on(LIMITS, *backends)
+    memory = await memory_with_region(LIMITS, *backends)
     assert memory.extensions == ("system_shared_memory", "cuda_shared_memory")
     await memory.perform(CUDA, new_context())
     await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), new_context())
@@ -561,7 +561,7 @@ async def test_a_region_is_registered_with_all_backends_or_none() -> None:
 )
 async def test_a_silent_new_backend_gets_one_region(kind: Kind, expected: int) -> None:
     """A reload waits for every backend."""
-    memory = await on(LIMITS, Sharing("a"))
+    memory = await memory_with_region(LIMITS, Sharing("a"))
     await memory.perform(CUDA, new_context())
     known, silent = Sharing("a"), Memory("c", None)
     silent.answer = GatewayError(kind, "no")  # type: ignore[assignment]
@@ -574,7 +574,7 @@ async def test_a_silent_new_backend_gets_one_region(kind: Kind, expected: int) -
 
 async def test_a_region_is_removed_even_if_a_backend_keeps_it() -> None:
     backends = Sharing("a", SharedMemoryUnregisterRequest), Sharing("b")
-    memory = await on(LIMITS, *backends)
+    memory = await memory_with_region(LIMITS, *backends)
     with pytest.raises(GatewayError, match="a says no"):
         await memory.perform(SharedMemoryUnregisterRequest("r", cuda=False), new_context())
     assert open_files() == 0
@@ -583,7 +583,7 @@ async def test_a_region_is_removed_even_if_a_backend_keeps_it() -> None:
 
 async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
     sharing = Sharing("a")
-    memory = await on(LIMITS, sharing)
+    memory = await memory_with_region(LIMITS, sharing)
     request = request_with(RegionRef("r", 0, 4), output=RegionRef("r", 0, 8))
     async with memory.stage(request, sharing) as staged:
         assert staged.request is request
@@ -624,21 +624,21 @@ async def test_a_sharing_backend_gets_no_request_past_the_end(
 ) -> None:
     """Such a request crashes a legacy server."""
     sharing = Sharing("a")
-    memory = await on(LIMITS, sharing)
+    memory = await memory_with_region(LIMITS, sharing)
     await memory.perform(CUDA, new_context())
     await refused(memory, request_, match=names, backend=sharing)
 
 
 async def test_a_sharing_backend_gets_no_request_for_a_truncated_file() -> None:
     sharing = Sharing("a")
-    memory = await on(LIMITS, sharing)
+    memory = await memory_with_region(LIMITS, sharing)
     os.truncate(FILE, 3)
     request = request_with(RegionRef("r", 0, 4))
     await refused(memory, request, match="become shorter", backend=sharing)
 
 
 async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
-    """The region's size at the backend may differ from the registered one."""
+    """The region at the backend may have a different size."""
 
     class Knowing(Sharing):
         async def perform(self, operation: Operation, context: RequestContext) -> Response:
@@ -648,7 +648,7 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
                 raise GatewayError(Kind.ALREADY_EXISTS, "already in manager")
             return await super().perform(operation, context)
 
-    memory, new = await on(LIMITS, Sharing("a")), Knowing("b")
+    memory, new = await memory_with_region(LIMITS, Sharing("a")), Knowing("b")
     other = SharedMemory(LIMITS, (new,), enabled=True, predecessor=memory)
     await other.register_with_new_backends(())
     assert new.requests == [REGISTER, SharedMemoryUnregisterRequest("r", cuda=False), REGISTER]
@@ -656,9 +656,9 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
 
 async def test_gpu_memory_is_forwarded_to_the_backend() -> None:
     with pytest.raises(GatewayError, match="GPUs not supported"):
-        await (await on()).perform(CUDA, new_context())
+        await (await memory_with_region()).perform(CUDA, new_context())
     sharing = Sharing("a")
-    memory = await on(LIMITS, sharing)
+    memory = await memory_with_region(LIMITS, sharing)
     await memory.perform(CUDA, new_context())
     status = await memory.perform(SharedMemoryStatusRequest(cuda=True), new_context())
     assert status == SharedMemoryStatus((SharedMemoryRegion("gpu", size=64, device=0),))
@@ -675,7 +675,7 @@ async def test_gpu_memory_is_forwarded_to_the_backend() -> None:
 
 
 async def test_an_inference_through_the_gateway() -> None:
-    memory = await on()
+    memory = await memory_with_region()
     backend = Memory("b")
     created = RoutingGateway(
         RouteTable([Route("*", "b")]), {"b": backend}, {}, GatewayOptions(shared_memory=memory)

@@ -53,8 +53,8 @@ class StreamCodec(LineCodec):
         return RpcRequest(bytes(join_parts(wire.message)).decode()) if wire.message else wire
 
     def build_stream_response(self, answer: InferResponse, parsed: ParsedRequest) -> RpcResponse:
-        if answer.model == "unspeakable":
-            raise GatewayError(Kind.UNSUPPORTED, "cannot be told")
+        if answer.model == "unwritable":
+            raise GatewayError(Kind.UNSUPPORTED, "not in this format")
         return RpcResponse([f"{answer.id} {'last' if answer.is_last else 'more'}".encode()])
 
     def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:
@@ -90,8 +90,8 @@ class LongCodec(StreamCodec):
 
 
 class Acting(Memory):
-    """A backend. The version controls it: the number of responses before the last, ``one`` for the
-    last only, or ``fail``. The model ``held`` waits until it is released."""
+    """A backend that the version controls: a number of responses, ``one`` for one last response, or
+    the error ``fail``, ``late`` or ``bug``. The model ``held`` waits until ``let_go`` is set."""
 
     def __init__(self) -> None:
         super().__init__("acting")
@@ -110,7 +110,7 @@ class Acting(Memory):
             if request.model == "held":
                 await self.let_go.wait()
             if request.version == "fail":
-                raise bad_request("as told")
+                raise bad_request("as requested")
             if request.version == "late":
                 raise GatewayError(Kind.TIMEOUT, "not in time")
             if request.version == "bug":
@@ -130,7 +130,7 @@ class Harness:
     def __init__(
         self,
         *,
-        in_turn: bool = False,
+        one_at_a_time: bool = False,
         timeout: float | None = None,
         codec: StreamCodec | None = None,
         offload: Offload | None = None,
@@ -141,7 +141,7 @@ class Harness:
         self.codec = codec or StreamCodec()
         frontend = Frontend(self.codec, gateway, DEFAULT_LIMITS, offload)
         self.records: list[RequestContext] = []
-        writes: Any = UnaryStreamCodec(self.codec, "/t.T/Stream") if in_turn else self.codec
+        writes: Any = UnaryStreamCodec(self.codec, "/t.T/Stream") if one_at_a_time else self.codec
         self.names = 0
         self.context = new_context(deadline=None)
         self.stream = InferenceStream(frontend, writes, self.name, self.record, self.context)
@@ -156,7 +156,7 @@ class Harness:
     async def send_request(self, text: str, refused: GatewayError | None = None) -> list[str]:
         return await self.pulled(await self.stream.handle(text.encode(), refused))
 
-    async def ask_all(self, *texts: str) -> list[asyncio.Task[list[str]]]:
+    async def send_all(self, *texts: str) -> list[asyncio.Task[list[str]]]:
         """Send the requests one after the other, read all responses concurrently, and run until
         idle.
         """
@@ -199,12 +199,12 @@ async def test_a_helper_writes_long_responses() -> None:
 @pytest.mark.parametrize(
     ("text", "answer", "outcome"),
     [
-        ("infer m fail a", "bad_request: as told", "bad_request"),
+        ("infer m fail a", "bad_request: as requested", "bad_request"),
         ("infer m bug a", "internal: internal error", "internal"),
         ("infer m one a bug", "internal: internal error", "internal"),
         ("infer bad one a", "bad_request: bad tensor", "bad_request"),
         ("nonsense", "bad_request: no such verb", "bad_request"),
-        ("infer unspeakable one a", "unsupported: cannot be told", "unsupported"),
+        ("infer unwritable one a", "unsupported: not in this format", "unsupported"),
     ],
 )
 async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) -> None:
@@ -215,7 +215,7 @@ async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) 
 
 
 @pytest.mark.parametrize(
-    "text", ["infer m fail a", "infer bad one a", "infer unspeakable one a", "infer m one a"]
+    "text", ["infer m fail a", "infer bad one a", "infer unwritable one a", "infer m one a"]
 )
 async def test_messages_are_released_immediately(text: str) -> None:
     harness = Harness()
@@ -225,13 +225,13 @@ async def test_messages_are_released_immediately(text: str) -> None:
 
 
 def requests() -> list[Any]:
-    """The streams that are still open."""
+    """Return the requests of streams that are still in memory."""
     return [each for each in gc.get_objects() if type(each) is _StreamRequest]
 
 
-@pytest.mark.parametrize("in_turn", [True, False])
-async def test_model_statistics_count_each_request(in_turn: bool) -> None:
-    harness = Harness(in_turn=in_turn)
+@pytest.mark.parametrize("one_at_a_time", [True, False])
+async def test_model_statistics_count_each_request(one_at_a_time: bool) -> None:
+    harness = Harness(one_at_a_time=one_at_a_time)
     for text in ("infer m one a", "infer m 3 b", "infer m fail c"):
         await harness.send_request(text)
     (context,) = harness.gateway.own_statistics.statistics_of("m", "").models
@@ -250,7 +250,7 @@ async def test_messages_that_the_transport_refuses_get_an_error() -> None:
 
 async def test_single_responses_and_errors_keep_the_request_order() -> None:
     harness = Harness()
-    tasks = await harness.ask_all(
+    tasks = await harness.send_all(
         "infer held one a", "infer m one b", "infer m 2 c", "infer m fail d", "nonsense"
     )
     assert [task.done() for task in tasks] == [False, False, True, False, False]
@@ -281,9 +281,9 @@ async def test_a_waiting_request_does_not_delay_later_ones() -> None:
 async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
     harness = Harness()
     with garbage_collector_disabled():
-        pulling = await harness.ask_all("infer m one 0 5")
+        pulling = await harness.send_all("infer m one 0 5")
         for number in range(1, 10):
-            (following,) = await harness.ask_all(f"infer held one {number} 5")
+            (following,) = await harness.send_all(f"infer held one {number} 5")
             harness.backend.let_go.set()
             await pulling.pop()
             harness.backend.let_go.clear()
@@ -295,7 +295,7 @@ async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
 
 async def test_requests_of_a_sequence_run_in_order() -> None:
     harness = Harness()
-    tasks = await harness.ask_all(
+    tasks = await harness.send_all(
         "infer held one a 5", "infer held one b 5", "infer held one c 6", "infer held one d"
     )
     assert harness.backend.started == ["a", "c", "d"]
@@ -353,7 +353,7 @@ async def test_only_the_clients_deadline_ends_a_late_stream() -> None:
 
 async def test_streams_with_unary_messages_run_one_at_a_time() -> None:
     assert Harness().stream.max_concurrent == MAX_CONCURRENT_REQUESTS
-    harness = Harness(in_turn=True)
+    harness = Harness(one_at_a_time=True)
     assert harness.stream.max_concurrent == 1
     one, two = await harness.send_request("infer m 2 a")
     assert one == two

@@ -1,4 +1,4 @@
-"""Inferences that use other backends than the route's own: splits, fallbacks, mirrors."""
+"""Inferences on backends other than the route's own: splits, fallbacks and mirrors."""
 
 import asyncio
 from collections import Counter
@@ -241,7 +241,7 @@ async def test_the_number_of_copies_is_bounded() -> None:
     mirror.let.set()
     await until(lambda: harness.counters.mirrored == {"dropped": 3, "ok": 2})
     await harness.send_request()
-    await until(lambda: len(mirror.requests) == 4)  # by then, each is recorded twice
+    await until(lambda: len(mirror.requests) == 4)  # ``HeldBackend`` records each copy twice
 
 
 async def test_the_memory_of_copies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,8 +106,8 @@ def test_requests_in_flight_are_divided_by_the_weight() -> None:
 
 
 def test_two_choices_keep_the_longest_queue_short() -> None:
-    """Requests start and none ends: with one random choice, the longest of 100 queues of 100 on
-    average would have about 125."""
+    """10,000 requests start, and none ends. With one random choice instead of two, the longest of
+    the 100 queues would have about 125 requests."""
     members = servers(*[1.0] * 100)
     policy = LeastRequest[Server](chance().random)
     among = CandidateTable(members)

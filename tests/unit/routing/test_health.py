@@ -42,7 +42,7 @@ def test_an_unchecked_endpoint_is_up() -> None:
     assert health.was_checked
 
 
-def test_a_change_is_logged_once() -> None:
+def test_a_change_is_reported_once() -> None:
     health = EndpointHealth(rise=1, fall=2)
     health.record_check(succeeded=True)
     assert [health.record_check(succeeded=False) for _ in range(4)] == [False, True, False, False]

@@ -29,8 +29,8 @@ ATTEMPTS = 2
 
 @dataclass
 class World:
-    """``is_up`` and ``seconds`` describe the state and the latency of an endpoint at a time. With
-    ``checked``, gateways check every 5 s; otherwise only requests reveal failures."""
+    """``is_up`` returns whether an endpoint is up at a time, and ``seconds`` its latency. With
+    ``checked``, gateways check endpoints every 5 s; otherwise, only requests reveal failures."""
 
     is_up: Callable[[int, float], bool]
     seconds: Callable[[int], float] = lambda _: 0.02
@@ -82,11 +82,11 @@ class World:
             return arrive
 
         def check(among: Cluster[ClusterMember], member: ClusterMember) -> Callable[[float], None]:
-            def lookup(now: float) -> None:
+            def run_check(now: float) -> None:
                 among.record_check(member, now, succeeded=self.is_up(int(member.name), now))
-                at(now + 5.0 * self.chance.uniform(0.9, 1.1), lookup)
+                at(now + 5.0 * self.chance.uniform(0.9, 1.1), run_check)
 
-            return lookup
+            return run_check
 
         for among in self.clusters:
             at(0.0, request(among))

@@ -62,7 +62,7 @@ class Accumulate(UnaryModel):
         self._sequences: OrderedDict[SequenceId, _SequenceState] = OrderedDict()
 
     def infer(self, request: InferRequest) -> InferResponse:
-        """Add the input to its sequence. Raises OVERLOADED if no further sequence can start."""
+        """Add the input to its sequence. Raises BAD_REQUEST and, beyond the limit, OVERLOADED."""
         inputs = self.signature.checked_inputs(request)
         sequence_id = _sequence_id(request.parameters)
         is_start = _bool_parameter(request.parameters, "sequence_start")

@@ -1,8 +1,8 @@
 """The interface of embedded models, and functions that check their requests and build responses.
 
 - ``Signature.checked_inputs`` runs first, so a rejected request has no effect on the model.
-- Error texts are the same as Triton's (``src/infer_request.cc`` of Triton's core), so that users
-  who search for them find answers.
+- Error texts follow Triton's (``src/infer_request.cc`` of Triton's core), so that users who search
+  for them find answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Behaviour of every embedded model: health, metadata, index and rejected requests."""
+"""Behavior of every embedded model: health, metadata, index and rejected requests."""
 
 import subprocess
 import sys

@@ -26,10 +26,10 @@ class RecordedSleep:
     """A sleep that records its duration and returns immediately."""
 
     def __init__(self) -> None:
-        self.take_requests: list[float] = []
+        self.durations: list[float] = []
 
     async def __call__(self, seconds: float) -> None:
-        self.take_requests.append(seconds)
+        self.durations.append(seconds)
 
 
 async def test_one_response_per_element_after_its_delay() -> None:
@@ -42,9 +42,9 @@ async def test_one_response_per_element_after_its_delay() -> None:
         assert (idx.name, idx.datatype, idx.shape) == ("IDX", Datatype.UINT32, (1,))
         assert (response.model, response.version, response.id) == ("repeat", "1", "r")
         got.append((*out.numpy().tolist(), *idx.numpy().tolist()))
-        assert len(naps.take_requests) == len(got)  # nothing is computed before it is pulled
+        assert len(naps.durations) == len(got)  # nothing is computed before it is pulled
     assert got == [(4, 0), (-2, 1), (0, 2)]
-    assert naps.take_requests == [0.0, 1.5, 0.007]
+    assert naps.durations == [0.0, 1.5, 0.007]
 
 
 async def test_an_empty_tensor_has_no_responses(backend: BuiltinBackend) -> None:
