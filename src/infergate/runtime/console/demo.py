@@ -2,8 +2,8 @@
 in every protocol, and breaks a server on request.
 
 *Rule.* The demo requires the default backends and routes, no ``access`` section, and only listeners
-that no other machine can reach. The demo's servers listen on free ports of 127.0.0.1. The traffic ends after
-``TRAFFIC_SECONDS``.
+that no other machine can reach. The demo's servers listen on free ports of 127.0.0.1. The traffic
+ends after ``TRAFFIC_SECONDS``.
 """
 
 from __future__ import annotations
