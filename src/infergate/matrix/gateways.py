@@ -113,8 +113,8 @@ def connect(
 
 
 def model_path(protocol: str, model: str, version: str = "") -> str:
-    """Return the path of ``model`` in an endpoint URL of ``protocol``. The path is empty if the URLs
-    of the protocol do not identify a model."""
+    """Return the path of ``model`` in an endpoint URL of ``protocol``. The path is empty if the
+    URLs of the protocol do not identify a model."""
     plugin = plugins()[protocol]
     if not plugin.supports_framing:
         return ""
