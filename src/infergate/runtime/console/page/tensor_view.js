@@ -12,7 +12,7 @@ const numbers = (tensor) => {
 };
 
 /** Return the first matrix of ``tensor`` as [rows, columns, channels, at], where ``at(pixel, channel)``
- * returns a value. Return null if there is none, or if it is too large. */
+ * returns a value. Return null if the tensor has no numbers, or too many or too few. */
 function matrixOf(tensor) {
   const values = numbers(tensor);
   if (!values) return null;
@@ -35,7 +35,7 @@ function matrixOf(tensor) {
 }
 
 /** Return a picture of ``tensor``: an image if it has three channels, and otherwise a heat map in which
- * a darker pixel has a higher value. Return null if ``matrixOf`` returns null. */
+ * a darker pixel has a higher value. Return null like ``matrixOf``. */
 export function picture(tensor) {
   const matrix = matrixOf(tensor);
   if (!matrix) return null;
