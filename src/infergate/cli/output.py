@@ -159,7 +159,7 @@ def _backends(state: Json, plan: Json) -> CommandResult:
     tables = [Table("backends, failures first", headings, cells, frozenset(range(2, 9)))]
     found = [(each["name"], entry) for each in data for entry in each["endpoints"]]
     if found:
-        found.sort(key=lambda pair: (_health_rank(pair[1]), -_has_failed(pair[1])))
+        found.sort(key=lambda pair: (_health_rank(pair[1]), -_failed_requests(pair[1])))
         endpoint_rows = [(name, *_endpoint(entry)) for name, entry in found]
         columns = ("BACKEND", "ENDPOINT", "HEALTH", "ACTIVE", "OK", "FAILED", "EJECTIONS")
         numbers = frozenset(range(3, 7))
@@ -183,12 +183,12 @@ def _endpoint(entry: Json) -> tuple[str, ...]:
         entry.get("health", "unknown"),
         f"{entry.get('active', 0):.0f}",
         f"{requests.get('ok', 0):.0f}",
-        f"{_has_failed(entry):.0f}",
+        f"{_failed_requests(entry):.0f}",
         f"{entry.get('ejections', 0):.0f}",
     )
 
 
-def _has_failed(entry: Json) -> float:
+def _failed_requests(entry: Json) -> float:
     return float(entry.get("requests", {}).get("failed", 0))
 
 

@@ -1,7 +1,7 @@
 """``infergate probe``: shows the protocols and models of servers, and writes a configuration for
 them."""
 
-# ruff: noqa: PLC0415 - parsing the command line needs no server
+# ruff: noqa: PLC0415 - parsing the command line does not need the modules of the probe
 
 from __future__ import annotations
 

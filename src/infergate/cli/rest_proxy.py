@@ -1,5 +1,6 @@
-"""The configuration of ``infergate rest-proxy``, which replaces kserve/rest-proxy. It serves V2
-REST in front of one V2 gRPC server, and is configured by rest-proxy's environment variables."""
+"""The configuration of ``infergate rest-proxy``, which replaces kserve/rest-proxy. The
+command serves V2 REST in front of one V2 gRPC server, and is configured by rest-proxy's environment
+variables."""
 
 from __future__ import annotations
 

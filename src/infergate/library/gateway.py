@@ -91,8 +91,8 @@ class Gateway:
     # ---- lifetime
 
     async def start(self) -> None:
-        """Bind the listeners and accept connections. Raises OSError with the address that cannot be
-        bound."""
+        """Bind the listeners and accept connections. Raises OSError if an address cannot be bound
+        or a file cannot be used, PluginError, and RuntimeError if the gateway is running."""
         if self._running is not None:
             raise RuntimeError("the gateway is already running")
         running = self._running = self._assemble(self._config)

@@ -91,9 +91,9 @@ def connect(
     model: ModelMetadata,
     version: str = "",
 ) -> RemoteBackend[Any, Any]:
-    """Return a client of ``kind`` for a new gateway that sends requests to ``target``. If paths of
-    the protocol contain the model, the client's path contains the name of ``model`` and
-    ``version``. Without a ``profile``, the client detects the profile."""
+    """Return a client of ``kind`` for a new gateway that sends requests to ``target``. If endpoint
+    URLs of the protocol identify a model (``model_path``), the client's URL identifies ``model``
+    and ``version``. Without a ``profile``, the client detects the profile."""
     plugin, name = plugins()[kind.protocol], target.name
     table = RouteTable((Route(HANGING_MODEL, name, timeout=HANGING_TIMEOUT), Route("*", name)))
     declared = {}
@@ -113,7 +113,8 @@ def connect(
 
 
 def model_path(protocol: str, model: str, version: str = "") -> str:
-    """Return the URL path of ``model``, or an empty path if the URL does not identify the model."""
+    """Return the path of ``model`` in an endpoint URL of ``protocol``. The path is empty if the
+    URLs of the protocol do not identify a model."""
     plugin = plugins()[protocol]
     if not plugin.supports_framing:
         return ""

@@ -3,9 +3,9 @@
 A separate thread formats and writes the lines, so that neither formatting nor a slow reader of the
 log blocks requests.
 
-*Rule 1.* Text from clients (model name, request id) is quoted and truncated, with control
-characters, U+2028 and bidirectional controls escaped, so that no request can forge a line or fill
-the disk. Tensor data and headers are never logged.
+*Rule 1.* Text from clients (model name, request id) is truncated and, if necessary, quoted. Control
+characters, U+2028 and bidirectional controls are escaped, so that no request can forge a line or
+fill the disk. Tensor data and headers are never logged.
 *Rule 2.* The line of a failed request contains advice for the operator.
 """
 

@@ -144,7 +144,7 @@ class Metrics:
         )
 
     def restrict_labels(self, names: Callable[[], MetricNames]) -> None:
-        """Drop the series of routes and backends whose names ``names`` does not return."""
+        """At each scrape, drop the series of routes and backends that ``names`` does not return."""
         self._requests.names = self.backends.names = names
 
     def console_families(self) -> list[Metric]:

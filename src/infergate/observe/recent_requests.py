@@ -193,7 +193,7 @@ class ProcessSnapshot(NamedTuple):
     """The metric families, except the families of requests."""
     slowest: tuple[RequestSample, ...] = ()
     process: int = 0
-    """The ID of the process, or 0 if the snapshot is not from a running process."""
+    """The ID of the process, or 0 for the supervisor and for a worker that did not respond."""
     other_flows: Sequence[RequestFlow] = ()
     """The sums of the flows that are not in ``flows``, by route and backend."""
 

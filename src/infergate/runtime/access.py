@@ -69,7 +69,7 @@ def make_authorizer(
 
     The authorizer of ``previous`` is reused if none of its settings has changed, and uses the old
     routes until ``GatewayParts.activate``. A new authorizer keeps the rate limit buckets if the
-    rate limits are unchanged."""
+    rate limits are unchanged. Raises OSError if a key file cannot be read or is invalid."""
     access, metrics = config.access, group.metrics
     assert access is not None
     buckets: RateBuckets | None = None

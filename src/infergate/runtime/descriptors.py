@@ -60,7 +60,7 @@ def count_open() -> int:
 
 class LoopExceptionHandler:
     """The exception handler of the event loop. If descriptors are exhausted, it logs one line per
-    interval. It ignores a harmless error of uvloop."""
+    interval. It ignores a harmless error of uvloop. Other errors go to the default handler."""
 
     def __init__(self) -> None:
         self._warned_at: float | None = None

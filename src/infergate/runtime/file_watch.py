@@ -49,7 +49,7 @@ async def watch_files(
                         or await asyncio.to_thread(_directories, paths()) != folders
                     ):
                         break
-        except (OSError, RuntimeError) as error:  # the limit on inotify watches is reached
+        except (OSError, RuntimeError) as error:  # for example, the inotify limit is reached
             _log.warning(
                 "files cannot be watched and are checked every %g s instead: %s",
                 _POLL_SECONDS,

@@ -1,10 +1,10 @@
 """The listener for callers in this process.
 
-The listener has no socket, but it is a ``Server``, so in-process calls are counted, drained and
-moved to a new configuration like the requests of clients.
+The listener has no socket, but it is a ``Server``, so in-process calls are counted and drained, and
+use a new configuration, like the requests of clients.
 
-*Rule.* Each call runs in its own task, with a copy of the caller's context variables. Stopping the
-gateway cancels that task, but never the caller's task."""
+*Rule.* Calls run in tasks of their own, with a copy of the caller's context variables. Stopping the
+gateway cancels these tasks, but never the caller's task."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class InProcessListener:
     async def perform(
         self, operation: Operation, timeout: float | None, headers: Mapping[str, str]
     ) -> Response:
-        """Perform ``operation`` within ``timeout`` seconds. Raises GatewayError."""
+        """Perform ``operation``, within ``timeout`` seconds unless it is None. Raises
+        GatewayError."""
         app = self._app
         with self._admitted(operation, timeout, headers) as call:
             return await call.run(app.perform(operation, call.context))
@@ -51,8 +52,8 @@ class InProcessListener:
     async def stream(
         self, request: InferRequest, timeout: float | None, headers: Mapping[str, str]
     ) -> AsyncGenerator[InferResponse, None]:
-        """Yield all responses to ``request`` on demand, within ``timeout`` seconds. Raises
-        GatewayError."""
+        """Yield all responses to ``request`` on demand, within ``timeout`` seconds unless it is
+        None. Raises GatewayError."""
         app = self._app
         with self._admitted(request, timeout, headers) as call:
             responses = call.responses = app.stream(request, call.context)

@@ -95,7 +95,7 @@ def make_cache(
 def make_cache_layer(
     config: Config, cache: ConfiguredCache | None, group: WorkerGroup, route: RouteConfig
 ) -> RouteLayer | None:
-    """Return the layer that caches the responses of ``route``, or None."""
+    """Return the layer that caches the responses of ``route``, or None without a cache."""
     if cache is None or route.cache is None:
         return None
     label = Route(route.model, route.backend, route.version).label

@@ -51,7 +51,7 @@ def serve(read: ReadConfig, source: Path | None, make_gateway: MakeGateway) -> i
     code. ``source`` is the configuration file, or None for the embedded models. ``make_gateway``
     returns the gateway of a single process; several processes have a supervisor.
 
-    Raises ConfigError, and OSError if an address is in use."""
+    Raises ConfigError, PluginError, and OSError if an address or a file cannot be used."""
     files = TrackedFiles()
     config = read(files)
     keep_freed_memory()

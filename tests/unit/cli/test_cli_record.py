@@ -115,7 +115,7 @@ def test_other_operands_are_explained(
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file with a success in a sequence, a failure, and two outcomes of one request."""
+    """A file with a success in a sequence, and a failure with the outcome of a mirror."""
     path = tmp_path / "file.igrec"
     writing = RecordingFile(path)
     writing.append(encode_exchange(sample_exchange(1, sequence_id=7)))

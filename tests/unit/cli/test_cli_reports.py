@@ -114,9 +114,9 @@ def test_programs_get_json(command: str, admin: str, capsys: pytest.CaptureFixtu
             assert document["ready"] is False
 
 
-@pytest.mark.parametrize("said", [b"\0\0\x06\x04", b"HTTP/1.1 200 OK\r\n\r\n[]"])
+@pytest.mark.parametrize("reply", [b"\0\0\x06\x04", b"HTTP/1.1 200 OK\r\n\r\n[]"])
 def test_a_port_that_is_not_an_admin_port_is_reported(
-    said: bytes, capsys: pytest.CaptureFixture[str]
+    reply: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -124,7 +124,7 @@ def test_a_port_that_is_not_an_admin_port_is_reported(
             client, _ = server.accept()
             with client:
                 client.recv(4096)
-                client.sendall(said)
+                client.sendall(reply)
 
         thread = Thread(target=answer)
         thread.start()

@@ -20,7 +20,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 def completions(*words: str) -> set[str]:
-    """Return what bash offers for the last of ``words``."""
+    """Return the completions of the last of ``words`` in bash."""
     quoted = " ".join(f"'{word}'" for word in ("infergate", *words))
     script = completion_script("bash", COMMANDS) + COMPLETE.format(words=quoted)
     done = subprocess.run(

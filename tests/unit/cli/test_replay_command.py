@@ -14,7 +14,7 @@ CONFIG = "backends: {b: {protocol: builtin}}\nroutes: [{model: '*', backend: b}]
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str]:
-    """Return a configuration with no model ``m``, and a recording of it."""
+    """Return the paths of a configuration without the model ``m``, and of a recording of ``m``."""
     (tmp_path / "routes.yaml").write_text(CONFIG)
     write_recording(tmp_path / "a.igrec", map(exchange, range(3)))
     return str(tmp_path / "routes.yaml"), str(tmp_path / "a.igrec")
@@ -104,7 +104,6 @@ def test_a_server_that_cannot_be_reached_is_reported_though_there_are_rules(
     assert report.exists()
 
 
-@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [

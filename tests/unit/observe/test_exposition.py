@@ -1,4 +1,4 @@
-"""A scrape is the text that the library would write, generated in pieces."""
+"""A scrape returns the text that prometheus_client would write, in pieces."""
 
 from __future__ import annotations
 

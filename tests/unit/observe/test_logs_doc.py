@@ -47,7 +47,7 @@ def _lines() -> Iterator[tuple[str, str, list[str]]]:
                     }
                     logged = [getattr(log_events, n, None) for n in names if n.isupper()]
                     events = [each["event"] for each in logged if each is not None]
-                    if not events and names == {"fields"}:  # formatted earlier
+                    if not events and names == {"fields"}:  # built before the call
                         events = ["audit"]
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", LEVELS[level], events
 

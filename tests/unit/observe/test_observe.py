@@ -215,7 +215,7 @@ def test_control_characters_are_escaped(log_format: str) -> None:
 
 @given(st.text(max_size=9), st.sampled_from(["127.0.0.1:5", "unix", "", 'a"b', "a b"]))
 def test_any_request_id_and_peer_are_readable(request_id: str, peer: str) -> None:
-    """Ids and peers that need no quoting are formatted by another function."""
+    """Ids and peers that need no quotes are formatted by a template."""
     context = finished_request(peer, request_id)
     fields = json_line(context)
     assert (fields["request_id"], fields["peer"]) == (request_id, peer)

@@ -56,7 +56,7 @@ class Spans:
         return list(self.exporter.get_finished_spans())
 
     def children(self, parent: str) -> list[ReadableSpan]:
-        """Return the children of the span with this ID."""
+        """Return the children of the span with the ID ``parent``."""
         return [
             each
             for each in self.all()
@@ -64,7 +64,7 @@ class Spans:
         ]
 
     def upstream(self, parent: ReadableSpan, backend: str) -> list[ReadableSpan]:
-        """Return the spans of requests to a backend."""
+        """Return the children of ``parent`` that are requests to ``backend``."""
         name = f"upstream {backend}"
         return [each for each in self.children(id_of(parent)) if each.name == name]
 

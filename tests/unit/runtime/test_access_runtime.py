@@ -145,7 +145,7 @@ async def test_rate_buckets_are_kept_if_the_rates_are_unchanged(tmp_path: Path) 
 async def test_the_worker_group_selects_the_memory_of_rate_buckets(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    """All workers count in that memory, even while Redis is unavailable."""
+    """All workers count in the group's memory, even while Redis is unavailable."""
     buckets: dict[bytes, LocalBuckets] = {}
     group = WorkerGroup(rate_buckets=lambda rates: buckets.setdefault(rates, LocalBuckets()))
     redis = f"  redis: {{url: 'redis://127.0.0.1:{unused_tcp_port}', timeout: 5s}}\n"

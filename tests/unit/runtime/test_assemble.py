@@ -110,7 +110,7 @@ def test_header_limits_depend_on_the_listeners_protocols(
 async def test_dropped_access_log_lines_are_counted(
     monkeypatch: pytest.MonkeyPatch, sampling: dict[str, int] | None
 ) -> None:
-    monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as if its reader were slow
+    monkeypatch.setattr(access_log, "_MAX_WAITING", 0)  # as if the log's reader were slow
     group = WorkerGroup()
     async with serving(quiet_config(log={"sampling": sampling}), group=group) as running:
         (parts,) = running.all_parts

@@ -1,5 +1,5 @@
-"""The admin listener has its own connection limit. The other listeners share one, which is below
-the limit of open files."""
+"""The admin listener has its own connection limit. The other listeners share a limit, which is
+below the limit on open files."""
 
 from __future__ import annotations
 

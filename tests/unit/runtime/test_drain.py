@@ -1,4 +1,4 @@
-"""Streams that stay open for hours neither delay the drain nor take a request's slot."""
+"""The drain of a gateway: its readiness, open streams, and requests in progress."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -81,7 +81,7 @@ async def test_a_draining_gateway_is_not_ready() -> None:
 
 
 class HangingBackend(BuiltinBackend):
-    """Responds to no inference except those of ``repeat``'s streams."""
+    """Responds to no inference except streams of the model ``repeat``."""
 
     async def stream(
         self, operation: InferRequest, context: RequestContext
@@ -168,7 +168,7 @@ async def test_streams_cut_off_by_the_drain_end_with_an_error(engine: str) -> No
 
 @pytest.mark.parametrize("engine", ["own", "compat"])
 async def test_requests_sent_on_a_stream_before_the_drain_are_served(engine: str) -> None:
-    """Sixteen of them are served concurrently; the others are unread when the drain starts."""
+    """Sixteen requests are served concurrently; the others are unread when the drain starts."""
     text = CONFIG.replace("limits: {in_flight: 1}", f"engine: {engine}")
     running = assemble(parse(text, "routes.yaml", {}))
     await running.start()

@@ -1,4 +1,4 @@
-"""Log lines of an event loop for exceptions that no task awaits."""
+"""Log lines for the exceptions that an event loop reports."""
 
 from __future__ import annotations
 

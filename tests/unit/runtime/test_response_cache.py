@@ -81,7 +81,8 @@ def test_other_changes_keep_the_scope() -> None:
 
 
 def test_all_processes_have_the_same_scopes() -> None:
-    """Workers and gateways share responses, so no scope may depend on an address or a hash seed."""
+    """Workers and gateways share responses, so no scope may depend on a hash seed or on a memory
+    address."""
     file = GOOD / "everything.yaml"
     source = str(Path(sys.modules["infergate"].__file__ or "").parents[1])
     found = subprocess.run(

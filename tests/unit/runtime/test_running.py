@@ -113,7 +113,7 @@ async def test_an_old_configuration_is_closed_when_its_last_call_ends() -> None:
         pending = asyncio.create_task(slow.send_request(infer_request("identity")))
         await old.entered.wait()
         await harness.running.reload(config_with_timeout("9s"))
-        # A second change: without requests in flight, the first one's parts are closed immediately.
+        # The next change closes these parts immediately, because they have no requests in flight.
         assert (await quick.send_request(infer_request("identity"))).status == 200
         await harness.running.reload(config_with_timeout("8s"))
         await until(lambda: bool(harness.backends[2].closed))

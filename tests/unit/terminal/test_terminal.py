@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def colourful(monkeypatch: pytest.MonkeyPatch) -> None:
+def colorful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
 
@@ -41,7 +41,7 @@ def test_output_on_a_terminal_escapes_markup() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", ""), ("TERM", "dumb")])
-def test_colours_can_be_disabled(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_colors_can_be_disabled(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     assert not is_terminal(Terminal())
     out = Terminal()
@@ -97,7 +97,7 @@ def test_tables_are_folded_to_the_width_and_numbers_are_not(
     assert max(map(len, lines)) <= columns
     words = " ".join(lines).split()
     assert {"12", "1234567", "9.81", "CLIENT", "ERRORS"} <= set(words)
-    assert "".join(words).count("x") == 72  # with both of example
+    assert "".join(words).count("x") == 72  # 70, and the two in ``example``
 
 
 def test_rows_in_a_pipe_stay_single_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,8 +216,8 @@ class Console:
         )
 
     async def _config(self, *, defaults: bool) -> HttpResponse:
-        """Compare the configuration with the file. A thread does this, because the file system may
-        hang. Callers share a comparison, because reloads also need a thread."""
+        """Compare the configuration with the file in a thread, because the file system may hang.
+        Concurrent requests share a comparison, so that threads remain for reloads."""
         compare = partial(asyncio.to_thread, self._compare, defaults=defaults)
         comparison = await self._comparisons[defaults].get(compare)
         return HttpResponse(200, _JSON_HEADERS, [comparison])

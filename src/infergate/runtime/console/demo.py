@@ -1,9 +1,9 @@
 """The demo of the console: it moves the embedded models to servers on this machine, sends traffic
 in every protocol, and breaks a server on request.
 
-*Rule.* The demo requires the default backends and routes, and listeners that no other machine can
-reach. The demo's servers listen on free ports of 127.0.0.1. The traffic ends after
-``TRAFFIC_SECONDS``.
+*Rule.* The demo requires the default backends and routes, no ``access`` section, and only listeners
+that no other machine can reach. The demo's servers listen on free ports of 127.0.0.1. The traffic
+ends after ``TRAFFIC_SECONDS``.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ConsoleDemo:
 
     async def perform(self, request: Json) -> Json:
         """Perform the ``action`` of ``request``: ``start``, ``stop``, ``break`` or ``repair``.
-        Raises GatewayError."""
+        Raises GatewayError if the action is unknown or not possible."""
         action = self._actions.get(str(request.get("action")))
         if action is None:
             raise bad_request(f"action must be one of: {', '.join(self._actions)}")

@@ -37,9 +37,9 @@ INTERVAL_SECONDS: Final = 10
 COLUMNS: Final = 360
 """The number of columns: one hour."""
 MAX_SUBJECTS: Final = 384
-"""Maximum number of routes and backends together with a history, and maximum number of endpoints
-with a history. When the number is reached, new subjects replace subjects without traffic for an
-hour, or have no history."""
+"""Maximum number of routes and backends (counted together) that have a history, and the same
+maximum for endpoints. At the maximum, a new subject replaces a subject without traffic for an hour;
+if there is none, the new subject has no history."""
 HUNG_SECONDS: Final = 10.0
 """Seconds without a response after which an event reports that a worker hangs."""
 _MIN_SUBJECTS: Final = 16
@@ -99,7 +99,7 @@ class _Table:
         return bool(self._free)
 
     def read(self, key: Key, columns: range) -> Counts:
-        """Return the counts of ``columns``."""
+        """Return the counts of ``key`` in ``columns``. They are 0 if ``key`` is unknown."""
         position = self._positions.get(key)
         if position is None:
             return np.zeros((len(columns), self._counts.shape[2]), np.int64)
@@ -267,9 +267,9 @@ class TrafficHistory:
 
 def _availability(available: int, down: int, ejected: int) -> str:
     """Return the availability of an endpoint from the numbers of its addresses. While an address is
-    available, it is ``ejected`` if another address is ejected, and otherwise ``up``. If none is
-    available, it is ``down`` unless more addresses are ejected than down. An endpoint without
-    addresses is ``up``."""
+    available, the endpoint is ``ejected`` if another address is ejected, and otherwise ``up``. If
+    no address is available, the endpoint is ``down`` unless more addresses are ejected than down.
+    An endpoint without addresses is ``up``."""
     if available or not down + ejected:
         return "ejected" if ejected else "up"
     return "down" if down >= ejected else "ejected"

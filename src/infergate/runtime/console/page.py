@@ -1,7 +1,7 @@
 """The static files of the console's page, and the HTTP headers of everything below ``/console``.
 
-*Rule.* The content security policy allows only these files and this origin. If a name or an error
-on the page contains a script, the browser blocks the script."""
+*Rule.* The content security policy allows only files of this origin and no inline scripts. If a
+name or an error on the page contains a script, the browser blocks the script."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class SharedReading(Generic[T]):
-    """Reads a slow source for its callers. At most one reading runs at a time, because the source
-    may not respond. Callers share a reading that has not begun, so no result is older than its
-    request."""
+    """Reads a slow source for its callers. At most one reading runs at a time, so that readings do
+    not accumulate while the source does not respond. Callers share a reading that has not begun, so
+    no result is older than its request."""
 
     def __init__(self) -> None:
         self._last: asyncio.Task[T] | None = None

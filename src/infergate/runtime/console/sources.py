@@ -26,7 +26,8 @@ class WorkerCounts(NamedTuple):
 
 
 class ConsoleSource(Protocol):
-    """The processes that serve requests. ``Supervisor`` implements it for several workers."""
+    """The processes that serve requests. ``Supervisor`` implements this protocol for several
+    workers."""
 
     @property
     def config(self) -> Config:
@@ -40,7 +41,7 @@ class ConsoleSource(Protocol):
 
     @property
     def workers(self) -> WorkerCounts:
-        """The number of processes."""
+        """The numbers of configured and of serving processes."""
         ...
 
     async def recent(self) -> Sequence[ProcessSnapshot]:

@@ -190,7 +190,7 @@ async def _describe_model(gateway: RoutingGateway, request: Json) -> messages.Mo
 async def _metadata(
     gateway: RoutingGateway, model: str, version: str, context: RequestContext
 ) -> messages.ModelMetadata:
-    """Return the model's metadata, which client protocols that omit names or shapes need."""
+    """Return the model's metadata. Protocols that omit names or shapes need it for requests."""
     try:
         return await gateway.describe(model, version, context.child())
     except GatewayError as error:

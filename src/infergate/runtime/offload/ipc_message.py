@@ -17,8 +17,8 @@ from infergate.core.limits import KIB
 from infergate.core.tensor import Buffer
 
 HEADER: Final = struct.Struct("<QQQ")
-"""The header: the sizes of the pickled function, the pickled value, and the buffers, which follow
-it."""
+"""The header: the sizes of the parts that follow, which are the pickled function, the pickled value
+and the buffers."""
 MIN_BUFFER_BYTES: Final = 64 * KIB
 """Buffers of at least this size are not pickled."""
 _ALIGNMENT_BYTES: Final = 16

@@ -81,9 +81,9 @@ class HelperPool:
         was cancelled.
 
         Raises the function's own GatewayError (any other error becomes a RuntimeError), INTERNAL if
-        the process died, OVERLOADED if the queue is full or the system lacks memory, and TIMEOUT at
-        ``deadline``. ``deadline`` is on the clock of ``time.monotonic`` and the event loop. If it
-        is None, TIMEOUT is raised after ``DEFAULT_TIMEOUT_SECONDS``."""
+        the process died, OVERLOADED if the queue is full or the system lacks resources, and TIMEOUT
+        at ``deadline``. ``deadline`` is on the clock of ``time.monotonic`` and the event loop. If
+        it is None, TIMEOUT is raised after ``DEFAULT_TIMEOUT_SECONDS``."""
         slot: _HelperSlot | None = None
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + DEFAULT_TIMEOUT_SECONDS

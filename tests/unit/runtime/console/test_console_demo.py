@@ -1,4 +1,4 @@
-"""The demo's servers, without a browser: only the demo's configuration has them."""
+"""The demo's servers and traffic, and the configurations that have the demo."""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ def counters_of(
 
 
 def family_of(name: str, entries: Sequence[dict[str, Any]], key: str) -> MetricFamily:
-    """Return a family with the numbers ``key`` of each entry, by their last label if it has one."""
+    """Return a family whose rows are the values of ``key`` in ``entries``. A value that is a dict
+    has a row for each last label."""
     rows: list[tuple[tuple[str, ...], float]] = []
     for each in entries:
         labels = tuple(each[name] for name in ("backend", "endpoint") if name in each)
@@ -391,7 +392,7 @@ def test_a_hung_worker_does_not_change_the_state_of_endpoints() -> None:
 
 
 class Workers:
-    """Two workers, of which the second does not respond if it ``hangs``. A read sets ``began``, and
+    """Two workers. The second does not respond if ``hangs`` is set. A read sets ``began``, and
     the responses arrive when ``may_respond`` is set."""
 
     config = Config.default()

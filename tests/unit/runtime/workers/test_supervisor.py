@@ -65,7 +65,7 @@ async def restarting(supervisor: Supervisor) -> AsyncIterator[None]:
 
 
 class SocketSupervisor(Supervisor):
-    """Binds sockets as at the start, and remembers every socket that it has bound."""
+    """A supervisor that can bind its sockets without workers, and that keeps them in ``bound``."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, ConfigHistory())

@@ -1,4 +1,4 @@
-"""A worker that prepares a configuration, without processes: its requests are handled here."""
+"""A worker that prepares a configuration. Its requests are handled in the process of the tests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LocalWorker:
         if self.is_silent:
             await asyncio.Event().wait()
         task = asyncio.ensure_future(self._process._handle(message))
-        return await asyncio.shield(task)  # a caller that leaves does not end the work
+        return await asyncio.shield(task)  # a cancelled caller does not end the work
 
     def hand_over_sockets(self, descriptors: Any) -> None:
         assert not descriptors

@@ -39,7 +39,7 @@ export function showFacts(state) {
   const last = config.last_reload;
   const rows = [
     ["File", config.source ?? "none: the embedded demo"],
-    ["Active", `number ${config.number} since the start, since ${new Date(config.since).toLocaleString()}`],
+    ["Active", `number ${config.number} in this run, since ${new Date(config.since).toLocaleString()}`],
     ["SHA-256", config.sha256 || "–"],
     ["Last reload", !last ? "none yet" : `${last.ok ? "succeeded" : "failed"}, ${new Date(last.when).toLocaleString()}, ${last.why}`],
     ...(last && !last.ok ? [["Reason", last.error]] : []),

@@ -37,7 +37,7 @@ export function fillList(list, marks, make, empty) {
 /** The texts of the two pipelines. */
 export const PIPELINES = { forward: "passed through", translate: "translated" };
 
-/** Return the name of a protocol with its colour. */
+/** Return the name of a protocol with its color. */
 export const tag = (protocol) => el("span", { class: "tag", "data-protocol": protocol }, protocol);
 
 /** Return the lines of a unified diff without its header. */

@@ -23,7 +23,7 @@ export class DrawingPad {
     byId("pad-seven").addEventListener("click", () => this.set(SEVEN));
   }
 
-  /** Empty the pad if its size or its ink changes. Only the pad of the embedded model can draw a seven. */
+  /** Set the title, and empty the pad if its size or its ink changes. Only the pad of the embedded model can draw a seven. */
   resize(rows, columns, ink, isDigit) {
     setText(byId("pad-title"), isDigit ? "Draw a digit" : `Draw the input, ${rows} × ${columns}, from 0 to ${ink}`);
     byId("pad-seven").hidden = !isDigit;
@@ -67,7 +67,8 @@ export class DrawingPad {
     if (index !== null) this.draw(index);
   }
 
-  /** Ink the pixels under the pen, and their neighbours lightly. A larger pad has a larger pen. */
+  /** Ink the pixels under the pen, and their neighbors lightly, or erase the pixels. A larger pad has a
+   * larger pen. */
   draw(index) {
     const { columns, ink } = this;
     const [row, column] = [Math.floor(index / columns), index % columns];

@@ -54,7 +54,7 @@ export function heatMap(title, history) {
   const canvas = el("canvas", { class: "heat", width: Math.max(latencies.length, 1), height: rows, "aria-hidden": "true" });
   const context = canvas.getContext("2d");
   const max = Math.log1p(Math.max(1, ...latencies.flat()));
-  context.fillStyle = getComputedStyle(document.querySelector(".skip")).color; // the accent colour
+  context.fillStyle = getComputedStyle(document.querySelector(".skip")).color; // the accent color
   latencies.forEach((column, x) => {
     for (let bucket = low; bucket <= high; bucket += 1) {
       if (!column[bucket]) continue;

@@ -37,7 +37,7 @@ export class History {
   }
 
   /** Return the state of ``seconds`` ago, or the oldest state. If a worker did not respond, only
-   * states of the same number of workers are compared, because the sums would seem to fall or rise. */
+   * states of the same number of workers are compared: otherwise, the sums would seem to fall or rise. */
   before(seconds) {
     const from = this.last.time - seconds - 0.5;
     return this.states.find((each) => each.time >= from && comparable(each.state.workers, this.last.state.workers));

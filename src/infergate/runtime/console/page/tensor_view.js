@@ -11,7 +11,8 @@ const numbers = (tensor) => {
   return values.length && values.every((value) => typeof value === "number" || typeof value === "boolean") ? values.map(Number) : null;
 };
 
-/** Return the first matrix of ``tensor`` as [rows, columns, channels, values], or null. */
+/** Return the first matrix of ``tensor`` as [rows, columns, channels, at], where ``at(pixel, channel)``
+ * returns a value. Return null if the tensor has no numbers, or too many or too few. */
 function matrixOf(tensor) {
   const values = numbers(tensor);
   if (!values) return null;
@@ -34,7 +35,7 @@ function matrixOf(tensor) {
 }
 
 /** Return a picture of ``tensor``: an image if it has three channels, and otherwise a heat map in which
- * a darker pixel has a higher value. Return null if the tensor has no numbers. */
+ * a darker pixel has a higher value. Return null like ``matrixOf``. */
 export function picture(tensor) {
   const matrix = matrixOf(tensor);
   if (!matrix) return null;
@@ -61,7 +62,7 @@ export function picture(tensor) {
 
 const short = (value) => (Number.isInteger(value) ? String(value) : value.toPrecision(3));
 
-/** Return bars for the first row of ``tensor``, or null if the row has too many or no numbers. */
+/** Return bars for the first row of ``tensor``, or null if the row has too many or too few numbers. */
 export function scores(tensor) {
   const values = numbers(tensor);
   const count = tensor?.shape?.at(-1) ?? 0;

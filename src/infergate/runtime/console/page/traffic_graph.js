@@ -34,8 +34,8 @@ export class TrafficGraph {
     this.update(visible);
   }
 
-  /** Select the part of the plan to show: first the items with problems, then the busiest of the
-   * other items in the order of the configuration. */
+  /** Select the part of the plan to show: the routes with problems, then the busiest of the other
+   * routes, and their backends and endpoints. Each group is in the order of the configuration. */
   select(plan, history) {
     const flows = [...history.last.flows.values()];
     const busy = new Map();
@@ -326,7 +326,8 @@ function problemsOf(plan, history) {
   return { routes, backends, endpoints: new Set(unhealthy.map((each) => `${each.backend} ${each.endpoint}`)) };
 }
 
-/** Return the listener of a flow: the model's own listener, or else a shared listener. */
+/** Return the port of a flow, as the names of a listener and a protocol. The listener is the model's
+ * own listener, or else a shared listener. */
 function portOf(listeners, plan, flow) {
   const candidates = listeners.filter((listener) => listener.protocols.includes(flow.protocol));
   const own = candidates.find((listener) => listener.model && listener.model === flow.route);
