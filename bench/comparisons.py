@@ -198,7 +198,7 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
 
 
 def _other_proxies(tiny: Running, folder: Path, stack: ExitStack) -> dict[str, list[Contender]]:
-    """Return the minimum costs, and rest-proxy if it is installed, by comparison."""
+    """Return the relays, and rest-proxy if it is installed, by comparison."""
     server = tiny.addresses[0]
 
     def contender(name: str, make: Make, proxy: AbstractContextManager[servers.Proxy]) -> Contender:
@@ -227,8 +227,8 @@ def _gateways(
 
 @contextmanager
 def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
-    """Calls of h2load and of real clients, whose headers and frames differ, through infergate,
-    Envoy and the floor."""
+    """Compare calls of h2load and of real clients, whose headers and frames differ, through
+    infergate, Envoy and a relay."""
     commands: dict[str, tuple[str, ...]] = {BY_H2LOAD: (), BY_GRPCIO: clients.grpcio()}
     try:
         commands[BY_GRPC_GO] = clients.grpc_go()
@@ -282,8 +282,8 @@ def sizes(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison
 
 @contextmanager
 def routes(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
-    """Compare the same tiny request through gateways with more and more routes. It matches the last
-    route."""
+    """Compare the same tiny request, which matches the last route, through gateways with more and
+    more routes."""
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.answer(), folder))
         urls = {TINY: f"grpc://{echo.addresses[0]}"}
@@ -302,7 +302,7 @@ def routes(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
 
 @contextmanager
 def workers(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
-    """Compare the same load for more and more workers."""
+    """Compare gateways with more and more workers under the same load."""
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.answer(), folder))
         config = servers.routed({TINY: f"grpc://{echo.addresses[0]}"})

@@ -53,7 +53,7 @@ _STEADY = 6
 """The number of samples, taken once a second. This is longer than idle connections to servers are
 kept."""
 _MISTAKEN = "configuration rejected; the previous configuration stays active"
-"""Log messages that a soak provokes on purpose."""
+"""The log message that a soak provokes on purpose."""
 
 
 def _family(pid: int) -> list[int]:
@@ -96,7 +96,7 @@ async def _watch(
 
 
 async def _settled(gateway: Infergate) -> State:
-    """Return the maximum of the numbers once only health checks change them."""
+    """Wait until descriptors and tasks only fluctuate, and return the state with their maxima."""
     known: list[State] = []
     while len(known) < _STEADY or not steady(known[-_STEADY:]):
         known.append(await asyncio.to_thread(_state, gateway))
@@ -205,13 +205,13 @@ def _print_outages(outages: Outages) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0, or 1 if something leaks or failed without a reason."""
+    """Return 0, or 1 after a leak or an unexplained failure."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="default: %(default)s")
     parser.add_argument("--engine", default="own", help="own or compat; default: %(default)s")
     parser.add_argument("--workers", type=int, default=1, help="worker processes of the gateway")
-    parser.add_argument("--rate", type=float, default=100.0, help="calls a second if paced")
-    parser.add_argument("--callers", type=int, default=16, help="calls at once")
+    parser.add_argument("--rate", type=float, default=100.0, help="calls per second")
+    parser.add_argument("--callers", type=int, default=16, help="concurrent callers")
     parser.add_argument("--faults", type=float, default=1.0, help="percentage of broken calls")
     parser.add_argument("--outage", type=float, default=5.0, help="seconds between two outages")
     parser.add_argument("--reload", type=float, default=10.0, help="seconds between two reloads")

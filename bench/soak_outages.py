@@ -63,7 +63,7 @@ class Disturbances:
         self._outages.all.append(outage)
         await made
         if not await asyncio.to_thread(_comes, self._is_recovered):
-            self._counts.unexplained[f"{name}: the gateway does not ask it again"] += 1
+            self._counts.unexplained[f"{name}: the gateway did not use it again"] += 1
         await asyncio.to_thread(self._front.gateway.metrics)
         outage.ended = loop.time()
 
@@ -143,7 +143,7 @@ class Reloads:
             if await asyncio.to_thread(make):
                 self._counts.good[f"reload {name}"] += 1
             else:
-                self._counts.unexplained[f"reload {name}: it did not come"] += 1
+                self._counts.unexplained[f"reload {name}: it had no effect"] += 1
 
     def _posted(self) -> bool:
         self._front.write(self._front.text())

@@ -80,7 +80,7 @@ def test_the_slope_excludes_the_warm_up() -> None:
         ({"tasks": 6}, "2 tasks became 6"),
         ({"requests": 1}, "1 requests and 0 streams"),
         ({"streams": 2}, "0 requests and 2 streams"),
-        ({"generations": 2}, "2 configurations serve"),
+        ({"generations": 2}, "2 configurations are active"),
     ],
 )
 def test_resources_left_after_all_clients(after: dict[str, int], words: str) -> None:
@@ -91,12 +91,12 @@ def test_resources_left_after_all_clients(after: dict[str, int], words: str) -> 
 
 def test_problems_are_reported() -> None:
     found = soak_verdict.troubles("it", BEFORE, [], BEFORE, "Traceback")
-    assert found == ["it complains:\nTraceback"]
+    assert found == ["it logged bugs:\nTraceback"]
 
 
 def test_errors() -> None:
     counts = soak_verdict.Counts()
-    assert soak_verdict.errors(counts) == ["nothing was answered"]
+    assert soak_verdict.errors(counts) == ["no request succeeded"]
     counts.good["a"] += 1
     counts.explained["cut"] += 5
     assert soak_verdict.errors(counts) == []
@@ -144,5 +144,5 @@ def test_figures_of_a_scrape() -> None:
     assert soak_verdict.figure(METRICS, "infergate_config_reloads_total") == 4
     assert soak_verdict.figure(METRICS, "infergate_config_reloads_total", 'result="ok"') == 3
     assert soak_verdict.figure(METRICS, "nothing") == 0
-    assert "hedged 2;" in soak_verdict.features(METRICS)
+    assert "hedges 2;" in soak_verdict.features(METRICS)
     assert soak_verdict.features(METRICS).endswith("reloads 3; reloads refused 1")
