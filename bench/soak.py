@@ -41,9 +41,9 @@ from .soak_verdict import (  # noqa: E402
     features,
     figure,
     largest,
+    problems,
     steady,
     table,
-    troubles,
 )
 
 _CALM = 100.0
@@ -52,7 +52,7 @@ _ROUNDS = 10
 _STEADY = 6
 """The number of samples, taken once a second. This is longer than idle connections to servers are
 kept."""
-_MISTAKEN = "configuration rejected; the previous configuration stays active"
+_EXPECTED_ERROR = "configuration rejected; the previous configuration stays active"
 """The log message that a soak provokes on purpose."""
 
 
@@ -109,15 +109,15 @@ async def _calmed(gateway: Infergate, before: State) -> State:
     deadline = time.monotonic() + _CALM
     while True:
         found = await asyncio.to_thread(_state, gateway)
-        calm = not troubles("", before, (), found, "")
+        calm = not problems("", before, (), found, "")
         if calm or time.monotonic() > deadline:
             return found
         await asyncio.sleep(0.5)
 
 
-def _complaints(gateway: Infergate) -> str:
+def _unexpected_errors(gateway: Infergate) -> str:
     reported = logged_bugs(gateway).splitlines()
-    return "\n".join(line for line in reported if _MISTAKEN not in line)
+    return "\n".join(line for line in reported if _EXPECTED_ERROR not in line)
 
 
 async def _soak(options: argparse.Namespace) -> int:
@@ -139,13 +139,13 @@ async def _warmed(front: Front, left: Behind, callers: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for _ in range(_ROUNDS):
         first = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
-        await first.everything(callers)
+        await first.request_everything(callers)
         await first.close()
         found += first.counts.unexplained
         if len(_family(front.gateway.pid)) >= front.processes:
             break
     last = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
-    await last.attacked()
+    await last.make_every_attack()
     await last.close()
     return found + last.counts.unexplained
 
@@ -164,8 +164,8 @@ async def _run(options: argparse.Namespace, front: Front, left: Behind, right: B
     until = began + options.seconds
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch(gateways, began, until, seen))
-        group.create_task(disturbances.keep_on(until, options.outage))
-        group.create_task(reloads.keep_on(until, options.reload))
+        group.create_task(disturbances.run(until, options.outage))
+        group.create_task(reloads.run(until, options.reload))
         for _ in range(options.callers):
             pause = options.callers / options.rate
             group.create_task(traffic.caller(until, pause, options.faults / 100))
@@ -177,9 +177,9 @@ async def _run(options: argparse.Namespace, front: Front, left: Behind, right: B
     for name, gateway in gateways.items():
         after = await _calmed(gateway, before[name])
         workers = options.workers if gateway is front.gateway else 1
-        reported = _complaints(gateway)
+        reported = _unexpected_errors(gateway)
         print(table(name, before[name], seen[name], after))
-        found += troubles(name, before[name], seen[name], after, reported, workers=workers)
+        found += problems(name, before[name], seen[name], after, reported, workers=workers)
     print(features(front.gateway.metrics()))
     _print_counts(traffic.counts)
     _print_outages(outages)

@@ -122,7 +122,7 @@ class Traffic:
                     (70, 4, 4, 4, 5, 5, 8),
                 )[0]()  # fmt: skip
 
-    async def everything(self, concurrency: int) -> None:
+    async def request_everything(self, concurrency: int) -> None:
         """Make each kind of request once, so that objects that are created on first use exist. Make
         ``concurrency`` of the largest requests at the same time, because the process keeps their
         memory.
@@ -140,7 +140,7 @@ class Traffic:
                          self._metadata, self._bypass):  # fmt: skip
                 await each()
 
-    async def attacked(self) -> None:
+    async def make_every_attack(self) -> None:
         """Make each attack once, because the process also keeps the memory of attacks."""
         for name in ATTACKS:
             await self._attacked(name)

@@ -118,7 +118,7 @@ def largest(states: Sequence[State]) -> State:
     )
 
 
-def troubles(  # noqa: PLR0913 - the observations from the beginning to the end
+def problems(  # noqa: PLR0913 - the observations from the beginning to the end
     name: str,
     before: State,
     sizes: Sequence[Size],

@@ -15,7 +15,7 @@ def samples(seconds: int, size: object) -> list[soak_verdict.Size]:
 
 
 def found(seen: list[soak_verdict.Size], **after: int) -> list[str]:
-    return soak_verdict.troubles("it", BEFORE, seen, dataclasses.replace(BEFORE, **after), "")
+    return soak_verdict.problems("it", BEFORE, seen, dataclasses.replace(BEFORE, **after), "")
 
 
 CALM = {
@@ -61,9 +61,9 @@ def test_growth_from_health_checks_is_steady() -> None:
 
 def test_growth_is_allowed_per_worker() -> None:
     seen = samples(60, lambda at: 100 + at / 3)
-    (text,) = soak_verdict.troubles("it", BEFORE, seen, BEFORE, "")
+    (text,) = soak_verdict.problems("it", BEFORE, seen, BEFORE, "")
     assert "memory grows" in text
-    assert soak_verdict.troubles("it", BEFORE, seen, BEFORE, "", workers=2) == []
+    assert soak_verdict.problems("it", BEFORE, seen, BEFORE, "", workers=2) == []
 
 
 def test_the_slope_excludes_the_warm_up() -> None:
@@ -90,7 +90,7 @@ def test_resources_left_after_all_clients(after: dict[str, int], words: str) -> 
 
 
 def test_problems_are_reported() -> None:
-    found = soak_verdict.troubles("it", BEFORE, [], BEFORE, "Traceback")
+    found = soak_verdict.problems("it", BEFORE, [], BEFORE, "Traceback")
     assert found == ["it logged bugs:\nTraceback"]
 
 
