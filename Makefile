@@ -34,7 +34,7 @@ test: lint .venv/tested  ## lint, types, tests with a real Triton, branch covera
 	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --no-loadscope-reorder -m "not peers" \
 	    -p branch_floor --branch-floor=$(BRANCH_FLOOR)
 
-test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and others (large downloads), and whole searches
+test-peers: .venv/tested  ## the tests that need MLServer, KServe, Envoy and others (large downloads), and all Hypothesis examples
 	@INFERGATE_SEARCH=whole INFERGATE_FORKED=no $(BIN)/pytest -n 3 --no-loadscope-reorder -m "peers or hypothesis"
 
 compiled-engines: .venv-compiled/tested  ## install infergate with engines compiled by mypyc into .venv-compiled (minutes)
@@ -60,13 +60,13 @@ format: .venv/tested  ## apply ruff's fixes and format
 types: .venv/tested  ## mypy, strict
 	@$(BIN)/mypy
 
-bench: .venv/tested  ## side by side with Triton, Envoy and others: the targets (ARGS=--quick: in three minutes)
+bench: .venv/tested  ## compare with Triton, Envoy and others, and print the targets (ARGS=--quick: in three minutes)
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-check: .venv/tested  ## compare the CPU per request with BASE (not part of test)
 	@$(BIN)/python -m bench.check $(if $(BASE),--base $(BASE)) $(ARGS)
 
-soak: .venv/tested  ## 10 minutes of all kinds of clients, some broken: report leaks (ARGS="--help")
+soak: .venv/tested  ## send requests of all kinds of clients, some broken, for 10 minutes, and report leaks (ARGS="--help")
 	@$(BIN)/python -m bench.soak $(ARGS)
 
 docs: site/index.html  ## build the site of docs/ in site/; a warning is an error

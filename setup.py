@@ -31,7 +31,7 @@ __all__ = [
 
 _PROJECT = Path(__file__).parent
 _BUILDING = {"bdist_wheel", "build", "build_ext"}
-"""The commands that need the extension; it is not generated to read the metadata."""
+"""The commands for which the extension is generated. Commands that read metadata do not need it."""
 
 
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:

@@ -33,7 +33,7 @@ _QUICK_ROWS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0, or 1 with a message if a peer is missing or a response is wrong."""
+    """Return 0. Return 1 after printing the reason why the run failed or was not published."""
     options = _options(argv)
     path = Path(options.json)
     try:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     print("\n\n".join(_sections(bench)))
     if options.publish:
         if missing := missing_parts(bench):
-            print(f"bench: not published, for the run lacks {', '.join(missing)}", file=sys.stderr)
+            print(f"bench: not published; not measured: {', '.join(missing)}", file=sys.stderr)
             return 1
         publish(bench, PROJECT)
     return 0
@@ -60,22 +60,22 @@ def main(argv: Sequence[str]) -> int:
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="less than three minutes for the targets of CPU and "
-        "rates: fewer and shorter rounds of rows, clients and workers",
+        "--quick", action="store_true", help="measure only the targets of CPU and rates, in less "
+        "than three minutes: fewer and shorter rounds of rows, clients and workers",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=_DEFAULT_ROUNDS, help="default: %(default)s")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="length of one run; default: %(default)s"
     )
     parser.add_argument(
-        "--variants", default=",".join(variants.DEFAULT), help="columns of the table, of "
-        f"{', '.join(variants.NAMES)}: an engine, compiled, on the system's Python; by size, by "
-        "routes, stages and memory only own and compat; default: %(default)s",
+        "--variants", default=",".join(variants.DEFAULT), help="variants to measure, some of "
+        f"{', '.join(variants.NAMES)}; 'system' is the system's Python; sizes, stages and peak "
+        "memory are measured only for own and compat; default: %(default)s",
     )  # fmt: skip
     parser.add_argument(
         "--parts", default=",".join(PARTS), help="what to measure; default: %(default)s"
     )
-    parser.add_argument("--only", default="", help="comparisons whose name holds this text")
+    parser.add_argument("--only", default="", help="comparisons whose name contains this text")
     parser.add_argument("--json", default=".peers/bench.json", help="default: %(default)s")
     parser.add_argument(
         "--publish", action="store_true", help="write docs/benchmarks.md, its plots, and the "
@@ -182,8 +182,8 @@ def _sections(bench: Bench) -> Iterator[str]:
 
 
 def _slow(options: argparse.Namespace, folder: Path) -> Rounds:
-    """Return the longer rounds of a paced run, whose few requests a second must suffice for a
-    p99."""
+    """Return longer rounds for paced runs, which send few requests per second but need enough
+    of them for a p99."""
     return Rounds(options.rounds, 2 * options.seconds, folder)
 
 

@@ -53,12 +53,12 @@ def main(argv: Sequence[str]) -> int:
         print(f"bench-check: {error}", file=sys.stderr)
         return 1
     judged = {result.name: judge(result) for result in results}
-    print(f"CPU a request, beside {options.base}:")
+    print(f"CPU per request, relative to {options.base}:")
     for name, (found, verdict) in judged.items():
         print(f"  {name:<44} {found}  {verdict}")
     regressed = [name for name, (_, verdict) in judged.items() if verdict == "regressed"]
     for name in regressed:
-        print(f"bench-check: '{name}' costs {judged[name][0]} times its CPU", file=sys.stderr)
+        print(f"bench-check: '{name}': {judged[name][0]} times the CPU", file=sys.stderr)
     return 1 if regressed else 0
 
 
@@ -76,11 +76,11 @@ def judge(result: Result) -> tuple[Spread | None, str]:
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.check", description=__doc__)
-    parser.add_argument("--base", default="", help="a revision; default: where this branch left "
-                        "origin/main, or the commit before")  # fmt: skip
+    parser.add_argument("--base", default="", help="a revision; default: the merge base with "
+                        "origin/main, or the previous commit")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=0.6, help="default: %(default)s")
-    parser.add_argument("--only", default="", help="rows whose name holds this text")
+    parser.add_argument("--only", default="", help="rows whose name contains this text")
     parser.add_argument("--variant", choices=NAMES, help="the variant of the changed sources; "
                         "default: own and compat, uncompiled")  # fmt: skip
     options = parser.parse_args(argv)
@@ -105,7 +105,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> list[Result]:
         pairs = _pairs(baseline / "src", options.variant)
         rows = [row for row in _ROWS if options.only in row]
         if not rows:
-            raise load.LoadError(f"no row's name holds '{options.only}'")
+            raise load.LoadError(f"no row's name contains '{options.only}'")
         with _comparisons(pairs, rows, folder) as chosen:
             return [result for each in chosen for result in rounds.compared([each])]
 

@@ -21,7 +21,9 @@ def grpc_go() -> tuple[str, ...]:
     RuntimeError if that is not possible."""
     go = shutil.which("go")
     if not go or not (_GO_SOURCES / "src" / "google.golang.org" / "grpc").is_dir():
-        raise RuntimeError("sudo apt install golang-go golang-google-grpc-dev (Debian)")
+        raise RuntimeError(
+            "Go or grpc-go is missing: sudo apt install golang-go golang-google-grpc-dev (Debian)"
+        )
     source, folder = _HERE / "grpc_go_client.go", peers_folder() / "grpc-go"
     client = folder / "client"
     if not client.exists() or client.stat().st_mtime < source.stat().st_mtime:

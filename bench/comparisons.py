@@ -64,7 +64,7 @@ LARGE_BODIES = {"limits": {"body": "320MiB", "connect_time": "10s"}}
 _SIZES = tuple(1024 * 8**power for power in range(7))
 """Sizes from 1 KiB to 256 MiB."""
 _ROUTES = (1, 10, 100, 1_000, 10_000)
-_APPOINTED = Pace(connections=1, rate=100)
+_LATENCY_PACE = Pace(connections=1, rate=100)
 _ONE_CONNECTION = Pace(connections=1)
 _PACED = Pace(connections=16, rate=RATE)
 """A load below the capacity of one worker. At full load, the number of requests that a worker finds
@@ -177,10 +177,10 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
             peer = through(gateway, make_v2, work, echoes[work].pid, "")
             return Comparison(name, (*ours(make, work), replace(peer, name=SAME_TENSOR)))
 
-        def delayed(name: str, make: Make, server: Running, by_envoy: str) -> Comparison:
+        def latency(name: str, make: Make, server: Running, by_envoy: str) -> Comparison:
             direct = Contender("the echo", make(TINY, server.addresses[0]), 0, server.pid)
             proxy = Contender("Envoy", make(TINY, by_envoy), envoy.pid, server.pid)
-            return Comparison(name, (*ours(make, TINY), direct, proxy), pace=_APPOINTED)
+            return Comparison(name, (*ours(make, TINY), direct, proxy), pace=_LATENCY_PACE)
 
         yield [
             beside_triton(JSON_IMAGE, json_request),
@@ -192,13 +192,13 @@ def rows(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]
             beside_envoy(LEGACY_IMAGE),
             beside_v2(ROWS_IMAGE, json_request),
             beside_v2(PREDICT_IMAGE, grpc_request),
-            delayed(JSON_LATENCY, json_request, plain, envoy.http),
-            delayed(GRPC_LATENCY, grpc_request, tiny, envoy.grpc),
+            latency(JSON_LATENCY, json_request, plain, envoy.http),
+            latency(GRPC_LATENCY, grpc_request, tiny, envoy.grpc),
         ]
 
 
 def _other_proxies(tiny: Running, folder: Path, stack: ExitStack) -> dict[str, list[Contender]]:
-    """Return the minimum costs, and rest-proxy if it is installed, by comparison."""
+    """Return the relays, and rest-proxy if it is installed, by comparison."""
     server = tiny.addresses[0]
 
     def contender(name: str, make: Make, proxy: AbstractContextManager[servers.Proxy]) -> Contender:
@@ -227,8 +227,8 @@ def _gateways(
 
 @contextmanager
 def real_clients(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison]]:
-    """Calls of h2load and of real clients, whose headers and frames differ, through infergate,
-    Envoy and the floor."""
+    """Compare calls of h2load and of real clients, whose headers and frames differ, through
+    infergate, Envoy and a relay."""
     commands: dict[str, tuple[str, ...]] = {BY_H2LOAD: (), BY_GRPCIO: clients.grpcio()}
     try:
         commands[BY_GRPC_GO] = clients.grpc_go()
@@ -282,8 +282,8 @@ def sizes(variants: Sequence[Variant], folder: Path) -> Iterator[list[Comparison
 
 @contextmanager
 def routes(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
-    """Compare the same tiny request through gateways with more and more routes. It matches the last
-    route."""
+    """Compare the same tiny request, which matches the last route, through gateways with more and
+    more routes."""
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.answer(), folder))
         urls = {TINY: f"grpc://{echo.addresses[0]}"}
@@ -302,7 +302,7 @@ def routes(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
 
 @contextmanager
 def workers(variant: Variant, folder: Path) -> Iterator[list[Comparison]]:
-    """Compare the same load for more and more workers."""
+    """Compare gateways with more and more workers under the same load."""
     with ExitStack() as stack:
         echo = stack.enter_context(servers.echo(TINY.answer(), folder))
         config = servers.routed({TINY: f"grpc://{echo.addresses[0]}"})

@@ -65,8 +65,8 @@ _PATIENCE = 100.0
 
 
 @dataclass
-class Found:
-    """The results. ``speed`` has a row for each number of gateways, with requests/s and µs of CPU
+class FleetResults:
+    """``speed`` has a row for each number of gateways, with requests/s and µs of CPU
     per request."""
 
     speed: list[tuple[int, float, float]] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Found:
 
 
 class Client:
-    """A client that knows all gateways and uses those that are ready."""
+    """A client that set_names all gateways and uses those that are ready."""
 
     def __init__(self, session: aiohttp.ClientSession, gateways: Sequence[Machine]) -> None:
         self._session = session
@@ -108,7 +108,7 @@ class Client:
         async with self._session.post(url, json=body) as answer:
             return answer.status, await answer.json()
 
-    async def send_request(self, deadline: float, machine: Machine | None = None) -> None:
+    async def send_requests(self, deadline: float, machine: Machine | None = None) -> None:
         """Send one request after the other until ``deadline``, to any ready gateway or to
         ``machine``."""
         body = {
@@ -157,7 +157,7 @@ async def speed(client: Client, maximum: int, seconds: float) -> list[tuple[int,
         began = time.monotonic()
         await asyncio.gather(
             *(
-                client.send_request(began + seconds, machine)
+                client.send_requests(began + seconds, machine)
                 for machine in gateways
                 for _ in range(8)
             )
@@ -201,7 +201,7 @@ async def spread(client: Client, servers: Sequence[Machine]) -> list[int]:
 
 
 async def sees(client: Client, count: int) -> bool:
-    """Wait until every ready gateway has found ``count`` servers."""
+    """Return whether every ready gateway has found ``count`` servers."""
     for gateway in client.ready:
         _, text = await client.get(gateway, "/metrics")
         lines = [line for line in text.splitlines() if 'state="available"' in line]
@@ -225,7 +225,7 @@ async def under_load(client: Client, machine: Machine, sent: signal.Signals) -> 
     client.outcomes.clear()
     async with watching(client):
         pending = [
-            asyncio.create_task(client.send_request(time.monotonic() + 7)) for _ in range(24)
+            asyncio.create_task(client.send_requests(time.monotonic() + 7)) for _ in range(24)
         ]
         await asyncio.sleep(2)
         # The first process of the session is infergate, because sh has replaced itself with
@@ -238,7 +238,7 @@ async def under_load(client: Client, machine: Machine, sent: signal.Signals) -> 
     return dict(client.outcomes)
 
 
-async def looked_at(lan: Lan, folder: Path, gateways: int, seconds: float) -> Found:
+async def measure(lan: Lan, folder: Path, gateways: int, seconds: float) -> FleetResults:
     config = folder / "gateway.yaml"
     config.write_text(_GATEWAY)
     (folder / "server.yaml").write_text(_SERVER)
@@ -248,10 +248,10 @@ async def looked_at(lan: Lan, folder: Path, gateways: int, seconds: float) -> Fo
         server.start([*infergate, str(folder / "server.yaml")], folder)
     fronts = [lan.machine(f"g{number + 1}") for number in range(gateways)]
     for front in fronts:
-        front.knows({"servers": [each.address for each in servers[:3]]})
+        front.set_names({"servers": [each.address for each in servers[:3]]})
         front.start([*infergate, str(config)], folder)
     lan.enter(lan.machine("client"))
-    found = Found()
+    found = FleetResults()
     limits = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=limits) as session:
         client = Client(session, fronts)
@@ -274,7 +274,7 @@ async def looked_at(lan: Lan, folder: Path, gateways: int, seconds: float) -> Fo
         found.drained = await under_load(client, fronts[-2], signal.SIGTERM)
 
         for front in fronts:
-            front.knows({"servers": [each.address for each in servers]})
+            front.set_names({"servers": [each.address for each in servers]})
         await until(lambda: sees(client, 4), "all gateways see four servers")
         found.joined = dict(await steps(client, sums))
     return found
@@ -283,10 +283,12 @@ async def looked_at(lan: Lan, folder: Path, gateways: int, seconds: float) -> Fo
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--gateways", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=5, help="for each number; 0: no speed")
+    parser.add_argument(
+        "--seconds", type=float, default=5, help="time for each number of gateways; 0 skips *speed*"
+    )
     gateways = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="infergate-") as folder, Lan(Path(folder)) as lan:
-        found = asyncio.run(looked_at(lan, Path(folder), gateways.gateways, gateways.seconds))
+        found = asyncio.run(measure(lan, Path(folder), gateways.gateways, gateways.seconds))
     print(json.dumps(asdict(found)))
 
 

@@ -1,5 +1,5 @@
-// A load of calls of grpc-go, as a user's client makes them: with a deadline and metadata. Its own
-// CPU does not count. bench/load.py describes the arguments and the log.
+// A program that makes calls with grpc-go, as a user's client does: with a deadline and metadata.
+// Its own CPU is not counted. bench/load.py describes the arguments and the log.
 package main
 
 import (

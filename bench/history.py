@@ -1,10 +1,10 @@
 """``python -m bench.history`` measures what the console's history costs.
 
-A gateway with 200 routes, 50 backends and 100 endpoints has counters as after 10,000 requests/s in
-five protocols, with client errors, failures, retries and ejections. The history reads them for an
-hour of simulated time, at its usual interval. The table shows the memory after the hour, as
-tracemalloc counts it and as the history counts it, and the CPU of a sample as a share of the
-interval. The CPU of a sample does not depend on the number of requests."""
+The counters of a gateway with 200 routes, 50 backends and 100 endpoints grow as under 10,000
+requests/s in five protocols, with client errors, failures, retries and ejections. The history
+reads them for an hour of simulated time, at its usual interval. The table shows the memory after
+the hour, as tracemalloc counts it and as the history counts it, and the CPU of a sample as a share
+of the interval. The CPU of a sample does not depend on the number of requests."""
 
 import argparse
 import gc
@@ -112,9 +112,9 @@ def _samples(traffic: Traffic, interval: float) -> tuple[TrafficHistory, list[fl
 
 
 def _memory(traffic: Traffic) -> tuple[int, int]:
-    """Return the bytes that the history counts, and those that tracemalloc counts. The counters of
-    the metrics exist without the history, and are not among them. There is one sample a
-    minute, because tracemalloc is slow."""
+    """Return the bytes that the history counts, and those that tracemalloc counts for it. The
+    metrics' own counters are excluded. There is one sample a minute, because tracemalloc is
+    slow."""
     traffic.advance()
     gc.collect()
     tracemalloc.start()

@@ -58,7 +58,7 @@ class Machine:
             )  # fmt: skip
         self.processes.append(process)
 
-    def knows(self, names: Mapping[str, Sequence[str]]) -> None:
+    def set_names(self, names: Mapping[str, Sequence[str]]) -> None:
         """Set the addresses that ``names`` resolve to."""
         lines = [f"{address} {name}\n" for name, many in names.items() for address in many]
         self.hosts.write_text("127.0.0.1 localhost\n" + "".join(lines))
@@ -97,7 +97,7 @@ class Lan:
             run("ip", "-n", space, "link", "set", device, "up")
         hosts = self._folder / f"{name}.hosts"
         created = Machine(name, space, address, hosts)
-        created.knows({})
+        created.set_names({})
         self._cleanup.callback(_stop, created)
         return created
 

@@ -39,8 +39,8 @@ class Request:
     body: bytes
     answer_size: int
     grpc: bool = False
-    counted: int = 0
-    """Bytes by which a response may be longer, for numbers that vary."""
+    max_extra_bytes: int = 0
+    """The number of bytes by which a response may be longer, because it contains a number."""
 
     @cached_property
     def digest(self) -> str:
@@ -121,7 +121,8 @@ def required_tool() -> str:
 
 def run(contender: Contender, count: int, pace: Pace, folder: Path) -> Measured:
     """Send the contender's request ``count`` times. Temporary files are in ``folder``. In a paced
-    run, the CPU of the first requests is not counted, because they open the connections."""
+    run, the CPU of the first requests is not counted, because they open the connections. Raises
+    LoadError."""
     request = contender.request
     body, log = folder / request.digest, folder / "log"
     if not body.exists():
@@ -196,11 +197,11 @@ def _check(said: str, request: Request, count: int) -> None:
     good = re.search(r"status codes: (\d+) 2xx", said)
     data = re.search(r"\((\d+)\) data", said)
     if not (good and data):
-        raise LoadError(f"h2load said:\n{said}")
+        raise LoadError(f"h2load printed no statistics:\n{said}")
     if int(good[1]) != count:
-        raise LoadError(f"{request.url}: only {good[1]} of {count} answers were good:\n{said}")
+        raise LoadError(f"{request.url}: only {good[1]} of {count} statuses were 2xx:\n{said}")
     due = count * request.answer_size
-    if not due <= int(data[1]) <= due + count * request.counted:
+    if not due <= int(data[1]) <= due + count * request.max_extra_bytes:
         raise LoadError(
             f"{request.url}: received {data[1]} bytes, expected {count} answers of "
             f"{request.answer_size} bytes"

@@ -31,8 +31,8 @@ def idle(variant: Variant, folder: Path) -> int:
 
 
 def peaks(variants: Sequence[Variant], folder: Path) -> Iterator[Peak]:
-    """Return the memory that a gateway's first request takes: the difference between the memory
-    before the request and after its verified response."""
+    """Yield the peak of a gateway's resident memory during its first request, as a ratio to the
+    tensor's size, for each variant and each pair of protocols."""
     grpc, rest, builtin = (
         requests.flat(model, LARGEST) for model in ("echo-grpc", "echo-rest", "identity")
     )

@@ -1,4 +1,4 @@
-"""A relay without any features. Its cost is the minimum in the tables: no gateway in Python can be
+"""A relay without any features. Its cost is the floor in the tables: no gateway in Python can be
 cheaper.
 
 It moves requests from many connections to one connection, and responses back, on the event loop and

@@ -183,7 +183,7 @@ def legacy_grpc_request(work: Work, address: str) -> Request:
     """Return an Infer call of the legacy gRPC API at ``address``, whose response has been
     verified."""
     # the request number in a response has at most this many bytes
-    return _codec_call(LEGACY_GRPC.create({}), work, address, counted=MAX_VARINT_BYTES)
+    return _codec_call(LEGACY_GRPC.create({}), work, address, max_extra_bytes=MAX_VARINT_BYTES)
 
 
 def predict_request(work: Work, address: str) -> Request:
@@ -193,23 +193,25 @@ def predict_request(work: Work, address: str) -> Request:
 
 
 def _codec_call(
-    codec: Codec[RpcRequest, RpcResponse], work: Work, address: str, counted: int = 0
+    codec: Codec[RpcRequest, RpcResponse], work: Work, address: str, max_extra_bytes: int = 0
 ) -> Request:
     """Return the call that ``codec`` writes."""
     wire = codec.build_request(_operation(work), Profile("any"), _model(work))
-    answer, request = _call(address, wire.method, bytes(join_parts(wire.message)), counted)
+    answer, request = _call(address, wire.method, bytes(join_parts(wire.message)), max_extra_bytes)
     _check(codec, RpcResponse([answer]), work, address)
     return request
 
 
-def _call(address: str, method: str, message: bytes, counted: int = 0) -> tuple[bytes, Request]:
+def _call(
+    address: str, method: str, message: bytes, max_extra_bytes: int = 0
+) -> tuple[bytes, Request]:
     """Return the response to a gRPC call, and the request for further calls."""
     with grpc.insecure_channel(address, options=_MAX_MESSAGE) as channel:
         answer = channel.unary_unary(method)(message, timeout=30)
     headers = {"content-type": "application/grpc", "te": "trailers"}
     framed, size = _add_prefix(message), len(_add_prefix(answer))
     url = f"http://{address}{method}"
-    return answer, Request(url, headers, framed, size, grpc=True, counted=counted)
+    return answer, Request(url, headers, framed, size, grpc=True, max_extra_bytes=max_extra_bytes)
 
 
 def legacy_answer(work: Work) -> bytes:

@@ -104,7 +104,7 @@ class Bench:
         return next((each for each in self.results if each.name == name), None)
 
     def curve(self, name: str) -> list[Result]:
-        """Return all comparisons called ``name``, by the varied parameter."""
+        """Return all comparisons called ``name``, sorted by the varied parameter."""
         return sorted((each for each in self.results if each.name == name), key=lambda r: r.at)
 
     @property

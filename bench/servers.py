@@ -31,8 +31,8 @@ class Proxy:
 
 
 def routed(servers: Mapping[Work, str], *, more: int = 0) -> dict[str, object]:
-    """Return the rest of a configuration. Each model has a route to its server's URL, or to the
-    embedded models if the URL is empty. A protocol other than V2 precedes the URL
+    """Return a configuration without listeners and engine. Each model has a route to its server's
+    URL, or to the embedded models if the URL is empty. A protocol other than V2 precedes the URL
     (``trtis-http+http://…``). Routes for ``more`` unused models come first. The models of an echo
     server are declared, because it has no metadata.
     """

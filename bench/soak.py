@@ -41,9 +41,9 @@ from .soak_verdict import (  # noqa: E402
     features,
     figure,
     largest,
+    problems,
     steady,
     table,
-    troubles,
 )
 
 _CALM = 100.0
@@ -52,8 +52,8 @@ _ROUNDS = 10
 _STEADY = 6
 """The number of samples, taken once a second. This is longer than idle connections to servers are
 kept."""
-_MISTAKEN = "configuration rejected; the previous configuration stays active"
-"""Log messages that a soak provokes on purpose."""
+_EXPECTED_ERROR = "configuration rejected; the previous configuration stays active"
+"""The log message that a soak provokes on purpose."""
 
 
 def _family(pid: int) -> list[int]:
@@ -96,7 +96,7 @@ async def _watch(
 
 
 async def _settled(gateway: Infergate) -> State:
-    """Return the maximum of the numbers once only health checks change them."""
+    """Wait until descriptors and tasks only fluctuate, and return the state with their maxima."""
     known: list[State] = []
     while len(known) < _STEADY or not steady(known[-_STEADY:]):
         known.append(await asyncio.to_thread(_state, gateway))
@@ -109,15 +109,15 @@ async def _calmed(gateway: Infergate, before: State) -> State:
     deadline = time.monotonic() + _CALM
     while True:
         found = await asyncio.to_thread(_state, gateway)
-        calm = not troubles("", before, (), found, "")
+        calm = not problems("", before, (), found, "")
         if calm or time.monotonic() > deadline:
             return found
         await asyncio.sleep(0.5)
 
 
-def _complaints(gateway: Infergate) -> str:
+def _unexpected_errors(gateway: Infergate) -> str:
     reported = logged_bugs(gateway).splitlines()
-    return "\n".join(line for line in reported if _MISTAKEN not in line)
+    return "\n".join(line for line in reported if _EXPECTED_ERROR not in line)
 
 
 async def _soak(options: argparse.Namespace) -> int:
@@ -139,13 +139,13 @@ async def _warmed(front: Front, left: Behind, callers: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for _ in range(_ROUNDS):
         first = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
-        await first.everything(callers)
+        await first.request_everything(callers)
         await first.close()
         found += first.counts.unexplained
         if len(_family(front.gateway.pid)) >= front.processes:
             break
     last = Traffic(front.listeners(), left.listeners(), Outages(), front.engine)
-    await last.attacked()
+    await last.make_every_attack()
     await last.close()
     return found + last.counts.unexplained
 
@@ -164,8 +164,8 @@ async def _run(options: argparse.Namespace, front: Front, left: Behind, right: B
     until = began + options.seconds
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch(gateways, began, until, seen))
-        group.create_task(disturbances.keep_on(until, options.outage))
-        group.create_task(reloads.keep_on(until, options.reload))
+        group.create_task(disturbances.run(until, options.outage))
+        group.create_task(reloads.run(until, options.reload))
         for _ in range(options.callers):
             pause = options.callers / options.rate
             group.create_task(traffic.caller(until, pause, options.faults / 100))
@@ -177,9 +177,9 @@ async def _run(options: argparse.Namespace, front: Front, left: Behind, right: B
     for name, gateway in gateways.items():
         after = await _calmed(gateway, before[name])
         workers = options.workers if gateway is front.gateway else 1
-        reported = _complaints(gateway)
+        reported = _unexpected_errors(gateway)
         print(table(name, before[name], seen[name], after))
-        found += troubles(name, before[name], seen[name], after, reported, workers=workers)
+        found += problems(name, before[name], seen[name], after, reported, workers=workers)
     print(features(front.gateway.metrics()))
     _print_counts(traffic.counts)
     _print_outages(outages)
@@ -205,13 +205,13 @@ def _print_outages(outages: Outages) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0, or 1 if something leaks or failed without a reason."""
+    """Return 0, or 1 after a leak or an unexplained failure."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="default: %(default)s")
     parser.add_argument("--engine", default="own", help="own or compat; default: %(default)s")
     parser.add_argument("--workers", type=int, default=1, help="worker processes of the gateway")
-    parser.add_argument("--rate", type=float, default=100.0, help="calls a second if paced")
-    parser.add_argument("--callers", type=int, default=16, help="calls at once")
+    parser.add_argument("--rate", type=float, default=100.0, help="calls per second")
+    parser.add_argument("--callers", type=int, default=16, help="concurrent callers")
     parser.add_argument("--faults", type=float, default=1.0, help="percentage of broken calls")
     parser.add_argument("--outage", type=float, default=5.0, help="seconds between two outages")
     parser.add_argument("--reload", type=float, default=10.0, help="seconds between two reloads")

@@ -110,7 +110,7 @@ def _named(path: str) -> bytes:
 
 
 def _traced() -> bytes:
-    """Return headers for which a server might close its connection, which other clients share."""
+    """Return a request for whose headers a server might close a connection that clients share."""
     body = json.dumps(
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
     )
@@ -293,7 +293,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "gRPC: twenty million empty tensors": _attack(
         "grpc", _REFUSED_RPC, _tiny_fields, b"identity", 7, KEY, is_large=True
     ),
-    "gRPC: twenty million fields, by nobody": _attack(
+    "gRPC: twenty million fields, anonymous": _attack(
         "grpc", _REFUSED_RPC | _UNKNOWN_RPC, _tiny_fields, b"secret", 7, "", is_large=True
     ),
     "gRPC: a million empty texts": _attack(
@@ -321,7 +321,7 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "HTTP: thirty thousand dimensions": _attack(
         "http", _right("400", "413", "431"), _many_dims, f"Bearer {KEY}"
     ),
-    "HTTP: thirty thousand dimensions, by nobody": _attack(
+    "HTTP: thirty thousand dimensions, anonymous": _attack(
         "http", _right("400", "401", "403", "413", "431"), _many_dims, ""
     ),
     "HTTP: a name with dot segments": _attack("http", _right("400"), _named, "pub-x%2f..%2fsecret"),

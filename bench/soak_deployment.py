@@ -30,7 +30,7 @@ SURE: Final = ("sure-rpc", "sure-rest")
 """Prefixes of models whose requests may be sent twice, so that server failures must not be visible
 to clients."""
 ONCE: Final = ("rpc", "rest", "old-http", "old-rpc", "pipe", "raw", "shared")
-"""Prefixes of models for which a server may fail during a request."""
+"""Prefixes of models whose requests may fail if their server fails meanwhile."""
 _PROXIES: Final = ("http", "grpc", "raw", "pipe")
 _HABITS: Final = """
 drain: {delay: 0s}
@@ -137,7 +137,7 @@ class Listener:
     tls: ClientTls | None = None
 
     def target(self, protocol: str) -> Target:
-        """Return the listener as the target of a client that breaks off, with its ``protocol`` for
+        """Return the listener as the target of an invalid client, which offers ``protocol`` by
         ALPN."""
         if self.tls is None:
             return Target(self.address)
@@ -149,8 +149,8 @@ class Listener:
 
 
 class Trust:
-    """An authority and its certificates. ``own`` is for listeners, ``shown`` is for gRPC
-    clients."""
+    """An authority and its certificates. ``of_server`` and ``of_client`` are settings of clients.
+    ``own``, ``mutual`` and ``upstream`` are sections ``tls`` of the configuration."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)

@@ -82,8 +82,8 @@ FAULTS: Mapping[str, tuple[str, Callable[[str], bytes]]] = {
     "handshake that breaks off": ("plain", lambda _: _HELLO),
     "garbage instead of a handshake": ("plain", lambda _: random.randbytes(500)),
 }  # fmt: skip
-"""The bytes that a client with a key sends to a kind of listener. A name with ``plain`` means bytes
-without TLS to a TLS listener."""
+"""The bytes that a client with a key sends to a kind of listener. ``plain`` means bytes without TLS
+to a TLS listener."""
 
 
 async def break_off(target: Target, said: bytes) -> None:

@@ -37,7 +37,7 @@ class Disturbances:
         self._outages: Final = outages
         self._counts: Final = counts
 
-    async def keep_on(self, until: float, pause: float) -> None:
+    async def run(self, until: float, pause: float) -> None:
         """Cause all kinds of outages in order, about ``pause`` seconds apart."""
         kinds: tuple[tuple[str, Callable[[Behind], Awaitable[None]]], ...] = (
             ("killed", self._killed),
@@ -62,8 +62,8 @@ class Disturbances:
         outage = Outage(name, loop.time())
         self._outages.all.append(outage)
         await made
-        if not await asyncio.to_thread(_comes, self._is_recovered):
-            self._counts.unexplained[f"{name}: the gateway does not ask it again"] += 1
+        if not await asyncio.to_thread(_happens_in_time, self._is_recovered):
+            self._counts.unexplained[f"{name}: the gateway did not use it again"] += 1
         await asyncio.to_thread(self._front.gateway.metrics)
         outage.ended = loop.time()
 
@@ -85,8 +85,8 @@ class Disturbances:
         await server.start()
 
 
-def _comes(met: Callable[[], bool]) -> bool:
-    """Return whether ``met`` returns true within the time for a recovery."""
+def _happens_in_time(met: Callable[[], bool]) -> bool:
+    """Poll ``met``, and return whether it returns true within ``_RECOVERY`` seconds."""
     deadline = time.monotonic() + _RECOVERY
     while time.monotonic() < deadline:
         if met():
@@ -128,13 +128,13 @@ class Reloads:
         self._front: Final = front
         self._counts: Final = counts
 
-    async def keep_on(self, until: float, pause: float) -> None:
+    async def run(self, until: float, pause: float) -> None:
         """Reload about every ``pause`` seconds. Every fourth configuration is invalid."""
         kinds = (
-            ("by POST", self._posted),
-            ("of a changed file", self._changed),
-            ("by SIGHUP", self._hung_up),
-            ("with a mistake", self._mistaken),
+            ("by POST", self._by_post),
+            ("of a changed file", self._of_changed_file),
+            ("by SIGHUP", self._by_sighup),
+            ("with a mistake", self._with_mistake),
         )
         for name, make in itertools.cycle(kinds):
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
@@ -143,27 +143,27 @@ class Reloads:
             if await asyncio.to_thread(make):
                 self._counts.good[f"reload {name}"] += 1
             else:
-                self._counts.unexplained[f"reload {name}: it did not come"] += 1
+                self._counts.unexplained[f"reload {name}: it had no effect"] += 1
 
-    def _posted(self) -> bool:
+    def _by_post(self) -> bool:
         self._front.write(self._front.text())
         return self._post() == http.client.OK
 
-    def _changed(self) -> bool:
+    def _of_changed_file(self) -> bool:
         before = self._reloads()
         self._front.write(self._front.text())
-        return _comes(lambda: self._reloads() > before)
+        return _happens_in_time(lambda: self._reloads() > before)
 
-    def _hung_up(self) -> bool:
+    def _by_sighup(self) -> bool:
         before = self._reloads()
         os.kill(self._front.gateway.pid, signal.SIGHUP)
-        return _comes(lambda: self._reloads() > before)
+        return _happens_in_time(lambda: self._reloads() > before)
 
     def _reloads(self) -> float:
         metrics = self._front.gateway.metrics()
         return figure(metrics, "infergate_config_reloads_total", 'result="ok"')
 
-    def _mistaken(self) -> bool:
+    def _with_mistake(self) -> bool:
         good = self._front.file.read_text()
         self._front.file.write_text(good.replace("idempotent: true", "idempotent: perhaps"))
         refused = self._post() == http.client.INTERNAL_SERVER_ERROR

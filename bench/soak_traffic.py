@@ -54,7 +54,7 @@ from .soak_verdict import Counts, Outages
 PATIENCE: Final = 100.0
 """Timeout of a request in seconds. It is long, because the soak does not measure speed."""
 _CALM: Final = 60.0
-"""Seconds without large attacks at the end, which are longer than freed memory is kept."""
+"""Seconds without large attacks at the end of the soak. Freed memory is kept for less time."""
 _SIZES: Final = (1, 16, 1000, 40_000)
 """Numbers of elements. The JSON of the largest tensor is long enough for a helper process."""
 _LIKELY: Final = (35, 25, 20, 20)
@@ -106,8 +106,8 @@ class Traffic:
         self._background: set[asyncio.Task[None]] = set()
 
     async def caller(self, until: float, pause: float, faulty: float) -> None:
-        """Make one random request after the other. A fraction ``faulty`` (0 to 1) of them contain a
-        mistake."""
+        """Make one random request after the other. A fraction ``faulty`` (0 to 1) of them are
+        invalid, cancelled or attacks, or break off."""
         self._until = until
         while time.monotonic() < until:
             await asyncio.sleep(random.uniform(0, 2 * pause))
@@ -122,7 +122,7 @@ class Traffic:
                     (70, 4, 4, 4, 5, 5, 8),
                 )[0]()  # fmt: skip
 
-    async def everything(self, concurrency: int) -> None:
+    async def request_everything(self, concurrency: int) -> None:
         """Make each kind of request once, so that objects that are created on first use exist. Make
         ``concurrency`` of the largest requests at the same time, because the process keeps their
         memory.
@@ -134,13 +134,13 @@ class Traffic:
             models = itertools.islice(itertools.cycle(_MODELS), concurrency)
             await asyncio.gather(*(self._infer(speaker, each, _SIZES[-1]) for each in models))
         for speaker in _SHARED:
-            await self._ask_server(speaker, _SIZES[-1])
+            await self._infer_directly(speaker, _SIZES[-1])
         for _ in range(10):
             for each in (self._stream, self._repeated, self._legacy_stream, self._sequence,
                          self._metadata, self._bypass):  # fmt: skip
                 await each()
 
-    async def attacked(self) -> None:
+    async def make_every_attack(self) -> None:
         """Make each attack once, because the process also keeps the memory of attacks."""
         for name in ATTACKS:
             await self._attacked(name)
@@ -175,9 +175,9 @@ class Traffic:
         await self._infer(random.choice(CLIENT_KINDS), random.choice(_MODELS), size)
 
     async def _bypass(self) -> None:
-        await self._ask_server(random.choice(_SHARED), random.choice(_SIZES))
+        await self._infer_directly(random.choice(_SHARED), random.choice(_SIZES))
 
-    async def _ask_server(self, speaker: ClientKind, size: int) -> None:
+    async def _infer_directly(self, speaker: ClientKind, size: int) -> None:
         """Send a request directly to a server. Its listeners use TLS where those of the gateway do
         not."""
         client = self._client(speaker, "identity", self._left)
@@ -255,10 +255,10 @@ class Traffic:
             self.counts.faults["a cancelled stream"] += 1
             return
 
-        def fine(answer: bytes) -> str:
+        def error_in(answer: bytes) -> str:
             return str(pb.ModelStreamInferResponse.FromString(answer).error_message)
 
-        exchange = self._check_stream(STREAM, request.SerializeToString(), fine)
+        exchange = self._check_stream(STREAM, request.SerializeToString(), error_in)
         await self._record(f"V2 gRPC, stream → {model}", model, exchange)
 
     async def _legacy_stream(self) -> None:
@@ -268,10 +268,10 @@ class Traffic:
         codec = plugins()["trtis-grpc"].create({})
         wire = codec.build_request(_identity(model, 16), speaker.profile, described(model))
 
-        def fine(answer: bytes) -> str:
+        def error_in(answer: bytes) -> str:
             return str(LegacyResponse.FromString(answer).request_status.msg)
 
-        exchange = self._check_stream(STREAM_INFER, bytes(join_parts(wire.message)), fine)
+        exchange = self._check_stream(STREAM_INFER, bytes(join_parts(wire.message)), error_in)
         await self._record(f"legacy TRT, stream → {model}", model, exchange)
 
     def _streaming(self, method: str, message: bytes) -> Any:
@@ -284,12 +284,12 @@ class Traffic:
         )
 
     async def _check_stream(
-        self, method: str, message: bytes, wrong: Callable[[bytes], str]
+        self, method: str, message: bytes, error_in: Callable[[bytes], str]
     ) -> None:
         got = 0
         async for answer in self._streaming(method, message):
-            if response := wrong(answer):
-                raise GatewayError(Kind.BACKEND_ERROR, response)
+            if problem := error_in(answer):
+                raise GatewayError(Kind.BACKEND_ERROR, problem)
             got += 1
         assert got == _STREAMED, f"{got} answers of {_STREAMED}"
 
@@ -459,7 +459,7 @@ async def _expect_identity(client: RemoteBackend[Any, Any], model: str, size: in
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return whether the connection to the gateway itself failed."""
+    """Return whether the connection to the gateway itself failed, or a response was wrong."""
     if isinstance(error, GatewayError):
         return any(f"backend '{each.name}': " in error.public for each in CLIENT_KINDS)
     if isinstance(error, grpc.aio.AioRpcError):

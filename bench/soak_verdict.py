@@ -30,7 +30,7 @@ class Size:
 
 @dataclass(frozen=True)
 class State:
-    """Other resources of a process and its children."""
+    """The memory and other resources of a process and its children."""
 
     resident: int
     open_descriptors: int
@@ -81,8 +81,8 @@ def slope(sizes: Sequence[Size]) -> float:
 
 
 def growth(sizes: Sequence[Size]) -> float:
-    """Return the MiB between the first and the last quarter after the warm-up. Both the maxima and
-    the minima of the quarters are compared, and the smaller growth is returned.
+    """Return the growth in MiB from the first to the last quarter after the warm-up. Both the
+    maxima and the minima of the quarters are compared, and the smaller growth is returned.
 
     A process keeps freed memory until a reload. The maxima therefore grow for a long time, because
     larger requests happen to coincide. The minima grow only if memory leaks.
@@ -118,7 +118,7 @@ def largest(states: Sequence[State]) -> State:
     )
 
 
-def troubles(  # noqa: PLR0913 - the observations from the beginning to the end
+def problems(  # noqa: PLR0913 - the observations from the beginning to the end
     name: str,
     before: State,
     sizes: Sequence[Size],
@@ -144,23 +144,23 @@ def troubles(  # noqa: PLR0913 - the observations from the beginning to the end
         left = f"{after.requests} requests and {after.streams} streams"
         found.append(f"{name}: {left} are counted, though all clients are gone")
     if after.generations > 1:
-        found.append(f"{name}: {after.generations} configurations serve, though one was the last")
+        found.append(f"{name}: {after.generations} configurations are active; expected one")
     if logged_bugs:
-        found.append(f"{name} complains:\n{logged_bugs}")
+        found.append(f"{name} logged bugs:\n{logged_bugs}")
     return found
 
 
 def errors(counts: Counts) -> list[str]:
-    """Return the errors that no fault explains, and the kinds of traffic that never succeeded."""
+    """Return the errors that no outage explains, and a message if no request succeeded."""
     found = [f"{count} times {words}" for words, count in counts.unexplained.most_common()]
     if not counts.good:
-        found.append("nothing was answered")
+        found.append("no request succeeded")
     return found
 
 
 def figure(metrics: str, name: str, label: str = "") -> float:
-    """Return the sum of ``metrics`` (a parsed scrape) with the name ``name``, over the samples with
-    ``label``."""
+    """Return the sum of the samples of the metric ``name`` that contain ``label``. ``metrics`` is
+    the text of a scrape."""
     found = 0.0
     for line in metrics.splitlines():
         sample, _, value = line.rpartition(" ")
@@ -170,7 +170,7 @@ def figure(metrics: str, name: str, label: str = "") -> float:
 
 
 def course(sizes: Sequence[Size]) -> str:
-    """Return the memory at ten times of the run, in MiB."""
+    """Return the memory at ten or more times of the run, in MiB."""
     tenth = max(1, len(sizes) // 10)
     return " ".join(f"{each.resident / MIB:.0f}" for each in sizes[::tenth])
 
@@ -178,12 +178,12 @@ def course(sizes: Sequence[Size]) -> str:
 def features(metrics: str) -> str:
     """Return the gateway's counters other than those of requests and responses, in one line."""
     counts = {
-        "tried again": figure(metrics, "infergate_retries_total"),
-        "hedged": figure(metrics, "infergate_hedges_total"),
-        "fell back": figure(metrics, "infergate_fallbacks_total"),
+        "retries": figure(metrics, "infergate_retries_total"),
+        "hedges": figure(metrics, "infergate_hedges_total"),
+        "fallbacks": figure(metrics, "infergate_fallbacks_total"),
         "mirrored": figure(metrics, "infergate_mirrored_requests_total"),
         "ejections": figure(metrics, "infergate_endpoint_ejections_total"),
-        "not let in": figure(metrics, "infergate_access_refused_total"),
+        "access rejections": figure(metrics, "infergate_access_refused_total"),
         "connections refused": figure(metrics, "infergate_refused_connections_total"),
         "reloads": figure(metrics, "infergate_config_reloads_total", 'result="ok"'),
         "reloads refused": figure(metrics, "infergate_config_reloads_total", 'result="failed"'),

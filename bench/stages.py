@@ -72,8 +72,8 @@ _MODULES = {
 }
 """Stages by the prefix of a module's path in the package. The first match counts."""
 _EITHER_SIDE = ("transport/http2/", "transport/grpc/")
-"""Modules that both sides share. A frame of the listener's side always calls them for the
-listener."""
+"""Modules that both sides share. A call for a listener always has an outer frame of the listener's
+side."""
 _CONTRACT = {
     "summarize": REQUEST_IN, "request_text_bytes": REQUEST_IN, "parse_request": REQUEST_IN,
     "complete": REQUEST_IN, "validate": REQUEST_IN, "sequence_of": REQUEST_IN,
@@ -111,7 +111,8 @@ def account(contender: Contender, seconds: float, folder: Path) -> Account:
 
 
 def _spent(pid: int) -> tuple[float, float, float]:
-    """Return the microseconds of CPU of the session, of its first process and of its thread."""
+    """Return the microseconds of CPU of the session ``pid``, of its first process, and of the main
+    thread of that process."""
     return proc.cpu(pid), proc.process_cpu(pid), proc.main_thread_cpu(pid)
 
 

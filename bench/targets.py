@@ -134,7 +134,7 @@ _TARGETS = (
 
 
 def of_latency(bench: Bench) -> str:
-    """Return the latency that Envoy adds in the same rounds, which is the cost of a hop on that
+    """Return the latency that Envoy adds in the same rounds, which is the cost of a hop on the
     machine."""
     parts = []
     for name, what in ((of.JSON_LATENCY, "JSON"), (of.GRPC_LATENCY, "gRPC")):

@@ -39,7 +39,8 @@ class Variant:
     source: Path | None = None
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return ``variables`` with the variant's package."""
+        """Return the environment ``variables``, changed so that Python imports the variant's
+        package."""
         if self.python == _DEFAULT_PYTHON and not self.source:
             return dict(variables)
         path = {"PYTHONPATH": str(self.source)} if self.source else {}

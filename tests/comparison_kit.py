@@ -24,12 +24,12 @@ def fp32(name: str, *values: float) -> Tensor:
 
 
 def outcome(*outputs: Tensor, duration: float = 0.01) -> Outcome:
-    """Return the outcome with one response."""
+    """Return an outcome with one response."""
     return Outcome((InferResponse("m", outputs=outputs),), None, duration)
 
 
 def stream(*responses: Tensor, kind: Kind | None = None) -> Outcome:
-    """Return the outcome with one output in each response, and an error if ``kind`` is set."""
+    """Return an outcome with one output in each response, and an error if ``kind`` is set."""
     error = GatewayError(kind, "failed") if kind else None
     return Outcome(tuple(InferResponse("m", outputs=(each,)) for each in responses), error)
 

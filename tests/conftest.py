@@ -65,7 +65,8 @@ _unavailable: dict[str, str] = {}
 
 
 def _from_npm(name: str, prepare: Callable[[], object]) -> Callable[[], None]:
-    """Return ``prepare``, which notes that npm's registry cannot be reached instead of failing."""
+    """Return a function that calls ``prepare`` and, if it fails, keeps the reason in
+    ``_unavailable``, because npm's registry may be unreachable."""
 
     def try_to_prepare() -> None:
         try:

@@ -26,7 +26,7 @@ def refused(act: Callable[..., object], *arguments: object) -> GatewayError:
 
 
 def error_of(act: Callable[..., object], *arguments: object) -> GatewayError | None:
-    """Return the GatewayError that ``act`` raises; any other error fails the test."""
+    """Return the GatewayError that ``act`` raises, or None. Any other error fails the test."""
     try:
         act(*arguments)
     except GatewayError as error:

@@ -54,7 +54,7 @@ COINED = frozenset(
 )
 """Words that no identifier may contain."""
 STARTS = re.compile(r"(Of|What|Whom|Whose|Who|That|Those|Which|As|Where)\b(?! are | is )")
-"""A docstring starts with a verb or a noun, not with a relative clause."""
+"""Matches the start of a relative clause. A docstring starts with a verb or a noun instead."""
 PHRASES = re.compile(
     r"\b(?:(?:is|are|was|were|be|been) (?:told|asked|had|let alone)\b(?! (?:for|to)\b)"
     r"|of itself\b|(?-i:that is none)\b|(?:says?|said) so\b|to be had\b|lets? it alone\b"

@@ -1,4 +1,4 @@
-"""Tests that objects are freed without the garbage collector."""
+"""Disables the garbage collector, for tests that objects are freed without it."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ _ANY: Final = "…"
 
 
 def printed(output: str, expected: str) -> bool:
-    """Return whether the output matches completely. Trailing spaces, and empty lines at both ends,
-    are ignored."""
+    """Return whether the whole output matches; ``…`` stands for any text or lines. Trailing
+    spaces, and empty lines at both ends, are ignored."""
     lines = [line.rstrip() for line in expected.strip("\n").splitlines()]
     pattern = "".join(
         r"(?:.*\n)*?"

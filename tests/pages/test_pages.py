@@ -117,7 +117,7 @@ def test_blocks_are_valid(page: Path) -> None:
         where = f"{name_of(page)}:{block.line}"
         assert block.language in LANGUAGES, f"{where}: {block.language or 'no'} language"
         if block.language == COMMANDS:
-            assert not block.text.startswith("$ "), f"{where}: without the prompt"
+            assert not block.text.startswith("$ "), f"{where}: the command begins with a prompt"
         if block.language == "json":
             json.loads(block.text)
         if block.language == "yaml" and block.file is None:

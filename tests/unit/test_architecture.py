@@ -177,7 +177,7 @@ ALLOWED_IMPORTS: dict[str, tuple[str, ...]] = {
 }
 # The protocols whose bodies a codec carries, and which it may import besides.
 CARRIED_PROTOCOLS: dict[str, tuple[str, ...]] = {"codecs.envelopes": ("codecs.v2_rest",)}
-# The package itself contains only its version. The two innermost packages must not import it.
+# The packages that must not import the version from the package itself.
 WITHOUT_VERSION = ("core", "codecs")
 
 # The packages of transport/ that each of them may import, all of which are listed above it.

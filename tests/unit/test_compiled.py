@@ -77,7 +77,8 @@ def _decorated_functions(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterat
 
 
 def _deleted_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    """mypyc rejects these in coroutines. If only some paths delete it, others crash."""
+    """Yield deletions of parameters. mypyc rejects them in coroutines; elsewhere, if only some
+    paths delete a parameter, the other paths crash."""
     parameters = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
     at_top = () if isinstance(node, ast.AsyncFunctionDef) else node.body
     for each in ast.walk(node):

@@ -155,7 +155,7 @@ class JwkUrlSource:
         self._fetch_task: asyncio.Task[None] | None = None
 
     def current_if_checked(self, now: float) -> JwkSet | None:
-        """Return the keys, or None if the keys are due to be fetched."""
+        """Return the keys, or None if no keys are loaded or the keys are due to be fetched."""
         is_due = now >= self._refresh_at and now >= self._next_fetch
         return None if is_due else self._keys
 

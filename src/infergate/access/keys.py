@@ -91,8 +91,8 @@ class ApiKeys:
         self._entries: Final = {key.digest: (key.digest, key.name) for key in keys}
 
     def find_owner(self, secret: str) -> str | None:
-        """Return the owner's name, or None for an unknown key. Hashes are compared in constant
-        time; the timing of the lookup reveals at most the hash of the received text."""
+        """Return the owner's name, or None for an unknown key. Only hashes are looked up and
+        compared, so the timing cannot reveal a key."""
         digest = digest_of(secret)
         entry = self._entries.get(digest)
         if entry is not None and hmac.compare_digest(entry[0], digest):

@@ -6,7 +6,7 @@ agree.
 
 If a call to Redis fails or times out, Redis is not queried for one second. Meanwhile the configured
 fallback applies: ``local`` (each gateway counts for itself), ``open`` (no limits) or ``closed``
-(all requests are rejected)."""
+(requests that a rate limit matches are rejected)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ for i, key in ipairs(KEYS) do
 end
 return {0, '0'}
 """
-"""KEYS are buckets; ARGV holds the cost and burst of each charge. The script returns 0 if all
+"""KEYS are buckets; ARGV holds the cost and burst of each charge. The script returns 0 and 0 if all
 buckets were charged. Otherwise it returns the 1-based index of the bucket with the longest wait,
 and the seconds to wait."""
 

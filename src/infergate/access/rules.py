@@ -107,8 +107,8 @@ def matcher(
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """``identities``, ``models`` and the values of ``claims`` (keyed by name) are patterns as in
-    routes; ``operations`` are values of ``RULE_OPERATIONS``."""
+    """A rule. ``identities``, ``models`` and the values of ``claims`` (keyed by name) are patterns
+    as in routes; ``operations`` are values of ``RULE_OPERATIONS``."""
 
     identities: tuple[str, ...]
     models: tuple[str, ...] = (ANY,)

@@ -196,7 +196,7 @@ class ModelListener:
     """A listener that serves one model.
 
     ``protocol`` names the codec and ``options`` configures it. ``framed`` selects size-prefixed
-    messages instead of HTTP."""
+    messages instead of HTTP. ``accept_both_lengths`` is described in ``GraphPipeListener``."""
 
     protocol: str
     options: Mapping[str, Any]

@@ -1,6 +1,6 @@
 """Warnings about a valid routes.yaml: settings without effect, and settings with an effect that the
-operator may not expect. Settings without effect are not errors, so that the first step of a rollout
-or a rollback changes only one number."""
+operator may not expect. Settings without effect are not errors, so that a rollout can start and be
+rolled back by changing only a percentage."""
 
 from __future__ import annotations
 

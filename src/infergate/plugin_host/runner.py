@@ -89,8 +89,8 @@ def _nothing() -> None:
 
 class PluginRunner:
     """Runs the calls of ``plugin``. ``label`` names the plug-in in errors and logs, for example
-    ``hook 'guard'``. ``start`` and ``discard`` block the calling thread; all other public
-    methods are called on the gateway's event loop."""
+    ``hook 'guard'``. ``start`` and ``discard`` block the calling thread. ``run``,
+    ``run_unattended`` and ``close`` must be called on the gateway's event loop."""
 
     def __init__(
         self, plugin: Plugin, label: str, counters: PluginCounters, kinds: FailureKinds

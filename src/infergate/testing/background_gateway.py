@@ -246,8 +246,8 @@ def _read(config: Mapping[str, Any] | str | os.PathLike[str] | None, folder: Pat
 
 def _adapt_config(config: Config, *, replaces_backends: bool) -> Config:
     """Return ``config`` with free ports, and without helper processes unless they are configured.
-    With ``replaces_backends``, also replace every backend with ``builtin``, and disable everything
-    else that sends or writes data."""
+    With ``replaces_backends``, also replace every backend with ``builtin``, and apply
+    ``_without_side_effects``."""
     listeners = config.listeners
     changes: dict[str, Any] = {
         "listeners": listeners.model_copy(

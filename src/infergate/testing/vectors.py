@@ -205,8 +205,8 @@ T = TypeVar("T")
 
 
 def completed(parsed: T | PartialInferRequest[T], model: ModelMetadata | None) -> T:
-    """Return ``parsed``, completed with ``model`` if it is a partial request. Raises client
-    errors."""
+    """Return ``parsed``, completed with ``model`` if it is a partial request. Raises GatewayError
+    if the request does not fit the model."""
     if not isinstance(parsed, PartialInferRequest):
         return parsed
     assert model is not None, f"the message for '{parsed.model}' needs the model's metadata"

@@ -57,7 +57,7 @@ class ImageHeader:
 
 def read_header(data: bytes) -> ImageHeader:
     """Return the header of the image in ``data``. Raises ValueError for unsupported formats,
-    truncated headers, and images that exceed a limit."""
+    invalid or truncated headers, and images that exceed a limit."""
     try:
         if data.startswith(b"\xff\xd8\xff"):
             header = _read_jpeg(data)

@@ -62,7 +62,8 @@ def spec_of(tensor: Tensor) -> Spec:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step. ``batch`` means that the first dimension of every tensor is the batch."""
+    """The base class of steps. ``batch`` means that the first dimension of every tensor is the
+    batch."""
 
     batch: bool = True
     moves_elements: ClassVar[bool] = False
@@ -82,7 +83,7 @@ class Step:
     @property
     def holds_interpreter_lock(self) -> bool:
         """Whether the step always runs Python code for each element. Such code holds the
-        interpreter lock, so a thread would delay the event loop."""
+        interpreter lock, so it delays the event loop even from a thread."""
         return False
 
     def is_interpreted(self, specs: Mapping[str, Spec]) -> bool:
@@ -151,8 +152,8 @@ class Step:
 
 
 class AsyncStep(Step):
-    """A step that the event loop awaits, outside the helper processes and threads for transforms.
-    It is the only step of its ``StepGroup``."""
+    """A step that runs as a coroutine, not in the helper processes or threads for transforms. It is
+    the only step of its ``StepGroup``."""
 
     async def run(
         self, tensors: Mapping[str, Tensor], context: RequestContext

@@ -96,7 +96,7 @@ class Access:
     async def refusal(
         self, kind: Kind, summary: RequestSummary = INFER, **fields: Any
     ) -> GatewayError:
-        """Return the error, of this kind, of a request that is rejected."""
+        """Return the error of a request that must be rejected with ``kind``."""
         with raises_kind(kind) as caught:
             await self.enter(summary, **fields)
         assert SECRET not in str(vars(caught.value))
@@ -241,7 +241,7 @@ async def test_rejected_requests_are_not_counted() -> None:
     assert await access.enter(headers=BEARER)
 
 
-class AwayStore:
+class RemoteStore:
     """A store whose decisions need I/O."""
 
     async def charge(self, charges: Sequence[BucketCharge], now: float) -> ExceededLimit | None:
@@ -250,7 +250,7 @@ class AwayStore:
 
 async def test_an_unavailable_store_set_to_closed_rejects_all() -> None:
     limit = RateLimit(("*",), requests=Rate(1, 1.0, 1))
-    access = Access(rates=RateLimits((limit,), LocalBuckets(), AwayStore()))
+    access = Access(rates=RateLimits((limit,), LocalBuckets(), RemoteStore()))
     await access.refusal(Kind.OVERLOADED, headers=BEARER)
     assert access.reasons == ["store_away"]
 
@@ -298,7 +298,7 @@ async def test_decisions_without_io_are_those_of_authorize() -> None:
 
 def test_no_decision_without_io_if_rates_are_counted_elsewhere() -> None:
     limit = RateLimit(("*",), requests=Rate(1, 60.0, 1))
-    remote = Access(rates=RateLimits([limit], LocalBuckets(), AwayStore()))
+    remote = Access(rates=RateLimits([limit], LocalBuckets(), RemoteStore()))
     context = RequestContext("test", headers=BEARER)
     assert remote.authorizer.decide(INFER, context) is None
     assert context.permit is None

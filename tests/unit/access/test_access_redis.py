@@ -1,4 +1,4 @@
-"""Buckets in Redis: its script counts as the buckets in memory do, and failures of Redis."""
+"""Buckets in Redis: the script counts like buckets in memory. Failures have the set effect."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_the_cache_of_models_is_bounded() -> None:
             assert permit.allows(InferRequest, f"m{client}-{number}")
             assert not permit.allows(InferRequest, f"x{client}-{number}")
         assert permit.allows(InferRequest, "m" * 1000)
-    assert 0 < len(rules._decisions) <= 8192, "of all clients together"
+    assert 0 < len(rules._decisions) <= 8192, "all clients share the cache"
     assert max(len(model) for _, _, model in rules._decisions) <= 256
 
 
@@ -207,7 +207,7 @@ def test_cached_decisions_do_not_grow_with_the_number_of_rules() -> None:
     finally:
         tracemalloc.stop()
     assert len(rules._decisions) == 1000
-    assert held < 1000 * 2000, "bytes"
+    assert held < 1000 * 2000, "bytes of decisions"
 
 
 def test_clients_with_other_rules_do_not_share_cached_decisions() -> None:

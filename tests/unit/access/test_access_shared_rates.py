@@ -1,4 +1,4 @@
-"""Buckets shared by several processes count as those of one process do."""
+"""Buckets that several processes share count like buckets of one process."""
 
 from __future__ import annotations
 

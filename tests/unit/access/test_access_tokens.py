@@ -36,19 +36,19 @@ from infergate.core.messages import InferRequest
 KEYS = JwkSet("idp", jwks(jwk(rsa_key(), kid="1"), jwk(ec_key(), kid="2"), jwk(ed_key(), kid="3")))
 
 
-class Given:
+class KeySourceStub:
     """A source of keys that a test changes."""
 
     def __init__(self, keys: JwkSet | None = KEYS, later: JwkSet | None = None) -> None:
         self.held = keys
         self.later = later
-        self.newer_requested = 0
+        self.refresh_count = 0
 
     async def current(self, now: float) -> JwkSet | None:
         return self.held
 
     async def refreshed(self, now: float) -> JwkSet | None:
-        self.newer_requested += 1
+        self.refresh_count += 1
         self.held = self.later or self.held
         return self.held
 
@@ -61,7 +61,7 @@ def issuer(source: Any = None, **changed: Any) -> Issuer:
         "algorithms": ("RS256", "ES256", "EdDSA"),
         "leeway": 10.0,
         "subject": "sub",
-        "source": source or Given(),
+        "source": source or KeySourceStub(),
         **changed,
     }
     return Issuer(**fields)
@@ -152,9 +152,9 @@ ATTACKS = {
     "alg a list": lambda: unsigned({"alg": ["RS256"], "kid": "1"}, claims()),
     "algorithm confusion": with_public_key_as_secret,
     "no signature": lambda: token().rpartition(".")[0] + ".",
-    "another's key": lambda: token(rsa_key("mallory")),
-    "another's key, whose set has two": lambda: token(rsa_key("mallory"), kid=None),
-    "a key of its own": lambda: jwt.encode(
+    "an attacker's key": lambda: token(rsa_key("mallory")),
+    "an attacker's key without a key id": lambda: token(rsa_key("mallory"), kid=None),
+    "an attacker's key in the header": lambda: jwt.encode(
         claims(), rsa_key("mallory"), "RS256", {"kid": "1", "jwk": jwk(rsa_key("mallory"))}
     ),
     "an algorithm that is not allowed": lambda: token(algorithm="PS256"),
@@ -166,16 +166,16 @@ ATTACKS = {
     "no issuer": lambda: token(iss=None),
     "no audience": lambda: token(aud=None),
     "another audience": lambda: token(aud="other"),
-    "no end": lambda: token(exp=None),
-    "an end that no clock has": lambda: token(exp=10**400),
-    "an end that is no number": lambda: token(exp=float("nan")),
-    "a beginning that no clock has": lambda: token(nbf=float("inf")),
+    "no expiry time": lambda: token(exp=None),
+    "an expiry time out of range": lambda: token(exp=10**400),
+    "an expiry time of NaN": lambda: token(exp=float("nan")),
+    "an infinite start time": lambda: token(nbf=float("inf")),
     "a kid that is a list": lambda: unsigned({"alg": "RS256", "kid": ["1"]}, claims()),
-    "not yet": lambda: token(nbf=int(time.time()) + 60),
-    "made in the future": lambda: token(iat=int(time.time()) + 60),
+    "not valid yet": lambda: token(nbf=int(time.time()) + 60),
+    "issued in the future": lambda: token(iat=int(time.time()) + 60),
     "no subject": lambda: token(sub=None),
     "an empty subject": lambda: token(sub=""),
-    "a subject of lines": lambda: token(sub="a\nb"),
+    "a subject with a line break": lambda: token(sub="a\nb"),
     "a long subject": lambda: token(sub="a" * 257),
     "garbage": lambda: "a.b.c",
     "empty": lambda: "..",
@@ -216,13 +216,13 @@ async def test_arbitrary_token_headers_are_rejected(head: dict[str, Any], value:
 
 
 async def test_an_unknown_key_id_triggers_one_fetch() -> None:
-    source = Given(JwkSet("idp", jwks(jwk(ec_key(), kid="2"))), later=KEYS)
+    source = KeySourceStub(JwkSet("idp", jwks(jwk(ec_key(), kid="2"))), later=KEYS)
     assert await verify(token(), tokens(issuer(source)))
-    assert source.newer_requested == 1
+    assert source.refresh_count == 1
 
 
 async def test_tokens_are_not_reported_invalid_without_keys() -> None:
-    checks = tokens(issuer(Given(None)))
+    checks = tokens(issuer(KeySourceStub(None)))
     error = await expect_rejection(token(), checks, RejectionReason.KEYS_UNAVAILABLE)
     assert error.kind is Kind.OVERLOADED
     assert error.retry_after
@@ -230,7 +230,7 @@ async def test_tokens_are_not_reported_invalid_without_keys() -> None:
 
 async def test_a_token_is_verified_with_its_issuers_keys_only() -> None:
     other = JwkSet("idp", jwks(jwk(rsa_key("other"), kid="1")))
-    two = tokens(issuer(), issuer(Given(other), name="two", issuer="https://two.example"))
+    two = tokens(issuer(), issuer(KeySourceStub(other), name="two", issuer="https://two.example"))
     assert (await verify(token(), two)).identity == "jwt:idp:alice"
     second = token(rsa_key("other"), iss="https://two.example")
     assert (await verify(second, two)).identity == "jwt:two:alice"
@@ -261,7 +261,7 @@ async def test_a_cached_token_still_expires() -> None:
 
 
 async def test_new_keys_invalidate_cached_tokens() -> None:
-    source = Given()
+    source = KeySourceStub()
     checks, text = tokens(issuer(source)), token()
     assert await verify(text, checks)
     source.held = JwkSet("idp", jwks(jwk(rsa_key("other"), kid="1")))

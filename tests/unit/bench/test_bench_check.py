@@ -47,4 +47,4 @@ def test_a_check_without_measurements_fails(
     monkeypatch.setattr(check, "checked_out", checked_out)
     monkeypatch.setattr(check, "_comparisons", comparisons)
     assert check.main(["--base=HEAD", "--only=json"]) == 1
-    assert "no row's name holds 'json'" in capsys.readouterr().err
+    assert "no row's name contains 'json'" in capsys.readouterr().err

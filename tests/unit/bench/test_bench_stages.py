@@ -12,7 +12,7 @@ RUN = ["<module> " + AT.format("__main__"), "serve " + AT.format("runtime/serve"
 
 
 def frames(*inner: str) -> list[str]:
-    """``function module`` of each frame, outermost first, inside a running server."""
+    """Return the frames of a running server. Each of ``inner`` is ``function module``."""
     return [*RUN, *(f"{each.split()[0]} {AT.format(each.split()[1])}" for each in inner)]
 
 

@@ -15,7 +15,7 @@ def samples(seconds: int, size: object) -> list[soak_verdict.Size]:
 
 
 def found(seen: list[soak_verdict.Size], **after: int) -> list[str]:
-    return soak_verdict.troubles("it", BEFORE, seen, dataclasses.replace(BEFORE, **after), "")
+    return soak_verdict.problems("it", BEFORE, seen, dataclasses.replace(BEFORE, **after), "")
 
 
 CALM = {
@@ -61,9 +61,9 @@ def test_growth_from_health_checks_is_steady() -> None:
 
 def test_growth_is_allowed_per_worker() -> None:
     seen = samples(60, lambda at: 100 + at / 3)
-    (text,) = soak_verdict.troubles("it", BEFORE, seen, BEFORE, "")
+    (text,) = soak_verdict.problems("it", BEFORE, seen, BEFORE, "")
     assert "memory grows" in text
-    assert soak_verdict.troubles("it", BEFORE, seen, BEFORE, "", workers=2) == []
+    assert soak_verdict.problems("it", BEFORE, seen, BEFORE, "", workers=2) == []
 
 
 def test_the_slope_excludes_the_warm_up() -> None:
@@ -80,7 +80,7 @@ def test_the_slope_excludes_the_warm_up() -> None:
         ({"tasks": 6}, "2 tasks became 6"),
         ({"requests": 1}, "1 requests and 0 streams"),
         ({"streams": 2}, "0 requests and 2 streams"),
-        ({"generations": 2}, "2 configurations serve"),
+        ({"generations": 2}, "2 configurations are active"),
     ],
 )
 def test_resources_left_after_all_clients(after: dict[str, int], words: str) -> None:
@@ -90,13 +90,13 @@ def test_resources_left_after_all_clients(after: dict[str, int], words: str) -> 
 
 
 def test_problems_are_reported() -> None:
-    found = soak_verdict.troubles("it", BEFORE, [], BEFORE, "Traceback")
-    assert found == ["it complains:\nTraceback"]
+    found = soak_verdict.problems("it", BEFORE, [], BEFORE, "Traceback")
+    assert found == ["it logged bugs:\nTraceback"]
 
 
 def test_errors() -> None:
     counts = soak_verdict.Counts()
-    assert soak_verdict.errors(counts) == ["nothing was answered"]
+    assert soak_verdict.errors(counts) == ["no request succeeded"]
     counts.good["a"] += 1
     counts.explained["cut"] += 5
     assert soak_verdict.errors(counts) == []
@@ -144,5 +144,5 @@ def test_figures_of_a_scrape() -> None:
     assert soak_verdict.figure(METRICS, "infergate_config_reloads_total") == 4
     assert soak_verdict.figure(METRICS, "infergate_config_reloads_total", 'result="ok"') == 3
     assert soak_verdict.figure(METRICS, "nothing") == 0
-    assert "hedged 2;" in soak_verdict.features(METRICS)
+    assert "hedges 2;" in soak_verdict.features(METRICS)
     assert soak_verdict.features(METRICS).endswith("reloads 3; reloads refused 1")

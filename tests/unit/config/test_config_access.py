@@ -31,7 +31,7 @@ def test_every_operation_of_rules_can_be_configured() -> None:
     assert set(choices) == set(rules.RULE_OPERATIONS.values())
 
 
-def test_a_file_of_keys_is_seen_from_the_configuration(tmp_path: Path) -> None:
+def test_a_key_file_is_relative_to_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"ci: {HASH}\n")
     config = read(tmp_path, "  keys_file: keys\n  rules: [{who: ['key:ci']}]\n")
     assert config.access is not None

@@ -1,4 +1,4 @@
-"""Each file under tests/config: the compiled form of a good one, the errors of a bad one.
+"""The compiled form of each file in tests/config/good, and the errors of each file in ``bad``.
 
 ``INFERGATE_WRITE_GOLDEN=1 pytest tests/unit/config`` rewrites the expectations, for review.
 """

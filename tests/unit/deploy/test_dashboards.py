@@ -73,7 +73,7 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-def request() -> Iterator[tuple[str, str, str]]:
+def queries() -> Iterator[tuple[str, str, str]]:
     """Yield the position of a query, the query, and the text that uses labels of its result."""
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
@@ -90,7 +90,7 @@ def request() -> Iterator[tuple[str, str, str]]:
 
 def test_every_metric_and_label_is_exported(exported: dict[str, set[str]]) -> None:
     wrong = []
-    for where, query, text in request():
+    for where, query, text in queries():
         known = set(OF_PROMETHEUS)
         for name, matching in SAMPLE.findall(query):
             if name not in exported:

@@ -57,7 +57,7 @@ def test_an_invalid_result_of_a_hook_is_found(before: str, after: str) -> None:
 
 
 class Flatten(TensorTransform):
-    """X of any shape → Y [N], as ``options`` says."""
+    """X of any shape → Y [N]. ``options`` replaces the name, the datatype or the shape."""
 
     reads = ("X",)
     writes = ("Y",)

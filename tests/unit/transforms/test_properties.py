@@ -171,7 +171,7 @@ def _metadata(tensors: Mapping[str, Tensor]) -> tuple[TensorMetadata, ...]:
 
 
 def assert_agree(metadata: tuple[TensorMetadata, ...], tensors: Mapping[str, Tensor]) -> None:
-    """The tensors have the datatypes, shapes and sizes that follow from ``metadata``."""
+    """Assert that the tensors have the datatypes, shapes and sizes that fit ``metadata``."""
     assert {each.name for each in metadata} == {tensor.name for tensor in tensors.values()}
     for each in metadata:
         tensor = tensors[each.name]

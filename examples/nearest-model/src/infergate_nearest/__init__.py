@@ -25,7 +25,7 @@ class Options:
     vectors: str
     """The path of a .npy file with the vectors, FP32 [N, D]."""
     count: int = 3
-    """How many vectors are returned for each query."""
+    """The number of vectors that are returned for each query."""
     name: str = "nearest"
     """The name of the model."""
 
@@ -67,7 +67,7 @@ class Nearest(PythonModel):
         )
 
     def infer(self, request: InferRequest, call: PluginCall) -> dict[str, npt.NDArray[Any]]:
-        """Compute the distances with numpy, which releases the interpreter, in a thread."""
+        """Compute the distances with numpy, which releases the interpreter lock, in a thread."""
         del call
         query = input_arrays(request)["query"]
         squares = np.einsum("bd,bd->b", query, query)

@@ -1,8 +1,8 @@
 """The codec of safetensors over HTTP.
 
 - ``POST /safetensors/<model>[/versions/<version>]`` is an inference. The request and the response
-  are safetensors files. Their ``__metadata__`` may hold ``id``, and as JSON ``parameters`` and, in
-  a request, ``outputs``, the names of the requested outputs.
+  are safetensors files. Their ``__metadata__`` may hold ``id``, ``parameters`` as JSON, in a
+  request ``outputs`` (the names of the requested outputs, as JSON), in a response ``version``.
 - With ``Accept: text/event-stream``, the response is a stream of events, one for each response of
   the model. The data of an event is a file in base64; the data of an error begins with ``{``.
 - ``GET`` of the same path returns the model's metadata as JSON, and ``GET`` of the path followed by

@@ -1,7 +1,8 @@
 """Reads and writes safetensors files: the length of the header as a little-endian uint64, the
 header as JSON, and the data (https://github.com/huggingface/safetensors, "Format").
 
-The functions raise BAD_REQUEST for every invalid file. The tensors are views of the file."""
+``read`` raises BAD_REQUEST for an invalid file, or TOO_LARGE for a header that is too long. The
+tensors are views of the file."""
 
 from __future__ import annotations
 
