@@ -1,9 +1,9 @@
-"""Requirements of the real client, checked on any server's responses to its recorded requests.
+"""Checks whether a server's responses to recorded requests meet the real client's requirements.
 
-The recorded response of the real server has the required content. Its form may differ: other
-headers, header case, the order of outputs, ids, statistics, and the form of the trailer if binary
-was not requested. Each function returns a line of text per difference that the client or its user
-would notice.
+The content must equal the recorded response of the real server. The form may differ: other headers,
+header case, the order of outputs, server and request ids, statistics, and the form of the trailer
+if binary was not requested. Each public function returns a line of text per difference that the
+client or its user would notice.
 
 The client rejects fields that its messages do not have, so this module parses with v1.9's messages.
 """
@@ -147,7 +147,7 @@ def _infer_response(expected: Any, actual: Any) -> Iterator[str]:
 
 
 def _named(response: Any) -> dict[str, bytes]:
-    """The client selects raw_output by the index of the output."""
+    """Return the raw outputs by name. The client finds a raw output by its output's index."""
     names = [output.name for output in response.meta_data.output]
     return dict(zip(names, response.raw_output, strict=True))
 
@@ -168,8 +168,8 @@ def _outputs(header: Any) -> dict[str, bytes]:
 
 
 def _same_models(expected: Any, actual: Any) -> Iterator[str]:
-    """Return the fields of a status that the client uses: each model's batch limit, inputs,
-    outputs."""
+    """Yield the differences in the fields of a status that the client uses: the presence of an id,
+    and each model's batch limit and tensors."""
     if expected.id and not actual.id:
         yield "a status without the server's id"
     for name, theirs in expected.model_status.items():

@@ -29,7 +29,7 @@ STRING = 13
 _LABELS = ("cat", "dog", "bird with space", 'fish "q"')
 MANY = 1000
 LONG_NAMES = tuple(f"{number}{'x' * 999}" for number in range(5))
-"""Nearly the longest allowed name: twice five of them exceed a header's limit."""
+"""Names of nearly the maximum length: five inputs and outputs with them exceed a header's limit."""
 _SLOW_SECONDS = 1.0
 
 

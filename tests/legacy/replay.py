@@ -81,7 +81,7 @@ class HTTP:
         return Response(line, pairs, body, result.raw + body)
 
     def rest(self) -> bytes:
-        """Return all remaining bytes until the server closes."""
+        """Shut down sending, and return all bytes until the server closes the connection."""
         self._socket.shutdown(socket.SHUT_WR)
         return self.until_closed()
 
@@ -129,7 +129,7 @@ class _Recorded(HTTP):
 
 
 def http(address: str, sent: bytes) -> list[Response]:
-    """Return the responses to a recorded connection's requests, up to the first missing one."""
+    """Return the responses to a recorded connection's requests, up to a missing response."""
     received = []
     with HTTP(address) as connection:
         for request in requests_of(sent):
@@ -210,7 +210,7 @@ def _until_eof(frames: Iterable[h2.Frame]) -> Iterator[h2.Frame]:
 
 
 def _collect(frames: Iterable[h2.Frame], fields: dict[int, Stream]) -> Iterator[bool]:
-    """Sort frames into streams, one step at a time, until they end."""
+    """Add each frame to its stream, and yield after each frame."""
     decoder = Decoder()
     decoder.max_allowed_table_size = _MAX_TABLE  # Rule 3
     for frame in _until_eof(frames):

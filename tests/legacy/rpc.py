@@ -1,4 +1,4 @@
-"""The gRPC service. Every call has status OK: errors are in ``request_status``."""
+"""The gRPC service. A call with a valid message has status OK: errors are in ``request_status``."""
 
 from __future__ import annotations
 

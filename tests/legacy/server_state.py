@@ -62,10 +62,10 @@ class ServerState:
         return self.messages.ModelRepositoryIndex(models=entries)
 
     def register(self, _name: str, key: str) -> None:
-        """Fail as a server that cannot open the region. Raises LegacyError."""
+        """Fail like a server that cannot open the region. Raises LegacyError."""
         raise LegacyError("INTERNAL", f"Unable to open shared memory region: '{key}'")
 
     def register_cuda(self, name: str) -> None:
-        """Fail as a server without GPUs. Raises LegacyError."""
+        """Fail like a server without GPUs. Raises LegacyError."""
         reason = f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
         raise LegacyError("INVALID_ARG", reason)

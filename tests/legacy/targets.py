@@ -1,4 +1,4 @@
-"""The servers that the legacy client is tested against: recorded in ``legacy``, live in ``peers``.
+"""Servers that are tested with the legacy client: with its recorded bytes here, live in ``peers``.
 
 All targets serve the same models and must return the same responses; each lists its differences. To
 add one, write a context manager that yields a ``Target``, and add its name to ``TARGETS``.

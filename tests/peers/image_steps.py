@@ -124,7 +124,7 @@ def build(project: Path, scratch: Path) -> Stage:
         if name == "FROM":
             has_stage = True
             stages[rest.partition(" AS ")[2] or "last"] = create_stage(scratch, len(stages))
-        elif has_stage:  # the ARG before it names the base image, which this machine replaces
+        elif has_stage:  # the ARG before FROM names the base image, which this machine replaces
             carry_out(list(stages.values())[-1], name, rest, context, stages)
     return stages["last"]
 
@@ -175,7 +175,7 @@ def run_image(stage: Stage, more: Sequence[str]) -> dict[str, Any]:
         return done.returncode == 0
 
     deadline = time.monotonic() + _SECONDS
-    while not (healthy() and "serves" in log.read_text()):  # workers serve before it is printed
+    while not (healthy() and "serves" in log.read_text()):  # the log line comes last
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)

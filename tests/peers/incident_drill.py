@@ -211,7 +211,9 @@ class Drill(Incident):
         before = server.requests
         while server.requests == before:
             self.clients.infer("v2-rest", "flapping", "ok")
-        until(lambda: len(self.events("ejected")) > len(self.sent.flaps), "it is an event")
+        until(
+            lambda: len(self.events("ejected")) > len(self.sent.flaps), "the ejection is an event"
+        )
         self.sent.flaps.append((started, time.time()))
 
     def ejections(self) -> list[str]:

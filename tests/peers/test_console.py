@@ -45,7 +45,7 @@ async def page(harness: Harness) -> AsyncIterator[Page]:
         await opened.look(*WIDE)
         await opened.open(harness.url)
         await opened.until(
-            "document.querySelectorAll('#column-routes .node').length > 3", "it is drawn"
+            "document.querySelectorAll('#column-routes .node').length > 3", "the routes are drawn"
         )
         yield opened
         assert opened.console_errors == []
@@ -147,7 +147,9 @@ async def test_comparisons_of_mirrors_are_shown_live(shots: Path) -> None:
             assert await page.eval("!document.getElementById('comparison-link').hidden")
             for _ in range(3):
                 await asyncio.to_thread(urllib.request.urlopen, url, body)
-            await page.until(f"{headline}.startsWith('0 % of 3 responses')", "it is updated")
+            await page.until(
+                f"{headline}.startsWith('0 % of 3 responses')", "the comparison is updated"
+            )
             rows = "[...document.querySelectorAll('#comparison-table tbody tr')]"
             shown = await page.eval(f"{rows}.map((row) => row.innerText)")
             assert [row.split()[:2] for row in shown] == [

@@ -1,5 +1,5 @@
-"""The console's history in an incident, in a real browser: what it shows is compared with what was
-done.
+"""The console's history of an incident, in a real browser: it shows the requests and events that
+took place.
 
 INFERGATE_SHOTS names a folder for screenshots.
 """
@@ -29,8 +29,8 @@ BLANK = "data:text/html,next"
 
 @pytest.fixture(scope="module")
 def incident(browser: None) -> Iterator[Incident]:
-    """A gateway after this incident: a backend became slow, one failed, one was ejected, and a
-    reload was rejected."""
+    """A gateway after this incident: one backend became slow, one failed, an endpoint was ejected,
+    and a reload was rejected."""
     with started_incident() as running:
         running.history()  # the counters start here
         perform_incident(running)

@@ -1,8 +1,9 @@
 """The released GraphPipe clients work with infergate.
 
 A run of a client executes every scenario of ``graphpipe_client/client.py`` or ``client.js``. Each
-scenario is a test of each of ``TARGETS``: the embedded models on the shared port, on listeners of
-one model, and behind a second infergate on raw sockets; and a real Triton over both V2 protocols.
+scenario is a test of each target in ``TARGETS``: the embedded models on the shared port, on
+listeners of one model, and behind a second infergate on raw sockets; and a real Triton over both V2
+protocols.
 """
 
 from __future__ import annotations
@@ -168,8 +169,8 @@ class Target:
 
 
 class Server:
-    """Run infergate with everything that ``TARGETS`` need. ``ports`` are of listeners of one
-    model."""
+    """An infergate with everything that ``TARGETS`` need. ``ports`` has the ports of the listeners
+    of one model, by name."""
 
     def __init__(self, gateway: Infergate, ports: dict[str, int]) -> None:
         self.gateway = gateway
@@ -181,7 +182,7 @@ class Server:
         return {**{model: base + model for model in models}, "id_words": base + words}
 
     def listeners(self) -> dict[str, str]:
-        """Return each address with another path, which the server ignores."""
+        """Return URLs of the listeners of one model. These listeners ignore the path."""
         ports = self.ports
         return {
             **{model: f"http://127.0.0.1:{ports['id_any']}/{model}" for model in IDENTITIES},
@@ -190,7 +191,7 @@ class Server:
         }
 
     def responding(self) -> dict[str, str]:
-        """Return the listeners that report errors by a response instead of a status."""
+        """Return URLs of listeners that report errors by a response instead of a status."""
         port = self.ports["responding"]
         fields = dict.fromkeys((*SUMS, *IDENTITIES), f"http://127.0.0.1:{port}")
         return {**fields, "nosuch": f"http://127.0.0.1:{self.ports['nosuch, responding']}"}
@@ -273,7 +274,7 @@ def test_every_js_scenario_is_tested(by_js: dict[str, Any]) -> None:
 
 
 def test_python_reads_the_error_text_of_a_response(server: Server, graphpipe: Installed) -> None:
-    """The client does not see an error that is reported by a status. JavaScript's client treats an
+    """The client does not read the text of an error with a status. JavaScript's client treats an
     error response as a response without outputs."""
     result = graphpipe_report(server.responding() | {"fail": server.responding()["nosuch"]})
     assert result["error_unknown_model"]["error"].startswith("unknown model 'nosuch'")

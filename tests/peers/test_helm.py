@@ -38,8 +38,8 @@ ONLY_HELM = {
     "helm.sh/chart",
     "checksum/config",
 }
-"""Labels and annotations of the chart: they tell its releases apart, and a changed configuration
-changes the pods by its checksum instead of by the name of its ConfigMap."""
+"""Labels and annotations that only the chart sets. The checksum of the configuration restarts the
+pods after a change; in kustomize, the name of the ConfigMap does."""
 
 
 def kustomized(tools: Installed, overlay: str) -> list[Manifest]:

@@ -1,5 +1,5 @@
-"""An incident drill: what the console's JSON, the commands and the log report is compared with what
-was done. Nothing here depends on speed."""
+"""An incident drill: the console's JSON, the commands and the log report the requests and events
+that took place. Nothing here depends on speed."""
 
 from __future__ import annotations
 

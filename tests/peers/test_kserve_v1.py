@@ -1,4 +1,4 @@
-"""KServe's V1 client and the CloudEvents SDK in front of infergate, and KServe's server behind."""
+"""KServe's V1 client and the CloudEvents SDK before infergate, and KServe's server behind it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ models:
 
 
 def check_scores(address: str, model: str, nested: Any, declared: str = "") -> None:
-    """Check KServe's client of ``model``, which returns its rows, on a server of V2 gRPC.
+    """Check KServe's client with ``model``, which returns its input, on a V2 gRPC server.
     ``nested`` is the outcome of rows with more dimensions than the model has."""
     config = f"""
 backends: {{server: {{protocol: v2-grpc, endpoints: ["grpc://{address}"]}}}}

@@ -1,7 +1,7 @@
 """NVIDIA's legacy client works with every server of the legacy API, over HTTP and gRPC.
 
 A run of the client executes every scenario of ``legacy_client/client.py``. Each scenario is a test
-of each of ``legacy.targets``.
+of each target in ``legacy.targets``.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ PAIRS = [
     (model, client)
     for model in MODELS
     for client in CLIENTS
-    # its JSON supports neither output parameters, which other servers send, nor several shapes
+    # perf_analyzer's JSON supports neither several shapes nor other servers' output parameters
     if client != "http-json" or model.startswith(("embedded", "triton"))
 ]
 

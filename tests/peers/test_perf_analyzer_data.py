@@ -104,6 +104,6 @@ def test_every_kind_of_value(triton: Triton, datatype: str, tmp_path: Path) -> N
         tensor = Tensor("INPUT0", kind, (3,), bytes(range(1, 1 + 3 * kind.itemsize)))
     model = f"id_{datatype}"
     file = tmp_path / "data.json"
-    # Its outputs have a variable shape, for which perf_analyzer does not accept expected outputs.
+    # The model's outputs have a variable shape, for which perf_analyzer rejects expected outputs.
     export_perf_analyzer([Exchange(InferRequest(model, inputs=(tensor,)), Outcome())], file)
     assert measure(triton.grpc, model, file) > 0

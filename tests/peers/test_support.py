@@ -49,7 +49,7 @@ def _ended(pid: int) -> bool:
 
 
 forks = pytest.mark.skipif(
-    os.environ.get("INFERGATE_FORKED") == "no", reason="each is started by itself"
+    os.environ.get("INFERGATE_FORKED") == "no", reason="gateways are not forked"
 )
 
 

@@ -99,7 +99,7 @@ def upright(photo: Path) -> Image.Image:
 
 
 def cropped(image: Image.Image) -> npt.NDArray[np.float32]:
-    """Return what torchvision's Resize(256), CenterCrop(224), ToTensor and Normalize yield."""
+    """Return the result of torchvision's Resize(256), CenterCrop(224), ToTensor and Normalize."""
     width, height = (256 * side // min(image.size) for side in image.size)
     small = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - 224) / 2), round((height - 224) / 2)

@@ -72,7 +72,7 @@ class ErrorStats:
 
     The other fields describe the errors of numbers. ``bins`` counts absolute errors. The maximum
     and the sums cover only finite errors. Relative errors are ``|actual - expected| / |expected|``;
-    an element has no relative error if only the expected value is 0."""
+    an element has no relative error if the expected value is 0 and the actual value is not."""
 
     elements: Count = 0
     failing: Count = 0

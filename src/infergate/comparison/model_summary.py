@@ -230,7 +230,7 @@ class ModelSummary:
     def classify(self, comparison: Comparison, judge: Judge = judge) -> Verdict:
         """Return the verdict on ``comparison``, which must have been added. A difference is within
         noise if ``judge`` returns WITHIN_NOISE and, for an output, if a noise comparison of the
-        output has at least the same distance."""
+        output has a distance in the same or a higher bin."""
         verdicts = []
         if comparison.cause:
             verdicts.append(judge(self.differences, self.noise).verdict)

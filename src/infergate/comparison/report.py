@@ -162,8 +162,8 @@ def duration_text(seconds: float) -> str:
 
 
 def atol_text(output: OutputSummary) -> str:
-    """Return the smallest ``atol`` with which all comparisons of an output pass, except those that
-    fail with any ``atol``, and the number of these comparisons."""
+    """Return the smallest ``atol`` with which the comparisons of an output pass, and the number of
+    comparisons that fail with every ``atol``."""
     if not output.unresolvable:
         return round_up(output.required_atol)
     if not output.required_atol:
@@ -177,7 +177,7 @@ def size_text(size: float) -> str:
 
 
 def rows_text(output: OutputSummary) -> str:
-    """Return the results of cosine similarity and of largest elements."""
+    """Return sentences about the largest elements and the cosine similarity of rows."""
     parts = []
     if output.differing_rows:
         parts.append(

@@ -17,7 +17,7 @@ _NUMBERS: Final = FLOATS | INTEGERS
 
 
 class ComparisonRuleError(ValueError):
-    """A rule is invalid, or does not apply to the datatype of its output."""
+    """A rule is invalid, does not apply to its output's datatype, or names an unknown output."""
 
 
 @record

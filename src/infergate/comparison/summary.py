@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class SummaryFormatError(ValueError):
-    """The JSON is not a summary of this version. The message names the position."""
+    """A document is not a summary or replay result that this version reads."""
 
 
 @dataclass(slots=True)

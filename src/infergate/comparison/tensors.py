@@ -58,10 +58,10 @@ class OutputComparison:
     ``required_atol`` is the smallest ``atol`` with which the output passes, or infinity if no
     ``atol`` suffices. ``distance`` is the size of the difference, which is weighed against the
     noise. If the elements are checked with a tolerance, the distance is the smallest ``atol`` with
-    which they pass. Otherwise, it is the largest of the share of failing elements, the share of
-    differing rows, and one minus ``cosine``. ``cosine`` is the smallest similarity of all ``rows``,
-    or None if the rule has no ``cosine``. ``differing_rows`` is the number of rows whose largest
-    elements differ."""
+    which they pass. Otherwise, it is the largest of the share of failing elements (if checked), the
+    share of differing rows, and one minus ``cosine``. ``cosine`` is the smallest similarity of all
+    ``rows``, or None if the rule has no ``cosine``. ``differing_rows`` is the number of rows whose
+    largest elements differ."""
 
     name: str
     cause: str = ""

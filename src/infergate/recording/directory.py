@@ -73,7 +73,9 @@ class RecordingDirectory:
         size."""
         size = max_frame_bytes(total_size(parts))
         if size > self._max_bytes:
-            raise UnrecordableError("the record is larger than the maximum size of the recording")
+            raise UnrecordableError(
+                "the record is larger than this process's share of the total size"
+            )
         if self._file is not None and self._file.size + size > self._max_file_bytes:
             self.close_file()
         if self._file is None:

@@ -282,8 +282,8 @@ def decode_exchange(data: Buffer, position: int = 0, length: int = 0) -> Recorde
 
 def _check_objects(metadata: Buffer, more_objects: int = 0) -> int:
     """Return the number of messages in ``metadata``, a record without tensor data. Raises
-    MalformedMessageError for too many fields, or for too many messages and ``more_objects``
-    together."""
+    MalformedMessageError for too many fields, or if the messages and ``more_objects`` together are
+    too many."""
     messages = check_fields(_Record, metadata, _MAX_FIELDS, max_messages=_MAX_OBJECTS)
     _check_count(messages + more_objects)
     return messages

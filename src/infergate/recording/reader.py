@@ -36,9 +36,9 @@ from infergate.recording.format import (
 _SCAN_BYTES: Final = 1 << 20
 """Number of bytes that are searched at a time for the next frame."""
 _MAX_WASTED_READS: Final = 2
-"""Maximum number of bytes of damaged frames that are read in full, as a multiple of the file's
-size and in addition to the size of one record. Only a file that was made to be slow to read exceeds
-this limit."""
+"""Maximum number of bytes that are read from damaged frames, as a multiple of the file's size. The
+maximum size of a record is added to this limit. Only a file that was made to be slow to read
+exceeds the sum."""
 _NO_HEADER: Final = "there is no valid frame header"
 
 

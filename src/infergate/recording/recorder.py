@@ -115,8 +115,8 @@ class Recorder:
         return RouteObserver(selects, self.record, self.count_lost)
 
     def record(self, exchange: Exchange, memory: MemoryAccount) -> None:
-        """Queue ``exchange`` for the writer, or count it as dropped. ``memory`` is the account of
-        the request."""
+        """Queue ``exchange`` for the writer, or count the reason why it is not recorded. ``memory``
+        is the account of the request."""
         if not self.is_active:
             self._counters.exchanges[NOT_WRITTEN] += 1
             return

@@ -18,7 +18,7 @@ from raw import INFER, SERVICE, STREAM, Raw
 Reported = Any
 
 
-async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Reported]:
+async def scenarios(channel: Channel, messages: dict[str, bytes]) -> dict[str, Reported]:
     infer = UnaryUnaryMethod(channel, INFER, bytes, bytes)
     stream = StreamStreamMethod(channel, STREAM, bytes, bytes)
 
@@ -34,7 +34,7 @@ async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Repor
     async def streamed() -> Reported:
         async with stream.open(timeout=60) as opened:
             for _ in range(20):
-                await opened.send_message(said["good"])
+                await opened.send_message(messages["good"])
             await opened.end()
             return [len(each) async for each in opened]
 
@@ -42,28 +42,28 @@ async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Repor
         async with stream.open(timeout=60) as opened:
             got = []
             for _ in range(20):
-                await opened.send_message(said["good"])
+                await opened.send_message(messages["good"])
                 got.append(len(await opened.recv_message()))
             await opened.end()
             return got
 
     async def given_up() -> Reported:
         async with stream.open(timeout=60) as opened:
-            await opened.send_message(said["good"])
+            await opened.send_message(messages["good"])
             await opened.recv_message()
             await opened.cancel()
-        return (await infer(said["good"])).hex()
+        return (await infer(messages["good"])).hex()
 
-    many = await asyncio.gather(*(infer(said["good"], timeout=60) for _ in range(500)))
+    many = await asyncio.gather(*(infer(messages["good"], timeout=60) for _ in range(500)))
     unknown = UnaryUnaryMethod(channel, f"{SERVICE}/ModelDream", bytes, bytes)
     return {
-        "good": (await infer(said["good"], timeout=60, metadata={"x-mine": "1"})).hex(),
+        "good": (await infer(messages["good"], timeout=60, metadata={"x-mine": "1"})).hex(),
         "many": sorted({each.hex() for each in many}),
-        "large": len(await infer(said["large"], timeout=60)),
-        "unknown model": await failed(lambda: infer(said["unknown"])),
+        "large": len(await infer(messages["large"], timeout=60)),
+        "unknown model": await failed(lambda: infer(messages["unknown"])),
         "unknown method": await failed(lambda: unknown(b"")),
         "no message": await failed(lambda: infer(b"\xff" * 5)),
-        "late": await failed(lambda: infer(said["slow"], timeout=0.3)),
+        "late": await failed(lambda: infer(messages["slow"], timeout=0.3)),
         "stream": await streamed(),
         "in turn": await in_turn(),
         "given up": await given_up(),
@@ -71,10 +71,10 @@ async def scenarios(channel: Channel, said: dict[str, bytes]) -> dict[str, Repor
 
 
 async def main() -> None:
-    reported = {name: bytes.fromhex(case) for name, case in json.load(sys.stdin).items()}
+    messages = {name: bytes.fromhex(case) for name, case in json.load(sys.stdin).items()}
     channel = Channel(sys.argv[1], int(sys.argv[2]), codec=Raw())
     try:
-        json.dump(await scenarios(channel, reported), sys.stdout)
+        json.dump(await scenarios(channel, messages), sys.stdout)
     finally:
         channel.close()
 

@@ -1,4 +1,4 @@
-"""The methods, with messages as bytes."""
+"""The paths of the gRPC methods, and a codec that keeps messages as bytes."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ import warnings
 warnings.simplefilter("ignore")
 import numpy as np  # noqa: E402
 
-# The client uses these, which numpy has removed.
+# The client uses np.object and np.bool, which numpy has removed.
 vars(np).update(object=object, bool=bool)
 from tensorrtserver import api  # noqa: E402
 

@@ -1,6 +1,6 @@
 """A model of Triton's Python backend that runs the file ``model.onnx`` beside it with onnxruntime.
 
-It stands for Triton's ONNX backend, which the wheel of Triton lacks. The parameter ``packages`` is
+It replaces Triton's ONNX backend, which the wheel of Triton lacks. The parameter ``packages`` is
 the folder of onnxruntime.
 """
 

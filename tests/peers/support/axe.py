@@ -9,7 +9,7 @@ from peers.support.chromium import Page
 from peers.support.installed import install
 
 _PACKAGE: Final = ("--no-deps", "axe-playwright-python==0.1.8")
-"""It contains axe-core 4.12.1 (MPL-2.0); its Python modules are not used."""
+"""The package of axe-core 4.12.1 (MPL-2.0). The package's Python modules are not used."""
 _OPTIONS: Final = json.dumps({"resultTypes": ["violations"]})
 
 

@@ -1,7 +1,7 @@
 """A headless browser, driven over its DevTools protocol.
 
-Debian's ``chromium`` (``apt-get install chromium``), or the program in CHROMIUM. The tests do not
-install a browser because of its size.
+The browser is Debian's ``chromium`` (``apt-get install chromium``), or the program in the variable
+CHROMIUM. The tests do not install a browser because of its size.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def chromium() -> str:
     named = os.environ.get("CHROMIUM")
     found = named or next(filter(None, map(shutil.which, NAMES)), None)
     if not found:
-        raise RuntimeError("no chromium here: apt-get install chromium, or set CHROMIUM to one")
+        raise RuntimeError(
+            "no Chromium found: apt-get install chromium, or set CHROMIUM to its path"
+        )
     return found
 
 

@@ -22,19 +22,19 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from peers.support.template import LONGEST
+from peers.support.template import MAX_MESSAGE_BYTES
 
 _WANTED = os.environ.get("INFERGATE_FORKED", "yes") != "no"
 _ENVIRONMENT = dict(os.environ)
 """The environment before any test changes it."""
-_READ_AT_THE_BEGINNING = (
+_STARTUP_PREFIXES = (
     "PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OPENSSL_", "OPENBLAS_", "OMP_",
     "PROTOCOL_BUFFERS_",
 )  # fmt: skip
 
 
 class Forked:
-    """Like the ``subprocess.Popen`` of a gateway."""
+    """A forked gateway, with the methods of ``subprocess.Popen`` that tests use."""
 
     def __init__(self, template: _Template, pid: int) -> None:
         self.pid = pid
@@ -78,7 +78,7 @@ class Forked:
 
 
 class _Template:
-    """Return the process that forks gateways, one per test process."""
+    """The process that forks gateways, one per test process."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -96,10 +96,10 @@ class _Template:
 
     def ask(self, message: Mapping[str, object], *descriptors: int) -> int:
         data = json.dumps(message).encode()
-        assert len(data) < LONGEST
+        assert len(data) < MAX_MESSAGE_BYTES
         with self._turn:
             socket.send_fds(self._control, [data], descriptors)
-            return int(self._control.recv(LONGEST))
+            return int(self._control.recv(MAX_MESSAGE_BYTES))
 
     def close(self) -> None:
         self._control.close()
@@ -112,15 +112,15 @@ _template = cache(_Template)
 def forked(
     argv: Sequence[str], env: Mapping[str, str], folder: Path, log: BinaryIO
 ) -> Forked | None:
-    """Return the fork's arguments if ``argv`` is a gateway that can be forked, else None."""
+    """Fork a gateway that runs ``argv``. Return None if ``argv`` cannot be forked."""
     if not _WANTED or list(argv[:3]) != [sys.executable, "-m", "infergate"]:
         return None
-    if _begins_with(env) != _begins_with(_ENVIRONMENT):
+    if _startup_variables(env) != _startup_variables(_ENVIRONMENT):
         return None
     request = {"arguments": list(argv[3:]), "env": dict(env), "folder": str(folder)}
     template = _template()
     return Forked(template, template.ask(request, log.fileno()))
 
 
-def _begins_with(env: Mapping[str, str]) -> dict[str, str]:
-    return {key: env[key] for key in env if key.startswith(_READ_AT_THE_BEGINNING)}
+def _startup_variables(env: Mapping[str, str]) -> dict[str, str]:
+    return {key: env[key] for key in env if key.startswith(_STARTUP_PREFIXES)}

@@ -24,12 +24,12 @@ def prepare_grpclib() -> Installed:
     return install("grpclib", ("grpclib==0.4.9",))
 
 
-def grpclib_report(peer: Installed, address: str, said: Mapping[str, bytes]) -> dict[str, Any]:
+def grpclib_report(peer: Installed, address: str, messages: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the results of the scenarios of ``client.py`` at ``address``."""
     host, _, port = address.rpartition(":")
     done = subprocess.run(
         [str(peer.python), str(_SCRIPTS / "client.py"), host, port],
-        input=json.dumps({name: message.hex() for name, message in said.items()}),
+        input=json.dumps({name: message.hex() for name, message in messages.items()}),
         check=False, capture_output=True, text=True, timeout=_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -3,9 +3,9 @@
 *Rule 1.* Readiness is a condition that is polled up to a deadline, never a fixed sleep. *Rule 2.*
 Ports are chosen here, so another process may take a port before the server binds it. The server
 then exits and is started again on other ports. *Rule 3.* The server runs in its own process group
-and in a temporary folder, both of which are removed with all its children.
+and in a temporary folder. At the end, the group is killed and the folder is removed.
 
-Gateways are forked instead of started, see ``forked``.
+Gateways are usually forked instead; see ``forked``.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _process(launch: Launch, folder: Path, seconds: float) -> Iterator[Running]:
 
 
 def _die_with_parent() -> None:
-    """End the servers with a test run that is killed."""
+    """Let the kernel send SIGTERM to the server when the test run ends, even if it is killed."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

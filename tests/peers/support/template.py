@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-LONGEST = 1 << 17
+MAX_MESSAGE_BYTES = 1 << 17
 """The maximum size of a message in bytes."""
 
 
@@ -38,7 +38,7 @@ def _load() -> None:
 
 
 def _become(request: dict[str, Any], log: int) -> None:
-    """Become a started process, with its own session, folder, environment and log."""
+    """Give this fork its own session, folder, environment and log, like a new process."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.chdir(request["folder"])
@@ -62,7 +62,7 @@ def main() -> int:
     control = socket.socket(fileno=int(sys.argv[1]))
     _load()
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, LONGEST, 1)
+        message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, 1)
         if not message:
             return 0
         request = json.loads(message)

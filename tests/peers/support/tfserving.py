@@ -99,7 +99,7 @@ class TensorFlow:
         self._process = process
 
     def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of ``tfs_client/judge.py``."""
+        """Return the answer of ``tfs_client/judge.py`` to ``question``."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
@@ -110,7 +110,7 @@ class TensorFlow:
 
 @contextmanager
 def started_tensorflow() -> Iterator[TensorFlow]:
-    """Run the judge."""
+    """Run ``tfs_client/judge.py`` in a process."""
     argv, env = [prepare_tensorflow().python, _PROGRAMS / "judge.py"], client_environment()
     with subprocess.Popen(
         argv, env=env, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, text=True

@@ -51,7 +51,7 @@ def content(array, dtype="DT_INT32"):
 
 
 def plain(message):
-    """Return the values in the field of a type, and whether they fill the shape."""
+    """Return the datatype, the shape, the field that holds the values, and the values."""
     fields = [name for _, name, _ in NUMBERS.values() if len(getattr(message, name))]
     (field,) = set(fields) or {"tensor_content"}
     values = list(getattr(message, field))

@@ -142,7 +142,7 @@ def test_the_atol_of_the_headline_passes() -> None:
     assert compare_values(0, 0.0123456, rules).is_equal
 
 
-def test_the_text_has_the_figures_of_every_output() -> None:
+def test_the_text_has_the_statistics_of_every_output() -> None:
     text = render_text(sample())
     assert text.startswith(
         "99.70 % of 1,000 responses equal within tolerance; 100 % with atol 0.00"

@@ -20,12 +20,12 @@ Row = list[int]
 
 def choices(row: Row, k: int) -> set[frozenset[int]]:
     """Return every set of indexes of ``k`` largest elements."""
-    least = sorted(row, reverse=True)[k - 1]
+    threshold = sorted(row, reverse=True)[k - 1]
     return {
         frozenset(each)
         for each in itertools.combinations(range(len(row)), k)
         if sum(row[index] for index in each) == sum(sorted(row, reverse=True)[:k])
-        and all(row[index] >= least for index in each)
+        and all(row[index] >= threshold for index in each)
     }
 
 

@@ -45,7 +45,7 @@ def test_a_tolerance_of_a_datatype_replaces_the_default_and_an_output_replaces_a
 
 @pytest.mark.parametrize("datatype", sorted(set(Datatype) - FLOATS, key=lambda each: each.value))
 @pytest.mark.parametrize("rule", [OutputRule(atol=0.0), OutputRule(rtol=1e-3)])
-def test_a_tolerance_meets_a_datatype_that_is_compared_exactly(
+def test_a_tolerance_for_an_output_that_is_compared_exactly_is_rejected(
     datatype: Datatype, rule: OutputRule
 ) -> None:
     value = b"1" if datatype is Datatype.BYTES else 1

@@ -41,7 +41,7 @@ def exchange(elements: int = 2, error: GatewayError | None = None, **request: An
 
 
 class Sink:
-    """Keeps the events that it gets, when ``proceed`` is set. It hangs at first if it ``hangs``."""
+    """Keeps the events. If ``hangs`` is set, ``send`` waits until ``proceed`` is set."""
 
     encode: Callable[[CloudEvent], WireEvent] = staticmethod(binary_message)
     max_wait = 0.0
@@ -200,7 +200,7 @@ async def test_a_helpers_error_is_counted(error: Kind, result: str) -> None:
     assert found.results == {result: 2, "sent": 2}
 
 
-async def test_a_failing_sink_is_logged_when_it_begins_and_ends(
+async def test_failures_of_the_sink_are_logged_when_they_begin_and_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")

@@ -1,4 +1,4 @@
-"""perf_analyzer's input files: every form is read, and what is written is read back exactly."""
+"""perf_analyzer's input files: every form is read, and exported requests are read exactly."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_long_file_is_refused_before_it_is_read(
 # ---- export -------------------------------------------------------------------------------------
 
 
-def test_what_is_exported_is_imported(tmp_path: Path) -> None:
+def test_an_export_can_be_imported(tmp_path: Path) -> None:
     file, originals = tmp_path / "data.json", [exchange(X, T), exchange(T, X)]
     summary = export_perf_analyzer(originals, file)
     assert (summary.requests, summary.has_outputs, summary.skipped_errors) == (2, True, 0)

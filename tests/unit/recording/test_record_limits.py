@@ -1,4 +1,4 @@
-"""A record holds little memory for each byte, whatever its bytes are."""
+"""The memory of a decoded record is limited, whatever the record's bytes are."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ async def recording(path: Path, **fields: Any) -> AsyncIterator[Recording]:
 
 
 class Disk:
-    """Holds the writer's thread before it appends a record, until it is released."""
+    """Blocks the writer's thread before each record until ``released`` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._append = RecordingDirectory.append

@@ -102,7 +102,7 @@ def test_recording_ends_at_the_total_size_and_removes_nothing(tmp_path: Path) ->
     assert count_records(tmp_path) == count
 
 
-def test_it_continues_when_files_were_moved_away(tmp_path: Path) -> None:
+def test_recording_continues_when_files_were_moved_away(tmp_path: Path) -> None:
     directory = RecordingDirectory(settings(tmp_path))
     fill(directory)
     before = files(tmp_path)
@@ -112,7 +112,7 @@ def test_it_continues_when_files_were_moved_away(tmp_path: Path) -> None:
     assert sizes(tmp_path) <= 100 * KIB
 
 
-def test_the_oldest_files_are_removed_if_this_is_wanted(tmp_path: Path) -> None:
+def test_the_oldest_files_are_removed_if_this_is_configured(tmp_path: Path) -> None:
     directory = RecordingDirectory(settings(tmp_path, removes_oldest=True))
     for _ in range(300):
         directory.append(record())
@@ -127,7 +127,9 @@ def test_the_oldest_files_are_removed_if_this_is_wanted(tmp_path: Path) -> None:
 def test_a_record_that_can_never_fit_removes_nothing(tmp_path: Path) -> None:
     directory = RecordingDirectory(settings(tmp_path, removes_oldest=True))
     directory.append(record())
-    with pytest.raises(UnrecordableError, match="larger than the maximum size of the recording"):
+    with pytest.raises(
+        UnrecordableError, match="larger than this process's share of the total size"
+    ):
         directory.append(record(100 * KIB))
     directory.close_file()
     assert count_records(tmp_path) == 1

@@ -173,7 +173,7 @@ def test_a_record_over_the_limits_is_not_written(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return a file with records, one of which contains another recording, and the frames."""
+    """Return a file, of which one record contains a recording, and the spans of its frames."""
     folder = tmp_path_factory.mktemp("reference")
     inner = written(folder / "inner", *map(sample_exchange, range(2))).read_bytes()
     path = written(folder / "outer", sample_exchange(0), exchange_of(inner), sample_exchange(2))

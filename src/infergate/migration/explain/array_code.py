@@ -36,7 +36,7 @@ def read_strings(data):
 
 class ArraySource:
     """Writes the arrays of one program as source text. The program reads tensors that are too long
-    for source text from files, which ``source`` writes to ``folder`` unless it is None."""
+    for source text from files, which ``source`` writes to ``folder`` unless ``folder`` is None."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder: Final = folder
@@ -87,8 +87,8 @@ def _file_name(name: str) -> str:
 
 
 def _literals(tensor: Tensor) -> str | None:
-    """Return the source of a list of the elements, or None if there are too many elements or the
-    list would not have exactly the same values."""
+    """Return the source of a list of the elements, or None if the list would be too long or would
+    not have exactly the same values."""
     if tensor.datatype is Datatype.BYTES:
         if len(tensor.data) > _MAX_INLINE_BYTES:
             return None

@@ -259,8 +259,8 @@ def _parse_grpcurl(command: _Command) -> ClientRequest:
 
 
 def recorded_request(file: Path, number: int) -> tuple[ClientRequest, ModelMetadata]:
-    """Return inference ``number`` (from 1) of a recording as the client sent it, and metadata
-    derived from the inference's tensors. Raises RequestError."""
+    """Return inference ``number`` (from 1) of a recording as the client may have sent it, and
+    metadata derived from the inference's tensors. Raises RequestError."""
     try:
         entry = read_entry(file, number)
         exchange = entry.exchange

@@ -28,7 +28,7 @@ _OWN_HEADERS: Final = frozenset({"host", "content-length", "connection", "user-a
 
 def curl_code(inference: ClientInference) -> str:
     """Return a curl command for the client's HTTP message, or for V2 REST if the client used
-    gRPC."""
+    gRPC. Raises NoClientCodeError."""
     wire, headers = inference.wire, dict(inference.headers)
     if wire is None:
         wire = _v2_rest(inference.request)

@@ -19,7 +19,7 @@ _PIPELINES = {
 
 
 def as_json(explanation: Explanation) -> Json:
-    """Return ``explanation`` as JSON, without the client's inference."""
+    """Return ``explanation`` as JSON, without the inference and the metadata."""
     return {
         "listener": explanation.listener,
         "protocol": explanation.protocol,

@@ -31,8 +31,8 @@ def preference(protocol: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DetectedProtocol:
-    """A protocol that the server at ``url`` speaks. ``server`` and ``version`` are the reported
-    name and version. ``models`` maps the names of the listed models to their states, which may be
+    """A protocol that the server at ``url`` speaks. ``server`` is the server's name; ``version`` is
+    empty if unknown. ``models`` maps the names of the listed models to their states, which may be
     empty. ``models`` is None if the server cannot list models."""
 
     protocol: str
@@ -102,9 +102,9 @@ class ProbeFindings:
 
 
 def group_servers(detected: Sequence[DetectedProtocol]) -> list[list[DetectedProtocol]]:
-    """Return the protocols of each server. Addresses belong to one server if they have the same
-    host and port, or if they have the same host and report the same name and version. However, two
-    ports with the same protocol belong to two servers."""
+    """Return the protocols of each server, the preferred protocol first. Addresses belong to one
+    server if they have the same host and port, or if they have the same host, name and version.
+    However, two ports with the same protocol belong to two servers."""
     groups: list[list[DetectedProtocol]] = []
     for item in detected:
         for group in groups:

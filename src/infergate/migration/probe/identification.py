@@ -1,4 +1,4 @@
-"""Identifies a server in each protocol (docs/decisions/0060).
+"""Identifies servers by their responses in each protocol (docs/decisions/0060).
 
 *Rule.* A protocol counts as detected only after a response that no other server would send. A web
 server that answers every path with JSON must not match any protocol. No inference is sent, and

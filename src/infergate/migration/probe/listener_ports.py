@@ -13,8 +13,8 @@ _STEP: Final = 100
 
 
 class ListenerPorts:
-    """Assigns ports. If a probed server is on this host, only free ports are assigned, so that the
-    gateway can run beside the server."""
+    """Assigns ports. If a probed TCP address is on this host, only free ports are assigned, so that
+    the gateway can run beside the server."""
 
     def __init__(self, targets: Iterable[ProbeTarget]) -> None:
         self._taken: Final = {target.port for target in targets if _is_local(target.url.host)}

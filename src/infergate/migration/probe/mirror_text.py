@@ -30,8 +30,8 @@ def cast_rules(metadata: ModelMetadata | None, pair: ModelPair | None) -> dict[s
 
 
 def mirror_lines(pair: ModelPair, backend: str) -> Iterator[str]:
-    """Yield the lines of a mirror to ``backend``. If the counterpart may not accept all requests,
-    the lines are comments with the reasons."""
+    """Yield the lines of a mirror to ``backend``. If there is no counterpart, or the counterpart
+    might not accept all requests, the lines are comments with the reasons."""
     if pair.new is None:
         yield f"# No mirror: {pair.reason}{_alternatives(pair.alternatives)}"
         return

@@ -50,7 +50,7 @@ from infergate.transport.base import Address
 
 MAX_CONCURRENT: Final = 16
 MAX_MODELS: Final = 1000
-MAX_SILENCES: Final = 3
+MAX_TIMEOUTS: Final = 3
 """Number of timeouts after which no further models of a server are described over the same
 protocol."""
 LIMITS: Final = Limits(body=16 * MIB, json=16 * MIB)
@@ -162,17 +162,17 @@ class Prober:
     async def _describe_models(
         self, item: DetectedProtocol, models: Sequence[ProbedModel], progress: Progress
     ) -> dict[str, ProbedModel]:
-        silences = 0
+        timeouts = 0
 
         async def describe(backend: RemoteBackend[Any, Any], model: ProbedModel) -> ProbedModel:
-            nonlocal silences
+            nonlocal timeouts
             async with self._slots:
-                if silences >= MAX_SILENCES:
+                if timeouts >= MAX_TIMEOUTS:
                     return replace(model, problem="not requested: the server does not respond")
                 try:
                     metadata = await backend.describe(model.name, "", self._context())
                 except GatewayError as error:
-                    silences += error.kind is Kind.TIMEOUT
+                    timeouts += error.kind is Kind.TIMEOUT
                     return replace(model, problem=_metadata_problem(error))
             if not (metadata.inputs or metadata.outputs):
                 return replace(model, problem="the server reports no inputs and outputs")

@@ -51,8 +51,8 @@ class _Backend:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A model to serve under ``name``. If there are new servers, ``pair`` is the result of the
-    search for a counterpart, and ``target`` is the counterpart's backend."""
+    """A model to serve under ``name``. For a model of an old server, if there are new servers,
+    ``pair`` is the model with its counterpart, and ``target`` is the counterpart's backend."""
 
     name: str
     backend: _Backend
@@ -146,7 +146,7 @@ class _Entries:
             number += 1
             name = f"{entry.name}-{number}"
         if problem := _NAMES.find_problem(name):
-            self.remarks.append(f"  # The model name {shown(name)} {problem}: it is not served.")
+            self.remarks.append(f"  # Not served: the model name {shown(name)} {problem}.")
         elif name in self.by_name:
             best = entry.backend.server.best
             self.remarks.append(f"  # {best.url} ({best.protocol}) also has {shown(name)}.")

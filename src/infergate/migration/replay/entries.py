@@ -62,8 +62,8 @@ def read_entries(files: Sequence[Path]) -> Iterator[Entry]:
     """Yield the inferences of all ``files``, sorted by the time at which they began, and the
     damaged parts.
 
-    Raises RecordingError, before the first entry, if a file is not a recording or cannot be
-    read."""
+    Raises RecordingError if a file cannot be read or, before the first entry, if a file is not a
+    recording."""
     waiting = sorted(((_first_time(file), index) for index, file in enumerate(files)), reverse=True)
     return _merge(files, waiting)
 

@@ -107,7 +107,7 @@ class UrlTarget:
         model = (*key, request.model, request.version)
         is_checked = model in self._checked or len(self._checked) >= _MAX_CHECKED_MODELS
         if backend.codec.needs_metadata and not is_checked:
-            async with self._lock:  # metadata comes from a model's first inference
+            async with self._lock:  # only a model's first inference declares metadata
                 await self._declare(key, backend, exchange)
                 self._checked.add(model)
         return self._gateways[key]

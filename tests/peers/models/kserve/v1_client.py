@@ -1,4 +1,4 @@
-"""``v1_client.py HTTP MODEL ROWS``: call a model with rows, in JSON, over KServe's V1 protocol, and
+"""``v1_client.py HTTP MODEL ROWS``: call a model with ROWS (JSON) over KServe's V1 protocol, and
 print a JSON line for each scenario."""
 
 import asyncio

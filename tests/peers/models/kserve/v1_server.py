@@ -20,7 +20,7 @@ class Double(Model):
 
 
 class Swap(Model):
-    """Returns the named values of a row under each other's name."""
+    """Returns the values a and b of each row as d and c."""
 
     def predict(self, payload, headers=None, response_headers=None):
         return {"predictions": [{"c": row["b"], "d": row["a"]} for row in payload["instances"]]}

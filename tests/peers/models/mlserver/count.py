@@ -1,4 +1,4 @@
-"""Streams INPUT0 responses; if INPUT0 is negative, fails after the first."""
+"""Streams as many responses as INPUT0 says. A negative INPUT0 fails after the first response."""
 
 from mlserver import MLModel
 from mlserver.errors import InferenceError

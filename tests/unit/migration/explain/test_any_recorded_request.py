@@ -60,7 +60,7 @@ def test_any_recorded_request_is_explained_or_refused(exchange: Exchange, protoc
     try:
         request = ClientRequest(recorded_message(exchange))
     except GatewayError:
-        return  # the protocol cannot carry it
+        return  # the protocol cannot carry the inference
     options = ExplainOptions(recorded=recorded_metadata(exchange))
     explanation = asyncio.run(explain(CONFIG, request, options))
     assert explanation.error or len(explanation.targets) == len(TARGETS)

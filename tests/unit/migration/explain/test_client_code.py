@@ -1,4 +1,4 @@
-"""Programs are also run, in tests/e2e/test_explain.py and tests/peers/test_explained_code.py."""
+"""Programs for clients. e2e/test_explain.py and peers/test_explained_code.py run such programs."""
 
 from __future__ import annotations
 

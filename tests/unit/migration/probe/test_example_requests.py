@@ -116,7 +116,7 @@ def test_a_model_with_many_responses_is_streamed_through_infergate() -> None:
     assert request.curl.endswith("/v2/models/m/infer_stream")
 
 
-def test_through_infergate_the_model_has_its_name_there() -> None:
+def test_a_request_through_infergate_has_the_gateways_name_of_the_model() -> None:
     probed = model("model")
     found = server(probed, protocol="graphpipe", url="http://a:9000")
     names = {(found.best.url, "model"): "model-2"}

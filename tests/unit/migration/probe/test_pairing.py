@@ -118,12 +118,18 @@ def test_datatypes_must_be_equal() -> None:
         ("BOOL", "UINT8", ALL, GRAPHPIPE, ("BOOL", "UINT8")),
         ("UINT8", "BOOL", GRAPHPIPE, ALL, ("BOOL", "UINT8")),
         ("BF16", "FP32", ALL, GRAPHPIPE, ("BF16", "FP32")),
-        ("BOOL", "UINT8", ALL, ALL, None),  # a route casts only what a protocol cannot carry
+        (
+            "BOOL",
+            "UINT8",
+            ALL,
+            ALL,
+            None,
+        ),  # a route casts only datatypes that a protocol cannot carry
         ("BF16", "FP16", ALL, GRAPHPIPE, None),
         ("COMPLEX64", "FP32", ALL, GRAPHPIPE, None),
     ],
 )
-def test_a_cast_makes_datatypes_equal_that_a_protocol_does_not_have(
+def test_a_datatype_that_a_protocol_does_not_have_is_paired_with_its_cast(
     old: str,
     new: str,
     old_datatypes: frozenset[Datatype],

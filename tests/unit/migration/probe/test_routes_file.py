@@ -158,7 +158,9 @@ def test_names_that_routes_would_read_as_patterns_match_only_themselves() -> Non
 
 def test_a_name_that_no_client_can_send_is_a_comment() -> None:
     text = compose(server(model("a\nroutes: []"), model("m"))).text
-    assert "# The model name a routes: [] contains the control character U+000A" in text
+    assert (
+        "# Not served: the model name a routes: [] contains the control character U+000A." in text
+    )
     assert [route.model for route in checked(text).routes] == ["m"]
 
 

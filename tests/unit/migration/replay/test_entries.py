@@ -60,13 +60,13 @@ def test_a_later_file_is_opened_when_its_time_has_come(
 
     monkeypatch.setattr(entries, "read_recording", reading)
     found = read_entries([tmp_path / f"{start}" for start in (20, 10, 0)])
-    del opened[:]  # the first times have been read
+    del opened[:]  # the files were opened to read their first times
     assert numbers(iter([next(found) for _ in range(3)])) == ["0", "1", "2"]
     assert "20" not in opened
 
 
 def taken_for_the_first(file: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return the number of records that are read until the first inference is due."""
+    """Return the number of records that are read before the first inference is returned."""
     taken = 0
 
     def reading(path: Path) -> Iterator[object]:
@@ -88,7 +88,7 @@ def test_only_a_limited_number_of_inferences_is_held(
 ) -> None:
     write_recording(tmp_path / "a", (exchange(n, started_at=n) for n in range(1000)))
     assert 1 <= taken_for_the_first(tmp_path / "a", monkeypatch) <= 258
-    monkeypatch.setattr(entries, "_MAX_WAITING_BYTES", 20)  # two inferences have 16 bytes
+    monkeypatch.setattr(entries, "_MAX_WAITING_BYTES", 20)  # two inferences take 16 bytes
     assert taken_for_the_first(tmp_path / "a", monkeypatch) <= 4
 
 

@@ -63,14 +63,14 @@ class Server(BuiltinBackend):
 
 
 class Target:
-    """Sends everything to one server, except the model ``unknown``."""
+    """Sends the inferences of all models except ``unknown`` to one server."""
 
     def __init__(self, server: Server) -> None:
         self._gateway = RoutingGateway(RouteTable((Route("*", "b"),)), {"b": server}, {})
 
     async def gateway_for(self, each: Exchange) -> RoutingGateway:
         if each.request.model == "unknown":
-            raise ReplayTargetError("no server speaks it")
+            raise ReplayTargetError("no server speaks this protocol")
         return self._gateway
 
     async def close(self) -> None:
@@ -143,7 +143,7 @@ async def test_a_sequence_is_sent_in_order_and_sequences_run_side_by_side() -> N
         sequence = int(request.parameters["sequence_id"])
         received.append((sequence, int(request.inputs[0].numpy()[0])))
         if sequence == 1 and not release.is_set():
-            await release.wait()  # the other sequence goes on
+            await release.wait()  # the other sequence continues
         if received.count((2, 5)):
             release.set()
         return await echo(request, context)
@@ -185,7 +185,7 @@ async def test_the_number_of_inferences_in_progress_is_limited(concurrency: int)
 async def test_the_memory_of_inferences_in_progress_is_limited(
     overhead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # An exchange counts 12 bytes without its overhead.
+    # An exchange counts as 12 bytes plus its overhead.
     monkeypatch.setattr(replayer, "_MAX_HELD_BYTES", 2 * (12 + overhead))
     busy = Busy()
     entries: list[Entry] = [
@@ -211,7 +211,7 @@ async def test_inferences_wait_until_they_are_due(monkeypatch: pytest.MonkeyPatc
     assert [math.ceil(each / 600) * 600 for each in sorted(waited)] == [1800, 3600]
 
 
-async def test_a_number_of_inferences_can_be_replayed() -> None:
+async def test_the_number_of_replayed_inferences_can_be_limited() -> None:
     server = Server()
     result = await replayed(
         recorded(*map(exchange, range(10))), server, replace(FAST, max_requests=3)
@@ -231,7 +231,7 @@ async def test_a_damaged_part_is_listed_and_does_not_stop_the_replay() -> None:
 async def test_an_inference_that_cannot_be_sent_is_not_equal() -> None:
     result = await replayed(recorded(exchange(1), exchange(2, "unknown")))
     assert (result.counts.sent, result.counts.not_sent) == (1, 1)
-    assert result.reasons == {"no server speaks it": 1}
+    assert result.reasons == {"no server speaks this protocol": 1}
     assert not result.is_equal
 
 

@@ -34,7 +34,7 @@ async def closed_afterwards(target: TargetT) -> AsyncGenerator[TargetT, None]:
 
 
 async def endpoint(target: UrlTarget, each: Exchange) -> tuple[str, str]:
-    """Return the protocol and the address that ``each`` is sent to."""
+    """Return the protocol and the address of the backend for ``each``."""
     gateway = await target.gateway_for(each)
     (backend,) = gateway.backends
     assert isinstance(backend, RemoteBackend)
