@@ -108,6 +108,7 @@ WEB_SERVERS = {
     "not found": lambda _: http_response(404, b'{"detail": "Not Found"}'),
     "an error": lambda _: http_response(500, b'{"error": "internal"}'),
     "OpenAI's models": lambda _: http_response(200, b'{"object": "list", "data": [{"id": "m"}]}'),
+    "a model status for every path": lambda _: http_response(200, b'{"model_version_status": []}'),
     "an empty body": lambda _: http_response(200, b""),
     "a Redis server": lambda _: b"-ERR unknown command\r\n",
     "a mail server": lambda _: b"220 mail ESMTP\r\n",
