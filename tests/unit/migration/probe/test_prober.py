@@ -174,6 +174,8 @@ async def test_a_tls_port_is_detected_or_reported(tmp_path: Path) -> None:
         f"use https://{addresses['http']} or grpcs://{addresses['http']}",
     )
     assert "certificate is not trusted" in problem_of(unknown).reason
+    for findings in (plain, unknown):
+        assert findings.targets[0].attempts.keys() >= {"v2-rest", "v2-grpc", "graphpipe"}
     [found] = trusted.servers
     assert str(found.best.url) == f"grpcs://{addresses['grpc']}"
     assert all(item.metadata for item in found.models)
