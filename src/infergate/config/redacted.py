@@ -1,8 +1,8 @@
 """Formats a configuration, or the difference between two configurations, without secrets.
 
 The output hides the hashes of keys, users and passwords in URLs, the paths in the URLs of endpoints
-and of the payload log, the values of credential headers in routes, and texts in plug-in options
-whose names suggest credentials. Other values from environment variables are not hidden."""
+and of the payload log, the values of credential headers in routes, and texts and numbers in plug-in
+options whose names suggest credentials. Other values from environment variables are not hidden."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def redacted_yaml(config: Config, *, defaults: bool = False) -> str:
 def redacted_diff(loaded: Config, file: Config, names: tuple[str, str] = ("loaded", "file")) -> str:
     """Return a unified diff from ``loaded`` to ``file``, without secrets, or an empty string if
     both are equal. If they differ only in values that the diff cannot show, return
-    ``HIDDEN_CHANGE``. The header of the diff contains ``names``. Hidden strings that differ are
+    ``HIDDEN_CHANGE``. The header of the diff contains ``names``. Hidden values that differ are
     marked."""
     before, after = _dump(loaded), _dump(file)
     old = dict(_secrets(before, ()))
-    changed = {path for path, text in _secrets(after, ()) if old.get(path, text) != text}
+    changed = {path for path, value in _secrets(after, ()) if old.get(path, value) != value}
     lines = difflib.unified_diff(
         _to_yaml(_redact(before)).splitlines(),
         _to_yaml(_redact(after, changed)).splitlines(),
@@ -79,30 +79,34 @@ def _to_yaml(data: Any) -> str:
     return text
 
 
-def _secrets(data: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
+def _secrets(data: Any, path: _Path) -> Iterator[tuple[_Path, Any]]:
     if isinstance(data, dict):
         for key, value in data.items():
             yield from _secrets(value, (*path, key))
     elif isinstance(data, list):
         for index, value in enumerate(data):
             yield from _secrets(value, (*path, index))
-    elif isinstance(data, str) and _redact_text(data, path) != data:
+    elif isinstance(masked := _redact_scalar(data, path), str) and masked != data:
         yield path, data
 
 
-def _redact_text(text: str, path: _Path) -> str:
+def _redact_scalar(value: Any, path: _Path) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
     if any(may_hold_credentials(str(key)) for key in _option_keys(path)):
         return HIDDEN
+    if not isinstance(value, str):
+        return value
     match path:
         case (*_, "sha256"):
             return HIDDEN
         case (*_, "headers", str(key)) if may_hold_credentials(key):
             return HIDDEN
         case ("backends", _, "endpoints", int(), *key) if key != ["name"]:
-            return _PATH.sub(rf"\1/{HIDDEN}", text)
+            return _PATH.sub(rf"\1/{HIDDEN}", value)
         case ("payload_log", "http", "url"):
-            return _PATH.sub(rf"\1/{HIDDEN}", text)
-    return _USER.sub(f"://{HIDDEN}@", text)
+            return _PATH.sub(rf"\1/{HIDDEN}", value)
+    return _USER.sub(f"://{HIDDEN}@", value)
 
 
 def _option_keys(path: _Path) -> _Path:
@@ -123,9 +127,7 @@ def _redact(data: Any, changed: set[_Path] | frozenset[_Path] = frozenset()) -> 
             return {key: copy(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
             return [copy(item, (*path, index)) for index, item in enumerate(value)]
-        if not isinstance(value, str):
-            return value
-        masked = _redact_text(value, path)
+        masked = _redact_scalar(value, path)
         return masked.replace(HIDDEN, "(hidden, changed)") if path in changed else masked
 
     return copy(data, ())

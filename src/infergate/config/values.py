@@ -30,6 +30,8 @@ _HEADER_GLOB: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z?\[\]-]+")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _MAX_PORT: Final = 65535
 _UNIX_URL: Final = re.compile(r"((?:http\+)?unix):(?://)?(.*)")
+_MAY_HOLD_SECRETS: Final = re.compile("[@/?#]")
+"""Matches a URL without a scheme that has a user, path, query or fragment."""
 _MAX_UNIX_PATH_BYTES: Final = 107
 """Maximum length of a unix socket's path in bytes (``sun_path`` on Linux)."""
 HIDDEN_PATH: Final = "/(hidden)"
@@ -257,9 +259,11 @@ def parse_url(value: Any) -> Url:
     if isinstance(value, str) and (unix := _UNIX_URL.fullmatch(value)):
         return Url(unix[1], "", None, _unix_path(unix[2]))
     if not isinstance(value, str) or "://" not in value:
+        got = describe_value(value)
+        if isinstance(value, str) and _MAY_HOLD_SECRETS.search(value):
+            got = "text that is not repeated here, because it may contain secrets"
         raise ValueError(
-            "expected a URL like http://10.0.0.7:8000 or grpc://triton:8001, "
-            f"got {describe_value(value)}"
+            f"expected a URL like http://10.0.0.7:8000 or grpc://triton:8001, got {got}"
         )
     try:
         parts = urlsplit(value)

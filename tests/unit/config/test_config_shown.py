@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from infergate.config import Config, load
 from infergate.config.load import parse
 from infergate.config.redacted import HIDDEN_CHANGE, _redact, redacted_diff, redacted_yaml
 from infergate.config.values import display_names
+from infergate.plugins import RequestHook
 from infergate.runtime.console.plan import plan
 
 GOOD = Path(__file__).parents[2] / "config" / "good"
@@ -26,6 +28,17 @@ access:
   rates: [{{who: ["*"], models: ["*"], requests: 5/s}}]
   redis: {{url: "redis://user:{2}@host:6379/0"}}
 """
+
+
+@dataclass
+class Options:
+    password: float
+    auth: bool
+    size: int
+
+
+class Hook(RequestHook):
+    options_type = Options
 
 
 def config(last: str = "2", password: str = "pass@hunter2") -> Config:
@@ -78,6 +91,26 @@ def test_options_of_plug_ins_that_may_be_credentials_are_hidden() -> None:
     assert str(shown).count("(hidden)") == 5
     assert "shown" in str(shown)
     assert shown["listeners"]["codecs"]["my-codec"]["strict"] == "yes"
+
+
+def test_a_number_that_may_be_a_credential_is_hidden() -> None:
+    text = """
+        backends: {{demo: {{protocol: builtin}}}}
+        hooks:
+          guard:
+            hook: "test_config_shown:Hook"
+            options: {{password: {0}, auth: true, size: 7}}
+        routes: [{{model: "*", backend: demo}}]
+    """
+    old, new = [parse(text.format(each), "routes.yaml", {}) for each in (1234, 56.78)]
+    shown = redacted_yaml(old)
+    assert "password: (hidden)" in shown
+    assert "auth: true" in shown
+    assert "size: 7" in shown
+    diff = redacted_diff(old, new)
+    assert "1234" not in diff
+    assert "56.78" not in diff
+    assert "password: (hidden, changed)" in diff
 
 
 def test_an_invisible_change_is_reported() -> None:

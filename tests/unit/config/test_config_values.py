@@ -113,3 +113,10 @@ def test_a_secret_in_a_url_is_not_shown() -> None:
     with pytest.raises(ValueError, match="must not have a user") as caught:
         values.parse_url("http://me:secret@triton:8000")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["me:secret@triton", "triton:8000/secret", "triton?key=secret"])
+def test_a_secret_in_a_url_without_a_scheme_is_not_shown(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a URL like") as caught:
+        values.parse_url(text)
+    assert "secret" not in str(caught.value).removesuffix("because it may contain secrets")

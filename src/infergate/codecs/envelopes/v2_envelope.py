@@ -96,12 +96,20 @@ class V2Envelope(V2RestCodec, ABC):
             wire.codec_state = None  # the stored copy has the encoded body
 
     def request_text_bytes(self, wire: HttpRequest) -> int:
-        return super().request_text_bytes(self._v2(wire))
+        return super().request_text_bytes(self._estimated(wire))
 
     def json_bytes(self, wire: HttpRequest | HttpResponse, max_bytes: int) -> int:
         return super().json_bytes(
-            self._v2(wire) if isinstance(wire, HttpRequest) else wire, max_bytes
+            self._estimated(wire) if isinstance(wire, HttpRequest) else wire, max_bytes
         )
+
+    def _estimated(self, wire: HttpRequest) -> HttpRequest:
+        """Return ``wire`` as a V2 REST request for an estimate. An invalid request is returned
+        without its body, because ``parse_request`` rejects the request before reading the body."""
+        try:
+            return self._v2(wire)
+        except GatewayError:
+            return HttpRequest(wire.method, wire.path)
 
     def validate(self, wire: HttpRequest, limits: Limits) -> HttpRequest:
         return super().validate(self._v2(wire), limits)

@@ -108,7 +108,7 @@ def read_model_metadata(message: Any) -> ModelMetadata:
     properties: dict[str, Any] = {}
     for entry in message.parameters:
         text = _decode_text(entry.value)
-        if text is not None and (text.isprintable() or not text):
+        if text is not None and text.isprintable():
             properties[entry.key] = text
         elif (parameter := _decode_parameter(entry.value)) is not None:
             parameters[entry.key] = parameter

@@ -200,6 +200,4 @@ def write_contents(datatype: Datatype, data: Buffer) -> Any:
     if spec.dtype:
         values = np.frombuffer(data, dtype=NUMPY_DTYPES[datatype]).tolist()
         return InferTensorContents(**{spec.field: values})
-    if datatype is Datatype.BOOL:  # any byte but 0 is true; the varints on the wire are 0 and 1
-        data = (np.frombuffer(data, dtype="u1") != 0).tobytes()
     return InferTensorContents.FromString(field_prefix(spec.number, len(data)) + data)

@@ -98,7 +98,8 @@ async def _identify_tfs(
     except GatewayError as error:
         if error.kind is not Kind.NOT_FOUND or not expected_error.search(error.public):
             raise
-    return ServerIdentity("TensorFlow Serving")
+        return ServerIdentity("TensorFlow Serving")
+    raise backend_garbage("the server returns the status of a model that does not exist")
 
 
 async def _identify_kserve_v1(

@@ -99,10 +99,10 @@ class Prober:
         if target.url.scheme:
             address = str(Address(target.url.host, target.port))
             advice = f"use https://{address} or grpcs://{address}"
-            return TargetFindings(target, problem=PortProblem("the port expects TLS", advice))
+            return replace(findings, problem=PortProblem("the port expects TLS", advice))
         problem = await tls_problem(target, self._options.tls, timeout)
         if problem is not None:
-            return TargetFindings(target, problem=problem)
+            return replace(findings, problem=problem)
         return await self._try_candidates(target, tls=True)
 
     async def _try_candidates(self, target: ProbeTarget, *, tls: bool) -> TargetFindings:

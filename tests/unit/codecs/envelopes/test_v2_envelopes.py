@@ -152,6 +152,17 @@ def test_a_short_compressed_body_is_inflated_once(codec: Any, path: str, binary_
     assert codec.json_bytes(HttpResponse(200, {}, [b"{}"]), 1 << 20) == 2
 
 
+@BINARY
+def test_estimates_never_raise(codec: Any, path: str, binary_type: str) -> None:
+    content_type = f"{binary_type};json-header-size=9999"
+    body = gzip.compress(HEAD + DATA)
+    wire = post(path, body, content_type=content_type, content_encoding="gzip")
+    codec.summarize(wire)
+    codec.open_request(wire)
+    assert codec.request_text_bytes(wire) == codec.json_bytes(wire, 1 << 20) == 0
+    refused(codec, wire, "json-header-size is 9999, but the body has")
+
+
 @PATHS
 def test_sequences(codec: Any, path: str) -> None:
     parameters = {"sequence_id": 7, "sequence_start": True}

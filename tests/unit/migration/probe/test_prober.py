@@ -108,6 +108,7 @@ WEB_SERVERS = {
     "not found": lambda _: http_response(404, b'{"detail": "Not Found"}'),
     "an error": lambda _: http_response(500, b'{"error": "internal"}'),
     "OpenAI's models": lambda _: http_response(200, b'{"object": "list", "data": [{"id": "m"}]}'),
+    "a model status for every path": lambda _: http_response(200, b'{"model_version_status": []}'),
     "an empty body": lambda _: http_response(200, b""),
     "a Redis server": lambda _: b"-ERR unknown command\r\n",
     "a mail server": lambda _: b"220 mail ESMTP\r\n",
@@ -173,6 +174,8 @@ async def test_a_tls_port_is_detected_or_reported(tmp_path: Path) -> None:
         f"use https://{addresses['http']} or grpcs://{addresses['http']}",
     )
     assert "certificate is not trusted" in problem_of(unknown).reason
+    for findings in (plain, unknown):
+        assert findings.targets[0].attempts.keys() >= {"v2-rest", "v2-grpc", "graphpipe"}
     [found] = trusted.servers
     assert str(found.best.url) == f"grpcs://{addresses['grpc']}"
     assert all(item.metadata for item in found.models)
