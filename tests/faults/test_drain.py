@@ -170,6 +170,8 @@ async def test_a_second_signal_exits_immediately(engine: str) -> None:
             harness.terminate()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stream_values(call)
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            # grpcio may reset the calls before it closes the connection.
+            reset = {grpc.StatusCode.CANCELLED} if engine == "compat" else set()
+            assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, *reset}
         harness.ended()
         assert time.monotonic() - began < 10
