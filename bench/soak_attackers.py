@@ -13,6 +13,7 @@ import json
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -25,7 +26,13 @@ from .soak_faults import INFER, Target, call_headers
 
 _PATIENCE: Final = 100.0
 _UNREAD: Final = 30.0
-"""Seconds without a read: twice ``idle_body_time`` (see ``soak_deployment``)."""
+"""Seconds until the gateway disconnects a client that does not read. This is twice
+``idle_body_time`` (see ``soak_deployment``), because the bytes that the system accepted count as
+read when the first period ends."""
+_POLL: Final = 0.2
+"""Seconds between two looks at the connection's state."""
+_ESTABLISHED: Final = "01"
+"""The state in ``/proc/net/tcp`` of a connection that neither end has closed."""
 _MIB: Final = 1 << 20
 _LIVE: Final = "/inference.GRPCInferenceService/ServerLive"
 _CODES: Final = {str(each.value[0]): each.name for each in grpc.StatusCode}
@@ -133,19 +140,20 @@ async def _http(target: Target, attack: Attack) -> list[str]:
     )
     try:
         writer.write(attack.data())
-        return [await _answer(reader, 0 if attack.reads else _UNREAD)]
+        return [await _answer(reader, None if attack.reads else writer)]
     except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
         return ["late" if isinstance(error, TimeoutError) else "cut off"]
     finally:
         writer.transport.abort()
 
 
-async def _answer(reader: asyncio.StreamReader, pause: float) -> str:
-    """Return the status of a complete response. After the start of the response, stop reading for
-    ``pause``."""
-    async with asyncio.timeout(_PATIENCE + pause):
+async def _answer(reader: asyncio.StreamReader, unread: asyncio.StreamWriter | None) -> str:
+    """Return the status of a complete response. With ``unread``, the writer of the connection, stop
+    reading after the start of the response until the server has closed the connection."""
+    async with asyncio.timeout(_PATIENCE + (_UNREAD if unread else 0)):
         status = (await reader.readline()).split()
-        await asyncio.sleep(pause)
+        while unread and _is_open_at_server(unread):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(_POLL)
         length = 0
         while line := (await reader.readline()).strip():
             name, _, value = line.partition(b":")
@@ -157,6 +165,18 @@ async def _answer(reader: asyncio.StreamReader, pause: float) -> str:
                 raise asyncio.IncompleteReadError(b"", length)
             length -= len(got)
         return status[1].decode() if len(status) > 1 else "cut off"
+
+
+def _is_open_at_server(writer: asyncio.StreamWriter) -> bool:
+    """Return whether the server, on the same machine, has not closed the connection yet. The client
+    cannot see the end behind bytes that it has not read, but the kernel's table has it."""
+    ports = (writer.get_extra_info(name)[1] for name in ("peername", "sockname"))
+    server, client = (f":{port:04X}" for port in ports)
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines())
+    return any(
+        row[1].endswith(server) and row[2].endswith(client) and row[3] == _ESTABLISHED
+        for row in rows
+    )
 
 
 # ---- over gRPC

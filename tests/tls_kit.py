@@ -57,7 +57,11 @@ class Authority:
         """Return ``leaf`` reissued for ``names``, which may include URIs. trustme does not support
         URIs."""
         alt_names = [
-            x509.UniformResourceIdentifier(name) if "://" in name else x509.DNSName(name)
+            x509.UniformResourceIdentifier(name)
+            if "://" in name
+            else x509.RFC822Name(name)
+            if "@" in name
+            else x509.DNSName(name)
             for name in names
         ]
         key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)

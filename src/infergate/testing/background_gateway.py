@@ -20,6 +20,7 @@ from infergate.config.load import from_mapping, load
 from infergate.config.protocols import BUILTIN
 from infergate.config.schema import BackendConfig, Config
 from infergate.config.tracing import TracingConfig
+from infergate.config.traffic import MirrorConfig
 from infergate.core.errors import Kind, backend_failure
 from infergate.core.exchange import Exchange
 from infergate.core.messages import InferRequest, InferResponse, Operation, Response
@@ -274,7 +275,7 @@ def _adapt_config(config: Config, *, replaces_backends: bool) -> Config:
 
 def _without_side_effects(config: Config) -> dict[str, Any]:
     """Return changes to ``config`` that prevent a test from writing to the Redis server, the
-    recordings, the payload log and the traces of the real gateway."""
+    recordings, the stored mismatches, the payload log and the traces of the real gateway."""
     access = config.access
     return {
         "access": None if access is None else access.model_copy(update={"redis": None}),
@@ -283,10 +284,20 @@ def _without_side_effects(config: Config) -> dict[str, Any]:
         "recording": None,
         "payload_log": None,
         "routes": tuple(
-            route.model_copy(update={"record": None, "payload_log": None})
+            route.model_copy(
+                update={"record": None, "payload_log": None, "mirror": _without_keep(route.mirror)}
+            )
             for route in config.routes
         ),
     }
+
+
+def _without_keep(mirror: MirrorConfig | None) -> MirrorConfig | None:
+    """Return ``mirror``, which still compares responses, without the storage of mismatches."""
+    if mirror is None or mirror.compare is None:
+        return mirror
+    compare = mirror.compare.model_copy(update={"keep": None})
+    return mirror.model_copy(update={"compare": compare})
 
 
 _SINGLE_LISTENERS: Final = ("http", "grpc", "admin")

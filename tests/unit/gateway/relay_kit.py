@@ -41,7 +41,6 @@ from infergate.transport.base import Address, Endpoint
 from infergate.transport.client import pool
 from infergate.transport.framed.client import HttpOrFrameUpstream
 from infergate.transport.grpc import client as client_module
-from infergate.transport.grpc import server_call
 from infergate.transport.grpc.client import H2Upstream
 from infergate.transport.grpc.server import H2Server
 from infergate.transport.http1.server import H1Server
@@ -817,4 +816,3 @@ def patches(clock: Callable[[], float]) -> Iterator[tuple[Any, str, Any]]:
     yield pool, "open_connection", _open_connection
     yield time, "monotonic", clock
     yield attempts, "backoff", lambda _: 0.05
-    yield server_call, "CLOSING_SECONDS", server_call.CLOSING_SECONDS

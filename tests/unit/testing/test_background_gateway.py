@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,6 +23,7 @@ from infergate.core.exchange import OK
 from infergate.testing import BackgroundGateway, FakeModel
 from recordings import exchange, write_recording
 
+COMPARED = b'infergate_comparisons_total{result="different",route="*"} 1'
 VECTOR = {"x": ("FP32", (-1,))}
 
 
@@ -171,13 +174,20 @@ def test_no_thread_is_left() -> None:
 
 
 def test_a_configuration_under_test_has_no_effect_outside(tmp_path: Path) -> None:
-    """The recordings, the Redis server and the payload log are those of the real gateway."""
+    """The recordings, the stored mismatches, the Redis server and the payload log are those of the
+    real gateway."""
+    mirror = {"backend": "new", "compare": {"keep": {"path": "mismatches"}}}
     route = {"model": "*", "backend": "own", "idempotent": True, "cache": {"ttl": "1m"}}
+    calls = count()
     with socket.create_server(("127.0.0.1", 0)) as redis:
         url = f"redis://127.0.0.1:{redis.getsockname()[1]}/0"
         config = {
-            "backends": {"own": {"protocol": "v2-rest", "endpoints": ["http://127.0.0.1:1"]}},
-            "routes": [{**route, "record": {}, "payload_log": {}}],
+            "backends": {
+                name: {"protocol": "v2-rest", "endpoints": ["http://127.0.0.1:1"]}
+                for name in ("own", "new")
+            },
+            "routes": [{**route, "mirror": mirror, "record": {}, "payload_log": {}}],
+            "listeners": {each: {"address": "127.0.0.1:0"} for each in ("http", "admin")},
             "recording": {"path": "recordings"},
             "payload_log": {"file": {"path": "payloads"}},
             "access": {
@@ -187,8 +197,12 @@ def test_a_configuration_under_test_has_no_effect_outside(tmp_path: Path) -> Non
             },
             "cache": {"redis": {"url": url}},
         }
-        with BackgroundGateway(config, models=[fake(double)], folder=tmp_path) as gateway:
-            assert infer_http(gateway, "m", 1, 2) == [2, 4]
+        model = fake(lambda _: {"y": np.array([next(calls)], np.float32)})  # no response is equal
+        with BackgroundGateway(config, models=[model], folder=tmp_path) as gateway:
+            assert infer_http(gateway, "m", 1, 2) == [0]
+            metrics = f"{gateway.addresses['admin'].url}/metrics"
+            while COMPARED not in urllib.request.urlopen(metrics).read():
+                time.sleep(0.05)
         redis.setblocking(False)
         with pytest.raises(BlockingIOError):
             redis.accept()

@@ -4,12 +4,15 @@ names in the certificate are checked for each call."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
 from infergate.core.errors import GatewayError, Kind
 from infergate.transport.tls.server_context import ServerTlsContext
+
+_SAN_KEYS: Final = ("peer_uri", "peer_dns", "peer_email", "peer_ip")
+"""The keys of grpcio's authentication context, in the order in which names are reported."""
 
 
 def bind_port(server: Any, address: str, certificates: ServerTlsContext | None) -> int:
@@ -26,13 +29,14 @@ def identity_reader(certificates: ServerTlsContext | None) -> Callable[[Any], tu
         return lambda _: ()
 
     def read(context: Any) -> tuple[str, ...]:
-        sans = context.auth_context().get("x509_subject_alternative_name", ())
-        decoded = (san.decode("utf-8", "replace") for san in sans)
-        names = sorted(decoded, key=lambda name: "://" not in name)  # URIs first
+        sans = context.auth_context()
+        names = tuple(
+            san.decode("utf-8", "replace") for key in _SAN_KEYS for san in sans.get(key, ())
+        )
         if not certificates.san_matcher.matches(names):
             public = "no name in the client's certificate is allowed"
             raise GatewayError(Kind.UNAUTHENTICATED, public)
-        return tuple(names)
+        return names
 
     return read
 

@@ -506,6 +506,18 @@ async def test_names_of_client_certificates(
         await harness.wait_refused(*[] if allowed else [ConnectionRefusal.NAME])
 
 
+async def test_the_order_of_a_certificates_names_is_fixed(
+    engine: Engine, authority: Authority, pair: Pair
+) -> None:
+    certificate = authority.issue("a@example", "b.example", "spiffe://example/ns/c")
+    async with serve("grpc", pair, engine, **requiring(authority)) as harness:
+        upstream = grpc_upstream(engine, authority, certificate)
+        await echo_grpc(upstream, harness, b"x")
+        expected = ("spiffe://example/ns/c", "b.example", "a@example")
+        assert harness.calls[0].peer_identity == expected
+        await upstream.close()
+
+
 @pytest.mark.parametrize("required", [True, False])
 async def test_client_certificates_with_grpcio(
     authority: Authority, other_authority: Authority, pair: Pair, required: bool
