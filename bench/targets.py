@@ -190,7 +190,9 @@ def _real_clients(bench: Bench) -> Iterator[Row]:
         found = _grown(first, last, 1) if first and last else {}
         floors = [each for each in map(_floor, (last, first)) if each is not None]
         floor = ratio(floors[0], floors[1], proxy_cpu) if len(floors) == 2 else None
-        yield Row(name, "h2load's: CPU per request", _maximum(1.1, 1.1), found, floor)
+        yield Row(
+            name, "the same load from h2load: CPU per request", _maximum(1.1, 1.1), found, floor
+        )
 
 
 def _floor(result: Result | None) -> Runs | None:

@@ -134,9 +134,9 @@ class EndpointMonitor:
         """Start the background tasks if they are not running."""
         if not self._tasks:
             loop = asyncio.get_running_loop()
-            known = None if self._watch is None else self._watch.known_addresses()
-            if known is not None:
-                self._endpoints.set_watched_addresses(0, known)
+            addresses = None if self._watch is None else self._watch.known_addresses()
+            if addresses is not None:
+                self._endpoints.set_watched_addresses(0, addresses)
             self._tasks = [loop.create_task(each) for each in self._needed_loops()]
 
     async def stop(self) -> None:

@@ -64,7 +64,7 @@ class EndpointSlices:
         self._zone: Final = zone
         self._slices: dict[str, _Slice] = {}
         self._without_port: set[str] = set()
-        """The names of the slices whose endpoints do not have the wanted port."""
+        """The names of the slices whose endpoints do not have the expected port."""
         self.exceeded_limit = ""
         """The limit that the service has exceeded since it was last listed, such as '1000 slices',
         or empty. It stays set if the service shrinks, because ignored slices and endpoints are used
@@ -82,7 +82,7 @@ class EndpointSlices:
 
     @property
     def has_no_port(self) -> bool:
-        """Whether no endpoint is usable, but there are endpoints without the wanted port."""
+        """Whether no endpoint is usable, but there are endpoints without the expected port."""
         return bool(self._without_port) and not any(found for _, found in self._slices.values())
 
     def update(self, item: Any) -> None:
@@ -145,7 +145,7 @@ class EndpointSlices:
 
     def _find_port(self, ports: Any) -> int | None:
         """Return the port of a slice's endpoints, or None if the endpoints do not have the
-        wanted port. Raises MalformedObjectError."""
+        expected port. Raises MalformedObjectError."""
         if not isinstance(ports, list) or not all(isinstance(each, dict) for each in ports):
             raise MalformedObjectError("ports must be a list of objects")
         numbers = {
@@ -155,10 +155,10 @@ class EndpointSlices:
         }
         if isinstance(self._port, str):
             return numbers.get(self._port)
-        wanted = self._port or self._url_port
+        expected_port = self._port or self._url_port
         has_all_ports = any(each.get("port") is None for each in ports)
-        if not ports or has_all_ports or wanted in numbers.values():
-            return wanted
+        if not ports or has_all_ports or expected_port in numbers.values():
+            return expected_port
         return next(iter(numbers.values())) if len(numbers) == 1 and not self._port else None
 
 

@@ -267,24 +267,24 @@ class Endpoints:
     def set_watched_addresses(self, index: int, addresses: Sequence[tuple[str, int]]) -> None:
         """Set the distinct addresses and ports of a watched name (rule 3)."""
         configured = self.configured[index].endpoint
-        wanted = [configured._replace(address=host, port=port) for host, port in addresses]
-        self._set_endpoints(index, wanted or [configured])
+        endpoints = [configured._replace(address=host, port=port) for host, port in addresses]
+        self._set_endpoints(index, endpoints or [configured])
 
     def record_watch(self, index: int, *, is_current: bool) -> None:
         """Record whether the watch of a name is up to date."""
         failures, _ = self._watches.get(index, (0, True))
         self._watches[index] = failures + (not is_current), is_current
 
-    def _set_endpoints(self, index: int, wanted: Sequence[Endpoint]) -> None:
-        known = {handle.endpoint: handle for handle in self._handles[index]}
-        if list(known) == wanted:
+    def _set_endpoints(self, index: int, endpoints: Sequence[Endpoint]) -> None:
+        previous = {handle.endpoint: handle for handle in self._handles[index]}
+        if list(previous) == endpoints:
             return
         handles: list[EndpointHandle] = []
-        for address in wanted:
-            handle = known.pop(address, None) or self._draining.pop((index, address), None)
+        for address in endpoints:
+            handle = previous.pop(address, None) or self._draining.pop((index, address), None)
             handles.append(handle or EndpointHandle(self, address, index))
         self._handles[index] = handles
-        self._draining.update({(index, endpoint): handle for endpoint, handle in known.items()})
+        self._draining.update({(index, endpoint): handle for endpoint, handle in previous.items()})
         self._cluster.replace_members(
             self.all_handles(), self._clock(), slow_start=index in self._resolved_indices
         )
@@ -294,7 +294,7 @@ class Endpoints:
                 "backend '%s': %s now has %d addresses",
                 self._backend,
                 self.configured[index].label,
-                len(wanted),
+                len(endpoints),
                 extra=ADDRESSES_CHANGED,
             )
         self._resolved_indices.add(index)

@@ -1,4 +1,5 @@
-"""Fingerprints of inferences, which cost much less than keys, and a table of earlier fingerprints.
+"""Fingerprints of inferences, which take much less time to compute than cache keys, and a table of
+recent fingerprints.
 
 With fingerprints, a route with ``min_uses: 2`` neither hashes nor stores an inference at its first
 occurrence. Different inferences may have equal fingerprints. In this case the route hashes and

@@ -152,6 +152,6 @@ def _unknown_argument_message(unknown: Sequence[str], command: Command) -> str:
     return f"unrecognized argument: {text}; {suggestion or f'see: infergate {command.name} --help'}"
 
 
-def _suggestion(text: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    found = get_close_matches(text, known, 1)
+def _suggestion(text: str, expected: Sequence[str] | Mapping[str, Any]) -> str:
+    found = get_close_matches(text, expected, 1)
     return f"did you mean '{found[0]}'?" if found else ""

@@ -39,7 +39,7 @@ from infergate.migration.explain.listeners import client_addresses
 from infergate.plugin_host.loading import PluginError
 
 ALL: Final = "all"
-_EXPLAINED, _REJECTED, _WRONG = 0, 1, 2
+_EXPLAINED, _REJECTED, _ERROR = 0, 1, 2
 
 
 def run(arguments: Arguments) -> int:
@@ -54,10 +54,10 @@ def run(arguments: Arguments) -> int:
         code = _code(arguments, config, request, explanation)
     except ConfigError as error:
         print(error, file=sys.stderr)
-        return _WRONG
+        return _ERROR
     except (PluginError, RequestError) as error:
         print(f"infergate explain: {error}", file=sys.stderr)
-        return _WRONG
+        return _ERROR
     if arguments.json:
         print(json.dumps(as_json(explanation) | ({"code": code} if code else {}), indent=2))
     else:

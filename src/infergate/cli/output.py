@@ -170,10 +170,10 @@ def _backends(state: Json, plan: Json) -> CommandResult:
 def backend_endpoints(state: Json, plan: Json) -> Iterator[tuple[Json, list[Json]]]:
     """Yield the backends of ``plan`` with the state of their endpoints. An endpoint without state
     has only its URL."""
-    known = {(each["backend"], each["endpoint"]): each for each in state["endpoints"]}
+    stats = {(each["backend"], each["endpoint"]): each for each in state["endpoints"]}
     for backend in plan["backends"]:
         name = backend["name"]
-        yield backend, [known.get((name, url), {"endpoint": url}) for url in backend["endpoints"]]
+        yield backend, [stats.get((name, url), {"endpoint": url}) for url in backend["endpoints"]]
 
 
 def _endpoint(entry: Json) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ from infergate.recording.reader import recording_files
 from infergate.terminal import Progress
 
 _EXACT: Final = "exact"
-_EQUAL, _DIFFERENT, _WRONG, _INTERRUPTED = 0, 1, 2, 130
+_EQUAL, _DIFFERENT, _ERROR, _INTERRUPTED = 0, 1, 2, 130
 _SUFFIXES: Final = (".html", ".json")
 
 
@@ -74,7 +74,7 @@ def run(arguments: Arguments) -> int:
             write_file(arguments.report, _report(arguments.report, result))
     except ConfigError as error:
         print(error, file=sys.stderr)
-        return _WRONG
+        return _ERROR
     except (
         ComparisonRuleError,
         GatewayError,
@@ -85,7 +85,7 @@ def run(arguments: Arguments) -> int:
         OSError,
     ) as error:
         print(f"infergate replay: {error}", file=sys.stderr)
-        return _WRONG
+        return _ERROR
     return _EQUAL if result.is_equal else _DIFFERENT
 
 

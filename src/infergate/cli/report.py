@@ -19,7 +19,7 @@ from infergate.migration.report import (
     write_file,
 )
 
-_EQUAL, _DIFFERENT, _WRONG = 0, 1, 2
+_EQUAL, _DIFFERENT, _ERROR = 0, 1, 2
 _COMPARISONS: Final = "/comparisons"
 
 
@@ -35,7 +35,7 @@ def run(arguments: Arguments) -> int:
             print(render(summary, "text"), end="")
     except (AdminQueryError, RecordingError, SummaryFormatError, OSError) as error:
         print(f"infergate report: {error}", file=sys.stderr)
-        return _WRONG
+        return _ERROR
     return _DIFFERENT if is_different(summary) else _EQUAL
 
 

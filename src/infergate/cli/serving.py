@@ -17,7 +17,7 @@ from infergate.config.schema import Config
 from infergate.config.tracked_files import TrackedFiles
 from infergate.plugin_host.loading import PluginError
 
-_STOPPED, _FAILED, _WRONG = 0, 1, 2
+_STOPPED, _FAILED, _ERROR = 0, 1, 2
 
 
 def run(arguments: Arguments) -> int:
@@ -32,7 +32,7 @@ def run(arguments: Arguments) -> int:
         return _serve(arguments)
     except ConfigError as error:
         print(error, file=sys.stderr)
-        return _WRONG
+        return _ERROR
 
 
 def _configuration(arguments: Arguments, files: TrackedFiles) -> Config:

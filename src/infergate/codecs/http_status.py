@@ -52,9 +52,9 @@ and all other statuses are BACKEND_GARBAGE."""
 
 def kind_of_status(status: int) -> Kind:
     """Return the kind of error for a backend's ``status``, which is not 200."""
-    known = KIND_BY_STATUS.get(status)
-    if known is not None:
-        return known
+    kind = KIND_BY_STATUS.get(status)
+    if kind is not None:
+        return kind
     if 400 <= status < 500:
         return Kind.BAD_REQUEST
     return Kind.BACKEND_ERROR if 500 <= status < 600 else Kind.BACKEND_GARBAGE

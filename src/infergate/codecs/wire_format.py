@@ -54,7 +54,7 @@ def describe_request(wire: HttpRequest | RpcRequest) -> Json:
     if isinstance(wire, RpcRequest):
         text = _decode_protobuf(wire.method, wire.message, 0)
         return _describe(f"gRPC {wire.method}", wire.metadata, wire.message, text)
-    start = f"{wire.method} {wire.path or '/'}{shown_query(wire.query)} HTTP/1.1"
+    start = f"{wire.method} {wire.path or '/'}{mask_query(wire.query)} HTTP/1.1"
     return _describe(start, wire.headers, wire.body, _decode_body(wire.headers, wire.body))
 
 
@@ -86,7 +86,7 @@ def truncate(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}\n…"
 
 
-def shown_query(query: str) -> str:
+def mask_query(query: str) -> str:
     """Return the ``query`` of a URL with a leading question mark, or an empty string if there is no
     query. Values that may be credentials are hidden."""
     shown = [

@@ -120,10 +120,10 @@ class ErrorStats:
         """Return an estimate of the quantile ``share`` of the absolute errors. If the exact
         quantile is within the range of the bins, the estimate is at least the exact quantile and at
         most twice the exact quantile."""
-        wanted, count = share * self.bins.total(), 0
+        target_count, count = share * self.bins.total(), 0
         for index in sorted(self.bins):
             count += self.bins[index]
-            if count >= wanted:
+            if count >= target_count:
                 limit = bin_limit(index)
                 return limit if limit == math.inf else min(limit, self.max_absolute)
         return 0.0

@@ -54,7 +54,7 @@ def check(outline: Outline) -> Iterator[Finding]:
         for path, message in _route(route, outline):
             yield ("routes", index, *path), message
     yield from _plugins(outline)
-    yield from _logged(outline)
+    yield from _payload_logs(outline)
     yield from _unreachable(outline.routes)
     yield from _models(outline)
     yield from comparison_findings(outline)
@@ -72,9 +72,9 @@ def check(outline: Outline) -> Iterator[Finding]:
 def _listeners(listeners: Mapping[KeyPath, Address]) -> Iterator[Finding]:
     earlier: dict[KeyPath, Address] = {}
     for path, address in listeners.items():
-        for other, taken in earlier.items():
-            if _collide(address, taken):
-                used = f"is already used by the listener '{format_path(other)}' ({taken})"
+        for other, other_address in earlier.items():
+            if _collide(address, other_address):
+                used = f"is already used by the listener '{format_path(other)}' ({other_address})"
                 yield ("listeners", *path, "address"), f"{address} {used}"
                 break
         earlier[path] = address
@@ -196,10 +196,10 @@ def _template_problem(pattern: str, template: str) -> str | None:
             return f"'{template}' refers to a group, but '{pattern}' is not a /regular expression/"
         return None
     try:
-        # The substitution parses the template, although the empty text contains no match.
+        # `sub` parses the template even if the pattern does not match the empty text.
         table.compile_pattern(pattern).sub(template, "")
     except (re.error, IndexError) as error:
-        return f"'{template}' does not match '{pattern}': {error}"
+        return f"'{template}' is not a valid template for '{pattern}': {error}"
     return None
 
 
@@ -225,7 +225,7 @@ def _contradictions(route: RouteConfig) -> Iterator[Finding]:
         yield ("fallback",), f"'{route.fallback}' is already the backend of this route"
 
 
-def _logged(outline: Outline) -> Iterator[Finding]:
+def _payload_logs(outline: Outline) -> Iterator[Finding]:
     logged = {index: item for index, item in outline.routes.items() if item.payload_log is not None}
     first: dict[tuple[str, str], int] = {}
     for index, route in logged.items():

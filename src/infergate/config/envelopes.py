@@ -142,13 +142,13 @@ class EnvelopesConfig(Section):
             raise ValueError(
                 "sagemaker and mlflow both have /ping and /invocations: use two listeners"
             )
-        taken = {"/v1/embeddings"} if self.embeddings is not None else set()
+        envelope_paths = {"/v1/embeddings"} if self.embeddings is not None else set()
         if self.sagemaker is not None or self.mlflow is not None:
-            taken |= {"/ping", "/invocations"}
+            envelope_paths |= {"/ping", "/invocations"}
         if self.mlflow is not None:
-            taken |= {"/health", "/version"}
+            envelope_paths |= {"/health", "/version"}
         if self.vertex is not None:
             for route in (self.vertex.health_route, self.vertex.predict_route):
-                if route in taken:
+                if route in envelope_paths:
                     raise ValueError(f"vertex: '{route}' belongs to another envelope")
         return self

@@ -77,19 +77,21 @@ def _parse_datatype(value: Any) -> Datatype:
 
 
 def _parse_profile(value: Any) -> str:
-    known = ("auto", *PROFILES)
-    if value not in known:
-        raise ValueError(f"{describe_value(value)} is not a profile{suggestion(str(value), known)}")
+    profiles = ("auto", *PROFILES)
+    if value not in profiles:
+        raise ValueError(
+            f"{describe_value(value)} is not a profile{suggestion(str(value), profiles)}"
+        )
     return str(value)
 
 
 def _parse_protocol(value: Any) -> str:
-    name, known = parse_text(value), protocols.transport_kinds()
-    if name in known:
+    name, transport_kinds = parse_text(value), protocols.transport_kinds()
+    if name in transport_kinds:
         return name
     if name in broken_plugins():
         raise ValueError(f"the codec of '{name}' cannot be used: {broken_plugins()[name]}")
-    raise ValueError(f"'{name}' is not a protocol{suggestion(name, known)}")
+    raise ValueError(f"'{name}' is not a protocol{suggestion(name, transport_kinds)}")
 
 
 def _accept_null(value: Any) -> Any:

@@ -62,9 +62,9 @@ def format_path(path: KeyPath) -> str:
     return text
 
 
-def nearest(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that is most similar to ``name``, or None if no name is similar."""
-    by_folded = {k.lower().replace("-", "_"): k for k in known}
+def nearest(name: str, expected: Collection[str]) -> str | None:
+    """Return the expected name that is most similar to ``name``, or None if no name is similar."""
+    by_folded = {k.lower().replace("-", "_"): k for k in expected}
     close = difflib.get_close_matches(name.lower().replace("-", "_"), by_folded, n=1)
     return by_folded[close[0]] if close else None
 
@@ -78,10 +78,10 @@ def duplicates(items: Iterable[tuple[K, V]]) -> Iterator[tuple[K, K, V]]:
         first.setdefault(value, key)
 
 
-def suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown ``name``: a similar known name, or all known
-    names."""
-    close = nearest(name, known)
+def suggestion(name: str, expected: Collection[str]) -> str:
+    """Return the end of a message about an unknown ``name``: a similar expected name, or all
+    expected names."""
+    close = nearest(name, expected)
     if close is not None:
         return f"; did you mean '{close}'?"
-    return f"; expected one of: {', '.join(sorted(known))}" if known else ""
+    return f"; expected one of: {', '.join(sorted(expected))}" if expected else ""

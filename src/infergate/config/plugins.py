@@ -84,10 +84,10 @@ def class_findings(
 
 def codec_findings(path: KeyPath, protocol: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield the errors in ``options``, the options at ``path`` for the codec of ``protocol``."""
-    known = protocols.codec_plugins()
-    plugin = known.get(protocol)
+    codecs = protocols.codec_plugins()
+    plugin = codecs.get(protocol)
     if plugin is None:
-        yield path, f"no codec implements the protocol '{protocol}'{suggestion(protocol, known)}"
+        yield path, f"no codec implements the protocol '{protocol}'{suggestion(protocol, codecs)}"
     elif plugin.options_type is not None or options:
         yield from _option_findings(path, plugin.options_type, options)
 

@@ -103,7 +103,7 @@ def write(folder: Path) -> None:
     (folder / SCHEMA).write_text(json.dumps(json_schema(), indent=2) + "\n", encoding="utf-8")
 
 
-def _sections(path: str, section: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
+def _sections(path: str, section: dict[str, Any], definitions: dict[str, Any]) -> Iterator[str]:
     title = f"### `{path}`" if path else "### The file"
     text = f"{title}\n\n{section['description']}\n\n"
     text += "| Key | Value | Default | Meaning |\n|---|---|---|---|\n"
@@ -114,7 +114,7 @@ def _sections(path: str, section: dict[str, Any], known: dict[str, Any]) -> Iter
     for key, value in section["properties"].items():
         for suffix, name in _nested_sections(value):
             here = f"{path}.{key}{suffix}" if path else key + suffix
-            yield from _sections(here, known[name], known)
+            yield from _sections(here, definitions[name], definitions)
 
 
 def _nested_sections(value: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -203,9 +203,10 @@ class BackendConfig(Section):
     def _check_shared_memory(self) -> Self:
         if self.shared_memory == "forward":
             if self.protocol not in protocols.shared_memory_protocols():
-                known = ", ".join(protocols.shared_memory_protocols())
+                supported = ", ".join(protocols.shared_memory_protocols())
                 raise ValueError(
-                    f"shared_memory 'forward' is for {known}; '{self.protocol}' does not support it"
+                    f"shared_memory 'forward' is for {supported}; "
+                    f"'{self.protocol}' does not support it"
                 )
             if len(self.endpoints) > 1:
                 raise ValueError("shared_memory 'forward' requires one endpoint, on this host")

@@ -11,7 +11,8 @@ from infergate.core.duration_histogram import REQUEST_BUCKETS, DurationHistogram
 
 @dataclass(slots=True)
 class BackendCounters:
-    """The counters of one backend, since the process started."""
+    """The counters of one backend, or of the queue of the helper processes, since the process
+    started."""
 
     retries: Counter[str] = field(default_factory=Counter)
     """Attempts after the first, by reason: ``not_sent``, ``broken``, ``timeout`` or

@@ -69,7 +69,7 @@ class ComparisonJob:
         return self.exchange.size + self.mirrored.size + baseline
 
     @property
-    def tensors(self) -> int:
+    def output_count(self) -> int:
         """The number of outputs in all served responses."""
         return sum([len(response.outputs) for response in self.exchange.outcome.responses])
 
@@ -131,7 +131,7 @@ class RouteComparer:
         self.counters.comparisons[result] += 1
 
     def classify(self, model: str, comparison: Comparison, judge: Judge) -> Verdict:
-        """Count and return the verdict on ``comparison``, which the summary already contains.
+        """Return the verdict on ``comparison``, which the summary already contains, and count it.
         ``judge`` weighs the differences."""
         verdict = self.summary.classify(self.compared.label, model, comparison, judge)
         self.count(verdict.value)
@@ -271,12 +271,12 @@ class MirrorComparer:
         batch, size, tensors = [self._queue.popleft()], 0, 0
         while self._queue and len(batch) < _MAX_BATCH:
             size += batch[-1].size
-            tensors += batch[-1].job.tensors
+            tensors += batch[-1].job.output_count
             following = self._queue[0]
             if (
                 following.route is not batch[0].route
                 or size + following.size > _MAX_BATCH_BYTES
-                or tensors + following.job.tensors > _MAX_BATCH_TENSORS
+                or tensors + following.job.output_count > _MAX_BATCH_TENSORS
             ):
                 break
             batch.append(self._queue.popleft())
@@ -303,8 +303,8 @@ class MirrorComparer:
     async def _run_batch(
         self, route: RouteComparer, batch: list[_WaitingJob], size: int
     ) -> ComparedBatch | None:
-        """Return the helper's result, or None if the memory or the queue of helper processes is
-        full. If the helper fails, the result is an error for each job."""
+        """Return the helper's result, or None if the memory budget is exhausted or the queue of
+        the helper processes is full. If the helper fails, the result is an error for each job."""
         pairs = [each.packed for each in batch]
         try:
             return await self._offload.run(

@@ -150,7 +150,7 @@ class Relay(Generic[Req, Resp]):
             request.send()
         except GatewayError as error:
             request.refuse(error)
-        except Exception:  # noqa: BLE001 - a bug must fail only one request
+        except Exception:  # noqa: BLE001 - a bug must affect only one request
             request.refuse(internal_error(f"relaying {frontend.codec.name}"))
         return request
 
@@ -235,7 +235,7 @@ class RelayedRequest(RelayedExchange[Req, Resp], Generic[Req, Resp, P]):
                 response = await rest()
             except GatewayError as error:
                 response = relay.frontend.refuse(error, self._wire, context)
-            except Exception:  # noqa: BLE001 - a bug must fail only one request
+            except Exception:  # noqa: BLE001 - a bug must affect only one request
                 failure = internal_error(f"serving {relay.frontend.codec.name}")
                 response = relay.frontend.refuse(failure, self._wire, context)
         except BaseException:
@@ -310,7 +310,7 @@ class RelayedPassThrough(RelayedRequest[Req, Resp, PassThrough[Req, Resp]]):
         except GatewayError as error:
             self.refuse(attribute_parse_error(error, self._binding.backend.name))
             return
-        except Exception:  # noqa: BLE001 - a bug must fail only one request
+        except Exception:  # noqa: BLE001 - a bug must affect only one request
             self.refuse(internal_error("relaying a response"))
             return
         self._response = response
@@ -407,7 +407,7 @@ class RelayedTranslation(RelayedRequest[Req, Resp, RoutePlan]):
         except GatewayError as error:
             self.refuse(error)
             return
-        except Exception:  # noqa: BLE001 - a bug must fail only one request
+        except Exception:  # noqa: BLE001 - a bug must affect only one request
             self.refuse(internal_error("relaying a response"))
             return
         self._continue(rest)

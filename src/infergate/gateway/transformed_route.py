@@ -188,21 +188,21 @@ class TransformedRoute:
 
 
 @functools.cache
-def _threads() -> ThreadPoolExecutor:
+def _thread_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1, "transforms")
 
 
 async def _run_in_thread(
     run: Callable[[], tuple[Tensor, ...]], size: int, context: RequestContext
 ) -> tuple[Tensor, ...]:
-    """Call ``run`` in a thread. ``size`` is the number of bytes that ``run`` uses. If it exceeds
-    MIN_ACCOUNTED_BYTES, the bytes stay charged until ``run`` returns, even if the request is
-    cancelled. Raises TIMEOUT at the deadline."""
+    """Call ``run`` in a thread. ``size`` is the memory in bytes that ``run`` uses. If ``size``
+    exceeds MIN_ACCOUNTED_BYTES, this memory stays charged until ``run`` returns, even if the
+    request is cancelled. Raises TIMEOUT at the deadline."""
     account = None
     if size > MIN_ACCOUNTED_BYTES:
         context.memory.grow(size)
         account = context.memory.detach(size)
-    future = _threads().submit(run)
+    future = _thread_pool().submit(run)
     if account is not None:
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda _: _close_on(loop, account.close))

@@ -45,8 +45,8 @@ def quoted_model(request: InferRequest) -> str:
 def recorded_message(exchange: Exchange) -> HttpRequest | RpcRequest:
     """Return the request of ``exchange`` as the client may have sent it. Recordings do not contain
     messages, so details such as the order of JSON keys may differ. Raises GatewayError."""
-    known = exchange.protocol in plugins()
-    protocol = exchange.protocol if known else DEFAULT_PROTOCOL
+    is_supported = exchange.protocol in plugins()
+    protocol = exchange.protocol if is_supported else DEFAULT_PROTOCOL
     wire = client_message(protocol, exchange.request, recorded_metadata(exchange))
     codec = plugins()[protocol].create({})
     if isinstance(wire, HttpRequest):

@@ -86,7 +86,7 @@ _HELPER_METRICS: Final[tuple[MetricSpec[BackendCounters], ...]] = (
 
 
 class BackendMetrics(Collector):
-    """The counters of backends and routes of a process, which are not thread-safe. ``concurrency``
+    """The counters of the backends and routes of a process. Not thread-safe. ``concurrency``
     returns the usage of backends with ``limits.max_requests``. ``names`` returns the configured
     routes and backends, or None if unknown. A scrape drops the counters of all other routes and
     backends."""

@@ -83,7 +83,7 @@ def model_response(
     """Convert ``result``, which a model with ``metadata`` returned for ``request``, to a response.
     Raises InvalidResultError."""
     declared = {output.name: output for output in metadata.outputs}
-    wanted = [output.name for output in request.outputs] or list(declared)
+    requested = [output.name for output in request.outputs] or list(declared)
     if isinstance(result, InferResponse):
         response = check_response(result, request, limits)
         by_name = {tensor.name: tensor for tensor in response.outputs}
@@ -92,14 +92,14 @@ def model_response(
         by_name = {
             name: _tensor(name, array, declared, limits)
             for name, array in result.items()
-            if name in wanted
+            if name in requested
         }
         _check_size(list(by_name.values()), limits)
     else:
         raise InvalidResultError(
             f"{_type(result)}; expected a mapping of numpy arrays or InferResponse"
         )
-    for name in wanted:
+    for name in requested:
         if name not in by_name:
             raise InvalidResultError(f"output '{name}' is missing")
         _check_declared(by_name[name], declared[name])
@@ -108,7 +108,7 @@ def model_response(
         model=metadata.name,
         version=metadata.versions[0],
         id=request.id,
-        outputs=tuple(by_name[name] for name in wanted),
+        outputs=tuple(by_name[name] for name in requested),
     )
 
 
@@ -149,14 +149,14 @@ def _check_declared(tensor: Tensor, declared: TensorMetadata) -> None:
 
 
 def check_response(
-    response: InferResponse, request: InferRequest, limits: Limits, known: Sequence[Tensor] = ()
+    response: InferResponse, request: InferRequest, limits: Limits, checked: Sequence[Tensor] = ()
 ) -> InferResponse:
-    """Return ``response`` with the model and the id of ``request``. Tensors in ``known`` are not
+    """Return ``response`` with the model and the id of ``request``. Tensors in ``checked`` are not
     checked again. Raises InvalidResultError."""
     if not isinstance(response.version, str):
         raise InvalidResultError(f"version is {_type(response.version)}; expected a string")
     check_parameters(response.parameters, "parameters of the response")
-    check_tensors(response.outputs, "outputs", limits, known)
+    check_tensors(response.outputs, "outputs", limits, checked)
     return replace(response, model=request.model, id=request.id)
 
 
@@ -193,16 +193,16 @@ def check_parameters(parameters: Any, label: str) -> None:
         raise InvalidResultError(f"{label}: a value is not a JSON value") from None
 
 
-def check_tensors(tensors: Any, side: str, limits: Limits, known: Sequence[Tensor]) -> None:
+def check_tensors(tensors: Any, side: str, limits: Limits, checked: Sequence[Tensor]) -> None:
     """Check that ``tensors`` is a tuple of valid tensors within ``limits``. ``side`` names the
-    tuple in errors. Tensors in ``known`` are not checked again. Raises InvalidResultError."""
+    tuple in errors. Tensors in ``checked`` are not checked again. Raises InvalidResultError."""
     if not _is_tuple_of(Tensor, tensors):
         raise InvalidResultError(f"{side} is not a tuple of Tensor")
     if len(tensors) > limits.tensors:
         raise InvalidResultError(f"{len(tensors)} {side}; the limit is {limits.tensors}")
     if len({each.name for each in tensors}) < len(tensors):
         raise InvalidResultError(f"{side} has a name twice")
-    unchecked = {id(tensor) for tensor in known}
+    unchecked = {id(tensor) for tensor in checked}
     for tensor in tensors:
         if id(tensor) not in unchecked:
             _check_tensor(tensor, limits)

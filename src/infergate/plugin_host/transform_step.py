@@ -67,7 +67,7 @@ class PluginStep(AsyncStep):
         specs: Sequence[Spec],
         new_names: Sequence[str],
     ) -> Sequence[Spec]:
-        known = [
+        client_specs = [
             TensorMetadata(name, spec.datatype, spec.shape)
             for name, spec in zip(names, specs, strict=True)
         ]
@@ -75,7 +75,7 @@ class PluginStep(AsyncStep):
             raise TransformError(names[0], f"{self.runner.label} does not respond")
 
         def describe_tensors() -> Sequence[Spec]:
-            return check_specs(describe(*known), new_names)
+            return check_specs(describe(*client_specs), new_names)
 
         label = self.runner.label
         seconds = min(self.timeout, _MAX_DESCRIBE_SECONDS)

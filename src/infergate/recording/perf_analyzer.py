@@ -257,9 +257,9 @@ def _exchange(
 
 
 def _tensors(
-    node: Node, path: str, model: ModelMetadata, known: tuple[TensorMetadata, ...]
+    node: Node, path: str, model: ModelMetadata, declared: tuple[TensorMetadata, ...]
 ) -> tuple[Tensor, ...]:
-    by_name: Mapping[str, TensorMetadata] = {tensor.name: tensor for tensor in known}
+    by_name: Mapping[str, TensorMetadata] = {tensor.name: tensor for tensor in declared}
     found = []
     for name, value in read_all_members(node, path).items():
         if name == "model":  # perf_analyzer allows this member for other kinds of servers
@@ -272,12 +272,12 @@ def _tensors(
     return tuple(found)
 
 
-def _tensor(node: Node, path: str, known: TensorMetadata, model: ModelMetadata) -> Tensor:
-    datatype = DATATYPES_BY_NAME.get(known.datatype)
+def _tensor(node: Node, path: str, tensor_metadata: TensorMetadata, model: ModelMetadata) -> Tensor:
+    datatype = DATATYPES_BY_NAME.get(tensor_metadata.datatype)
     if datatype is None:
-        raise bad_request(f"{path}: unknown datatype '{known.datatype}'")
+        raise bad_request(f"{path}: unknown datatype '{tensor_metadata.datatype}'")
     batch: tuple[int, ...] = (1,) if model.max_batch_size else ()
-    shape, content = known.shape[len(batch) :], node
+    shape, content = tensor_metadata.shape[len(batch) :], node
     if not is_array(node):
         members = read_all_members(node, path)
         if "shape" in members:
@@ -291,7 +291,7 @@ def _tensor(node: Node, path: str, known: TensorMetadata, model: ModelMetadata) 
     else:
         data = _base64(content, path)
         check_data(path, datatype, shape, data)
-    return Tensor(known.name, datatype, shape, data)
+    return Tensor(tensor_metadata.name, datatype, shape, data)
 
 
 def _base64(content: Node, path: str) -> bytes:

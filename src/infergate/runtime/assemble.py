@@ -61,7 +61,7 @@ READINESS_RULES: Final = {"strict": all, "lenient": any}
 _FIXED_HTTP: Final = {"the protocol": "http", "accept_both_lengths": False}
 _FIXED_FRAMES: Final = {"the protocol": "frames"}
 _FIXED_GRPC: Final = {"the protocol": "grpc"}
-"""The fixed options of each kind of listener (``ListenerSpec``)."""
+"""The options that a reload cannot change, for each kind of listener (``ListenerSpec``)."""
 _HTTP_1, _HTTP_2 = "http/1.1", "h2"
 """The ALPN names of the listeners' protocols."""
 
@@ -246,7 +246,7 @@ def _build_parts(
             if part is not None and part not in kept:
                 part.close()  # stops its thread
         raise
-    shared.plugins.keep()
+    shared.plugins.release_ownership()
     return GatewayParts(
         config,
         limits,
@@ -383,9 +383,9 @@ def _listener_specs(  # noqa: PLR0913, PLR0917 - the parts that all listeners sh
         if model_listener.framed:
             listen(name, app, FrameServer, _FIXED_FRAMES)
         else:
-            both = {"accept_both_lengths": model_listener.accept_both_lengths}
-            make_server = functools.partial(transports.make_http_server, **both)
-            listen(name, app, make_server, {**_FIXED_HTTP, **both}, _HTTP_1)
+            fixed = {"accept_both_lengths": model_listener.accept_both_lengths}
+            make_server = functools.partial(transports.make_http_server, **fixed)
+            listen(name, app, make_server, {**_FIXED_HTTP, **fixed}, _HTTP_1)
     if "admin" in addresses:
         admin_app = authorize_admin(_make_admin(config, gateway, shared), config, group.metrics)
         listen(ADMIN, admin_app, transports.make_http_server, _FIXED_HTTP, _HTTP_1)

@@ -1,4 +1,4 @@
-"""Makes the frontends of the listeners."""
+"""Makes the frontends of envelopes, and the health and reflection services of a gRPC listener."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from infergate.gateway.services import GatewayServices, gateway_services
 from infergate.runtime.access import Authorizer
 
 MakeFrontend = Callable[[Codec[Any, Any]], Frontend[Any, Any]]
-"""Makes the frontend of a codec. All frontends of a configuration share their other parts."""
+"""Makes the frontend of a codec. All frontends of a configuration share the gateway, the limits and
+the authorizer."""
 
 
 def envelope_claims(

@@ -51,11 +51,11 @@ class HostedPlugins:
             for name, hook in self.hooks.items()
             if old.hooks[name] == new.hooks.get(name)
         }
-        wanted = _transform_steps(new)
+        unmatched = _transform_steps(new)
         kept = []
         for config, runner in self.transforms:
-            if config in wanted:
-                wanted.remove(config)
+            if config in unmatched:
+                unmatched.remove(config)
                 kept.append((config, runner))
         return HostedPlugins(hooks, kept)
 
@@ -97,15 +97,16 @@ class _PreparedPlugins:
 
 
 class PluginFactory:
-    """Creates the plug-ins of configurations. ``metrics`` has their counters."""
+    """Creates the plug-ins of configurations. ``metrics`` supplies their counters."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics: Final = metrics
         self._lock: Final = threading.Lock()
         self._latest: _PreparedPlugins | None = None
-        """The plug-ins of the latest ``begin``, or None after ``abandon``."""
+        """The result of the latest call of ``begin``, or None after ``abandon``."""
         self._prepared: _PreparedPlugins | None = None
-        """The plug-ins that have been created, until the parts of their configuration are built."""
+        """The plug-ins that ``prepare`` created, or None after ``release_ownership`` or
+        ``abandon``."""
 
     def begin(self, config: Config) -> _PreparedPlugins:
         """Return the argument of ``prepare`` for ``config``. From this call on, ``abandon`` affects
@@ -128,9 +129,9 @@ class PluginFactory:
             for name, backend in prepared.config.backends.items():
                 if backend.protocol == protocols.PYTHON and name not in backends:
                     prepared.models[name] = self._make_model(name, backend, limits)
-                    self._check_wanted(prepared)
+                    self._check_not_abandoned(prepared)
             with self._lock:
-                self._check_wanted(prepared)
+                self._check_not_abandoned(prepared)
                 self._prepared = prepared
         except PluginError:
             prepared.discard()
@@ -156,11 +157,11 @@ class PluginFactory:
         assert self._prepared is not None
         return self._prepared.models[name]
 
-    def keep(self) -> None:
-        """Give up the plug-ins, which now belong to the built parts of their configuration."""
+    def release_ownership(self) -> None:
+        """Transfer ownership of the prepared plug-ins to the gateway that was built with them."""
         self._prepared = None
 
-    def _check_wanted(self, prepared: _PreparedPlugins) -> None:
+    def _check_not_abandoned(self, prepared: _PreparedPlugins) -> None:
         if prepared is not self._latest:
             raise PluginError("the configuration was abandoned")
 
@@ -174,14 +175,14 @@ class PluginFactory:
             if (configured := kept.hooks.get(name)) is None:
                 configured = self._make_hook(name, hook)
                 prepared.created.append(configured.runner)
-                self._check_wanted(prepared)
+                self._check_not_abandoned(prepared)
             hooks[name] = configured
         for step in _transform_steps(prepared.config):
             match = next((item for item in available if item[0] == step), None)
             if match is None:
                 runner = self._make_transform(step)
                 prepared.created.append(runner)
-                self._check_wanted(prepared)
+                self._check_not_abandoned(prepared)
             else:
                 available.remove(match)
                 runner = match[1]
@@ -219,7 +220,8 @@ def plugin_names(config: Config) -> set[PluginKey]:
 
 
 def plugin_seconds(config: Config) -> float:
-    """Return the maximum duration in seconds of creating the plug-ins of ``config``."""
+    """Return the time limit in seconds of each step that creates a plug-in of ``config`` (the
+    constructor, ``start``, or reading its metadata), or 0 without plug-ins."""
     return CREATE_SECONDS if plugin_names(config) else 0.0
 
 

@@ -17,9 +17,9 @@ _MIN_WIDTH: Final = 8
 
 
 def output_width(stream: TextIO) -> int | None:
-    """Return the width for tables on ``stream``: the environment variable COLUMNS, or the width of
-    the terminal. Return None for a file or a pipe, where each row stays on one line, so that
-    programs can read it."""
+    """Return the width for tables on ``stream``: the value of the environment variable COLUMNS,
+    or the width of the terminal. Return None for a file or a pipe, where each row stays on one
+    line, so that programs can read it."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdecimal() and len(columns) <= 4 and int(columns):
         return int(columns)

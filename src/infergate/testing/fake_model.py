@@ -109,15 +109,15 @@ class FakeModel:
         tensors = []
         for name, each in declared.items():
             try:
-                made = tensor(name, result[name], DATATYPES_BY_NAME[each.datatype])
+                output = tensor(name, result[name], DATATYPES_BY_NAME[each.datatype])
             except (TypeError, ValueError, OverflowError) as error:
-                raise self._failure(f"returned a wrong output '{name}': {error}") from error
-            if not each.accepts_shape(made.shape):
+                raise self._failure(f"returned an invalid output '{name}': {error}") from error
+            if not each.accepts_shape(output.shape):
                 raise self._failure(
-                    f"returned output '{name}' with shape {list(made.shape)}; "
+                    f"returned output '{name}' with shape {list(output.shape)}; "
                     f"expected {list(each.shape)}"
                 )
-            tensors.append(made)
+            tensors.append(output)
         return tensors
 
     def _failure(self, text: str) -> GatewayError:
@@ -144,11 +144,11 @@ async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
 def _metadata(specs: Mapping[str, TensorSpec]) -> tuple[TensorMetadata, ...]:
     found = []
     for name, (datatype, shape) in specs.items():
-        known = datatype if isinstance(datatype, Datatype) else DATATYPES_BY_NAME.get(datatype)
-        if known is None:
+        parsed = datatype if isinstance(datatype, Datatype) else DATATYPES_BY_NAME.get(datatype)
+        if parsed is None:
             raise ValueError(
                 f"tensor '{name}': unknown datatype '{datatype}'; expected one of: "
                 f"{', '.join(DATATYPES_BY_NAME)}"
             )
-        found.append(TensorMetadata(name, known.value, tuple(shape)))
+        found.append(TensorMetadata(name, parsed.value, tuple(shape)))
     return tuple(found)

@@ -237,10 +237,10 @@ def _specs(tensors: Sequence[TensorMetadata]) -> dict[str, Spec]:
 def _metadata(
     specs: Mapping[str, Spec], original: Sequence[TensorMetadata]
 ) -> tuple[TensorMetadata, ...]:
-    known = {tensor.name: tensor for tensor in original}
+    originals = {tensor.name: tensor for tensor in original}
     result = []
     for name, spec in specs.items():
-        tensor = known.get(name)
+        tensor = originals.get(name)
         if tensor is not None and (tensor.datatype, tensor.shape) == (spec.datatype, spec.shape):
             result.append(tensor)
         else:

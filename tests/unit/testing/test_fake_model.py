@@ -80,7 +80,7 @@ async def test_requests_are_compared_with_the_metadata() -> None:
         (lambda _: None, r"returned NoneType; expected .* \['n', 'y'\]"),
         (lambda _: {"y": [[1, 2]]}, r"returned \['y'\]; expected"),
         (lambda _: {"y": [1], "n": [1]}, r".* output 'y' with shape \[1\]; expected \[-1, 2\]"),
-        (lambda _: {"y": [["a", "b"]], "n": [1]}, ".* wrong output 'y': could not convert"),
+        (lambda _: {"y": [["a", "b"]], "n": [1]}, ".* invalid output 'y': could not convert"),
     ],
 )
 async def test_the_error_names_the_model_and_the_problem(

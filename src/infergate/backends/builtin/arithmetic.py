@@ -1,4 +1,5 @@
-"""``simple`` and ``simple_string``: the models of Triton's and the legacy server's examples."""
+"""The built-in models ``simple`` and ``simple_string``, as in the examples of Triton and the legacy
+server."""
 
 from __future__ import annotations
 

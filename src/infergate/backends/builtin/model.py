@@ -161,17 +161,17 @@ class Signature:
 
 
 def select_outputs(
-    wanted: Sequence[RequestedOutput],
+    requested: Sequence[RequestedOutput],
     outputs: Mapping[str, Tensor],
     batch_rank: int,
     labels: Mapping[str, Sequence[str]],
 ) -> tuple[Tensor, ...]:
-    """Return the ``wanted`` outputs in order, classified if requested. Empty ``wanted`` selects all
-    outputs."""
-    if not wanted:
+    """Return the ``requested`` outputs in order, classified as requested. If ``requested`` is
+    empty, return all outputs."""
+    if not requested:
         return tuple(outputs.values())
     chosen = []
-    for output in wanted:
+    for output in requested:
         tensor = outputs[output.name]
         count = class_count(output)
         if count is not None:
@@ -181,12 +181,12 @@ def select_outputs(
 
 
 def check_outputs(
-    model: str, wanted: Sequence[RequestedOutput], known_outputs: Iterable[str]
+    model: str, requested: Sequence[RequestedOutput], known_outputs: Iterable[str]
 ) -> None:
     """Raise BAD_REQUEST for an output that is unknown, is duplicated or has invalid parameters."""
     known_outputs = frozenset(known_outputs)
     seen = set()
-    for output in wanted:
+    for output in requested:
         if output.name not in known_outputs:
             raise invalid_request(
                 f"unexpected inference output '{output.name}' for model '{model}'"

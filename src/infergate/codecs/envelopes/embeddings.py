@@ -31,7 +31,7 @@ from infergate.codecs.base import (
     RequestSummary,
 )
 from infergate.codecs.encodings import is_unencoded
-from infergate.codecs.envelopes.client_codec import ClientCodec
+from infergate.codecs.envelopes.frontend_only_codec import FrontendOnlyCodec
 from infergate.codecs.http_status import STATUS_BY_KIND, client_message, method_not_allowed
 from infergate.codecs.json_tensors.json_data import REQUEST_RULES, read_data
 from infergate.codecs.json_tensors.json_document import (
@@ -113,7 +113,7 @@ class EmbeddingFormat:
     uses_base64: bool
 
 
-class EmbeddingsCodec(ClientCodec):
+class EmbeddingsCodec(FrontendOnlyCodec):
     """Serves OpenAI's embeddings API for the configured ``models``. The keys of ``models`` are the
     model names in requests and routes."""
 
@@ -324,7 +324,7 @@ def _token_tensor(request: EmbeddingRequest, metadata: TensorMetadata) -> Tensor
 def _check_shape(shape: tuple[int, ...], metadata: TensorMetadata) -> None:
     expected = metadata.shape
     if len(shape) != len(expected) or any(
-        size not in (-1, given) for size, given in zip(expected, shape, strict=True)
+        size not in (-1, actual) for size, actual in zip(expected, shape, strict=True)
     ):
         raise bad_request(
             f"input '{metadata.name}' has the shape {list(expected)}; the request has {list(shape)}"

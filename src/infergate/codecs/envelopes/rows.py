@@ -22,7 +22,7 @@ from infergate.codecs.base import (
     RequestSummary,
 )
 from infergate.codecs.encodings import is_unencoded
-from infergate.codecs.envelopes.client_codec import ClientCodec
+from infergate.codecs.envelopes.frontend_only_codec import FrontendOnlyCodec
 from infergate.codecs.http_status import STATUS_BY_KIND, client_message, method_not_allowed
 from infergate.codecs.json_tensors.json_document import check_json_size, read_plain_object
 from infergate.codecs.json_tensors.row_document import JsonValue
@@ -50,7 +50,7 @@ BodyReader = Callable[[bytes, ModelMetadata, Limits], tuple[tuple[Tensor, ...], 
 and NeedsOffloadError for a long body on the event loop."""
 
 
-class RowsCodec(ClientCodec, ABC):
+class RowsCodec(FrontendOnlyCodec, ABC):
     """Serves inferences of ``model`` at ``predict_path``, and each of ``operations`` as a GET at
     its path."""
 

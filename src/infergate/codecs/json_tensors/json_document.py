@@ -192,14 +192,14 @@ def drop_nulls(members: Mapping[str, Node]) -> dict[str, Node]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def read_nullable_members(node: Node, path: str, wanted: Iterable[str]) -> dict[str, Node]:
-    """Return the members of the object ``node`` whose names are in ``wanted``. Values may be None.
-    Raises BAD_REQUEST, which names ``path``, if ``node`` is not an object or has duplicate
+def read_nullable_members(node: Node, path: str, selected: Iterable[str]) -> dict[str, Node]:
+    """Return the members of the object ``node`` whose names are in ``selected``. Values may be
+    None. Raises BAD_REQUEST, which names ``path``, if ``node`` is not an object or has duplicate
     names, and TOO_LARGE."""
     names = set(member_names(node, path))
-    # Only wanted names are looked up, because each look-up walks the object.
+    # Only these names are looked up, because each look-up walks the object.
     members = node if isinstance(node, simdjson.Object) else dict(node)
-    return {name: members[name] for name in wanted if name in names}
+    return {name: members[name] for name in selected if name in names}
 
 
 def member_names(node: Node, path: str) -> list[str]:

@@ -106,8 +106,8 @@ class OutlineCursor:
         return JsonValue(node, self._outline, self._position)
 
 
-def parse_document(text: bytes, wanted: Collection[str], limits: Limits) -> dict[str, JsonValue]:
-    """Return the members of the object ``text`` whose names are in ``wanted``, in document order.
+def parse_document(text: bytes, selected: Collection[str], limits: Limits) -> dict[str, JsonValue]:
+    """Return the ``selected`` members of the object ``text``, in document order.
     Raises BAD_REQUEST, TOO_LARGE, and NeedsOffloadError on the event loop."""
     outline: bytes | None = None
     try:
@@ -116,21 +116,21 @@ def parse_document(text: bytes, wanted: Collection[str], limits: Limits) -> dict
     except (ValueError, RuntimeError):
         check_loop_cost(limits, len(text), MAX_SLOW_BYTES_ON_LOOP)
         root = _parse_leniently(text, limits)
-    return read_members(JsonValue(root, outline), "the body", wanted)
+    return read_members(JsonValue(root, outline), "the body", selected)
 
 
-def read_members(value: JsonValue, path: str, wanted: Collection[str]) -> dict[str, JsonValue]:
-    """Return the members of the object ``value`` whose names are in ``wanted``, in document order.
+def read_members(value: JsonValue, path: str, selected: Collection[str]) -> dict[str, JsonValue]:
+    """Return the ``selected`` members of the object ``value``, in document order.
     Raises BAD_REQUEST, which names ``path``, and TOO_LARGE."""
     node = value.node
     names = member_names(node, path)
-    # Only wanted names are looked up, because each look-up walks the object.
+    # Only these names are looked up, because each look-up walks the object.
     nodes = node if isinstance(node, simdjson.Object) else dict(node)
     cursor = value.cursor()
     cursor.move()  # skip the brace
     members: dict[str, JsonValue] = {}
     # simdjson compares names only up to a NUL, so it would find the wrong member.
-    found = {name for name in names if name in wanted and "\0" not in name}
+    found = {name for name in names if name in selected and "\0" not in name}
     for name in names:
         cursor.move()  # skip the colon
         if name in found:

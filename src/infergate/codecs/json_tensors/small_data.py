@@ -18,7 +18,7 @@ from infergate.core.datatypes import INTEGERS, Datatype
 from infergate.core.tensor import Tensor, pack_bytes
 
 MAX_WRITTEN_BYTES: Final = 256
-"""Maximum size in bytes of a tensor that this module writes."""
+"""Maximum size in bytes of a tensor that ``json_data`` passes to ``write_small_data``."""
 _MAX_DEPTH: Final = 8
 """Maximum nesting depth of data that this module reads."""
 _STRUCT_CODES: Final = {
@@ -105,5 +105,5 @@ def write_small_data(tensor: Tensor) -> Any:
         return None
     if code == "d":
         return values
-    narrow = np.frombuffer(data, "<f4")  # Python floats would be printed with the digits of FP64
+    narrow = np.frombuffer(data, "<f4")  # orjson would write Python floats with FP64 digits
     return narrow if narrow.flags.aligned else None

@@ -15,7 +15,8 @@ from google.protobuf.json_format import ParseDict, ParseError
 from infergate.codecs.protos.wire_scanner import FieldBudget
 
 MAX_VALUES: Final = 131072
-"""Maximum number of values in a message. An empty submessage of 2 bytes has a value per field."""
+"""Maximum number of values in a message. An empty submessage takes 2 bytes, but becomes
+one value per field."""
 
 
 def to_plain(message: Any, budget: FieldBudget | None = None) -> dict[str, Any]:

@@ -122,15 +122,15 @@ def read_field(data: Buffer, start: int) -> WireField:
 class FieldBudget:
     """Limits the number of nested fields that are read from a message."""
 
-    __slots__ = ("_left", "_max_fields")
+    __slots__ = ("_max_fields", "_remaining")
 
     def __init__(self, max_fields: int) -> None:
-        self._left = self._max_fields = max_fields
+        self._remaining = self._max_fields = max_fields
 
     def spend(self) -> None:
         """Count one field. Raises MalformedMessageError if the budget is exceeded."""
-        self._left -= 1
-        if self._left < 0:
+        self._remaining -= 1
+        if self._remaining < 0:
             raise MalformedMessageError(f"it has more than {self._max_fields} nested fields")
 
 
@@ -142,8 +142,8 @@ class _LoopFieldBudget(FieldBudget):
 
     def spend(self) -> None:
         """Count one field. Raises NeedsOffloadError if the budget is exceeded."""
-        self._left -= 1
-        if self._left < 0:
+        self._remaining -= 1
+        if self._remaining < 0:
             raise NeedsOffloadError
 
 

@@ -98,9 +98,9 @@ class TfsGrpcCodec(BinaryEstimates):
 
     def _requested(self, wire: RpcRequest) -> RequestedModel:
         """Return the model that ``wire`` names. Raises UNSUPPORTED and BAD_REQUEST."""
-        known = wire.codec_state
-        if isinstance(known, _Summarized) and known.message is wire.message:
-            return known.requested
+        state = wire.codec_state
+        if isinstance(state, _Summarized) and state.message is wire.message:
+            return state.requested
         if wire.method not in _OPERATIONS:
             raise GatewayError(Kind.UNSUPPORTED, f"method {wire.method} is not served")
         try:

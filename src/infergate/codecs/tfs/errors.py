@@ -51,8 +51,8 @@ def unknown_model_text(requested: RequestedModel, *, is_status: bool) -> str:
         if version:
             return f"Could not find version {version} of model {name}"
         return f"Could not find any versions of model {name}"
-    wanted = f"Specific({name}, {version})" if version else f"Latest({name})"
-    return f"Servable not found for request: {wanted}"
+    model_spec = f"Specific({name}, {version})" if version else f"Latest({name})"
+    return f"Servable not found for request: {model_spec}"
 
 
 def _shorten(text: str) -> str:

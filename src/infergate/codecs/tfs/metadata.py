@@ -80,8 +80,8 @@ def write_metadata(response: ModelMetadata, requested: RequestedModel) -> Any:
 
 
 def client_version(response: ModelMetadata, requested: RequestedModel) -> int:
-    """Return the requested version, or the latest version if the client requested no version.
-    Return 1 if this version is not numeric or does not exist."""
+    """Return the requested version, or the latest numeric version if the client requested no
+    version. Return 1 if the requested version is not numeric, or if no version is."""
     versions = (requested.version,) if requested.version else response.versions
     numbers = [number for text in versions if (number := numeric_version(text)) is not None]
     return max(numbers, default=_DEFAULT_VERSION)
@@ -104,8 +104,8 @@ def _write_signature(message: Any, signature: ModelSignature) -> None:
 
 def type_number(datatype: str) -> int:
     """Return TensorFlow's number for ``datatype``, the name of a datatype in metadata."""
-    known = DATATYPES_BY_NAME.get(datatype)
-    return pb.DTYPES.get(datatype, DT_INVALID) if known is None else TYPES[known].number
+    canonical = DATATYPES_BY_NAME.get(datatype)
+    return pb.DTYPES.get(datatype, DT_INVALID) if canonical is None else TYPES[canonical].number
 
 
 def version_states(response: ModelIndex) -> list[tuple[int, int, int, str]]:

@@ -112,14 +112,14 @@ class TfsRestCodec(NestedListEstimates):
         return RequestSummary(operation, requested.model, requested.version)
 
     def _target(self, wire: HttpRequest) -> _Target:
-        known: _Target | None = wire.codec_state
-        if known is None:
+        target: _Target | None = wire.codec_state
+        if target is None:
             match = match_path(wire)
             requested = None
             if match.action not in _WITHOUT_MODEL:
                 requested = self._requested(wire, match)
-            known = wire.codec_state = _Target(match.action, requested)
-        return known
+            target = wire.codec_state = _Target(match.action, requested)
+        return target
 
     def _requested(self, wire: HttpRequest, match: RestPathMatch) -> RequestedModel:
         spec = match.spec

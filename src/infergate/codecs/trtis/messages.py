@@ -1,5 +1,5 @@
-"""The message classes of ``nvidia.inferenceserver``, from a private descriptor pool, by the names
-of the messages in ``proto/legacy_inference_server.proto``."""
+"""The message classes of ``proto/legacy_inference_server.proto``, from a private descriptor pool.
+Each attribute has the name of a message of the package ``nvidia.inferenceserver``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Converts between canonical responses and messages with metadata, statistics or a model index.
+"""Converts messages with metadata, configurations, statistics or model indexes to and from
+canonical responses.
 
 Field 6 of ModelMetadataResponse maps keys to text (``properties``, Open Inference Protocol) or to
 an InferParameter (``parameters``, MLServer and Seldon). Printable text is a property. Any other

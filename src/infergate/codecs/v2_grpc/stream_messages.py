@@ -54,8 +54,8 @@ def without_stream_parameter(request: InferRequest) -> ParsedRequest:
     if _WANTS_EMPTY_FINAL not in request.parameters:
         return ParsedRequest(request, response_options=False)
     parameters = dict(request.parameters)
-    wanted = parameters.pop(_WANTS_EMPTY_FINAL)
-    return ParsedRequest(replace(request, parameters=parameters), wanted is True)
+    wants_empty_final = parameters.pop(_WANTS_EMPTY_FINAL)
+    return ParsedRequest(replace(request, parameters=parameters), wants_empty_final is True)
 
 
 def with_final_flag(response: InferResponse) -> InferResponse:

@@ -233,8 +233,8 @@ class ResponseHeads:
     ) -> InferResponse:
         """Parse `message`, the response to `request`, with the same result as `read_response`."""
         data = message[0] if len(message) == 1 else join_parts(message)
-        known = self._layouts.split(data)
-        split = split_message(data, RAW_OUTPUTS) if known is None else known
+        by_layout = self._layouts.split(data)
+        split = split_message(data, RAW_OUTPUTS) if by_layout is None else by_layout
         if split is None or (
             request.outputs and any(output.shared_memory for output in request.outputs)
         ):
@@ -248,7 +248,7 @@ class ResponseHeads:
             response = read_response((data,), limits, request)
             self._store(split, response, limits)
             return response
-        if known is None:
+        if by_layout is None:
             self._layouts.keep(data, split)
         head = cached.response
         return InferResponse(
@@ -314,8 +314,8 @@ class PassThroughHeads:
         """Split `message` and find its head. Return None if the fast path does not apply, or if
         tensors may have typed contents."""
         data = message[0] if len(message) == 1 else join_parts(message)
-        known = self._layouts.split(data)
-        split = split_message(data, RAW_OUTPUTS) if known is None else known
+        by_layout = self._layouts.split(data)
+        split = split_message(data, RAW_OUTPUTS) if by_layout is None else by_layout
         if split is None:
             return None
         count = split.fields + len(split.raw)
@@ -323,7 +323,7 @@ class PassThroughHeads:
             return None
         head = self._heads.entries.get(split.head) or self._heads.get(split.head)
         if head is not None:
-            if known is None:
+            if by_layout is None:
                 self._layouts.keep(data, split)
         else:
             try:

@@ -81,8 +81,8 @@ def backend_error(status: int, headers: Mapping[str, str], body: bytes) -> Gatew
 def reported_error(message: Any, detail: str) -> GatewayError:
     """Return a BACKEND_ERROR with ``message``, the ``error`` member of a backend's response. The
     HTTP status of such a response does not indicate the kind of the error."""
-    known = type(message) is str and message
-    public = message if known else "the backend returned an error without a message"
+    has_message = type(message) is str and message
+    public = message if has_message else "the backend returned an error without a message"
     return backend_failure(Kind.BACKEND_ERROR, public[:MAX_MESSAGE_CHARACTERS], detail)
 
 

@@ -2,8 +2,8 @@
 
 The messages have neither shapes nor datatypes. For responses, the model's metadata supplies shapes
 and datatypes. The gateway rejects requests that Triton would misinterpret, and requests to models
-that have outputs with several variable dimensions. ``generate_frontend`` lists
-Triton's documentation of this API."""
+that have outputs with several variable dimensions. The docstring of
+``generate_frontend`` names the sources for this API."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _input_value(tensor: Tensor, input_metadata: TensorMetadata | None) -> Any:
     data, count = _write_elements(tensor, subject)
     try:
         has_model_shape = resolve_shape(tensor.name, count, input_metadata.shape) == tensor.shape
-    except GatewayError:  # the elements do not fit the model's shape
+    except GatewayError:  # the number of elements does not match the model's shape
         has_model_shape = False
     if not has_model_shape:
         raise _unsupported(

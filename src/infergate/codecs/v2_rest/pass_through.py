@@ -66,7 +66,7 @@ _OBJECT_START: Final = re.compile(rb"\s*+\{")
 _MEMBER_NAMES: Final = {"model": b"model_name", "version": b"model_version", "id": b"id"}
 _WHITESPACE: Final = b" \t\r\n"
 _MAX_DECODED_ON_LOOP: Final = 4 * MIB
-"""Maximum size in bytes of text other than ASCII that is decoded on the event loop."""
+"""Maximum size in bytes of non-ASCII text that is decoded on the event loop."""
 _TAIL_BYTES: Final = 64
 """Number of bytes at the end of a response's JSON that are searched for the last two brackets."""
 
@@ -151,8 +151,8 @@ def rewrite_request(
 def _message_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that describe the message.
 
-    The format of the body determines the content type, because MLServer and KServe depend on the
-    content type, and clients omit it (tritonclient) or send their library's default (curl)."""
+    The content type always describes the body's format, because MLServer and KServe need it, but
+    tritonclient omits it and curl sends its own default."""
     if JSON_LENGTH_HEADER in headers:
         return {"content-type": BINARY_TYPE, JSON_LENGTH_HEADER: headers[JSON_LENGTH_HEADER]}
     return {"content-type": JSON_TYPE}

@@ -1,4 +1,4 @@
-"""Builds the backends of an explanation."""
+"""Builds backends that capture the requests to explain instead of sending them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def make_capturing_backend(
     queries_servers: bool = False,
     keeps_queries: bool = False,
 ) -> Backend:
-    """Return the backend ``name`` of ``config``, which keeps inferences in ``captured`` instead of
-    sending them. With ``keeps_queries``, requests other than inferences are also kept. Without
+    """Return the backend ``name`` of ``config``, which stores inferences in ``captured`` instead
+    of sending them. With ``keeps_queries``, it also stores other requests. Without
     ``queries_servers``, the backend sends nothing, and assumes a generic server if its profile is
     ``auto``."""
     backend = config.backends[name]
@@ -70,8 +70,8 @@ def make_capturing_backend(
     ) -> RemoteBackend[Any, Any]:
         online = upstream if queries_servers else None
         capturing = CapturingUpstream(plugin, captured, online, keeps_queries=keeps_queries)
-        made = CapturingBackend(settings, codec, capturing, *rest, **options)
-        made.captured = captured
-        return made
+        capturing_backend = CapturingBackend(settings, codec, capturing, *rest, **options)
+        capturing_backend.captured = captured
+        return capturing_backend
 
     return make_remote_backend(name, config, compiled.limits(config), make=make)

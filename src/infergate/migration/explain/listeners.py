@@ -24,8 +24,8 @@ def listener_of(config: Config, request: ClientRequest) -> str:
     listener for the request's transport. Raises RequestError if no listener has this transport."""
     is_http = isinstance(request.wire, HttpRequest)
     kinds = _shared(config) | dict.fromkeys(compiled.model_listeners(config), TransportKind.HTTP)
-    wanted = TransportKind.HTTP if is_http else TransportKind.GRPC
-    usable = [name for name, kind in kinds.items() if kind is wanted]
+    transport_kind = TransportKind.HTTP if is_http else TransportKind.GRPC
+    usable = [name for name, kind in kinds.items() if kind is transport_kind]
     if not usable:
         raise RequestError(f"no listener serves {'HTTP' if is_http else 'gRPC'} requests")
     port = request.authority.rpartition(":")[2]

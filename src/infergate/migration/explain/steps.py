@@ -88,7 +88,7 @@ def _pair_inputs(
 
 def _input_steps(before: Tensor, after: Tensor, rewrite: Rewrite, protocol: str) -> Iterator[str]:
     if before.name != after.name:
-        cause = "rewrite.inputs" if before.name in rewrite.inputs else f"names of {protocol}"
+        cause = "rewrite.inputs" if before.name in rewrite.inputs else f"input names of {protocol}"
         yield f"{cause}: input '{before.name}' becomes '{after.name}'"
     if before.datatype is not after.datatype:
         yield (
@@ -106,8 +106,8 @@ def _parameter_steps(client: Parameters, sent: Parameters, protocol: str) -> Ite
 
 
 def tensor_layout(body: Sequence[Buffer], tensors: Sequence[Tensor]) -> list[str]:
-    """Return lines for the tensors that ``body`` contains in canonical layout, and for the bytes
-    around these tensors. Return no lines if there are no such tensors."""
+    """Return lines with the positions of the tensors that ``body`` contains in canonical layout,
+    and of the bytes around them. Return no lines if ``body`` contains none of the tensors."""
     data = bytes(join_parts(body)) if body else b""
     lines: list[str] = []
     end = 0

@@ -266,5 +266,5 @@ def _url(wire: Wire, endpoint: Endpoint) -> str:
     if endpoint.framed:
         return f"unix:{endpoint.unix}" if endpoint.unix else f"tcp://{endpoint}"
     scheme = "https" if endpoint.tls else "http"
-    path = f"{endpoint.path}{wire.path or '/'}{wire_format.shown_query(wire.query)}"
+    path = f"{endpoint.path}{wire.path or '/'}{wire_format.mask_query(wire.query)}"
     return f"{scheme}://{endpoint.authority}{path}"

@@ -17,20 +17,20 @@ class ListenerPorts:
     the gateway can run beside the server."""
 
     def __init__(self, targets: Iterable[ProbeTarget]) -> None:
-        self._taken: Final = {target.port for target in targets if _is_local(target.url.host)}
-        self._is_local: Final = bool(self._taken)
+        self._used_ports: Final = {target.port for target in targets if _is_local(target.url.host)}
+        self._is_local: Final = bool(self._used_ports)
 
     def assign(self, preferred: int) -> int:
         """Return ``preferred`` or, in steps of ``_STEP``, the next higher port that is not taken.
         Raises OSError if all these ports are taken."""
         port = preferred
-        while port in self._taken or (
+        while port in self._used_ports or (
             self._is_local and not _can_bind(socket.AF_INET, (HOST, port))
         ):
             port += _STEP
             if port > 65535:
                 raise OSError(f"no port is free: tried every hundredth port from {preferred}")
-        self._taken.add(port)
+        self._used_ports.add(port)
         return port
 
 

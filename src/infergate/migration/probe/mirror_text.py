@@ -9,7 +9,7 @@ from typing import Any, Final
 from infergate.core.datatypes import DATATYPES_BY_NAME, Datatype
 from infergate.core.messages import ModelMetadata
 from infergate.migration.probe.pairing import ModelPair, TensorPair
-from infergate.migration.probe.report import shown
+from infergate.migration.probe.report import one_line
 from infergate.migration.probe.yaml_text import flow, scalar
 
 _SUBSTITUTES: Final = {Datatype.BOOL: Datatype.UINT8, Datatype.BF16: Datatype.FP32}
@@ -52,12 +52,13 @@ def mirror_lines(pair: ModelPair, backend: str) -> Iterator[str]:
 
 def _reasons(pair: ModelPair) -> Iterator[str]:
     if pair.reason:
-        yield f"model {shown(pair.old.name)}: {pair.reason}"
+        yield f"model {one_line(pair.old.name)}: {pair.reason}"
     for item in pair.inputs:
         if not item.is_certain:
-            yield f"input {shown(item.old.name)}: {item.reason}{_alternatives(item.alternatives)}"
+            possible = _alternatives(item.alternatives)
+            yield f"input {one_line(item.old.name)}: {item.reason}{possible}"
     for name in pair.extra_inputs:
-        yield f"input {shown(name)} of the new model: the old model has no such input"
+        yield f"input {one_line(name)} of the new model: the old model has no such input"
 
 
 def _rewrite_lines(pair: ModelPair) -> Iterator[str]:
@@ -74,7 +75,7 @@ def _rewrite_lines(pair: ModelPair) -> Iterator[str]:
     for item in pair.outputs:
         if not item.is_certain:
             possible = [item.new.name] if item.new and item.is_renamed else item.alternatives
-            yield f"  # output {shown(item.old.name)}: {item.reason}{_alternatives(possible)}"
+            yield f"  # output {one_line(item.old.name)}: {item.reason}{_alternatives(possible)}"
 
 
 def _is_rewritten(item: TensorPair, pair: ModelPair) -> bool:
@@ -84,4 +85,4 @@ def _is_rewritten(item: TensorPair, pair: ModelPair) -> bool:
 
 
 def _alternatives(names: Sequence[str]) -> str:
-    return f"; possible: {', '.join(map(shown, names))}" if names else ""
+    return f"; possible: {', '.join(map(one_line, names))}" if names else ""

@@ -223,11 +223,11 @@ def states_of(index: ModelIndex) -> dict[str, str]:
 def _without_wrong_guesses(servers: Sequence[ProbedServer]) -> list[ProbedServer]:
     """Remove each model that the operator named from the servers without this model, if another
     server has it."""
-    known = {m.name for server in servers for m in server.models if m.metadata is not None}
+    described = {m.name for server in servers for m in server.models if m.metadata is not None}
 
     def is_own(server: ProbedServer, model: ProbedModel) -> bool:
         listed = any(model.name in (item.models or ()) for item in server.protocols)
-        return listed or model.metadata is not None or model.name not in known
+        return listed or model.metadata is not None or model.name not in described
 
     return [
         replace(server, models=[model for model in server.models if is_own(server, model)])

@@ -24,7 +24,7 @@ MAX_JSON_EXAMPLES: Final = 100
 request takes up to a second."""
 
 
-def shown(text: str) -> str:
+def one_line(text: str) -> str:
     """Return ``text`` on one line, shortened, and without control characters."""
     line = escape_unsafe(text[:_MAX_SHOWN]).replace("\n", " ").replace("\t", " ")
     return f"{line}…" if len(text) > _MAX_SHOWN else line
@@ -41,7 +41,7 @@ def tables(findings: ProbeFindings) -> Iterator[Table]:
     for target in findings.targets:
         for item in target.detected:
             count = "cannot list" if item.models is None else str(len(item.models))
-            title = shown(f"{item.server} {item.version}".rstrip())
+            title = one_line(f"{item.server} {item.version}".rstrip())
             rows.append((target.target.text, item.protocol, title, count))
         if target.problem is not None:
             rows.append((target.target.text, "-", target.problem.reason, "-"))
@@ -49,21 +49,22 @@ def tables(findings: ProbeFindings) -> Iterator[Table]:
     for server in findings.servers:
         if server.models:
             best = server.best
-            title = f"models of {shown(server.title)}, over {best.protocol} at {best.url}"
+            title = f"models of {one_line(server.title)}, over {best.protocol} at {best.url}"
             headings = ("MODEL", "TENSOR", "DATATYPE", "SHAPE", "BATCH")
             yield Table(title, headings, [row for m in server.models for row in _model_rows(m)])
 
 
 def _model_rows(model: ProbedModel) -> Iterator[tuple[str, ...]]:
-    name = shown(model.name)
+    name = one_line(model.name)
     if model.metadata is None:
         yield name, "-", "-", "-", model.state.lower() or "unknown"
         return
     batch = _batch_text(model.metadata)
     for side, tensors in (("in", model.metadata.inputs), ("out", model.metadata.outputs)):
         for tensor in tensors[:_MAX_TENSORS]:
-            datatype = shown(tensor.datatype) or "unknown"
-            yield name, f"{side} {shown(tensor.name)}", datatype, shape_text(tensor.shape), batch
+            datatype = one_line(tensor.datatype) or "unknown"
+            label = f"{side} {one_line(tensor.name)}"
+            yield name, label, datatype, shape_text(tensor.shape), batch
             name = batch = ""
         if len(tensors) > _MAX_TENSORS:  # some GraphPipe servers list every node of a graph
             yield "", f"{side} … {len(tensors) - _MAX_TENSORS} more", "", "", ""
@@ -81,19 +82,19 @@ def remarks(findings: ProbeFindings, given_models: Sequence[str]) -> Iterator[st
         if target.problem is not None:
             yield f"{target.target.text}: {target.problem.reason}; {target.problem.advice}"
     for server in findings.servers:
-        where = f"{shown(server.title)} at {server.best.url}"
+        where = f"{one_line(server.title)} at {server.best.url}"
         if not server.lists_models and not server.models:
             yield f"{where}: the server cannot list models; name them with --model (repeatable)"
         if server.omitted:
             yield f"{where}: {server.omitted} more models were not described"
         for problem, names in _problems(server).items():
             more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-            text = ", ".join(map(shown, names[:_MAX_NAMES]))
-            yield f"{where}: {text}{more}: {shown(problem)}"
+            text = ", ".join(map(one_line, names[:_MAX_NAMES]))
+            yield f"{where}: {text}{more}: {one_line(problem)}"
     found = {model.name for server in findings.servers for model in server.models}
     for name in given_models:
         if name not in found:
-            yield f"model {shown(name)}: no server serves it; check the name given with --model"
+            yield f"model {one_line(name)}: no server serves it; check the name given with --model"
 
 
 def _problems(server: ProbedServer) -> dict[str, list[str]]:
@@ -111,7 +112,7 @@ def example_text(examples: Sequence[ExampleRequest], omitted: int = 0) -> str:
     for example in [item for item in examples if not item.problem]:
         through = ", through infergate with the configuration that infergate probe writes"
         blocks.append(
-            f"# {shown(example.model)}{through if example.needs_gateway else ''}\n"
+            f"# {one_line(example.model)}{through if example.needs_gateway else ''}\n"
             f"{escape_unsafe(example.curl)}\n\n{escape_unsafe(example.python)}\n"
         )
     if omitted:

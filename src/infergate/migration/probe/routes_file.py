@@ -22,7 +22,7 @@ from infergate.migration.probe.listener_ports import HOST, ListenerPorts
 from infergate.migration.probe.mirror_text import cast_rules, mirror_lines
 from infergate.migration.probe.options import ProbeOptions
 from infergate.migration.probe.pairing import ModelPair, Pairing
-from infergate.migration.probe.report import shown, tensor_json
+from infergate.migration.probe.report import one_line, tensor_json
 from infergate.migration.probe.yaml_text import flow, scalar
 from infergate.routing.table import is_glob
 
@@ -116,14 +116,14 @@ def _one_model_protocols() -> AbstractSet[str]:
 
 
 def _name_backends(
-    servers: Sequence[ProbedServer], side: str, taken: Sequence[str]
+    servers: Sequence[ProbedServer], side: str, reserved_names: Sequence[str]
 ) -> list[_Backend]:
     backends: dict[str, _Backend] = {}
     for server in servers:
         slug = re.sub(r"[^a-z0-9]+", "-", server.name.lower()).strip("-")[:40] or "server"
         base = (side if len(servers) == 1 else f"{side}-{slug}") if side else slug
         name, number = base, 1
-        while name in backends or name in taken:
+        while name in backends or name in reserved_names:
             number += 1
             name = f"{base}-{number}"
         backends[name] = _Backend(name, server)
@@ -146,10 +146,10 @@ class _Entries:
             number += 1
             name = f"{entry.name}-{number}"
         if problem := _NAMES.find_problem(name):
-            self.remarks.append(f"  # Not served: the model name {shown(name)} {problem}.")
+            self.remarks.append(f"  # Not served: the model name {one_line(name)} {problem}.")
         elif name in self.by_name:
             best = entry.backend.server.best
-            self.remarks.append(f"  # {best.url} ({best.protocol}) also has {shown(name)}.")
+            self.remarks.append(f"  # {best.url} ({best.protocol}) also has {one_line(name)}.")
         else:
             self.by_name[name] = replace(entry, name=name)
 
@@ -216,7 +216,7 @@ def _listeners(
 
 def _backend_lines(backend: _Backend, options: ProbeOptions) -> Iterator[str]:
     server, best = backend.server, backend.server.best
-    yield f"  {scalar(backend.name)}:  # {shown(server.title)}"
+    yield f"  {scalar(backend.name)}:  # {one_line(server.title)}"
     for item in server.protocols[1:]:
         yield f"    # It also speaks {item.protocol}: {item.url}"
     section = options.backend_section(best.protocol, best.url)
@@ -236,7 +236,7 @@ def _routes(
         if casts := cast_rules(entry.model.metadata, entry.pair):
             yield f"    cast: {flow(casts)}  # for protocols without these datatypes"
         if entry.model.problem:
-            yield f"    # When probed: {shown(entry.model.problem)}"
+            yield f"    # When probed: {one_line(entry.model.problem)}"
         if entry.pair is not None:
             yield from (f"    {line}" for line in mirror_lines(entry.pair, entry.target))
     yield from remarks

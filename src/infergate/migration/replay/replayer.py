@@ -95,7 +95,7 @@ class Replayer:
         self._released: Final = asyncio.Event()
         self._batch: Final[deque[Entry]] = deque()
         self._held_bytes = 0
-        self._taken = 0
+        self._job_count = 0
         self._last_of_sequence: Final[dict[SequenceKey, asyncio.Event]] = {}
         self._output_names: Final[set[str]] = set()
         self._started = 0.0
@@ -143,7 +143,7 @@ class Replayer:
             return None
 
     async def _next_entry(self) -> Entry | None:
-        if self._taken == self._options.max_requests:
+        if self._job_count == self._options.max_requests:
             return None
         if not self._batch:
             self._batch.extend(await asyncio.to_thread(self._read_batch))
@@ -167,8 +167,8 @@ class Replayer:
             await self._released.wait()
         self._held_bytes += size
         self._started = self._started or time.monotonic()
-        due = self._options.pace.due(self._taken, start_time(entry))
-        self._taken += 1
+        due = self._options.pace.due(self._job_count, start_time(entry))
+        self._job_count += 1
         done, previous = asyncio.Event(), None
         sequence = entry.sequence
         if sequence is not None:

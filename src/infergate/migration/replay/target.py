@@ -157,12 +157,12 @@ class UrlTarget:
 
 
 def _check_urls(urls: Sequence[str], protocol: str) -> None:
-    known = plugins()
-    if protocol and protocol not in known:
+    supported = plugins()
+    if protocol and protocol not in supported:
         raise ReplayTargetError(
-            f"'{protocol}' is not a protocol; expected one of: {', '.join(known)}"
+            f"'{protocol}' is not a protocol; expected one of: {', '.join(supported)}"
         )
-    all_schemes = {scheme for name in known for scheme in protocols.schemes(name)}
+    all_schemes = {scheme for name in supported for scheme in protocols.schemes(name)}
     for url in urls:
         prefix, separator, rest = url.partition("=")
         is_prefixed = bool(separator) and ":" not in prefix

@@ -212,7 +212,7 @@ class Console:
             return _json_response({"error": str(error)}, 400)
         history, processes = self.sampler.history, await self.sampler.refresh()
         return await asyncio.to_thread(
-            lambda: _json_response(query.answer(history, processes, time.time()))
+            lambda: _json_response(query.to_json(history, processes, time.time()))
         )
 
     async def _config(self, *, defaults: bool) -> HttpResponse:

@@ -50,7 +50,7 @@ class HistoryQuery(NamedTuple):
         backend = values[BACKEND] if kind == ENDPOINT else ""
         return cls(kind, values.get(kind, ""), backend, minutes)
 
-    def answer(
+    def to_json(
         self, history: TrafficHistory, processes: Sequence[ProcessSnapshot], now: float
     ) -> Json:
         """Return the JSON. ``now`` is the wall-clock time in seconds since 1970."""

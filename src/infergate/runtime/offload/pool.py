@@ -41,7 +41,7 @@ _ABANDONED_JOB_SECONDS: Final = 2.0
 """Maximum duration of a job after its caller was cancelled: several times the startup time of a
 process."""
 LARGE_JOB_COST: Final = 4 * MIB
-"""Jobs of a higher cost never use the last free process."""
+"""Jobs of a higher cost never use the last free process, unless the pool has only one process."""
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 """Timeout of a job without a deadline, including its wait in the queue. This value equals the
 default timeout of backends."""
@@ -161,9 +161,9 @@ class HelperPool:
 
 
 class _JobMemory:
-    """The memory accounts of running jobs. The charged sizes are upper bounds, which are released
-    soon. A job that exceeds the budget therefore waits for running jobs to end, and is rejected
-    only if no job is running."""
+    """The memory accounts of running jobs. The charged sizes are upper bounds, and are released
+    when the jobs end. A job that would exceed the budget therefore waits for a running job to end,
+    and is rejected only if no job is running."""
 
     def __init__(self) -> None:
         self.running_jobs = 0

@@ -417,7 +417,7 @@ class Supervisor:
                 self._recording_action = None
             self._config = config
             for slot in self._slots:
-                slot.end_start()
+                slot.kill_if_starting()
             own_change.apply()
             await self._request_all(messages.WorkerCommand.APPLY_PREPARED)
             self._close(old_sockets, sockets)

@@ -59,7 +59,7 @@ class WorkerSlot:
             return str(error)
         return ""
 
-    def end_start(self) -> None:
+    def kill_if_starting(self) -> None:
         """Kill the worker if it is still starting with a replaced configuration. The supervisor
         then restarts it."""
         if self.worker is not None and self.worker.is_running and not self.is_serving:

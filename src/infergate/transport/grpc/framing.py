@@ -1,7 +1,7 @@
 """Reads gRPC messages from the body of a stream. Each message consists of a compression flag, a
 length in bytes, and the data.
 
-The source is gRPC over HTTP/2, "Length-Prefixed-Message" and "Message-Encoding".
+Sources: gRPC over HTTP/2, "Length-Prefixed-Message" and "Message-Encoding".
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ class MessageReader:
                 self._body += part[count:]
 
     def stop_after_current(self) -> None:
-        """Accept only messages that have begun to arrive. `add_last` then replaces `add`."""
+        """Accept only messages that have begun to arrive. From now on, call `add_last`,
+        not `add`."""
         if self._buffer is not None and self._filled < len(self._buffer):
             self._last_missing = len(self._buffer) - self._filled
             return

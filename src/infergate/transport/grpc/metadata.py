@@ -39,7 +39,8 @@ def read(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
 
 
 def write(metadata: Mapping[str, str]) -> tuple[tuple[str, str | bytes], ...]:
-    """Convert ``metadata`` to grpcio's format, without entries that gRPC would reject."""
+    """Convert ``metadata`` to grpcio's format. Omit entries that gRPC would reject, and binary
+    entries that are not base64."""
     pairs: list[tuple[str, str | bytes]] = []
     for name, text in metadata.items():
         if not _is_sendable(name):
@@ -71,7 +72,7 @@ def binary_text(value: str) -> str:
 
 
 def to_wire(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Convert ``metadata`` to the wire format, without entries that gRPC would reject."""
+    """Convert ``metadata`` to the wire format. Omit the same entries as ``write``."""
     return [
         (name, value.strip(" ") if isinstance(value, str) else _to_text(value))
         for name, value in write(metadata)

@@ -232,13 +232,13 @@ class HeadCache(WeightedCache[bytes, ParsedT]):
     def similar_headers(self, raw: bytes) -> dict[str, str] | None:
         """Return the headers of ``raw``, or None if more than plain values differ from the
         template."""
-        known = self._lines
+        template_lines = self._lines
         lines = raw.split(b"\r\n")
-        if self.template is None or len(lines) != len(known):
+        if self.template is None or len(lines) != len(template_lines):
             return None
         headers = {**self._headers}
         for index, line in enumerate(lines):
-            if line == known[index]:
+            if line == template_lines[index]:
                 continue
             prefix, key = self._names[index]
             if not key or not line.startswith(prefix) or not line.isascii():

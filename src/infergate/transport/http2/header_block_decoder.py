@@ -63,7 +63,7 @@ class HeaderBlockDecoder:
             weight = max(fields.size, len(block))
             if weight <= limits.MAX_CACHED_BLOCK_BYTES:
                 self.cache.add(block, fields, weight)
-                self._templates.learn(block, fields)
+                self._templates.add(block, fields)
         elif decoder.is_resized:  # a cached block may set the table back to its previous size
             self._forget()
         return fields

@@ -77,7 +77,7 @@ class _Template:
         self._names: list[str] = []
         self._indices: list[int] = []  # positions of the varying values in `HeaderBlock.pairs`
 
-    def learn(self, split: _SplitBlock, fields: HeaderBlock) -> None:
+    def update(self, split: _SplitBlock, fields: HeaderBlock) -> None:
         """Mark the values that differ in `split` as varying. `split` has the same skeleton as this
         template."""
         self._varying |= {
@@ -191,7 +191,7 @@ class HeaderTemplates:
                 return fields
         return None
 
-    def learn(self, block: bytes, fields: HeaderBlock) -> None:
+    def add(self, block: bytes, fields: HeaderBlock) -> None:
         """Create a template from `block`, or extend the template with the same skeleton.
 
         `fields` are the decoded fields of `block`. `block` must not affect the dynamic table, and
@@ -209,7 +209,7 @@ class HeaderTemplates:
             return
         for template in self._templates:
             if template.skeleton == split.skeleton:
-                template.learn(split, fields)
+                template.update(split, fields)
                 return
         if len(self._templates) >= limits.MAX_HEADER_TEMPLATES:
             self._templates.pop()

@@ -322,7 +322,7 @@ def test_other_workers_are_counted_while_one_hangs(workers: TrafficHistory) -> N
         add(workers, START + 10 * step, worker_of(0, flow_of("m", "b", ok=100 + step)), hung(1))
     assert counts(workers, ROUTE, "m")["requests"] == [0, 1, 1, 1, 1, 1]
     assert kinds(workers) == ["worker_hung", "start"], "once"
-    shown = HistoryQuery().answer(workers, [], START + 50)
+    shown = HistoryQuery().to_json(workers, [], START + 50)
     assert shown["missing"] == [{"worker": 1, "since": START}]
 
 
@@ -510,7 +510,7 @@ def test_client_errors_do_not_displace_failures() -> None:
     snapshot = take_snapshot(recent, metrics)
     assert len(snapshot.failures) == 1 + MAX_FAILURES
     for requests in (
-        HistoryQuery().answer(TrafficHistory(GatewayEvents()), [snapshot], 1000.0)["failed"],
+        HistoryQuery().to_json(TrafficHistory(GatewayEvents()), [snapshot], 1000.0)["failed"],
         state.recent_failures([snapshot]),
     ):
         found = [each["request_id"] for each in requests]
@@ -609,12 +609,12 @@ def test_the_json_has_the_requests_and_events_of_its_subject(history: TrafficHis
     ]
     process = ProcessSnapshot(3, {}, tuple(samples), (), (), tuple(samples))
     now = history.events.as_json(0)[0]["time"] + 1
-    shown = HistoryQuery(BACKEND, "b").answer(history, [process], now)
+    shown = HistoryQuery(BACKEND, "b").to_json(history, [process], now)
     assert [each["time"] for each in shown["failed"]] == [2, 0], "the newest first"
     assert shown["failed"][0]["worker"] == 3
     assert shown["failed"][0]["advice"]
     assert [each["kind"] for each in shown["events"]] == ["ejected", "start"]
-    everything = HistoryQuery().answer(history, [process], now)
+    everything = HistoryQuery().to_json(history, [process], now)
     assert len(everything["failed"]) == 3
     assert len(everything["events"]) == 3
-    assert HistoryQuery().answer(history, [process], now + 7200)["events"] == []
+    assert HistoryQuery().to_json(history, [process], now + 7200)["events"] == []

@@ -1,4 +1,4 @@
-"""The base class of envelopes with their own JSON bodies."""
+"""The base class of envelopes whose bodies are uncompressed JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infergate.core.messages import Response
 from infergate.core.wire import HttpRequest
 
 
-class ClientCodec(NestedListEstimates):
+class FrontendOnlyCodec(NestedListEstimates):
     """The base class of codecs for protocols that no backend speaks. Bodies are uncompressed
     JSON."""
 
