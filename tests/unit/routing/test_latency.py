@@ -35,8 +35,8 @@ def test_the_estimate_is_within_ten_percent(seconds: list[float], share: float) 
     ]  # the estimate then includes all samples
     estimate = latencies_of(share, *seconds).percentile()
     assert estimate is not None
-    at_most = sum(1 for each in seconds if each <= estimate * 1.000001)
-    assert at_most >= share * len(seconds)
+    lower_or_equal = sum(1 for each in seconds if each <= estimate * 1.000001)
+    assert lower_or_equal >= share * len(seconds)
     lower = sum(1 for each in seconds if each < estimate / 1.11)
     assert lower < share * len(seconds) or estimate / 1.11 <= min(seconds)
 
