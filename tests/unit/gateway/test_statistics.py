@@ -37,10 +37,7 @@ def record(statistics: GatewayStatistics, model: str, outcome: str = "ok", **fie
 
 def test_successes_and_failures_are_counted_apart() -> None:
     gateway_statistics = GatewayStatistics(["m"])
-    assert counts(gateway_statistics, "m")["inference_stats"]["success"] == {
-        "count": 0,
-        "ns": 0,
-    }
+    assert counts(gateway_statistics, "m")["inference_stats"]["success"] == {"count": 0, "ns": 0}
     record(gateway_statistics, "m", backend_seconds=0.125)
     record(gateway_statistics, "m", backend_seconds=0.125)
     record(gateway_statistics, "m", "timeout")
