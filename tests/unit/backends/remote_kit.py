@@ -48,10 +48,10 @@ class FakeCodec:
     ) -> Response:
         if wire.code:
             raise GatewayError(Kind.BAD_REQUEST, wire.details, origin=Origin.BACKEND)
-        answer = self.answers.get(type(operation), HealthStatus(ok=True))
-        if isinstance(answer, GatewayError):
-            raise answer
-        return answer
+        response = self.answers.get(type(operation), HealthStatus(ok=True))
+        if isinstance(response, GatewayError):
+            raise response
+        return response
 
 
 class FakeUpstream:

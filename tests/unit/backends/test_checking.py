@@ -20,57 +20,57 @@ from infergate.transport.base import Endpoint
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
 ENDPOINT = Endpoint("10.0.0.1", 1)
-Answer = Callable[[Any], Any]
+Respond = Callable[[Any], Any]
 
 
 class Upstream:
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
+    def __init__(self, respond: Respond) -> None:
+        self.respond = respond
         self.requests: list[Any] = []
-        self.held: list[int] = []
+        self.active_counts: list[int] = []
         self.endpoint: EndpointHandle
 
     async def exchange(self, wire: Any, endpoint: Endpoint, timeout: float) -> Any:
         assert endpoint == ENDPOINT
         assert 0 < timeout <= 2.0
         self.requests.append(wire)
-        self.held.append(self.endpoint.active)
-        return self.answer(wire)
+        self.active_counts.append(self.endpoint.active)
+        return self.respond(wire)
 
     async def close(self) -> None:
         pass
 
 
-async def check(protocol: str, answer: Answer) -> tuple[bool, Upstream]:
-    upstream = Upstream(answer)
+async def check(protocol: str, respond: Respond) -> tuple[bool, Upstream]:
+    upstream = Upstream(respond)
     (endpoint,) = Endpoints("b", [ConfiguredEndpoint(ENDPOINT)]).all_handles()
     upstream.endpoint = endpoint
     codec = plugins()[protocol].create({})
-    well = await check_health(codec, upstream, DEFAULT_LIMITS, endpoint, 2.0)
-    assert set(upstream.held) == {1}, "the endpoint counts as in use during the check"
+    is_healthy = await check_health(codec, upstream, DEFAULT_LIMITS, endpoint, 2.0)
+    assert set(upstream.active_counts) == {1}, "the endpoint counts as in use during the check"
     assert (endpoint.active, endpoint.successes, endpoint.failures) == (0, 0, 0), (
         "the check is not counted as a request"
     )
-    return well, upstream
+    return is_healthy, upstream
 
 
-def raising(kind: Kind) -> Answer:
-    def answer(wire: object) -> object:
+def raising(kind: Kind) -> Respond:
+    def respond(wire: object) -> object:
         raise GatewayError(kind, "no", origin=Origin.BACKEND)
 
-    return answer
+    return respond
 
 
-def http(status: int, body: bytes = b"") -> Answer:
+def http(status: int, body: bytes = b"") -> Respond:
     return lambda _: HttpResponse(status, {}, (body,))
 
 
-def rpc(code: int = 0, message: bytes = b"\x08\x01") -> Answer:
+def rpc(code: int = 0, message: bytes = b"\x08\x01") -> Respond:
     return lambda _: RpcResponse((message,), code)
 
 
 @pytest.mark.parametrize(
-    ("protocol", "answer", "well"),
+    ("protocol", "respond", "is_healthy"),
     [
         ("v2-rest", http(200), True),
         ("v2-rest", http(400), False),
@@ -93,21 +93,21 @@ def rpc(code: int = 0, message: bytes = b"\x08\x01") -> Answer:
         ("graphpipe", http(500), False),
     ],
 )
-async def test_healthy_responses(protocol: str, answer: Answer, well: bool) -> None:
-    assert (await check(protocol, answer))[0] is well
+async def test_health_by_response(protocol: str, respond: Respond, is_healthy: bool) -> None:
+    assert (await check(protocol, respond))[0] is is_healthy
 
 
 @pytest.mark.parametrize("kind", [Kind.CONNECT, Kind.TIMEOUT, Kind.BACKEND_GARBAGE])
 @pytest.mark.parametrize("protocol", ["v2-rest", "v2-grpc", "trtis-http", "trtis-grpc"])
 async def test_unresponsive_servers_are_unhealthy(protocol: str, kind: Kind) -> None:
-    well, upstream = await check(protocol, raising(kind))
-    assert not well
+    is_healthy, upstream = await check(protocol, raising(kind))
+    assert not is_healthy
     assert len(upstream.requests) == 1
 
 
 async def test_each_protocol_has_its_own_check() -> None:
-    _, rest = await check("v2-rest", http(200))
-    assert (rest.requests[0].method, rest.requests[0].path) == ("GET", "/v2/health/ready")
+    _, others = await check("v2-rest", http(200))
+    assert (others.requests[0].method, others.requests[0].path) == ("GET", "/v2/health/ready")
     _, grpc = await check("v2-grpc", rpc())
     assert isinstance(grpc.requests[0], RpcRequest)
     assert grpc.requests[0].method == "/inference.GRPCInferenceService/ServerReady"
@@ -118,18 +118,18 @@ async def test_each_protocol_has_its_own_check() -> None:
 
 
 async def test_a_graphpipe_server_that_drops_the_check_gets_a_get_request() -> None:
-    def drops(wire: HttpRequest) -> HttpResponse:
+    def drop_the_check(wire: HttpRequest) -> HttpResponse:
         if wire.method == "POST":
             raise GatewayError(Kind.BACKEND_GARBAGE, "closed", origin=Origin.BACKEND)
         return HttpResponse(501)
 
-    well, upstream = await check("graphpipe", drops)
-    assert well
+    is_healthy, upstream = await check("graphpipe", drop_the_check)
+    assert is_healthy
     assert [wire.method for wire in upstream.requests] == ["POST", "GET"]
 
 
 @pytest.mark.parametrize(
-    ("response", "well"),
+    ("response", "is_healthy"),
     [
         (rpc(0, b"\x08\x01"), True),  # SERVING
         (rpc(0, b"\x08\x02"), False),  # NOT_SERVING
@@ -139,13 +139,13 @@ async def test_a_graphpipe_server_that_drops_the_check_gets_a_get_request() -> N
     ],
 )
 async def test_a_grpc_server_without_server_ready_gets_a_health_check(
-    response: Answer, well: bool
+    response: Respond, is_healthy: bool
 ) -> None:
-    def answer(wire: RpcRequest) -> Any:
+    def respond(wire: RpcRequest) -> Any:
         return response(wire) if wire.method.startswith("/grpc.health.v1.") else rpc(12, b"")(wire)
 
-    found, upstream = await check("v2-grpc", answer)
-    assert found is well
+    result, upstream = await check("v2-grpc", respond)
+    assert result is is_healthy
     assert [wire.method for wire in upstream.requests] == [
         "/inference.GRPCInferenceService/ServerReady",
         "/grpc.health.v1.Health/Check",

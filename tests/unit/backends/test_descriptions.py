@@ -23,9 +23,9 @@ class Server:
         self.now = 0.0
         self.requests: list[tuple[str, str]] = []
         self.down = False
-        self.descriptions = ModelMetadataCache(self.answer, lambda: self.now)
+        self.descriptions = ModelMetadataCache(self.describe, lambda: self.now)
 
-    async def answer(
+    async def describe(
         self, model: str, version: str, context: RequestContext
     ) -> tuple[ModelMetadata, float]:
         self.requests.append((model, version))
@@ -86,10 +86,10 @@ async def test_unknown_models_are_not_cached_as_known() -> None:
         with pytest.raises(GatewayError, match="unknown"):
             await server.get(f"unknown{number}")
     assert server.cached == []
-    answers = await asyncio.gather(
+    results = await asyncio.gather(
         *(server.get("unknown") for _ in range(5)), return_exceptions=True
     )
-    assert all(isinstance(each, GatewayError) for each in answers)
+    assert all(isinstance(each, GatewayError) for each in results)
     assert server.requests.count(("unknown", "")) == 1
     assert server.cached == []
 

@@ -27,10 +27,10 @@ A, B = ConfiguredEndpoint(Endpoint("10.0.0.1", 1)), ConfiguredEndpoint(Endpoint(
 QUICK = MonitoringSettings(resolve_interval=0.01, check_interval=0.02, check_timeout=0.5)
 
 
-class World:
+class Hosts:
     def __init__(self) -> None:
         self.addresses: Collection[str] = ["10.0.0.7"]
-        self.well = True
+        self.succeeds = True
         self.bug = False
         self.looked_up = 0
         self.checked: list[str] = []
@@ -44,17 +44,17 @@ class World:
         self.checked.append(str(endpoint.endpoint))
         if self.bug:
             raise ZeroDivisionError
-        return self.well
+        return self.succeeds
 
     async def disconnect(self, endpoint: Endpoint) -> None:
         self.dropped.append(str(endpoint))
 
 
 def make_monitor(
-    world: World, configured: list[ConfiguredEndpoint], rule: MonitoringSettings = QUICK
+    hosts: Hosts, configured: list[ConfiguredEndpoint], rule: MonitoringSettings = QUICK
 ) -> tuple[EndpointMonitor, Endpoints]:
     endpoints = Endpoints("b", configured)
-    return EndpointMonitor(endpoints, rule, world.check, world, world.resolve), endpoints
+    return EndpointMonitor(endpoints, rule, hosts.check, hosts, hosts.resolve), endpoints
 
 
 @asynccontextmanager
@@ -85,26 +85,26 @@ async def running(monitor: EndpointMonitor) -> AsyncIterator[None]:
 async def test_tasks_are_created_only_when_needed(
     configured: list[ConfiguredEndpoint], checks: bool | None, count: int
 ) -> None:
-    monitor, _ = make_monitor(World(), configured, MonitoringSettings(health_checks=checks))
+    monitor, _ = make_monitor(Hosts(), configured, MonitoringSettings(health_checks=checks))
     monitor.start()
     assert len(monitor._tasks) == count
     await monitor.stop()
 
 
 async def test_names_are_resolved_periodically_and_removed_addresses_dropped() -> None:
-    world = World()
-    monitor, endpoints = make_monitor(world, [PODS, A])
+    hosts = Hosts()
+    monitor, endpoints = make_monitor(hosts, [PODS, A])
     async with running(monitor):
-        await until(lambda: world.dropped == ["pods:1"])
-        world.addresses = ["10.0.0.8"]
-        await until(lambda: world.dropped == ["pods:1", "10.0.0.7:1"])
+        await until(lambda: hosts.dropped == ["pods:1"])
+        hosts.addresses = ["10.0.0.8"]
+        await until(lambda: hosts.dropped == ["pods:1", "10.0.0.7:1"])
         assert [str(each.endpoint) for each in endpoints.all_handles()] == [
             "10.0.0.8:1",
             "10.0.0.1:1",
         ]
-        seen = world.looked_up
-        await until(lambda: world.looked_up > seen + 3)
-    assert len(world.dropped) == 2
+        lookups_before = hosts.looked_up
+        await until(lambda: hosts.looked_up > lookups_before + 3)
+    assert len(hosts.dropped) == 2
 
 
 class Watch:
@@ -137,78 +137,78 @@ class Watch:
 
 
 async def test_dns_is_used_until_the_watch_has_listed(caplog: pytest.LogCaptureFixture) -> None:
-    world, watch = World(), Watch()
+    hosts, watch = Hosts(), Watch()
     endpoints = Endpoints("b", [PODS])
-    monitor = EndpointMonitor(endpoints, QUICK, world.check, world, world.resolve, watch=watch)
+    monitor = EndpointMonitor(endpoints, QUICK, hosts.check, hosts, hosts.resolve, watch=watch)
     async with running(monitor):
         await until(
             lambda: [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.7:1"]
         )
         assert endpoints.stats()[0].watches_failing == 1
         watch.listed.set()
-        await until(lambda: world.dropped == ["pods:1", "10.0.0.7:1"])
+        await until(lambda: hosts.dropped == ["pods:1", "10.0.0.7:1"])
         assert [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.8:9"]
         assert endpoints.stats()[0].watches_current == 1
-        looked_up = world.looked_up
+        looked_up = hosts.looked_up
         await asyncio.sleep(5 * QUICK.resolve_interval)
-        assert world.looked_up == looked_up
+        assert hosts.looked_up == looked_up
     assert "bug while watching pods" in caplog.text
 
 
 async def test_addresses_that_a_watch_knows_are_used_at_once() -> None:
-    world, watch = World(), Watch()
+    hosts, watch = Hosts(), Watch()
     watch.known = [("10.0.0.9", 9)]
     endpoints = Endpoints("b", [PODS])
-    monitor = EndpointMonitor(endpoints, QUICK, world.check, world, world.resolve, watch=watch)
+    monitor = EndpointMonitor(endpoints, QUICK, hosts.check, hosts, hosts.resolve, watch=watch)
     monitor.start()
     assert [str(each.endpoint) for each in endpoints.all_handles()] == ["10.0.0.9:9"]
     await monitor.stop()
 
 
 async def test_health_checks_change_the_choice_of_endpoint() -> None:
-    world = World()
-    monitor, endpoints = make_monitor(world, [A, B])
+    hosts = Hosts()
+    monitor, endpoints = make_monitor(hosts, [A, B])
     async with running(monitor):
         await until(lambda: endpoints.is_ready is True)
-        world.well = False
+        hosts.succeeds = False
         await until(lambda: endpoints.is_ready is False)
-        world.well = True
+        hosts.succeeds = True
         await until(lambda: endpoints.is_ready is True)
-    assert set(world.checked) == {"10.0.0.1:1", "10.0.0.2:1"}
+    assert set(hosts.checked) == {"10.0.0.1:1", "10.0.0.2:1"}
 
 
 async def test_a_bug_in_one_check_is_logged_and_checks_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
-    world.bug = True
-    monitor, endpoints = make_monitor(world, [A, B])
+    hosts = Hosts()
+    hosts.bug = True
+    monitor, endpoints = make_monitor(hosts, [A, B])
     with caplog.at_level(logging.ERROR):
         async with running(monitor):
-            await until(lambda: len(world.checked) > 4)
+            await until(lambda: len(hosts.checked) > 4)
             assert endpoints.is_ready is None
-            world.bug = False
+            hosts.bug = False
             await until(lambda: endpoints.is_ready is True)
     assert "bug in the health check of 10.0.0." in caplog.text
 
 
 async def test_a_single_address_is_not_checked() -> None:
-    world = World()
-    monitor, endpoints = make_monitor(world, [PODS])
+    hosts = Hosts()
+    monitor, endpoints = make_monitor(hosts, [PODS])
     async with running(monitor):
-        seen = world.looked_up
-        await until(lambda: world.looked_up > seen + 10)
-        assert not world.checked
+        lookups_before = hosts.looked_up
+        await until(lambda: hosts.looked_up > lookups_before + 10)
+        assert not hosts.checked
         assert not monitor.is_checking
-        world.addresses = ["10.0.0.7", "10.0.0.8"]
-        await until(lambda: len(set(world.checked)) == 2)
+        hosts.addresses = ["10.0.0.7", "10.0.0.8"]
+        await until(lambda: len(set(hosts.checked)) == 2)
         assert endpoints.has_several
 
 
 async def test_removed_endpoints_are_not_checked() -> None:
     """A late check would open connections that are never closed."""
-    world = World()
-    monitor, endpoints = make_monitor(world, [PODS, A])
+    hosts = Hosts()
+    monitor, endpoints = make_monitor(hosts, [PODS, A])
     endpoints.set_addresses(0, ["10.0.0.7"])
     leaving, staying = endpoints.all_handles()
     checks = [asyncio.create_task(monitor._check_one(each, 0.001)) for each in (leaving, staying)]
@@ -216,23 +216,23 @@ async def test_removed_endpoints_are_not_checked() -> None:
     endpoints.set_addresses(0, ["10.0.0.8"])
     assert leaving.endpoint in endpoints.pop_drained()
     await asyncio.gather(*checks)
-    assert world.checked == [str(staying.endpoint)]
+    assert hosts.checked == [str(staying.endpoint)]
 
 
 async def test_a_bug_in_one_lookup_is_logged_and_lookups_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
-    monitor, endpoints = make_monitor(world, [PODS])
-    resolve, world.addresses = world.resolve, ["10.0.0.9"]
+    hosts = Hosts()
+    monitor, endpoints = make_monitor(hosts, [PODS])
+    resolve, hosts.addresses = hosts.resolve, ["10.0.0.9"]
 
-    async def wrong(name: str, port: int) -> Collection[str]:
+    async def fail_with_a_bug(name: str, port: int) -> Collection[str]:
         await resolve(name, port)
-        if world.looked_up == 1:
+        if hosts.looked_up == 1:
             raise ZeroDivisionError
-        return world.addresses
+        return hosts.addresses
 
-    monitor._resolve = wrong  # type: ignore[misc]
+    monitor._resolve = fail_with_a_bug  # type: ignore[misc]
     async with running(monitor):
         await until(lambda: str(endpoints.all_handles()[0].endpoint) == "10.0.0.9:1")
     assert "bug while resolving pods" in caplog.text
@@ -255,7 +255,7 @@ def test_names_and_addresses_are_distinguished(host: str, expected: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("resolved", "expected"),
     [
         (["10.0.0.1", "10.0.0.2"], ["10.0.0.1", "10.0.0.2"]),
         (["fe80::1", "10.0.0.1"], ["10.0.0.1"]),
@@ -264,13 +264,13 @@ def test_names_and_addresses_are_distinguished(host: str, expected: bool) -> Non
     ],
 )
 async def test_the_systems_resolver(
-    found: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+    resolved: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[object]:
-        if not found:
+        if not resolved:
             raise socket.gaierror
         return [
-            (socket.AF_INET6 if ":" in a else socket.AF_INET, 1, 6, "", (a, port)) for a in found
+            (socket.AF_INET6 if ":" in a else socket.AF_INET, 1, 6, "", (a, port)) for a in resolved
         ]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
@@ -281,17 +281,17 @@ async def test_an_invalid_name_has_no_address() -> None:
     assert not await resolve_host("a" * 64 + ".example", 1)
 
 
-async def test_a_hanging_resolver_delays_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    let_go = threading.Event()
+async def test_a_hanging_resolver_does_not_delay_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
 
     def getaddrinfo(*_: object, **__: object) -> list[object]:
-        let_go.wait(20)
+        release.wait(20)
         raise socket.gaierror
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     endpoints = Endpoints("b", [PODS])
-    world = World()
-    endpoint_monitor = EndpointMonitor(endpoints, QUICK, world.check, world)
+    hosts = Hosts()
+    endpoint_monitor = EndpointMonitor(endpoints, QUICK, hosts.check, hosts)
     endpoint_monitor.start()
     await asyncio.sleep(0)
     async with asyncio.timeout(10):
@@ -299,6 +299,6 @@ async def test_a_hanging_resolver_delays_no_one(monkeypatch: pytest.MonkeyPatch)
     hanging = [each for each in threading.enumerate() if each.name == "infergate"]
     assert hanging
     assert all(each.daemon for each in hanging)
-    let_go.set()
+    release.set()
     for each in hanging:
         each.join(10)

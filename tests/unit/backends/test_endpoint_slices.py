@@ -45,9 +45,9 @@ def test_only_ready_endpoints_are_used_while_there_are_any(
     conditions: dict[str, bool | None], is_used: bool
 ) -> None:
     other = endpoint("10.0.0.9", ready=True)
-    found = addresses(endpoint_slice("a", [endpoint("10.0.0.1", **conditions), other]))
-    assert ("10.0.0.1:8001" in found) == is_used
-    assert "10.0.0.9:8001" in found
+    result = addresses(endpoint_slice("a", [endpoint("10.0.0.1", **conditions), other]))
+    assert ("10.0.0.1:8001" in result) == is_used
+    assert "10.0.0.9:8001" in result
 
 
 def test_terminating_endpoints_are_used_if_no_endpoint_is_ready() -> None:
@@ -74,7 +74,7 @@ def test_ipv6_is_used_only_without_ipv4() -> None:
 
 
 @pytest.mark.parametrize(
-    ("port", "ports", "found"),
+    ("port", "ports", "expected"),
     [
         (None, {"http": 8000, "grpc": 8001}, 8001),  # the port of the URL
         (None, {"": 9000}, 9000),  # the only port: the URL has the service's port
@@ -87,10 +87,10 @@ def test_ipv6_is_used_only_without_ipv4() -> None:
     ],
 )
 def test_the_port_is_selected_by_name_or_number(
-    port: str | int | None, ports: dict[str, int], found: int | None
+    port: str | int | None, ports: dict[str, int], expected: int | None
 ) -> None:
     item = endpoint_slice("a", [endpoint("10.0.0.1")], ports)
-    assert addresses(item, port=port) == ([] if found is None else [f"10.0.0.1:{found}"])
+    assert addresses(item, port=port) == ([] if expected is None else [f"10.0.0.1:{expected}"])
 
 
 def test_topology_hints_select_the_endpoints_of_the_zone() -> None:
@@ -154,7 +154,7 @@ FULL: Slice = endpoint_slice(
 )
 
 
-def replaced(value: Any, other: Any) -> Iterator[Any]:
+def variants(value: Any, other: Any) -> Iterator[Any]:
     """Yield ``value`` with each of its parts replaced by ``other``."""
     yield other
     items = (
@@ -163,7 +163,7 @@ def replaced(value: Any, other: Any) -> Iterator[Any]:
         else enumerate(value if isinstance(value, list) else ())
     )
     for key, part in items:
-        for changed in replaced(part, other):
+        for changed in variants(part, other):
             copied = copy.copy(value)
             copied[key] = changed
             yield copied
@@ -172,18 +172,18 @@ def replaced(value: Any, other: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("other", [None, True, -7, 1.5, "x", [], [[]], {}, {"name": {}}])
 def test_a_part_of_another_type_is_accepted_or_reported(other: Any) -> None:
     slices = EndpointSlices("grpc", 8001, "z")
-    for changed in replaced(FULL, other):
+    for changed in variants(FULL, other):
         with suppress(MalformedObjectError):
             slices.update(changed)
         assert slices.addresses() in ([], [("10.0.0.1", 8001)])
 
 
-@pytest.mark.parametrize(("port", "found"), [(None, 8001), (9000, 9000), ("grpc", None)])
-def test_a_port_that_is_null_means_all_ports(port: str | int | None, found: int | None) -> None:
+@pytest.mark.parametrize(("port", "expected"), [(None, 8001), (9000, 9000), ("grpc", None)])
+def test_a_port_that_is_null_means_all_ports(port: str | int | None, expected: int | None) -> None:
     item = endpoint_slice("a", [endpoint("10.0.0.1")])
     for unset in ({"port": None}, {}):
         item["ports"] = [{"name": "", "protocol": "TCP", **unset}]
-        assert addresses(item, port=port) == ([] if found is None else [f"10.0.0.1:{found}"])
+        assert addresses(item, port=port) == ([] if expected is None else [f"10.0.0.1:{expected}"])
 
 
 def test_endpoints_without_the_port_are_noticed_if_none_is_usable() -> None:
@@ -220,4 +220,4 @@ def test_the_number_of_slices_and_endpoints_is_limited(
     many = EndpointSlices(None, 8001)
     for name in ("a", "b"):
         many.update(ready_slice(name, *(f"10.0.0.{number}" for number in range(5))))
-    assert sum(len(held) for _, held in many._slices.values()) == 6, "both address families"
+    assert sum(len(each) for _, each in many._slices.values()) == 6, "both address families"

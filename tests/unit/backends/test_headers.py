@@ -90,7 +90,7 @@ def test_an_invalid_traceparent_is_dropped(value: str, is_valid: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "expected"),
+    ("name", "value", "expected"),
     [
         ("tracestate", "a=1,b=2", "a=1,b=2"),
         ("tracestate", ",".join(["a=1"] * 40), ",".join(["a=1"] * 32)),
@@ -103,11 +103,11 @@ def test_an_invalid_traceparent_is_dropped(value: str, is_valid: bool) -> None:
     ],
 )
 def test_trace_headers_are_truncated_by_whole_members(
-    name: str, given: str, expected: str | None
+    name: str, value: str, expected: str | None
 ) -> None:
-    found = HeaderFilter([name], FORWARDED_HEADER_BYTES).select({name: given})
-    assert found.get(name) == expected
-    assert field_bytes(found) <= FORWARDED_HEADER_BYTES
+    forwarded = HeaderFilter([name], FORWARDED_HEADER_BYTES).select({name: value})
+    assert forwarded.get(name) == expected
+    assert field_bytes(forwarded) <= FORWARDED_HEADER_BYTES
 
 
 def test_a_larger_budget_does_not_raise_the_limit_on_baggage() -> None:

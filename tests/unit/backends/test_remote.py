@@ -47,7 +47,7 @@ def backend(upstream: FakeUpstream, codec: Any = None, **server: Any) -> RemoteB
     return remote_kit.backend(upstream, codec or KServeCodec(), **settings)
 
 
-def refused(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
+def refuse(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
     raise GatewayError(Kind.CONNECT, "cannot connect", detail=endpoint.authority)
 
 
@@ -60,7 +60,7 @@ async def test_the_less_busy_endpoint_is_chosen() -> None:
 
 
 async def test_connection_errors_name_the_backend_but_no_address() -> None:
-    upstream = FakeUpstream(refused)
+    upstream = FakeUpstream(refuse)
     with raises_kind(Kind.CONNECT) as caught:
         await backend(upstream).perform(ServerLiveRequest(), new_context())
     assert "b1" in caught.value.public
@@ -111,10 +111,10 @@ async def test_no_attempt_after_the_deadline() -> None:
 
 
 async def test_headers_are_forwarded_and_returned_by_rule() -> None:
-    def answer(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
+    def respond(wire: RpcRequest, endpoint: Endpoint) -> RpcResponse:
         return RpcResponse(metadata={"endpoint-load-metrics": "cpu=1", "x-internal": "no"})
 
-    upstream = FakeUpstream(answer)
+    upstream = FakeUpstream(respond)
     remote = backend(
         upstream, forward_headers=["traceparent"], return_headers=["endpoint-load-metrics"]
     )
@@ -149,9 +149,9 @@ async def test_waiting_for_the_profile_ends_at_the_deadline() -> None:
     first = asyncio.create_task(remote.request_profile(patient))
     await asyncio.sleep(0)
     for _ in range(2):
-        waiting = new_context()
+        context = new_context()
         with raises_kind(Kind.TIMEOUT, match="backend 'b1': the deadline has passed"):
-            await remote.request_profile(waiting)
+            await remote.request_profile(context)
     silent.set()
     assert await first == KSERVE
     assert await remote.request_profile(new_context()) == KSERVE
@@ -191,7 +191,7 @@ async def test_a_server_without_metadata_is_generic() -> None:
 
 async def test_an_unreachable_server_is_retried() -> None:
     codec = KServeCodec()
-    upstream = FakeUpstream(refused)
+    upstream = FakeUpstream(refuse)
     remote = backend(upstream, codec, profile=None)
     with pytest.raises(GatewayError):
         await remote.perform(ServerLiveRequest(), new_context())
@@ -234,7 +234,7 @@ async def test_only_a_permanent_response_is_cached(
     assert (codec.profiles[-1] == KSERVE) is (requested == 2)
 
 
-async def test_waiting_for_another_callers_fetch_ends_at_the_own_deadline() -> None:
+async def test_a_callers_deadline_ends_its_wait_for_another_callers_fetch() -> None:
     class Silent(FakeUpstream):
         async def exchange(
             self, wire: RpcRequest, endpoint: Endpoint, timeout: float
@@ -243,11 +243,11 @@ async def test_waiting_for_another_callers_fetch_ends_at_the_own_deadline() -> N
             raise GatewayError(Kind.TIMEOUT, "no answer")
 
     remote = backend(Silent(), KServeCodec(), profile=None, timeout=0.2)
-    answers = await asyncio.gather(
+    results = await asyncio.gather(
         *(remote.perform(ServerLiveRequest(), new_context()) for _ in range(5)),
         return_exceptions=True,
     )
-    assert [a.kind for a in answers if isinstance(a, GatewayError)] == [Kind.TIMEOUT] * 5
+    assert [a.kind for a in results if isinstance(a, GatewayError)] == [Kind.TIMEOUT] * 5
 
 
 async def test_close_closes_the_connections() -> None:

@@ -34,14 +34,14 @@ def call(seconds: float = 60.0) -> RequestContext:
     return RequestContext("test", time.monotonic() + seconds)
 
 
-def refusal(kind: Kind) -> GatewayError:
+def error_from_server(kind: Kind) -> GatewayError:
     return GatewayError(kind, kind.value, origin=Origin.BACKEND)
 
 
 class DescribingCodec(FakeCodec):
-    """The codec of a Triton server. With the metadata ``refuses``, no inference can be built."""
+    """The codec of a Triton server. No inference can be built with the metadata ``refuses``."""
 
-    def __init__(self, *, described: bool = False) -> None:
+    def __init__(self, *, needs_metadata: bool = False) -> None:
         super().__init__(
             {
                 messages.ServerMetadataRequest: messages.ServerMetadata("triton", "2"),
@@ -50,18 +50,18 @@ class DescribingCodec(FakeCodec):
                 InferRequest: messages.InferResponse("m"),
             }
         )
-        self.needs_metadata = described
+        self.needs_metadata = needs_metadata
         self.refuses: ModelMetadata | None = None
-        self.refusal = Kind.BAD_REQUEST
-        self.given: list[Any] = []
+        self.rejection_kind = Kind.BAD_REQUEST
+        self.used_models: list[Any] = []
 
     def build_request(
         self, operation: Operation, profile: Profile, model: ModelMetadata | None = None
     ) -> RpcRequest:
         if isinstance(operation, InferRequest):
-            self.given.append((profile.name, model))
+            self.used_models.append((profile.name, model))
             if model is not None and model == self.refuses:
-                raise GatewayError(self.refusal, "does not fit")
+                raise GatewayError(self.rejection_kind, "does not fit")
         return super().build_request(operation, profile, model)
 
     def parse_response(
@@ -72,7 +72,7 @@ class DescribingCodec(FakeCodec):
         model: ModelMetadata | None = None,
     ) -> messages.Response:
         if isinstance(operation, InferRequest):
-            self.given.append(model)
+            self.used_models.append(model)
         return super().parse_response(wire, operation, limits, model)
 
     def count(self, kind: type) -> int:
@@ -86,9 +86,9 @@ def backend(codec: FakeCodec, profile: Profile | None = None) -> RemoteBackend[A
 async def test_the_model_configuration_has_the_maximum_batch_size() -> None:
     codec = DescribingCodec()
     created = backend(codec)
-    described = replace(MODEL, max_batch_size=8, decoupled=False)
-    waiting = [created.describe("m", "1", call()) for _ in range(5)]
-    assert await asyncio.gather(*waiting) == [described] * 5
+    description = replace(MODEL, max_batch_size=8, decoupled=False)
+    tasks = [created.describe("m", "1", call()) for _ in range(5)]
+    assert await asyncio.gather(*tasks) == [description] * 5
     assert codec.requests == [
         ModelMetadataRequest("m", "1"),
         messages.ServerMetadataRequest(),
@@ -122,31 +122,31 @@ async def test_metadata_with_a_batch_size_needs_no_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "again"),
+    ("kind", "expected_requests"),
     [(Kind.FORBIDDEN, 1), (Kind.UNSUPPORTED, 1), (Kind.NO_BACKEND, 2), (Kind.TIMEOUT, 2)],
 )
 async def test_a_missing_configuration_is_not_an_error(
-    monkeypatch: pytest.MonkeyPatch, kind: Kind, again: int
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, expected_requests: int
 ) -> None:
     """A failed query for the configuration is soon repeated unless its error is permanent."""
     monkeypatch.setattr(remote, "STALE_SECONDS", 0.0)
     codec = DescribingCodec()
-    codec.answers[messages.ModelConfigRequest] = refusal(kind)
+    codec.answers[messages.ModelConfigRequest] = error_from_server(kind)
     created = backend(codec, TRITON)
     for _ in range(2):
         assert await created.describe("m", "", call()) == MODEL
-    assert codec.count(messages.ModelConfigRequest) == again
+    assert codec.count(messages.ModelConfigRequest) == expected_requests
 
 
 async def test_an_undetected_server_still_describes_its_models() -> None:
     codec = DescribingCodec()
-    codec.answers[messages.ServerMetadataRequest] = refusal(Kind.NO_BACKEND)
+    codec.answers[messages.ServerMetadataRequest] = error_from_server(Kind.NO_BACKEND)
     assert await backend(codec).describe("m", "", call()) == MODEL
 
 
 async def test_unavailable_metadata_is_an_error() -> None:
     codec = DescribingCodec()
-    codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
+    codec.answers[ModelMetadataRequest] = error_from_server(Kind.NOT_FOUND)
     with raises_kind(Kind.NOT_FOUND):
         await backend(codec).describe("m", "", call())
 
@@ -174,11 +174,11 @@ async def test_waiting_for_a_description_ends_at_the_deadline() -> None:
 
 
 async def test_only_codecs_that_need_descriptions_get_them() -> None:
-    for described in (False, True):
-        codec = DescribingCodec(described=described)
+    for needs_metadata in (False, True):
+        codec = DescribingCodec(needs_metadata=needs_metadata)
         await backend(codec, TRITON).perform(InferRequest("m", "1"), call())
-        model = replace(MODEL, max_batch_size=8, decoupled=False) if described else None
-        assert codec.given == [("triton", model), model]
+        model = replace(MODEL, max_batch_size=8, decoupled=False) if needs_metadata else None
+        assert codec.used_models == [("triton", model), model]
 
 
 async def refreshed_after(
@@ -199,20 +199,20 @@ async def test_a_mismatching_request_is_checked_with_refreshed_metadata(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that becomes ready must not stay unavailable for a minute."""
-    codec = DescribingCodec(described=True)
-    codec.refusal = kind
+    codec = DescribingCodec(needs_metadata=True)
+    codec.rejection_kind = kind
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     created = backend(codec)
     new = await refreshed_after(codec, created, monkeypatch)
     assert await created.perform(InferRequest("m"), call()) == messages.InferResponse("m")
-    assert [given for given in codec.given if isinstance(given, ModelMetadata)] == [new]
+    assert [model for model in codec.used_models if isinstance(model, ModelMetadata)] == [new]
 
 
 async def test_a_request_that_contradicts_refreshed_metadata_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The latest metadata is fetched again, at most once a second."""
-    codec = DescribingCodec(described=True)
+    codec = DescribingCodec(needs_metadata=True)
     codec.refuses = codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
     created = backend(codec)
     for _ in range(3):
@@ -236,7 +236,7 @@ async def test_errors_unrelated_to_metadata_are_reported_immediately() -> None:
                 raise GatewayError(Kind.UNSUPPORTED, "no such datatype")
             return super().build_request(operation, profile, model)
 
-    codec = RejectingCodec(described=True)
+    codec = RejectingCodec(needs_metadata=True)
     with pytest.raises(GatewayError, match="no such datatype"):
         await backend(codec, TRITON).perform(InferRequest("m"), call())
     assert codec.count(ModelMetadataRequest) == 1
@@ -254,9 +254,9 @@ async def test_errors_unrelated_to_metadata_are_reported_immediately() -> None:
 async def test_a_mismatching_response_invalidates_the_metadata(
     monkeypatch: pytest.MonkeyPatch, kind: Kind, doubted: bool
 ) -> None:
-    codec = DescribingCodec(described=True)
+    codec = DescribingCodec(needs_metadata=True)
     codec.answers[ModelMetadataRequest] = replace(MODEL, max_batch_size=8)
-    codec.answers[InferRequest] = refusal(kind)
+    codec.answers[InferRequest] = error_from_server(kind)
     created = backend(codec)
     new = await refreshed_after(codec, created, monkeypatch)
     with raises_kind(kind):
@@ -343,17 +343,17 @@ def test_servers_are_detected_by_name_or_extensions(
 
 
 async def test_no_metadata_is_requested_for_a_declared_model() -> None:
-    codec = DescribingCodec(described=True)
+    codec = DescribingCodec(needs_metadata=True)
     context = call()
     declared = ModelMetadata("declared")
     context.policy = RoutePolicy(declared_metadata=declared)
     await backend(codec, KSERVE).perform(InferRequest("m"), context)
-    assert codec.given == [("kserve", declared), declared]
+    assert codec.used_models == [("kserve", declared), declared]
     assert codec.count(ModelMetadataRequest) == 0
 
 
 async def test_requests_that_contradict_a_declared_model_are_rejected() -> None:
-    codec = DescribingCodec(described=True)
+    codec = DescribingCodec(needs_metadata=True)
     context = call()
     codec.refuses = ModelMetadata("declared")
     context.policy = RoutePolicy(declared_metadata=codec.refuses)
@@ -369,7 +369,7 @@ class Alternative(DescribingCodec):
     """Has an alternative form of all requests but inferences, with the parse result ``second``."""
 
     def __init__(self) -> None:
-        super().__init__(described=True)
+        super().__init__(needs_metadata=True)
         self.second: messages.Response | GatewayError = MODEL
         self.has_alternative = True
         self.alternative_requests = 0
@@ -414,7 +414,7 @@ NOT_UNDERSTOOD = [
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_request_that_is_not_understood_is_sent_in_another_form(kind: Kind) -> None:
     codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = refusal(kind)
+    codec.answers[ModelMetadataRequest] = error_from_server(kind)
     assert await created.describe("m", "", call()) == MODEL
     assert codec.alternative_requests == 1
 
@@ -422,7 +422,7 @@ async def test_a_request_that_is_not_understood_is_sent_in_another_form(kind: Ki
 @pytest.mark.parametrize("kind", sorted(set(Kind) - set(NOT_UNDERSTOOD), key=lambda k: k.value))
 async def test_any_other_failure_is_reported(kind: Kind) -> None:
     codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = refusal(kind)
+    codec.answers[ModelMetadataRequest] = error_from_server(kind)
     with raises_kind(kind):
         await created.describe("m", "", call())
     assert codec.alternative_requests == 0
@@ -435,7 +435,7 @@ async def test_metadata_that_the_server_does_not_implement_needs_a_declaration(
     """The declaration has the name that clients use."""
     codec, created = alternative()
     codec.has_alternative = False
-    codec.answers[ModelMetadataRequest] = refusal(Kind.UNSUPPORTED)
+    codec.answers[ModelMetadataRequest] = error_from_server(Kind.UNSUPPORTED)
     context = call()
     context.record.model = name
     text = rf'model .m.; declare .* models: \{{"{declared}": \{{inputs:'
@@ -445,7 +445,7 @@ async def test_metadata_that_the_server_does_not_implement_needs_a_declaration(
 
 async def test_an_inference_is_never_retried() -> None:
     codec, created = alternative()
-    codec.answers[InferRequest] = refusal(Kind.BACKEND_ERROR)
+    codec.answers[InferRequest] = error_from_server(Kind.BACKEND_ERROR)
     with pytest.raises(GatewayError):
         await created.perform(InferRequest("m"), call())
     assert codec.alternative_requests == 0
@@ -454,8 +454,8 @@ async def test_an_inference_is_never_retried() -> None:
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None:
     codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
-    codec.second = refusal(kind)
+    codec.answers[ModelMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
+    codec.second = error_from_server(kind)
     with raises_kind(Kind.UNSUPPORTED) as caught:
         await created.perform(InferRequest("m"), call())
     assert caught.value.public == (
@@ -472,8 +472,8 @@ async def test_a_server_without_metadata_needs_a_declaration(kind: Kind) -> None
 @pytest.mark.parametrize("kind", NOT_UNDERSTOOD)
 async def test_a_model_unknown_to_both_requests_is_not_found(kind: Kind) -> None:
     codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = refusal(Kind.NOT_FOUND)
-    codec.second = refusal(kind)
+    codec.answers[ModelMetadataRequest] = error_from_server(Kind.NOT_FOUND)
+    codec.second = error_from_server(kind)
     with pytest.raises(
         GatewayError, match=r"does not provide the metadata .* declare it"
     ) as caught:
@@ -483,15 +483,15 @@ async def test_a_model_unknown_to_both_requests_is_not_found(kind: Kind) -> None
 
 async def test_other_operations_report_the_first_failure() -> None:
     codec, created = alternative()
-    codec.answers[messages.ServerMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
-    codec.second = refusal(Kind.UNSUPPORTED)
+    codec.answers[messages.ServerMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
+    codec.second = error_from_server(Kind.UNSUPPORTED)
     with raises_kind(Kind.BACKEND_GARBAGE):
         await created.perform(messages.ServerMetadataRequest(), call())
 
 
 async def test_a_server_that_disappeared_is_reported() -> None:
     codec, created = alternative()
-    codec.answers[ModelMetadataRequest] = refusal(Kind.BACKEND_GARBAGE)
-    codec.second = refusal(Kind.CONNECT)
+    codec.answers[ModelMetadataRequest] = error_from_server(Kind.BACKEND_GARBAGE)
+    codec.second = error_from_server(Kind.CONNECT)
     with raises_kind(Kind.CONNECT):
         await created.describe("m", "", call())

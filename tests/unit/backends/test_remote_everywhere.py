@@ -37,20 +37,20 @@ LOAD = ModelLoadRequest("m")
 class ScriptedUpstream(FakeUpstream):
     """Responds to concurrent requests as scripted for their endpoint, or with success."""
 
-    def __init__(self, **answers: Any) -> None:
+    def __init__(self, **responses: Any) -> None:
         super().__init__()
-        self.answers = answers
-        self.at_once = self.max_concurrent = 0
+        self.responses = responses
+        self.active = self.max_concurrent = 0
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        self.at_once += 1
-        self.max_concurrent = max(self.max_concurrent, self.at_once)
+        self.active += 1
+        self.max_concurrent = max(self.max_concurrent, self.active)
         await super().exchange(wire, endpoint, timeout)
-        self.at_once -= 1
-        answer = self.answers.get(endpoint.host, RpcResponse())
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        self.active -= 1
+        response = self.responses.get(endpoint.host, RpcResponse())
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     @property
     def hosts(self) -> list[str]:
@@ -58,13 +58,13 @@ class ScriptedUpstream(FakeUpstream):
 
 
 def backend(upstream: ScriptedUpstream, count: int = 3) -> RemoteBackend[Any, Any]:
-    answers: dict[type, Any] = {
+    responses: dict[type, Any] = {
         ModelLoadRequest: Acknowledgement(),
         ModelMetadataRequest: ModelMetadata("m", max_batch_size=0),
     }
     return remote_kit.backend(
         upstream,
-        FakeCodec(answers),
+        FakeCodec(responses),
         endpoints=ENDPOINTS[:count],
         profile=TRITON,
         forward_headers=("x-*",),
@@ -90,7 +90,7 @@ async def test_all_tasks_end_before_the_first_error_is_raised() -> None:
     assert caught.value.origin is Origin.BACKEND
     assert caught.value.public == "1 of 3 endpoints of backend 'b1' failed: no such file"
     assert upstream.hosts == ["a", "b", "c"]
-    upstream.answers["c"] = RpcResponse(code=3, details="another")
+    upstream.responses["c"] = RpcResponse(code=3, details="another")
     with pytest.raises(GatewayError, match=r"^2 of 3 .*: no such file$") as caught:
         await backend(upstream).perform_on_all(LOAD, new_context())
     assert "another" in caught.value.detail
@@ -116,7 +116,7 @@ async def test_a_failed_load_releases_its_files(count: int) -> None:
     upstream = ScriptedUpstream(a=RpcResponse(code=3, details="no such file"))
     created = backend(upstream, count)
     files = memoryview(bytes(3))
-    kept = weakref.ref(files)
+    reference = weakref.ref(files)
     load = ModelLoadRequest("m", parameters={"file:1/a": files})
     with garbage_collector_disabled():
         with pytest.raises(GatewayError) as caught:
@@ -124,10 +124,10 @@ async def test_a_failed_load_releases_its_files(count: int) -> None:
         created.codec.requests.clear()  # type: ignore[attr-defined]
         del caught, files, load
         await asyncio.sleep(0)
-        assert kept() is None
+        assert reference() is None
 
 
-async def test_a_failed_endpoint_is_retried_itself() -> None:
+async def test_a_failed_connection_is_retried_on_the_same_endpoint() -> None:
     unreachable = GatewayError(Kind.CONNECT, "cannot connect")
     upstream = ScriptedUpstream(b=unreachable)
     with raises_kind(Kind.CONNECT, match="1 of 3"):
@@ -150,23 +150,23 @@ async def test_a_changed_model_is_removed_from_the_cache(
     upstream = ScriptedUpstream()
     created = backend(upstream, 1)
 
-    async def described(model: str, version: str) -> int:
+    async def count_requests(model: str, version: str) -> int:
         """Return the number of requests that ``describe`` sends."""
         before = len(upstream.sent)
         await created.describe(model, version, new_context())
         return len(upstream.sent) - before
 
     for version in ("", "1"):
-        assert [await described("m", version) for _ in range(2)] == [1, 0]
-    await described("n", "")
+        assert [await count_requests("m", version) for _ in range(2)] == [1, 0]
+    await count_requests("n", "")
     await created.perform_on_all(TraceSettingsRequest("m"), new_context())
-    assert await described("m", "") == 0
+    assert await count_requests("m", "") == 0
     if failing:
-        upstream.answers["a"] = RpcResponse(code=3, details="x")
+        upstream.responses["a"] = RpcResponse(code=3, details="x")
         with pytest.raises(GatewayError):
             await created.perform_on_all(operation, new_context())
-        del upstream.answers["a"]
+        del upstream.responses["a"]
     else:
         await created.perform_on_all(operation, new_context())
     models = (("m", ""), ("m", "1"), ("n", ""))
-    assert [await described(*each) for each in models] == [1, 1, 0]
+    assert [await count_requests(*each) for each in models] == [1, 1, 0]

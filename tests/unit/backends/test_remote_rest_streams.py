@@ -1,4 +1,4 @@
-"""RemoteBackend's streams over V2 REST: which server gets a streaming request, and how."""
+"""RemoteBackend's streams over V2 REST: streaming or unary calls, by server and model."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ INFERRED = {
 
 
 class Upstream:
-    """A Triton whose model is ``decoupled``, with a scripted stream."""
+    """A server with a scripted stream. ``decoupled`` is the transaction policy of its model."""
 
-    def __init__(self, *given: Any, decoupled: bool = True) -> None:
-        self.given = given
+    def __init__(self, *steps: Any, decoupled: bool = True) -> None:
+        self.steps = steps
         self.decoupled = decoupled
         self.paths: list[str] = []
         self.closed = 0
@@ -53,7 +53,7 @@ class Upstream:
     ) -> AsyncGenerator[HttpResponse, None]:
         self.paths.append(wire.path)
         try:
-            for step in self.given:
+            for step in self.steps:
                 if isinstance(step, Exception):
                     raise step
                 yield step if isinstance(step, HttpResponse) else HttpResponse(200, EVENT, (step,))
@@ -64,26 +64,26 @@ class Upstream:
         pass
 
 
-async def all_of(upstream: Upstream, profile: Profile = TRITON) -> list[InferResponse]:
+async def stream_responses(upstream: Upstream, profile: Profile = TRITON) -> list[InferResponse]:
     server = BackendSettings("b", (Endpoint("a", 1), Endpoint("b", 2)), 5, profile)
     backend = RemoteBackend(server, V2RestCodec(), upstream, HTTP_MESSAGES, DEFAULT_LIMITS)
     return [each async for each in backend.stream(REQUEST, RequestContext("test"))]
 
 
-def values(answers: list[InferResponse]) -> list[tuple[list[int], bool]]:
-    return [(each.outputs[0].numpy().tolist(), each.is_last) for each in answers]
+def values(responses: list[InferResponse]) -> list[tuple[list[int], bool]]:
+    return [(each.outputs[0].numpy().tolist(), each.is_last) for each in responses]
 
 
 async def test_a_decoupled_model_sends_all_responses() -> None:
     upstream = Upstream(b'{"model_name":"m","O":1}', b'{"model_name":"m","O":2}')
-    assert values(await all_of(upstream)) == [([1], False), ([2], False)]
+    assert values(await stream_responses(upstream)) == [([1], False), ([2], False)]
     assert upstream.paths[-1] == "/v2/models/m/generate_stream"
     assert upstream.closed == 1
 
 
-async def test_any_other_model_gets_a_unary_call() -> None:
+async def test_a_model_that_is_not_decoupled_gets_a_unary_call() -> None:
     upstream = Upstream(decoupled=False)
-    assert values(await all_of(upstream)) == [([9], True)]
+    assert values(await stream_responses(upstream)) == [([9], True)]
     assert upstream.paths[-1] == "/v2/models/m/infer"
 
 
@@ -93,25 +93,25 @@ async def test_a_server_too_old_for_streams_gets_a_unary_call(
     status: int, profile: Profile
 ) -> None:
     upstream = Upstream(HttpResponse(status, {}, (b'{"detail":"Not Found"}',)))
-    assert values(await all_of(upstream, profile)) == [([9], True)]
+    assert values(await stream_responses(upstream, profile)) == [([9], True)]
     assert upstream.paths[-1] == "/v2/models/m/infer"
 
 
 async def test_mlserver_gets_no_metadata_request() -> None:
     upstream = Upstream(json.dumps(INFERRED).encode(), json.dumps(INFERRED).encode())
-    assert values(await all_of(upstream, MLSERVER)) == [([9], False)] * 2
+    assert values(await stream_responses(upstream, MLSERVER)) == [([9], False)] * 2
     assert upstream.paths == ["/v2/models/m/infer_stream"]
 
 
-async def test_servers_without_streams() -> None:
+async def test_a_server_without_streams_gets_a_unary_call() -> None:
     upstream = Upstream()
-    assert values(await all_of(upstream, KSERVE)) == [([9], True)]
+    assert values(await stream_responses(upstream, KSERVE)) == [([9], True)]
     assert upstream.paths == ["/v2/models/m/infer"]
 
 
 @pytest.mark.parametrize("before", [(), (b'{"model_name":"m","O":1}',)])
 @pytest.mark.parametrize(
-    ("given", "kind", "text"),
+    ("step", "kind", "text"),
     [
         (b'{"error":"no more"}', Kind.BACKEND_ERROR, "no more"),
         (b"nonsense", Kind.BACKEND_GARBAGE, "backend 'b': "),
@@ -119,10 +119,10 @@ async def test_servers_without_streams() -> None:
         (HttpResponse(400, {}, (b'{"error":"wrong"}',)), Kind.BAD_REQUEST, "wrong"),
     ],
 )
-async def test_stream_errors(before: tuple[bytes, ...], given: Any, kind: Kind, text: str) -> None:
-    upstream = Upstream(*before, given)
+async def test_stream_errors(before: tuple[bytes, ...], step: Any, kind: Kind, text: str) -> None:
+    upstream = Upstream(*before, step)
     with pytest.raises(GatewayError, match=text) as caught:
-        await all_of(upstream)
+        await stream_responses(upstream)
     assert caught.value.kind is kind
     assert upstream.paths.count("/v2/models/m/generate_stream") == 1
     assert "/v2/models/m/infer" not in upstream.paths

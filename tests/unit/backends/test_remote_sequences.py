@@ -22,7 +22,7 @@ from infergate.core.wire import RpcRequest, RpcResponse
 from infergate.transport.base import Endpoint
 
 ENDPOINTS = [Endpoint("a", 1), Endpoint("b", 2), Endpoint("c", 3)]
-ANSWER = RpcResponse(write_raw(InferResponse("m", "1", "id")))
+RESPONSE = RpcResponse(write_raw(InferResponse("m", "1", "id")))
 
 
 class Upstream:
@@ -42,7 +42,7 @@ class Upstream:
                 detail=endpoint.authority,
                 limit="connect_time",
             )
-        return ANSWER
+        return RESPONSE
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
@@ -62,81 +62,83 @@ def request(number: object = None, model: str = "m") -> InferRequest:
     return InferRequest(model, parameters={} if number is None else {"sequence_id": number})
 
 
-async def perform(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
-    await remote.perform(wanted, new_context())
+async def perform(remote: RemoteBackend[Any, Any], inference: InferRequest) -> None:
+    await remote.perform(inference, new_context())
 
 
-async def perform_described(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
+async def perform_with_declared_metadata(
+    remote: RemoteBackend[Any, Any], inference: InferRequest
+) -> None:
     remote.codec.needs_metadata = True
     context = new_context()
     context.policy = RoutePolicy(declared_metadata=ModelMetadata("m"))
-    await remote.perform(wanted, context)
+    await remote.perform(inference, context)
 
 
-async def stream(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
-    async for _ in remote.stream(wanted, new_context()):
+async def stream(remote: RemoteBackend[Any, Any], inference: InferRequest) -> None:
+    async for _ in remote.stream(inference, new_context()):
         pass
 
 
-async def forward(remote: RemoteBackend[Any, Any], wanted: InferRequest) -> None:
-    number: Any = wanted.parameters.get("sequence_id")
-    name = None if number is None else SequenceKey(wanted.model, number)
+async def forward(remote: RemoteBackend[Any, Any], inference: InferRequest) -> None:
+    number: Any = inference.parameters.get("sequence_id")
+    name = None if number is None else SequenceKey(inference.model, number)
     await remote.infer(RpcRequest("/infer"), new_context(), name)
 
 
-CALLS = [perform, perform_described, stream, forward]
-Act = Callable[[RemoteBackend[Any, Any], InferRequest], Any]
+CALLS = [perform, perform_with_declared_metadata, stream, forward]
+Call = Callable[[RemoteBackend[Any, Any], InferRequest], Any]
 
 
-@pytest.mark.parametrize("act", CALLS)
-async def test_a_sequence_stays_on_one_endpoint(act: Act) -> None:
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_sequence_stays_on_one_endpoint(call: Call) -> None:
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS)
-    kept: dict[int, set[Endpoint]] = {}
+    owners: dict[int, set[Endpoint]] = {}
     for _ in range(4):
         for number in range(1, 31):
-            await act(remote, request(number))
-            kept.setdefault(number, set()).add(upstream.requests[-1])
-            await act(remote, request())
-    assert all(len(endpoints) == 1 for endpoints in kept.values())
-    assert set.union(*kept.values()) == set(ENDPOINTS)
+            await call(remote, request(number))
+            owners.setdefault(number, set()).add(upstream.requests[-1])
+            await call(remote, request())
+    assert all(len(endpoints) == 1 for endpoints in owners.values())
+    assert set.union(*owners.values()) == set(ENDPOINTS)
 
 
 async def test_every_pipeline_and_every_gateway_choose_the_same_endpoint() -> None:
     requests: list[list[Endpoint]] = []
-    for act in CALLS:
+    for call in CALLS:
         upstream = Upstream()
         remote = backend(upstream, ENDPOINTS[::-1])
         for number in range(1, 21):
-            await act(remote, request(number))
+            await call(remote, request(number))
         requests.append(upstream.requests)
     assert requests[0] == requests[1] == requests[2] == requests[3]
 
 
-@pytest.mark.parametrize("act", CALLS)
-async def test_a_sequence_fails_if_its_endpoint_is_unreachable(act: Act) -> None:
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_sequence_fails_if_its_endpoint_is_unreachable(call: Call) -> None:
     upstream = Upstream()
     remote = backend(upstream, ENDPOINTS)
-    await act(remote, request("mine"))
-    kept = upstream.requests.pop()
-    upstream.unreachable.add(kept)
+    await call(remote, request("mine"))
+    owner = upstream.requests.pop()
+    upstream.unreachable.add(owner)
     with pytest.raises(GatewayError) as caught:
-        await act(remote, request("mine"))
-    assert set(upstream.requests) == {kept}
+        await call(remote, request("mine"))
+    assert set(upstream.requests) == {owner}
     assert caught.value.kind is Kind.CONNECT
-    position = ENDPOINTS.index(kept) + 1
+    position = ENDPOINTS.index(owner) + 1
     assert caught.value.public == (
         f"backend 'b': could not be reached (endpoint {position} of 3, which holds the state of "
         "sequence 'mine' of model 'm')"
     )
-    assert caught.value.detail == kept.authority
+    assert caught.value.detail == owner.authority
     assert caught.value.limit == "connect_time"
     upstream.unreachable.clear()
-    await act(remote, request("mine"))
-    assert upstream.requests[-1] == kept
+    await call(remote, request("mine"))
+    assert upstream.requests[-1] == owner
 
 
-async def test_a_long_id_is_cut_in_the_error() -> None:
+async def test_a_long_sequence_id_is_truncated_in_the_error() -> None:
     upstream = Upstream()
     upstream.unreachable = set(ENDPOINTS)
     with pytest.raises(GatewayError) as caught:
@@ -152,7 +154,7 @@ async def test_requests_without_a_sequence_are_spread_and_retried() -> None:
         await perform(remote, request(0))
         await perform(remote, request())
     assert set(upstream.requests) == set(ENDPOINTS)
-    assert upstream.requests.count(ENDPOINTS[0]) == 5, "the endpoint is then ejected"
+    assert upstream.requests.count(ENDPOINTS[0]) == 5, "the endpoint is ejected after five failures"
 
 
 async def test_a_single_endpoint_owns_all_sequences() -> None:

@@ -35,7 +35,7 @@ REQUEST = InferRequest("m", id="i")
 UNIMPLEMENTED = RpcResponse(code=12, details="no such method")
 
 
-def answer(number: str) -> RpcResponse:
+def response_of(number: str) -> RpcResponse:
     """Return a response in MLServer's form."""
     return RpcResponse(write_raw(InferResponse("m", "1", number)))
 
@@ -54,7 +54,7 @@ class Upstream:
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self.sent.append((wire, endpoint, timeout))
-        return self.descriptions.get(wire.method.rpartition("/")[2], answer("unary"))
+        return self.descriptions.get(wire.method.rpartition("/")[2], response_of("unary"))
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
@@ -79,7 +79,7 @@ class UnaryUpstream:
     """An upstream without streams."""
 
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
-        return answer("unary")
+        return response_of("unary")
 
     async def close(self) -> None:
         pass
@@ -93,28 +93,29 @@ def backend(
 
 
 async def ids(
-    upstream: Any, one: RequestContext | None = None, **more: Any
+    upstream: Any, context: RequestContext | None = None, **settings: Any
 ) -> list[tuple[str, bool]]:
-    answers = backend(upstream, **more).stream(REQUEST, one or new_context())
-    return [(each.id, each.is_last) async for each in answers]
+    responses = backend(upstream, **settings).stream(REQUEST, context or new_context())
+    return [(each.id, each.is_last) async for each in responses]
 
 
 async def test_one_call_yields_all_responses() -> None:
-    upstream = Upstream([0.25, answer("0"), 0.25, answer("1")])
-    one = new_context(headers={"x-a": "1", "y": "2"})
-    assert await ids(upstream, one) == [("0", False), ("1", False)]
+    upstream = Upstream([0.25, response_of("0"), 0.25, response_of("1")])
+    context = new_context(headers={"x-a": "1", "y": "2"})
+    assert await ids(upstream, context) == [("0", False), ("1", False)]
     ((wire, _, timeout),) = upstream.sent
     assert (wire.method, dict(wire.metadata), timeout) == (STREAM, {"x-a": "1"}, None)
-    assert one.record.backend_seconds == pytest.approx(0.5)
+    assert context.record.backend_seconds == pytest.approx(0.5)
     assert upstream.closed == 1
 
 
 async def test_headers_are_returned_by_rule() -> None:
-    first = replace(answer("0"), metadata={"x-a": "1", "y": "2"})
+    first = replace(response_of("0"), metadata={"x-a": "1", "y": "2"})
     last = RpcResponse(metadata={"x-b": "3", "endpoint-load-metrics": "4"})
-    one = new_context()
-    assert await ids(Upstream([first, answer("1"), last]), one) == [("0", False), ("1", False)]
-    assert one.response_headers == {"x-a": "1", "x-b": "3"}
+    context = new_context()
+    upstream = Upstream([first, response_of("1"), last])
+    assert await ids(upstream, context) == [("0", False), ("1", False)]
+    assert context.response_headers == {"x-a": "1", "x-b": "3"}
 
 
 async def test_a_stream_without_responses() -> None:
@@ -122,7 +123,7 @@ async def test_a_stream_without_responses() -> None:
 
 
 async def test_a_clients_deadline_is_sent_upstream() -> None:
-    upstream = Upstream([answer("0")])
+    upstream = Upstream([response_of("0")])
     soon = time.monotonic() + 60
     await ids(upstream, new_context(deadline=soon, stream_deadline=soon))
     timeout = upstream.sent[0][2]
@@ -131,18 +132,18 @@ async def test_a_clients_deadline_is_sent_upstream() -> None:
 
 
 async def test_an_unsent_stream_is_retried_on_another_endpoint() -> None:
-    upstream = Upstream([GatewayError(Kind.CONNECT, "no")], [answer("0")])
+    upstream = Upstream([GatewayError(Kind.CONNECT, "no")], [response_of("0")])
     assert await ids(upstream) == [("0", False)]
     assert {endpoint for _, endpoint, _ in upstream.sent} == {A, B}
 
 
 async def test_no_retry_after_the_first_response() -> None:
     for kind in (Kind.CONNECT, Kind.BACKEND_GARBAGE):
-        upstream = Upstream([answer("0"), GatewayError(kind, "gone")])
-        answers = backend(upstream).stream(REQUEST, new_context())
-        assert (await anext(answers)).id == "0"
+        upstream = Upstream([response_of("0"), GatewayError(kind, "gone")])
+        responses = backend(upstream).stream(REQUEST, new_context())
+        assert (await anext(responses)).id == "0"
         with raises_kind(kind, match=r"^backend 'b': gone$"):
-            await anext(answers)
+            await anext(responses)
         assert len(upstream.sent) == 1
 
 
@@ -159,9 +160,9 @@ async def test_errors_after_the_last_response_are_ignored() -> None:
 
 
 async def test_no_reachable_endpoint() -> None:
-    refused = [GatewayError(Kind.CONNECT, "no")]
+    unreachable = [GatewayError(Kind.CONNECT, "no")]
     with raises_kind(Kind.CONNECT, match="backend 'b': no"):
-        await ids(Upstream(refused, refused))
+        await ids(Upstream(unreachable, unreachable))
 
 
 async def test_a_server_without_the_stream_method_gets_a_unary_call() -> None:
@@ -195,20 +196,20 @@ async def test_a_model_with_one_response_gets_a_unary_call(policy: dict[str, boo
 
 
 async def test_a_decoupled_model_is_called_with_a_stream() -> None:
-    upstream = Upstream([answer("0"), answer("1")], descriptions=triton(decoupled=True))
+    upstream = Upstream([response_of("0"), response_of("1")], descriptions=triton(decoupled=True))
     assert await ids(upstream, profile=TRITON) == [("0", False), ("1", False)]
     assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelStreamInfer"]
 
 
 async def test_a_model_with_unknown_policy_is_called_with_a_stream() -> None:
     descriptions = {**triton(), "ModelConfig": RpcResponse(code=14, details="not now")}
-    upstream = Upstream([answer("0")], descriptions=descriptions)
+    upstream = Upstream([response_of("0")], descriptions=descriptions)
     assert await ids(upstream, profile=TRITON) == [("0", False)]
     assert methods(upstream) == ["ModelMetadata", "ModelConfig", "ModelStreamInfer"]
 
 
 async def test_a_generated_configuration_is_not_trusted() -> None:
-    upstream = Upstream([answer("0")], descriptions=triton())
+    upstream = Upstream([response_of("0")], descriptions=triton())
     assert await ids(upstream, profile=replace(INFERGATE, reports_config=True)) == [("0", False)]
     assert methods(upstream) == ["ModelStreamInfer"]
 
@@ -224,7 +225,7 @@ async def test_a_model_that_became_decoupled_is_called_again_with_a_stream(
 ) -> None:
     monkeypatch.setattr(single_flight, "STALE_SECONDS", 0.0)
     descriptions = {**triton(), "ModelInfer": RpcResponse(code=12, details="it is decoupled")}
-    upstream = Upstream([answer("0")], descriptions=descriptions)
+    upstream = Upstream([response_of("0")], descriptions=descriptions)
     created = backend(upstream, profile=TRITON)
     with pytest.raises(GatewayError, match="it is decoupled"):
         await anext(created.stream(REQUEST, new_context()))
@@ -234,7 +235,7 @@ async def test_a_model_that_became_decoupled_is_called_again_with_a_stream(
 
 async def test_a_rejection_after_a_response_is_reported() -> None:
     with raises_kind(Kind.UNSUPPORTED):
-        await ids(Upstream([answer("0"), UNIMPLEMENTED]))
+        await ids(Upstream([response_of("0"), UNIMPLEMENTED]))
 
 
 async def test_a_transport_without_streams_yields_one_response() -> None:
@@ -242,20 +243,20 @@ async def test_a_transport_without_streams_yields_one_response() -> None:
 
 
 async def test_the_timeout_bounds_the_wait_for_each_response() -> None:
-    steps = [0.1, answer("0"), 0.1, answer("1"), 0.1, answer("2")]
-    answers = backend(Upstream(steps), timeout=0.2).stream(REQUEST, one := new_context())
+    steps = [0.1, response_of("0"), 0.1, response_of("1"), 0.1, response_of("2")]
+    responses = backend(Upstream(steps), timeout=0.2).stream(REQUEST, context := new_context())
     for number in "012":
-        assert (await anext(answers)).id == number
-        one.renew_deadline()
-    assert await anext(answers, None) is None
+        assert (await anext(responses)).id == number
+        context.renew_deadline()
+    assert await anext(responses, None) is None
 
 
 async def test_a_response_that_does_not_arrive_in_time() -> None:
-    upstream = Upstream([answer("0"), 5.0])
-    answers = backend(upstream, timeout=0.1).stream(REQUEST, new_context())
-    await anext(answers)
+    upstream = Upstream([response_of("0"), 5.0])
+    responses = backend(upstream, timeout=0.1).stream(REQUEST, new_context())
+    await anext(responses)
     with raises_kind(Kind.TIMEOUT, match=r"backend 'b': .* in time"):
-        await anext(answers)
+        await anext(responses)
     assert upstream.closed == 1
 
 
@@ -266,8 +267,8 @@ async def test_garbage_names_the_backend_once() -> None:
 
 
 async def test_closing_closes_the_call() -> None:
-    upstream = Upstream([answer("0"), answer("1")])
-    answers = backend(upstream).stream(REQUEST, new_context())
-    await anext(answers)
-    await answers.aclose()
+    upstream = Upstream([response_of("0"), response_of("1")])
+    responses = backend(upstream).stream(REQUEST, new_context())
+    await anext(responses)
+    await responses.aclose()
     assert upstream.closed == 1

@@ -36,15 +36,15 @@ pytestmark = pytest.mark.usefixtures("virtual_time")
 A, B, C = Endpoint("a", 1), Endpoint("b", 2), Endpoint("c", 3)
 OK, DECLINES, REFUSES = RpcResponse(), RpcResponse(code=14, details="not now"), RpcResponse(code=3)
 IDEMPOTENT = RetryPolicy(is_idempotent=True)
-Answer = RpcResponse | Kind | float
+Result = RpcResponse | Kind | float
 """A response, an exception to raise, or the seconds after which to return OK."""
 
 
 class FakeUpstream:
-    """Returns or raises ``answers`` in order, then returns OK."""
+    """Returns or raises ``results`` in order, then returns OK."""
 
-    def __init__(self, *answers: Answer) -> None:
-        self.answers = list(answers)
+    def __init__(self, *results: Result) -> None:
+        self.results = list(results)
         self.requests: list[str] = []
         self.timeouts: list[float] = []
         self.cancelled: list[str] = []
@@ -52,11 +52,11 @@ class FakeUpstream:
     async def exchange(self, wire: RpcRequest, endpoint: Endpoint, timeout: float) -> RpcResponse:
         self.requests.append(endpoint.host)
         self.timeouts.append(timeout)
-        answer = self.answers.pop(0) if self.answers else OK
-        if isinstance(answer, float):
+        result = self.results.pop(0) if self.results else OK
+        if isinstance(result, float):
             try:
                 async with asyncio.timeout(timeout):
-                    await asyncio.sleep(answer)
+                    await asyncio.sleep(result)
             except TimeoutError:
                 raise GatewayError(Kind.TIMEOUT, "too slow") from None
             except asyncio.CancelledError:
@@ -64,15 +64,15 @@ class FakeUpstream:
                 raise
             return OK
         await asyncio.sleep(0)
-        if isinstance(answer, Kind):
-            raise GatewayError(answer, answer.value, detail=endpoint.host)
-        return answer
+        if isinstance(result, Kind):
+            raise GatewayError(result, result.value, detail=endpoint.host)
+        return result
 
     async def stream(
         self, wire: RpcRequest, endpoint: Endpoint, timeout: float | None
     ) -> AsyncGenerator[RpcResponse, None]:
         yield await self.exchange(wire, endpoint, 60.0 if timeout is None else timeout)
-        if self.answers and self.answers[0] is Kind.BACKEND_GARBAGE:
+        if self.results and self.results[0] is Kind.BACKEND_GARBAGE:
             raise GatewayError(Kind.BACKEND_GARBAGE, "broke off")
 
     async def close(self) -> None: ...
@@ -81,12 +81,12 @@ class FakeUpstream:
 class Harness:
     def __init__(
         self,
-        *answers: Answer,
+        *results: Result,
         endpoints: tuple[Endpoint, ...] = (A, B),
         budget: RetryBudget | None = None,
         queue_limits: tuple[int, int] | None = None,
     ) -> None:
-        self.upstream = FakeUpstream(*answers)
+        self.upstream = FakeUpstream(*results)
         self.counters = BackendCounters()
         self.budget = budget or RetryBudget()
         self.queue = (
@@ -125,7 +125,7 @@ class Harness:
     def infer(self, **fields: Any) -> Awaitable[RpcResponse]:
         return self.sending.infer(RpcRequest("/x"), new_context(**fields))
 
-    async def fails(self, kind: Kind, policy: RetryPolicy, sequence: Any = None) -> GatewayError:
+    async def error_of(self, kind: Kind, policy: RetryPolicy, sequence: Any = None) -> GatewayError:
         with raises_kind(kind) as caught:
             await self.send_request(policy, sequence)
         return caught.value
@@ -136,8 +136,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record the retries with a back-off, which takes no time here."""
     waited: list[int] = []
 
-    def backoff(tries: int) -> float:
-        waited.append(tries)
+    def backoff(attempt: int) -> float:
+        waited.append(attempt)
         return 0.0
 
     monkeypatch.setattr(attempts, "backoff", backoff)
@@ -161,7 +161,7 @@ async def test_a_single_endpoint_is_retried_after_a_backoff(waits: list[int]) ->
 async def test_the_route_limits_the_number_of_retries(waits: list[int]) -> None:
     for times in range(5):
         harness = Harness(*[Kind.CONNECT] * 10, endpoints=(A, B, C))
-        error = await harness.fails(Kind.CONNECT, RetryPolicy(max_retries=times))
+        error = await harness.error_of(Kind.CONNECT, RetryPolicy(max_retries=times))
         assert len(harness.upstream.requests) == times + 1
         assert set(harness.upstream.requests[:3]) == {"a", "b", "c"} or times < 2
         assert error.detail == harness.upstream.requests[-1]
@@ -171,7 +171,7 @@ async def test_the_route_limits_the_number_of_retries(waits: list[int]) -> None:
 @pytest.mark.parametrize("kind", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, Kind.TOO_LARGE])
 async def test_requests_that_may_have_run_are_not_retried(kind: Kind) -> None:
     harness = Harness(kind)
-    await harness.fails(kind, RetryPolicy(max_retries=3))
+    await harness.error_of(kind, RetryPolicy(max_retries=3))
     assert harness.upstream.requests == ["a"]
     assert not harness.counters.retries
 
@@ -183,25 +183,25 @@ async def test_declined_requests_are_not_retried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("result", "reason"),
     [(Kind.BACKEND_GARBAGE, "broken"), (Kind.TIMEOUT, "timeout"), (DECLINES, "declined")],
 )
 async def test_idempotent_requests_are_retried(
-    answer: Answer, reason: str, waits: list[int]
+    result: Result, reason: str, waits: list[int]
 ) -> None:
-    harness = Harness(answer)
+    harness = Harness(result)
     assert await harness.send_request(IDEMPOTENT) is OK
     assert (harness.upstream.requests, waits) == (["a", "b"], [1])
     assert harness.counters.retries == {reason: 1}
 
 
-@pytest.mark.parametrize("answer", [Kind.TOO_LARGE, Kind.BAD_REQUEST, REFUSES])
-async def test_permanent_errors_are_not_retried(answer: Answer) -> None:
-    harness = Harness(answer)
-    if isinstance(answer, Kind):
-        await harness.fails(answer, IDEMPOTENT)
+@pytest.mark.parametrize("result", [Kind.TOO_LARGE, Kind.BAD_REQUEST, REFUSES])
+async def test_permanent_errors_are_not_retried(result: Result) -> None:
+    harness = Harness(result)
+    if isinstance(result, Kind):
+        await harness.error_of(result, IDEMPOTENT)
     else:
-        assert await harness.send_request(IDEMPOTENT) is answer
+        assert await harness.send_request(IDEMPOTENT) is result
     assert harness.upstream.requests == ["a"]
 
 
@@ -209,22 +209,22 @@ async def test_the_latest_failure_is_reported() -> None:
     harness = Harness(Kind.BACKEND_GARBAGE, DECLINES)
     assert await harness.send_request(IDEMPOTENT) is DECLINES
     harness = Harness(DECLINES, Kind.BACKEND_GARBAGE)
-    assert (await harness.fails(Kind.BACKEND_GARBAGE, IDEMPOTENT)).detail == "b"
+    assert (await harness.error_of(Kind.BACKEND_GARBAGE, IDEMPOTENT)).detail == "b"
 
 
-@pytest.mark.parametrize("answer", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINES])
-async def test_sequence_requests_are_never_sent_twice(answer: Answer) -> None:
-    harness = Harness(answer)
-    if isinstance(answer, Kind):
-        await harness.fails(answer, IDEMPOTENT, SequenceKey("m", 1))
+@pytest.mark.parametrize("result", [Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINES])
+async def test_sequence_requests_are_never_sent_twice(result: Result) -> None:
+    harness = Harness(result)
+    if isinstance(result, Kind):
+        await harness.error_of(result, IDEMPOTENT, SequenceKey("m", 1))
     else:
-        assert await harness.send_request(IDEMPOTENT, SequenceKey("m", 1)) is answer
+        assert await harness.send_request(IDEMPOTENT, SequenceKey("m", 1)) is result
     assert len(harness.upstream.requests) == 1
 
 
 async def test_a_sequence_is_not_retried_elsewhere(waits: list[int]) -> None:
     harness = Harness(Kind.CONNECT, Kind.CONNECT)
-    error = await harness.fails(Kind.CONNECT, RetryPolicy(), SequenceKey("m", 1))
+    error = await harness.error_of(Kind.CONNECT, RetryPolicy(), SequenceKey("m", 1))
     first, second = harness.upstream.requests
     assert first == second
     assert "which holds the state of sequence 1" in error.public
@@ -248,7 +248,7 @@ async def test_retries_during_an_outage_stay_within_the_budget() -> None:
 async def test_no_retry_past_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attempts, "backoff", lambda tries: 10.0)
+    monkeypatch.setattr(attempts, "backoff", lambda attempt: 10.0)
     harness = Harness(Kind.BACKEND_GARBAGE)
     with raises_kind(Kind.BACKEND_GARBAGE):
         await harness.send_request(IDEMPOTENT, deadline=time.monotonic() + 5)
@@ -300,42 +300,42 @@ async def test_failed_messages_are_released() -> None:
         hedged = RetryPolicy(is_idempotent=True, hedge=HedgePolicy(0.001))
         for policy in (RetryPolicy(), IDEMPOTENT, hedged):
             for kind in (Kind.BACKEND_GARBAGE, Kind.CONNECT):
-                kept = await failing(Harness(*[kind] * 9), policy)
+                reference = await failing(Harness(*[kind] * 9), policy)
                 await asyncio.sleep(0)
-                assert kept() is None
+                assert reference() is None
 
 
 # ---- streams -----------------------------------------------------------------------------------
 
 
-async def pulled(harness: Harness, policy: RetryPolicy) -> list[RpcResponse]:
+async def read_stream(harness: Harness, policy: RetryPolicy) -> list[RpcResponse]:
     context = RequestContext("test", policy=RoutePolicy(retry=policy))
     return [each async for each in harness.sending.stream(RpcRequest("/stream"), context, None)]
 
 
-@pytest.mark.parametrize("answer", [Kind.CONNECT, Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINES])
-async def test_a_stream_is_retried_before_its_first_message(answer: Answer) -> None:
-    harness = Harness(answer)
-    assert await pulled(harness, IDEMPOTENT) == [OK]
+@pytest.mark.parametrize("result", [Kind.CONNECT, Kind.BACKEND_GARBAGE, Kind.TIMEOUT, DECLINES])
+async def test_a_stream_is_retried_before_its_first_message(result: Result) -> None:
+    harness = Harness(result)
+    assert await read_stream(harness, IDEMPOTENT) == [OK]
     assert harness.upstream.requests == ["a", "b"]
     assert (harness.budget.active_requests, harness.budget.active_retries) == (0, 0)
 
 
-async def test_a_repeatedly_declined_stream_reports_it() -> None:
+async def test_the_rejection_of_a_repeatedly_declined_stream_is_returned() -> None:
     harness = Harness(DECLINES, DECLINES)
-    assert await pulled(harness, IDEMPOTENT) == [DECLINES]
+    assert await read_stream(harness, IDEMPOTENT) == [DECLINES]
 
 
 async def test_a_started_stream_is_not_retried() -> None:
     harness = Harness(OK, Kind.BACKEND_GARBAGE)
     with pytest.raises(GatewayError, match="broke off"):
-        await pulled(harness, IDEMPOTENT)
+        await read_stream(harness, IDEMPOTENT)
     assert harness.upstream.requests == ["a"]
 
 
 async def test_the_per_try_timeout_applies_to_a_streams_first_message() -> None:
     harness = Harness(5.0)
-    assert await pulled(harness, RetryPolicy(is_idempotent=True, per_try_timeout=0.01)) == [OK]
+    assert await read_stream(harness, RetryPolicy(is_idempotent=True, per_try_timeout=0.01)) == [OK]
     assert harness.upstream.requests == ["a", "b"]
     assert harness.upstream.cancelled == ["a"]
 
@@ -343,7 +343,7 @@ async def test_the_per_try_timeout_applies_to_a_streams_first_message() -> None:
 async def test_a_stream_is_not_hedged() -> None:
     harness = Harness(0.02)
     policy = RetryPolicy(is_idempotent=True, hedge=HedgePolicy(0.001))
-    assert await pulled(harness, policy) == [OK]
+    assert await read_stream(harness, policy) == [OK]
     assert harness.upstream.requests == ["a"]
 
 
@@ -381,7 +381,7 @@ async def test_a_failed_hedge_is_ignored() -> None:
 async def test_if_both_attempts_fail_the_first_error_is_reported() -> None:
     harness = Harness(SLOW, Kind.BACKEND_GARBAGE)
     policy = RetryPolicy(0, is_idempotent=True, per_try_timeout=0.05, hedge=HedgePolicy(0.01))
-    await harness.fails(Kind.TIMEOUT, policy)
+    await harness.error_of(Kind.TIMEOUT, policy)
 
 
 async def test_fast_requests_are_not_hedged() -> None:
@@ -408,9 +408,9 @@ async def test_hedging_by_percentile_needs_samples() -> None:
     harness = Harness()
     policy = hedging(percentile=0.95)
     for _ in range(60):
-        harness.upstream.answers = [0.001, 0.001]  # the latest requests may be hedged
+        harness.upstream.results = [0.001, 0.001]  # the latest requests may be hedged
         await harness.send_request(policy)
-    harness.upstream.answers = [SLOW]
+    harness.upstream.results = [SLOW]
     harness.upstream.requests.clear()
     harness.upstream.cancelled.clear()
     assert await harness.send_request(policy) is OK

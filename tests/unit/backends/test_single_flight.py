@@ -23,7 +23,7 @@ def call(seconds: float = 60.0) -> RequestContext:
 
 
 class Message:
-    """Stands for the message of a request, which must be freed."""
+    """The message of a request, which must be freed."""
 
 
 class Server:
@@ -37,9 +37,9 @@ class Server:
         self.error: GatewayError | None = None
         self.open = asyncio.Event()
         self.open.set()
-        self.cache: SingleFlightCache[int] = SingleFlightCache(self.answer, lambda: self.now)
+        self.cache: SingleFlightCache[int] = SingleFlightCache(self.fetch_value, lambda: self.now)
 
-    async def answer(self, context: RequestContext) -> tuple[int, float]:
+    async def fetch_value(self, context: RequestContext) -> tuple[int, float]:
         self.requests += 1
         number = self.requests
         self.calls.append(context)
@@ -75,10 +75,10 @@ async def test_a_value_is_fetched_once_and_cached_for_its_lifetime() -> None:
 async def test_one_fetch_serves_all_waiters() -> None:
     server = Server()
     server.open.clear()
-    waiting = [server.get() for _ in range(10)]
+    tasks = [server.get() for _ in range(10)]
     await run_pending()
     server.open.set()
-    assert await asyncio.gather(*waiting) == [1] * 10
+    assert await asyncio.gather(*tasks) == [1] * 10
     assert server.requests == 1
 
 
@@ -86,10 +86,10 @@ async def test_an_error_reaches_all_waiters_and_is_not_cached() -> None:
     server = Server()
     server.open.clear()
     server.error = GatewayError(Kind.NOT_FOUND, "no such model")
-    waiting = [server.get() for _ in range(10)]
+    tasks = [server.get() for _ in range(10)]
     await run_pending()
     server.open.set()
-    for each in await asyncio.gather(*waiting, return_exceptions=True):
+    for each in await asyncio.gather(*tasks, return_exceptions=True):
         assert each is server.error
     assert server.requests == 1
     assert server.cache.is_empty
@@ -99,11 +99,11 @@ async def test_an_error_reaches_all_waiters_and_is_not_cached() -> None:
 
 async def test_an_error_holds_no_references_to_its_waiters() -> None:
     server = Server()
-    kept: list[weakref.ref[Message]] = []
+    references: list[weakref.ref[Message]] = []
 
     async def fetch() -> None:
         message = Message()
-        kept.append(weakref.ref(message))
+        references.append(weakref.ref(message))
         await server.cache.get(call())
 
     async def unreachable(context: RequestContext) -> tuple[int, float]:
@@ -116,7 +116,7 @@ async def test_an_error_holds_no_references_to_its_waiters() -> None:
         assert [str(each) for each in response] == ["down"] * 3
         del response
         await run_pending()
-        assert [each() for each in kept] == [None] * 3
+        assert [each() for each in references] == [None] * 3
 
 
 async def test_a_cancelled_leader_is_replaced_by_a_waiter() -> None:
@@ -136,9 +136,9 @@ async def test_a_cancelled_leader_is_replaced_by_a_waiter() -> None:
 async def test_a_waiter_may_be_cancelled() -> None:
     server = Server()
     server.open.clear()
-    fetch, waiting = server.get(), server.get()
+    fetch, tasks = server.get(), server.get()
     await run_pending()
-    waiting.cancel()
+    tasks.cancel()
     await run_pending()
     server.open.set()
     assert await fetch == 1
@@ -174,19 +174,19 @@ async def test_a_leading_callers_timeout_is_not_shared() -> None:
 
 async def test_a_fetch_timeout_fails_all_waiters() -> None:
     server = Server()
-    send_request: Callable[[RequestContext], Awaitable[tuple[int, float]]] = server.answer
+    send_request: Callable[[RequestContext], Awaitable[tuple[int, float]]] = server.fetch_value
 
-    async def with_deadline(own: RequestContext) -> tuple[int, float]:
-        own.shorten_deadline(time.monotonic() + 1)
-        return await send_request(own)
+    async def with_deadline(context: RequestContext) -> tuple[int, float]:
+        context.shorten_deadline(time.monotonic() + 1)
+        return await send_request(context)
 
     cache: SingleFlightCache[int] = SingleFlightCache(with_deadline)
     server.error = GatewayError(Kind.TIMEOUT, "silent")
     server.open.clear()
-    waiting = [asyncio.create_task(cache.get(call())) for _ in range(3)]
+    tasks = [asyncio.create_task(cache.get(call())) for _ in range(3)]
     await run_pending()
     server.open.set()
-    for each in await asyncio.gather(*waiting, return_exceptions=True):
+    for each in await asyncio.gather(*tasks, return_exceptions=True):
         assert each is server.error
     assert server.requests == 1
 
@@ -215,11 +215,11 @@ async def test_callers_that_need_a_refresh_share_one_fetch() -> None:
     await server.get()
     server.now += 30
     server.open.clear()
-    waiting = [server.get(newer=True) for _ in range(5)]
+    tasks = [server.get(newer=True) for _ in range(5)]
     await run_pending()
     server.now += 10  # the fetch takes a while
     server.open.set()
-    assert await asyncio.gather(*waiting) == [2] * 5
+    assert await asyncio.gather(*tasks) == [2] * 5
     assert server.requests == 2
 
 
@@ -252,6 +252,6 @@ async def test_a_failed_refresh_keeps_the_cached_value() -> None:
     await server.get()
     server.now += 5
     server.error = GatewayError(Kind.CONNECT, "down")
-    answers: list[Any] = await asyncio.gather(server.get(newer=True), return_exceptions=True)
-    assert answers == [server.error]
+    results: list[Any] = await asyncio.gather(server.get(newer=True), return_exceptions=True)
+    assert results == [server.error]
     assert await server.get() == 1

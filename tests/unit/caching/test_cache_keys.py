@@ -24,8 +24,8 @@ X = Tensor("x", Datatype.FP32, (1, 2), b"abcdefgh")
 REQUEST = InferRequest("m", "1", "id", {"a": 1}, (X,), (RequestedOutput("y"),))
 
 
-def key(request: InferRequest, *further: Any, ignored: frozenset[str] = frozenset()) -> bytes:
-    return digest(b"scope", key_parts(request, further, ignored))
+def key(request: InferRequest, *extra: Any, ignored: frozenset[str] = frozenset()) -> bytes:
+    return digest(b"scope", key_parts(request, extra, ignored))
 
 
 DIFFERENT = {
@@ -61,26 +61,28 @@ def test_extra_values_change_the_key() -> None:
 
 
 def test_the_id_the_order_of_parameters_and_the_kind_of_buffer_do_not_change_the_key() -> None:
-    one = replace(REQUEST, parameters={"a": 1, "b": 2})
+    first = replace(REQUEST, parameters={"a": 1, "b": 2})
     views = (replace(X, data=memoryview(bytearray(X.data))),)
-    other = replace(one, id="7", parameters={"b": 2, "a": 1}, inputs=views)
-    assert key(one) == key(other)
+    second = replace(first, id="7", parameters={"b": 2, "a": 1}, inputs=views)
+    assert key(first) == key(second)
 
 
 def test_ignored_parameters_do_not_change_the_key() -> None:
-    other = replace(REQUEST, parameters={"a": 1, "priority": 3})
+    changed = replace(REQUEST, parameters={"a": 1, "priority": 3})
     ignored = frozenset({"priority"})
-    assert key(REQUEST, ignored=ignored) == key(other, ignored=ignored)
-    only_ignored, none = (replace(REQUEST, parameters=p) for p in ({"priority": 3}, {}))
-    assert key(only_ignored, ignored=ignored) == key(none, ignored=ignored)
+    assert key(REQUEST, ignored=ignored) == key(changed, ignored=ignored)
+    only_ignored, without_parameters = (
+        replace(REQUEST, parameters=p) for p in ({"priority": 3}, {})
+    )
+    assert key(only_ignored, ignored=ignored) == key(without_parameters, ignored=ignored)
 
 
 def test_bytes_cannot_move_between_inputs() -> None:
-    def of(first: bytes, second: bytes) -> InferRequest:
+    def with_data(first: bytes, second: bytes) -> InferRequest:
         inputs = [Tensor("x", Datatype.UINT8, (len(d),), d) for d in (first, second)]
         return replace(REQUEST, inputs=tuple(inputs))
 
-    assert key(of(b"ab", b"c")) != key(of(b"a", b"bc"))
+    assert key(with_data(b"ab", b"c")) != key(with_data(b"a", b"bc"))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,7 @@ def test_deeply_nested_parameters_are_uncacheable_or_have_a_key() -> None:
         key_parts(replace(REQUEST, parameters={"a": nested}), (), frozenset())
 
 
-def test_the_weight_of_a_list_within_lists_counts() -> None:
+def test_a_nested_lists_weight_counts() -> None:
     shared = [0] * 1000
     with pytest.raises(UncacheableError):
         check_weight([[shared] * 100])
@@ -115,9 +117,9 @@ def test_the_weight_of_a_list_within_lists_counts() -> None:
 
 @settings(max_examples=15)
 @given(strategies.infer_requests(), strategies.infer_requests())
-def test_equal_keys_mean_equal_inferences(one: InferRequest, other: InferRequest) -> None:
-    is_equal = repr(replace(one, id="")) == repr(replace(other, id=""))
-    if key(one) == key(other):
-        assert is_equal or sorted(one.parameters) == sorted(other.parameters)
+def test_equal_keys_mean_equal_inferences(first: InferRequest, second: InferRequest) -> None:
+    is_equal = repr(replace(first, id="")) == repr(replace(second, id=""))
+    if key(first) == key(second):
+        assert is_equal or sorted(first.parameters) == sorted(second.parameters)
     else:
         assert not is_equal

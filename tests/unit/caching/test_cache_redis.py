@@ -53,10 +53,10 @@ class Gateway:
         return self.cache.key(DIGEST, "own")
 
     async def look_up(self) -> bytes | None:
-        found = (await self.cache.get_remote(self.key())).stored
-        return None if found is None else found.value
+        stored = (await self.cache.get_remote(self.key())).stored
+        return None if stored is None else stored.value
 
-    async def keep(self, value: bytes = VALUE, ttl: float = 60.0) -> None:
+    async def store(self, value: bytes = VALUE, ttl: float = 60.0) -> None:
         """Look up and store ``value``, as after a miss, and wait until Redis has it."""
         key = self.key()
         lookup = await self.cache.get_remote(key)
@@ -78,48 +78,48 @@ async def stored_key(client: Any) -> bytes:
 
 async def test_another_gateway_uses_the_response_and_its_age(client: Any) -> None:
     one, two = Gateway(client), Gateway(client)
-    await one.keep()
+    await one.store()
     two.now += 20
     lookup = await two.cache.get_remote(two.key())
     assert lookup.stored is not None
     assert lookup.stored.value == VALUE
     assert lookup.stored.created_at == pytest.approx(1000.0)
     assert lookup.stored.expires_at == pytest.approx(1060.0)
-    kept = await two.cache.get(two.key())
-    assert kept is not None
-    assert kept.value == VALUE
+    stored = await two.cache.get(two.key())
+    assert stored is not None
+    assert stored.value == VALUE
 
 
 async def test_redis_drops_a_response_when_it_expires(client: Any) -> None:
     one = Gateway(client)
-    await one.keep(ttl=60.0)
+    await one.store(ttl=60.0)
     assert 59_000 < await client.pttl(await stored_key(client)) <= 60_000
     one.now += 60
     assert await one.look_up() is None
 
 
 async def test_a_clock_that_is_behind_does_not_extend_the_lifetime(client: Any) -> None:
-    one, late = Gateway(client), Gateway(client, wall_offset=-500.0)
-    await one.keep(ttl=60.0)
-    lookup = await late.cache.get_remote(late.key())
+    one, slow_clock = Gateway(client), Gateway(client, wall_offset=-500.0)
+    await one.store(ttl=60.0)
+    lookup = await slow_clock.cache.get_remote(slow_clock.key())
     assert lookup.stored is not None
     assert (lookup.stored.created_at, lookup.stored.expires_at) == (1000.0, 1060.0)
 
 
 async def test_an_invalidation_applies_to_all_gateways(client: Any) -> None:
     one, two = Gateway(client), Gateway(client)
-    await one.keep()
+    await one.store()
     assert await two.look_up() == VALUE
     await two.cache.invalidate("own")
     assert await one.look_up() is None
     assert await two.look_up() is None
-    await one.keep()
+    await one.store()
     assert await two.look_up() == VALUE
 
 
 async def test_a_response_that_was_computed_before_an_invalidation_is_not_used(client: Any) -> None:
     one, two = Gateway(client), Gateway(client)
-    await one.keep()
+    await one.store()
     key = one.key()
     lookup = await one.redis.get(bytes(32), "own", key.epoch)
     await two.cache.invalidate("own")
@@ -132,7 +132,7 @@ async def test_an_invalidation_takes_effect_even_if_redis_was_unavailable(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = Gateway(client), Gateway(client)
-    await one.keep()
+    await one.store()
     with monkeypatch.context() as patched:
 
         async def broken(*_: Any, **__: Any) -> None:
@@ -149,7 +149,7 @@ async def test_an_invalidation_takes_effect_even_if_redis_was_unavailable(
 
 async def test_a_lost_epoch_makes_older_responses_obsolete(client: Any) -> None:
     one = Gateway(client)
-    await one.keep()
+    await one.store()
     for key in await client.keys():
         if b"epoch" in key:
             await client.delete(key)
@@ -182,7 +182,7 @@ async def test_a_value_that_another_program_has_changed_is_a_miss(client: Any, c
         return head + hashlib.sha256(head + content).digest() + content
 
     one = Gateway(client)
-    await one.keep()
+    await one.store()
     key = await stored_key(client)
     await client.set(key, change(await client.get(key), signed))
     assert await one.look_up() is None
@@ -191,7 +191,7 @@ async def test_a_value_that_another_program_has_changed_is_a_miss(client: Any, c
 
 async def test_a_key_of_another_type_counts_as_a_failure(client: Any) -> None:
     one = Gateway(client)
-    await one.keep()
+    await one.store()
     key = await stored_key(client)
     await client.delete(key)
     await client.lpush(key, b"x")
@@ -220,7 +220,7 @@ async def test_the_bytes_of_concurrent_writes_are_bounded(
 ) -> None:
     monkeypatch.setattr(redis_store, "MAX_WRITE_BYTES", 2 * len(VALUE))
     one = Gateway(client)
-    await one.keep()
+    await one.store()
     key = one.key()
     tag = (await one.cache.get_remote(key)).tag
     for number in range(5):

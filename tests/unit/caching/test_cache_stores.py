@@ -66,9 +66,9 @@ async def test_a_value_is_returned_until_it_expires(store: ResponseStore) -> Non
 @pytest.mark.parametrize("expires_at", [1e12, 1e300, float("inf")])
 async def test_a_value_may_live_forever(store: ResponseStore, expires_at: float) -> None:
     assert await store.put(key(1), value(b"abc", expires_at))
-    found = await store.get(key(1), 1e8)
-    assert found is not None
-    assert found.value == b"abc"
+    result = await store.get(key(1), 1e8)
+    assert result is not None
+    assert result.value == b"abc"
 
 
 async def test_a_value_is_replaced(store: ResponseStore) -> None:
@@ -85,8 +85,8 @@ async def test_the_least_recently_used_values_are_evicted(store: ResponseStore) 
     await store.get(key(0), 2.0)
     for number in (4, 5):
         await store.put(key(number), value(b"y" * size))
-    found = [number for number in range(6) if await store.get(key(number), 2.0)]
-    assert found == [0, 3, 4, 5]
+    present = [number for number in range(6) if await store.get(key(number), 2.0)]
+    assert present == [0, 3, 4, 5]
     assert store.usage().evictions == 2
     assert store.usage().bytes <= SIZE
 
@@ -144,9 +144,9 @@ def test_processes_see_one_store(steps: list[tuple[int, bytes, bool]]) -> None:
             usage = stores[0].usage()
             assert usage.bytes <= 12 * BLOCK_BYTES
             used = [await stores[0].get(key(n), 2.0) for n in range(6)]
-            kept = [stored for stored in used if stored is not None]
-            assert usage.entries == len(kept)
-            blocks = sum(max(1, -(-len(s.value) // BLOCK_BYTES)) for s in kept)
+            stored_values = [stored for stored in used if stored is not None]
+            assert usage.entries == len(stored_values)
+            blocks = sum(max(1, -(-len(s.value) // BLOCK_BYTES)) for s in stored_values)
             assert usage.bytes == blocks * BLOCK_BYTES
 
     asyncio.run(run())
@@ -164,28 +164,28 @@ async def test_stores_of_different_sizes_use_the_same_file(file: int) -> None:
 
 
 async def test_a_change_that_was_interrupted_empties_the_store(file: int) -> None:
-    one, two = shared(file), shared(file)
-    await one.put(key(1), value(b"abc"))
-    await one.invalidate("a")
-    one._head[shared_store._CHANGING] = 1
-    assert await two.get(key(1), 2.0) is None
-    assert two.usage().entries == 0
-    assert two.epoch("a") == 1
-    assert await one.put(key(2), value(b"abc"))
-    assert await two.get(key(2), 2.0) == value(b"abc")
+    first, second = shared(file), shared(file)
+    await first.put(key(1), value(b"abc"))
+    await first.invalidate("a")
+    first._head[shared_store._CHANGING] = 1
+    assert await second.get(key(1), 2.0) is None
+    assert second.usage().entries == 0
+    assert second.epoch("a") == 1
+    assert await first.put(key(2), value(b"abc"))
+    assert await second.get(key(2), 2.0) == value(b"abc")
 
 
 async def test_an_interrupted_clear_leaves_no_value(
     file: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = shared(file), shared(file)
-    await one.put(key(1), value(b"abc"))
+    first, second = shared(file), shared(file)
+    await first.put(key(1), value(b"abc"))
     with monkeypatch.context() as patched:
         patched.setattr(shared_store, "memoryview", lambda *_: 1 // 0, raising=False)
         with pytest.raises(ZeroDivisionError):
-            one.set_max_bytes(0)
-    assert await two.get(key(1), 2.0) is None
-    assert two._head[shared_store._CHANGING] == 0
+            first.set_max_bytes(0)
+    assert await second.get(key(1), 2.0) is None
+    assert second._head[shared_store._CHANGING] == 0
 
 
 async def test_an_error_in_a_change_empties_the_store(
@@ -278,7 +278,7 @@ async def test_the_lock_is_held_until_the_end_of_a_change(
     outcomes = []
     link = SharedStore._link_newest
 
-    def linked(store: SharedStore, entry: int) -> None:
+    def fail_to_link(store: SharedStore, entry: int) -> None:
         other = subprocess.run(
             [sys.executable, "-c", take, str(file)],
             pass_fds=[file],
@@ -289,7 +289,7 @@ async def test_the_lock_is_held_until_the_end_of_a_change(
         outcomes.append(other.stderr.strip())
         link(store, entry)
 
-    monkeypatch.setattr(SharedStore, "_link_newest", linked)
+    monkeypatch.setattr(SharedStore, "_link_newest", fail_to_link)
     for number in range(2):
         assert await store.put(key(number), value(b"abc"))
     larger = shared(file, 4 * SIZE)

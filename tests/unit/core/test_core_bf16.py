@@ -51,24 +51,24 @@ def is_nan(bits: int) -> bool:
 def test_rounds_to_nearest_even(bits: int) -> None:
     if is_nan(bits):
         return
-    (found,) = bf16_from_float32(np.array([bits], "<u4").view("<f4"))
-    assert int(found) == rounded(bits)
+    (actual,) = bf16_from_float32(np.array([bits], "<u4").view("<f4"))
+    assert int(actual) == rounded(bits)
 
 
 @given(PATTERNS.filter(is_nan) | st.integers(0x7F800001, 0x7F80FFFF))
 @example(0xFFFFFFFF)
 def test_nan_keeps_its_sign(bits: int) -> None:
-    found = int(bf16_from_float32(np.array([bits], "<u4").view("<f4"))[0])
-    assert is_nan(found << 16)
-    assert found >> 15 == bits >> 31
+    actual = int(bf16_from_float32(np.array([bits], "<u4").view("<f4"))[0])
+    assert is_nan(actual << 16)
+    assert actual >> 15 == bits >> 31
 
 
 def test_every_bf16_round_trips_through_float32() -> None:
     every = np.arange(2**16, dtype="<u2")
-    back = bf16_from_float32(float32_from_bf16(every))
+    restored = bf16_from_float32(float32_from_bf16(every))
     nan = (every & 0x7FFF) > 0x7F80
-    assert np.array_equal(back[~nan], every[~nan])
-    assert np.array_equal(back[nan], every[nan] | 0x40)  # NaNs become quiet
+    assert np.array_equal(restored[~nan], every[~nan])
+    assert np.array_equal(restored[nan], every[nan] | 0x40)  # NaNs become quiet
 
 
 def test_agrees_with_ml_dtypes() -> None:
@@ -87,6 +87,6 @@ def test_tensors_of_any_shape(shape: tuple[int, ...]) -> None:
     tensor = tensor_from_array("t", Datatype.BF16, array)
     assert len(tensor.data) == 2 * array.size
     assert tensor.shape == shape
-    back = Tensor("t", Datatype.BF16, shape, tensor.data).numpy()
-    assert back.dtype == np.float32
-    assert np.array_equal(back, array)
+    restored = Tensor("t", Datatype.BF16, shape, tensor.data).numpy()
+    assert restored.dtype == np.float32
+    assert np.array_equal(restored, array)

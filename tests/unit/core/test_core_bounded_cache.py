@@ -43,8 +43,8 @@ def test_generations_are_bounded_by_weight() -> None:
     cache = GenerationalCache[int, int](1000, 100)
     for number in range(100):
         cache.add(number, number, 20)
-        held = {**cache, **{each: 0 for each in range(100) if each in cache._older}}
-        assert 20 * len(held) <= 100
+        entries = {**cache, **{each: 0 for each in range(100) if each in cache._older}}
+        assert 20 * len(entries) <= 100
     cache.add(-1, -1, 51)
     assert -1 not in cache
     cache.clear()

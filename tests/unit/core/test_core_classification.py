@@ -22,9 +22,9 @@ def floats(values: Any) -> Tensor:
 
 
 def test_classes_are_sorted_and_formatted_as_by_triton() -> None:
-    found = classify(floats([0.1, 4.0, -2.5, 1e9]), 3)
-    assert (found.name, found.datatype, found.shape) == ("SCORES", Datatype.BYTES, (3,))
-    assert texts(found) == [b"1000000000.000000:3", b"4.000000:1", b"0.100000:0"]
+    classes = classify(floats([0.1, 4.0, -2.5, 1e9]), 3)
+    assert (classes.name, classes.datatype, classes.shape) == ("SCORES", Datatype.BYTES, (3,))
+    assert texts(classes) == [b"1000000000.000000:3", b"4.000000:1", b"0.100000:0"]
 
 
 @pytest.mark.parametrize(
@@ -50,17 +50,17 @@ def test_a_batch_is_ranked_row_by_row() -> None:
 
 
 def test_labels_follow_the_index() -> None:
-    found = classify(floats([3, 2, 1, 0]), 4, labels=("cat", "", "dog"))
-    assert texts(found) == [b"3.000000:0:cat", b"2.000000:1", b"1.000000:2:dog", b"0.000000:3"]
+    classes = classify(floats([3, 2, 1, 0]), 4, labels=("cat", "", "dog"))
+    assert texts(classes) == [b"3.000000:0:cat", b"2.000000:1", b"1.000000:2:dog", b"0.000000:3"]
     assert texts(classify(floats([1]), 1, labels=("né",))) == ["1.000000:0:né".encode()]
 
 
 def test_equal_values_by_index_and_nan_last() -> None:
-    found = classify(floats([1, np.nan, 1, -np.inf, np.inf, np.nan, 1]), 99)
-    indices = [int(text.split(b":")[1]) for text in texts(found)]
+    classes = classify(floats([1, np.nan, 1, -np.inf, np.inf, np.nan, 1]), 99)
+    indices = [int(text.split(b":")[1]) for text in texts(classes)]
     assert indices == [4, 0, 2, 6, 3, 1, 5]
-    assert texts(found)[0] == b"inf:4"
-    assert texts(found)[-1] == b"nan:5"
+    assert texts(classes)[0] == b"inf:4"
+    assert texts(classes)[-1] == b"nan:5"
 
 
 @pytest.mark.parametrize("datatype", sorted(INTEGERS, key=lambda d: d.value))
@@ -95,9 +95,9 @@ def test_ranks_like_a_stable_sort(values: list[int], count: int) -> None:
 def test_empty_and_scalar_shapes(
     shape: tuple[int, ...], batch_rank: int, expected: tuple[int, ...]
 ) -> None:
-    found = classify(floats(np.zeros(shape)), 2, batch_rank)
-    assert found.shape == expected
-    assert found.numpy().shape == expected
+    classes = classify(floats(np.zeros(shape)), 2, batch_rank)
+    assert classes.shape == expected
+    assert classes.numpy().shape == expected
 
 
 @pytest.mark.parametrize("datatype", [Datatype.BOOL, Datatype.BYTES])

@@ -11,38 +11,40 @@ from infergate.core.conversion import LOSSLESS_TARGETS, convert
 from infergate.core.datatypes import FLOATS, NUMPY_DTYPES, Datatype
 from infergate.core.tensor import Tensor
 
-PAIRS = [(one, to) for one, targets in LOSSLESS_TARGETS.items() for to in Datatype if to in targets]
+PAIRS = [(source, t) for source, ts in LOSSLESS_TARGETS.items() for t in Datatype if t in ts]
 
 
 def values(tensor: Tensor) -> list[float]:
     return [float(each) for each in tensor.numpy().ravel()]
 
 
-@pytest.mark.parametrize(("one", "to"), PAIRS, ids=lambda pair: pair.value)
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=lambda pair: pair.value)
 @given(bits=st.lists(st.integers(0, 2**16 - 1), max_size=8))
 def test_values_survive_conversion_in_both_directions(
-    one: Datatype, to: Datatype, bits: list[int]
+    source: Datatype, target: Datatype, bits: list[int]
 ) -> None:
-    array = np.array(bits, "<u2") if one is Datatype.BF16 else np.array(bits, "<u2") % 2 == 1
-    tensor = Tensor("x", one, (len(bits),), array.tobytes(), {"p": 1})
-    there = convert(tensor, to)
-    assert there == replace(tensor, datatype=to, data=there.data)
-    assert len(there.data) == len(bits) * to.itemsize
-    np.testing.assert_array_equal(values(there), values(tensor))
-    back = convert(there, one)
-    assert back.datatype is one
-    np.testing.assert_array_equal(values(back), values(tensor))
+    array = np.array(bits, "<u2") if source is Datatype.BF16 else np.array(bits, "<u2") % 2 == 1
+    tensor = Tensor("x", source, (len(bits),), array.tobytes(), {"p": 1})
+    converted = convert(tensor, target)
+    assert converted == replace(tensor, datatype=target, data=converted.data)
+    assert len(converted.data) == len(bits) * target.itemsize
+    np.testing.assert_array_equal(values(converted), values(tensor))
+    restored = convert(converted, source)
+    assert restored.datatype is source
+    np.testing.assert_array_equal(values(restored), values(tensor))
     if not np.isnan(values(tensor)).any():
-        assert back.data == tensor.data
+        assert restored.data == tensor.data
 
 
-@pytest.mark.parametrize("to", [d for d in Datatype if d in LOSSLESS_TARGETS[Datatype.BOOL]])
-def test_a_number_other_than_0_is_true(to: Datatype) -> None:
-    array = np.array([0, 1, 2, 100], NUMPY_DTYPES[to])
-    if to in FLOATS:
-        array = np.concatenate([array, np.array([-0.0, np.nan, np.inf, 1e-7], NUMPY_DTYPES[to])])
-    converted = convert(Tensor("x", to, (len(array),), array.tobytes()), Datatype.BOOL)
-    expected = [0, 1, 1, 1] + ([0, 1, 1, 1] if to in FLOATS else [])
+@pytest.mark.parametrize("target", [d for d in Datatype if d in LOSSLESS_TARGETS[Datatype.BOOL]])
+def test_a_number_other_than_0_is_true(target: Datatype) -> None:
+    array = np.array([0, 1, 2, 100], NUMPY_DTYPES[target])
+    if target in FLOATS:
+        array = np.concatenate(
+            [array, np.array([-0.0, np.nan, np.inf, 1e-7], NUMPY_DTYPES[target])]
+        )
+    converted = convert(Tensor("x", target, (len(array),), array.tobytes()), Datatype.BOOL)
+    expected = [0, 1, 1, 1] + ([0, 1, 1, 1] if target in FLOATS else [])
     assert bytes(converted.data) == bytes(expected)
 
 

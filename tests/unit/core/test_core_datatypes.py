@@ -27,18 +27,18 @@ def test_the_fourteen_names_and_sizes() -> None:
 
 
 def test_kinds_partition_the_datatypes() -> None:
-    rest = {Datatype.BOOL, Datatype.BYTES}
-    assert INTEGERS | FLOATS | rest == set(Datatype)
-    assert len(INTEGERS) + len(FLOATS) + len(rest) == len(Datatype)
+    others = {Datatype.BOOL, Datatype.BYTES}
+    assert INTEGERS | FLOATS | others == set(Datatype)
+    assert len(INTEGERS) + len(FLOATS) + len(others) == len(Datatype)
 
 
 @pytest.mark.parametrize("datatype", [d for d in Datatype if d is not Datatype.BYTES])
 def test_numpy_agrees_on_size_and_byte_order(datatype: Datatype) -> None:
     dtype = np.dtype(NUMPY_DTYPES[datatype])
     assert dtype.itemsize == datatype.itemsize
-    one = np.ones(1, dtype)
+    array = np.ones(1, dtype)
     if datatype in INTEGERS:
-        assert one.tobytes() == (1).to_bytes(datatype.itemsize, "little")
+        assert array.tobytes() == (1).to_bytes(datatype.itemsize, "little")
         assert (dtype.kind == "u") == datatype.value.startswith("U")
 
 

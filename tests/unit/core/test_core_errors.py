@@ -83,6 +83,6 @@ def test_unauthenticated_clients_get_a_challenge() -> None:
     assert error.kind is Kind.UNAUTHENTICATED
     assert (error.public, error.detail) == ("credentials are required", "detail")
     assert error_headers(error) == {"www-authenticate": 'Bearer realm="x"'}
-    late = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=1.5)
-    assert error_headers(late) == {"retry-after": "2"}
+    limited = GatewayError(Kind.RATE_LIMITED, "too many", retry_after=1.5)
+    assert error_headers(limited) == {"retry-after": "2"}
     assert error_headers(GatewayError(Kind.UNAUTHENTICATED, "as the backend says")) == {}

@@ -26,20 +26,20 @@ _DATA = st.builds(
 
 
 @given(st.lists(_DATA, min_size=1, max_size=4), st.binary(max_size=3))
-def test_all_members_are_inflated_in_short_pieces(members: list[bytes], after: bytes) -> None:
+def test_all_members_are_inflated_in_short_pieces(members: list[bytes], extra: bytes) -> None:
     packed = b"".join(gzip.compress(each, 1) for each in members)
     whole = b"".join(members)
-    found = list(inflate_pieces(packed, GZIP, len(whole), len(members) + 1))
-    assert b"".join(found) == whole
-    assert all(len(each) <= PIECE_BYTES for each in found)
+    pieces = list(inflate_pieces(packed, GZIP, len(whole), len(members) + 1))
+    assert b"".join(pieces) == whole
+    assert all(len(each) <= PIECE_BYTES for each in pieces)
     if whole:
         with pytest.raises(InflatedTooLargeError):
             list(inflate_pieces(packed, GZIP, len(whole) - 1, len(members) + 1))
     with pytest.raises(CorruptDataError, match="ends too early"):
         list(inflate_pieces(packed[:-1], GZIP, len(whole), len(members) + 1))
-    if after:
-        with pytest.raises(CorruptDataError, match=f"{len(after)} extra bytes|too early|corrupt"):
-            list(inflate_pieces(packed + after, GZIP, len(whole), len(members) + 1))
+    if extra:
+        with pytest.raises(CorruptDataError, match=f"{len(extra)} extra bytes|too early|corrupt"):
+            list(inflate_pieces(packed + extra, GZIP, len(whole), len(members) + 1))
     if len(members) > 1:
         with pytest.raises(CorruptDataError):
             list(inflate_pieces(packed, GZIP, len(whole), len(members) - 1))
@@ -57,7 +57,7 @@ def test_deflate(data: bytes, window: int) -> None:
 @given(st.binary(max_size=200), st.sampled_from([GZIP, ZLIB, RAW]))
 def test_arbitrary_bytes_give_data_or_an_error(data: bytes, window: int) -> None:
     try:
-        found = b"".join(inflate_pieces(data, window, PIECE_BYTES, 3))
+        inflated = b"".join(inflate_pieces(data, window, PIECE_BYTES, 3))
     except (CorruptDataError, InflatedTooLargeError):
         return
-    assert len(found) <= PIECE_BYTES
+    assert len(inflated) <= PIECE_BYTES

@@ -33,6 +33,6 @@ def test_a_segment_is_decoded(segment: str, name: str) -> None:
     ],
 )
 def test_an_invalid_segment_is_rejected(segment: str, expected: str) -> None:
-    with raises_kind(Kind.BAD_REQUEST) as refused:
+    with raises_kind(Kind.BAD_REQUEST) as caught:
         decode_segment(segment, "model name")
-    assert refused.value.public == expected
+    assert caught.value.public == expected

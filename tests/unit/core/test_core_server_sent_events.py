@@ -32,24 +32,24 @@ ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
 def cut(parts: list[bytes], size: int = 1000) -> tuple[list[bytes], bool]:
     """Return the events of a body received in ``parts``, and whether it ends between events."""
     events = EventStreamParser(size)
-    found = []
+    payloads = []
     for part in parts:
         events.feed(part)
         while (data := events.next_event()) is not None:
-            found.append(data)
-    return found, events.is_between_events
+            payloads.append(data)
+    return payloads, events.is_between_events
 
 
 def parse_by_the_standard(lines: list[bytes]) -> list[bytes]:
-    found, data = [], []
+    payloads, data = [], []
     for line in lines:
         if not line:
             if data:
-                found.append(b"\n".join(data))
+                payloads.append(b"\n".join(data))
             data = []
         elif line == b"data" or line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
-    return found
+    return payloads
 
 
 @given(st.lists(st.tuples(LINES, ENDS), max_size=20), st.lists(st.integers(0, 200)))
@@ -57,7 +57,7 @@ def test_events_do_not_depend_on_how_the_body_is_split(
     expected: list[tuple[bytes, bytes]], cuts: list[int]
 ) -> None:
     body = b"".join(line + end for line, end in expected)
-    marks = sorted({0, len(body), *(at for at in cuts if at < len(body))})
+    marks = sorted({0, len(body), *(position for position in cuts if position < len(body))})
     parts = [body[start:stop] for start, stop in itertools.pairwise(marks)]
     assert cut(parts)[0] == parse_by_the_standard(re.split(rb"\r\n|\n|\r", body)[:-1])
 

@@ -25,13 +25,13 @@ SHAPES = st.just(()) | array_shapes(min_dims=1, max_dims=4, min_side=0, max_side
 def test_tensors_round_trip_through_numpy(tensor: Tensor) -> None:
     array = tensor.numpy()
     assert array.shape == tensor.shape
-    back = tensor_from_array(tensor.name, tensor.datatype, array, tensor.parameters)
-    assert back == replace(tensor, data=back.data)
+    restored = tensor_from_array(tensor.name, tensor.datatype, array, tensor.parameters)
+    assert restored == replace(tensor, data=restored.data)
     if tensor.datatype in FLOATS:  # a signalling NaN may come back quiet
-        equal = back.numpy() == array
-        assert np.all(equal | (np.isnan(array) & np.isnan(back.numpy())))
+        equal = restored.numpy() == array
+        assert np.all(equal | (np.isnan(array) & np.isnan(restored.numpy())))
     else:
-        assert bytes(back.data) == tensor.data
+        assert bytes(restored.data) == tensor.data
 
 
 @given(arrays(np.int64, SHAPES))

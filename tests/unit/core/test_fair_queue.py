@@ -87,10 +87,10 @@ def test_limits_and_order_hold_and_no_job_is_lost(
             del waiting[shed]
         assert queue.waiting == len(waiting) <= maximum
         assert sum(each.cost for each in waiting) <= max_cost
-        if job.item and (found := queue.take()) is not None:
-            record(found)
-    while (found := queue.take()) is not None:
-        record(found)
+        if job.item and (taken_job := queue.take()) is not None:
+            record(taken_job)
+    while (taken_job := queue.take()) is not None:
+        record(taken_job)
     assert not waiting
     assert queue.waiting == 0
     assert all(numbers == sorted(numbers) for numbers in taken.values())
@@ -125,13 +125,13 @@ def test_cancelled_jobs_leave_nothing_behind() -> None:
     lasting = _job("a", priority=9)
     assert _enqueue(queue, lasting)
     others: list[Job] = []
-    chance = random.Random(1)
+    rng = random.Random(1)
     for number in range(3000):
-        job = _job(chance.choice("abc"), chance.choice("12"), 1 + number % 7, priority=9)
+        job = _job(rng.choice("abc"), rng.choice("12"), 1 + number % 7, priority=9)
         assert not queue.put(job)
         others.append(job)
         if len(others) > 5:
-            queue.discard(others.pop(chance.randrange(len(others))))
+            queue.discard(others.pop(rng.randrange(len(others))))
     level = queue._levels[9]
     assert len(level._order._heap) <= 2 * 3 + 9
     assert sum(len(flow.jobs) for each in level.flows.values() for flow in each.flows.values()) == 6

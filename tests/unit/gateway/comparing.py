@@ -58,11 +58,11 @@ class Store:
 
     def __init__(self, result: str = "stored") -> None:
         self.result = result
-        self.kept: list[tuple[Exchange, Outcome, str]] = []
+        self.mismatches: list[tuple[Exchange, Outcome, str]] = []
         self.searches = 0
 
     def store(self, exchange: Exchange, mirrored: Outcome, mirror: str) -> str:
-        self.kept.append((exchange, mirrored, mirror))
+        self.mismatches.append((exchange, mirrored, mirror))
         return self.result
 
     def remove_expired(self) -> None:
@@ -131,13 +131,13 @@ class Harness:
         assert self.comparer is not None
         return self.comparer._bytes
 
-    async def finished(self, number: int) -> None:
+    async def wait_for_results(self, number: int) -> None:
         """Wait until ``number`` comparisons have a result."""
         await until(lambda: sum(self.results.values()) >= number)
 
-    async def compared(self, **expected: int) -> None:
+    async def check_results(self, **expected: int) -> None:
         """Wait until as many comparisons as ``expected`` have finished, and check their results."""
-        await self.finished(sum(expected.values()))
+        await self.wait_for_results(sum(expected.values()))
         assert self.results == expected
 
     @property

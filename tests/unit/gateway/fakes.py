@@ -27,8 +27,8 @@ R = TypeVar("R")
 def build_gateway(
     *routes: Route, backends: Iterable[Any], declared: Any = None, **options: Any
 ) -> RoutingGateway:
-    known = {backend.name: backend for backend in backends}
-    return RoutingGateway(RouteTable(routes), known, declared or {}, GatewayOptions(**options))
+    by_name = {backend.name: backend for backend in backends}
+    return RoutingGateway(RouteTable(routes), by_name, declared or {}, GatewayOptions(**options))
 
 
 async def perform(

@@ -95,9 +95,9 @@ class MemoryTransport(asyncio.Transport):
             self.write(data)
 
     def take(self) -> bytes:
-        taken = bytes(self.sent)
+        written = bytes(self.sent)
         self.sent.clear()
-        return taken
+        return written
 
     def close(self) -> None:
         if not self.is_lost:
@@ -415,10 +415,10 @@ class Stack:
     def drop(self, end: ServerEnd, stream: int | None = None) -> None:
         """Forget requests that can no longer be answered."""
         self.pending = {
-            key: kept
+            key: remaining
             for key, waiting in self.pending.items()
             if (
-                kept := [
+                remaining := [
                     (server, each)
                     for server, each in waiting
                     if not (server is end and (stream is None or stream == each.id))
@@ -606,12 +606,12 @@ class HttpServerEnd:
         """Exchange pending bytes; return whether there were any."""
         data = self.transport.take()
         self.unread += data
-        head, found, rest = self.unread.partition(b"\r\n\r\n")
+        head, separator, body = self.unread.partition(b"\r\n\r\n")
         lines = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
         length = int(lines.get("content-length", 0))
-        if found and len(rest) >= length:
-            self.unread = rest[length:]
-            self.stack.requests.append((tuple(sorted(lines.items())), rest[:length]))
+        if separator and len(body) >= length:
+            self.unread = body[length:]
+            self.stack.requests.append((tuple(sorted(lines.items())), body[:length]))
             self.stack.pending.setdefault(lines["x-request-id"], []).append((self, None))
         if self.transport.is_lost:
             self.stack.drop(self)
@@ -779,8 +779,8 @@ class Pair:
         """Move the clock, from one timer to the next."""
         end = self.loop.now + seconds
         while self.loop.now < end:
-            due = min((timer.when() for timer in self.loop.timers), default=end)
-            self.loop.now = min(end, max(due, self.loop.now + _RESOLUTION))
+            next_time = min((timer.when() for timer in self.loop.timers), default=end)
+            self.loop.now = min(end, max(next_time, self.loop.now + _RESOLUTION))
             self.run()
 
     def close(self) -> None:
@@ -797,12 +797,12 @@ class Pair:
             task = self.loop.create_task(stack.backend.close(), context=stack.context)
             self.loop.run_until_complete(task)
         self.run()
-        left = (
+        zero_fields = (
             "requests in progress", "bytes in progress", "transfers", "budget", "active"
         )  # fmt: skip
         for stack in self.stacks:
-            found = stack.observed()
-            assert not any(found[name] for name in left), found
+            observations = stack.observed()
+            assert not any(observations[name] for name in zero_fields), observations
             assert all(each.active == 0 for each in stack.backend.endpoint_stats())
 
 

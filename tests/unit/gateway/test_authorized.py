@@ -61,7 +61,7 @@ def caller(*rules: AccessRule) -> RequestContext:
     return new_context(permit=AccessRules(rules).permit_for("key:a"))
 
 
-def of(models: str, *operations: str) -> AccessRule:
+def rule(models: str, *operations: str) -> AccessRule:
     return AccessRule(("*",), (models,), frozenset(operations) or EVERY)
 
 
@@ -87,7 +87,7 @@ async def test_unauthorized_operations_reach_no_backend(
     created = gateway(memory)
     for context in (
         new_context(),
-        caller(of("other")) if getattr(operation, "model", "") else caller(),
+        caller(rule("other")) if getattr(operation, "model", "") else caller(),
     ):
         with raises_kind(Kind.FORBIDDEN):
             await created.perform(operation, context)
@@ -102,14 +102,14 @@ async def test_health_needs_no_permit() -> None:
 
 async def test_permitted_operations_are_performed() -> None:
     memory = Memory("b")
-    assert await gateway(memory).perform(InferRequest("m"), caller(of("m", "infer")))
+    assert await gateway(memory).perform(InferRequest("m"), caller(rule("m", "infer")))
     assert memory.requests == [InferRequest("m")]
 
 
 async def test_an_inference_is_authorized_after_parsing() -> None:
     """The summary may contain a different model name from the message."""
     memory = Memory("b")
-    created, context = gateway(memory), caller(of("m", "infer"))
+    created, context = gateway(memory), caller(rule("m", "infer"))
     bound = created.bind("secret", "", context)
     with pytest.raises(GatewayError, match="infer is not permitted"):
         await created.infer(InferRequest("secret"), bound, context)
@@ -120,15 +120,15 @@ async def test_an_inference_is_authorized_after_parsing() -> None:
 
 async def test_lists_leave_out_models_without_permission() -> None:
     created = gateway(BuiltinBackend("b"), "*")
-    seen = caller(of("ident*", "metadata"), of("simple", "statistics"))
-    index = await perform(created, ModelIndexRequest(), ModelIndex, seen)
+    client = caller(rule("ident*", "metadata"), rule("simple", "statistics"))
+    index = await perform(created, ModelIndexRequest(), ModelIndex, client)
     assert [each.name for each in index.models] == ["identity"]
-    status = await perform(created, ServerStatusRequest(), ServerStatus, seen)
+    status = await perform(created, ServerStatusRequest(), ServerStatus, client)
     assert [each.metadata.name for each in status.models] == ["identity"]
     assert status.models[0].statistics == ()
-    every = await perform(created, ModelStatisticsRequest(), ModelStatistics, seen)
+    every = await perform(created, ModelStatisticsRequest(), ModelStatistics, client)
     assert {each["name"] for each in every.models} <= {"simple"}
-    everything = caller(of("*"))
+    everything = caller(rule("*"))
     status = await perform(created, ServerStatusRequest(), ServerStatus, everything)
     assert len(status.models) > 1
     assert any(each.statistics for each in status.models)
@@ -137,7 +137,7 @@ async def test_lists_leave_out_models_without_permission() -> None:
 async def test_the_status_of_one_model_is_rejected_like_its_metadata() -> None:
     created = gateway(BuiltinBackend("b"))
     with raises_kind(Kind.FORBIDDEN):
-        await created.perform(ServerStatusRequest("simple"), caller(of("ident*")))
+        await created.perform(ServerStatusRequest("simple"), caller(rule("ident*")))
 
 
 async def test_dependents_are_unloaded_only_with_permission_for_all(
@@ -146,7 +146,7 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
     caplog.set_level(logging.INFO, "infergate.audit")
     memory = Memory("b")
     created = gateway(memory)
-    some, every = caller(of("m", "repository")), caller(of("*", "repository"))
+    some, every = caller(rule("m", "repository")), caller(rule("*", "repository"))
     others = {"unload_dependents": True}
     with raises_kind(Kind.FORBIDDEN):
         await created.perform(ModelUnloadRequest("m", parameters=others), some)
@@ -169,14 +169,14 @@ async def test_dependents_are_unloaded_only_with_permission_for_all(
 async def test_tensors_in_shared_memory_need_permission(request_: InferRequest) -> None:
     """Without the check, a client with ``infer`` could read and write another client's region."""
     memory = Memory("b")
-    created, context = gateway(memory), caller(of("*", "infer"))
+    created, context = gateway(memory), caller(rule("*", "infer"))
     bound = created.bind("m", "", context)
     with pytest.raises(GatewayError, match="shared memory is not permitted"):
         await created.infer(request_, bound, context)
     with pytest.raises(GatewayError, match="shared memory is not permitted"):
         await anext(created.stream(request_, bound, context))
     with pytest.raises(GatewayError) as caught:  # permitted, but the region does not exist
-        await created.infer(request_, bound, caller(of("*", "infer", "shared_memory")))
+        await created.infer(request_, bound, caller(rule("*", "infer", "shared_memory")))
     assert caught.value.kind is not Kind.FORBIDDEN
 
 
@@ -201,7 +201,7 @@ def test_a_route_with_headers_matches_requests_that_have_them() -> None:
 # ---- frontends and own services with an authorizer
 
 
-class Gate:
+class FakeAuthorizer:
     def __init__(self, error: GatewayError | None = None, *, forwards: bool = True) -> None:
         self.error = error
         self.forwards = forwards
@@ -214,7 +214,7 @@ class Gate:
         self.requests.append(summary)
         if self.error is not None:
             raise self.error
-        context.permit = AccessRules([of("*")]).permit_for("key:a")
+        context.permit = AccessRules([rule("*")]).permit_for("key:a")
         return RequestSummary(
             summary.operation,
             summary.model,
@@ -227,11 +227,11 @@ FORBIDDEN = GatewayError(Kind.FORBIDDEN, "no")
 
 
 async def test_a_frontend_authorizes_before_parsing() -> None:
-    memory, codec, gate = Memory("b"), LineCodec(), Gate(FORBIDDEN)
+    memory, codec, gate = Memory("b"), LineCodec(), FakeAuthorizer(FORBIDDEN)
     frontend = Frontend(codec, gateway(memory), DEFAULT_LIMITS, authorizer=gate)
     for line in ("infer m 1 x", "ready m", "infer m 1 bad"):
-        answer = await frontend.respond(RpcRequest(line), request_context := new_context())
-        assert answer.details == "forbidden: no"
+        response = await frontend.respond(RpcRequest(line), request_context := new_context())
+        assert response.details == "forbidden: no"
         assert request_context.record.outcome == "forbidden"
     with pytest.raises(GatewayError, match="no"):
         await frontend.parse_stream_request(RpcRequest("infer m 1 x"), new_context())
@@ -244,10 +244,13 @@ async def test_a_frontend_applies_its_authorizer() -> None:
     for forwards in (True, False):
         codec = LineCodec()
         frontend = Frontend(
-            codec, gateway(Memory("b")), DEFAULT_LIMITS, authorizer=Gate(forwards=forwards)
+            codec,
+            gateway(Memory("b")),
+            DEFAULT_LIMITS,
+            authorizer=FakeAuthorizer(forwards=forwards),
         )
-        answer = await frontend.respond(RpcRequest("infer m 1 x"), new_context())
-        assert not answer.code
+        response = await frontend.respond(RpcRequest("infer m 1 x"), new_context())
+        assert not response.code
 
 
 async def _serve(wire: RpcRequest, request_context: RequestContext) -> RpcResponse:
@@ -262,7 +265,7 @@ HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
-def services(gate: Gate) -> GatewayServices:
+def services(gate: FakeAuthorizer) -> GatewayServices:
     own = GatewayServices(
         {f"{HEALTH}Check": _serve}, {f"{HEALTH}Watch": _stream, REFLECTION: _stream}
     )
@@ -270,10 +273,10 @@ def services(gate: Gate) -> GatewayServices:
 
 
 async def test_own_services_are_health_and_metadata() -> None:
-    gate = Gate()
+    gate = FakeAuthorizer()
     guarded = services(gate)
-    answer = await guarded.unary[f"{HEALTH}Check"](RpcRequest(f"{HEALTH}Check"), new_context())
-    assert answer.message == (b"served",)
+    response = await guarded.unary[f"{HEALTH}Check"](RpcRequest(f"{HEALTH}Check"), new_context())
+    assert response.message == (b"served",)
     for method in guarded.streams:
         received: list[RpcResponse] = [
             each async for each in guarded.streams[method](None, new_context())
@@ -284,7 +287,7 @@ async def test_own_services_are_health_and_metadata() -> None:
 
 
 async def test_own_services_reject_with_grpc_codes() -> None:
-    guarded = services(Gate(FORBIDDEN))
+    guarded = services(FakeAuthorizer(FORBIDDEN))
     outcomes: list[str] = []
     frontends = {"": Frontend(LineCodec(), gateway(Memory("b")), DEFAULT_LIMITS)}
     dispatch = RpcDispatch(
@@ -293,8 +296,8 @@ async def test_own_services_reject_with_grpc_codes() -> None:
         guarded.streams,
         lambda context: outcomes.append(context.record.outcome),
     )
-    answer = await dispatch.respond(RpcRequest(f"{HEALTH}Check"), new_context())
-    assert (answer.code, answer.details) == (7, "no")
+    response = await dispatch.respond(RpcRequest(f"{HEALTH}Check"), new_context())
+    assert (response.code, response.details) == (7, "no")
     assert outcomes == ["forbidden"]
     with pytest.raises(GatewayError):
         [each async for each in guarded.streams[REFLECTION](None, new_context())]  # type: ignore[arg-type]
@@ -315,11 +318,11 @@ async def test_each_message_to_reflection_is_authorized() -> None:
         gate.error = FORBIDDEN
         yield b"3"
 
-    gate = Gate()
-    own = authorized_services(
+    gate = FakeAuthorizer()
+    guarded = authorized_services(
         GatewayServices({}, {REFLECTION: echo}), gate, LineCodec().build_error
     )
-    responses = aiter(own.streams[REFLECTION](messages(), new_context()))
+    responses = aiter(guarded.streams[REFLECTION](messages(), new_context()))
     assert [(await anext(responses)).message for _ in range(2)] == [(b"1",), (b"2",)]
     with pytest.raises(GatewayError) as caught:
         await anext(responses)

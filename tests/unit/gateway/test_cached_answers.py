@@ -79,14 +79,14 @@ class Harness:
         store.set_max_bytes(1 << 24)
         policy = CachePolicy(b"", "own", 60.0)
 
-        def layer(inner: Any) -> CachedRoute:
+        def cached_route(inner: Any) -> CachedRoute:
             return CachedRoute(inner, ResponseCache(store, 1 << 24), policy, self.counters)
 
         gateway = RoutingGateway(
             RouteTable([Route("*", "own", has_layers=cached)], NameRule(allow_slash=True)),
             {"own": self.backend},
             {} if model is None else {model.name: model},
-            GatewayOptions(layers={0: [layer]} if cached else {}),
+            GatewayOptions(layers={0: [cached_route]} if cached else {}),
         )
         if model is not None:
             self.backend.description = model
@@ -159,12 +159,12 @@ def exchanges(draw: st.DrawFn, datatypes: frozenset[Datatype]) -> InferRequest:
 
 
 def metadata_of(request: InferRequest) -> ModelMetadata:
-    described = [
+    input_metadata = [
         TensorMetadata(tensor.name, tensor.datatype.value, tensor.shape)
         for tensor in request.inputs
     ]
-    outputs = [replace(entry, name=f"y{index}") for index, entry in enumerate(described)]
-    return ModelMetadata("m", ("7",), "", tuple(described), tuple(outputs), max_batch_size=0)
+    outputs = [replace(entry, name=f"y{index}") for index, entry in enumerate(input_metadata)]
+    return ModelMetadata("m", ("7",), "", tuple(input_metadata), tuple(outputs), max_batch_size=0)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -429,15 +429,15 @@ async def test_the_first_client_may_leave_while_others_wait() -> None:
     await settle()
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    own = harness.server.contexts[0].memory
-    assert isinstance(own, Budget)
-    assert own is not account
-    assert (account.held, own.held) == (997, 3)  # the inference still holds the inputs
+    own_id = harness.server.contexts[0].memory
+    assert isinstance(own_id, Budget)
+    assert own_id is not account
+    assert (account.held, own_id.held) == (997, 3)  # the inference still holds the inputs
     assert not harness.server.cancelled
     harness.server.pending[0].set_result(RESPONSE)
     assert await second == replace(RESPONSE, id="2")
     await settle()
-    assert own.held == 0
+    assert own_id.held == 0
     assert harness.calls == 1
 
 
@@ -529,7 +529,7 @@ async def test_long_responses_are_copied_in_a_thread_and_charged(
     harness, accounts, threads = Harness(), [], []
     monkeypatch.setattr(harness.cache, "max_entry_bytes", 3_000_000)
     harness.store.set_max_bytes(10_000_000)
-    monkeypatch.setattr(cached_route, "encode", lambda *given: threads.append(current()) or b"")
+    monkeypatch.setattr(cached_route, "encode", lambda *arguments: threads.append(current()) or b"")
     for size in (1_000_000, 2_000_000):
         harness.server.response = response_of(size)
         accounts.append(Budget(size))
@@ -554,20 +554,21 @@ async def test_a_response_is_not_kept_if_memory_is_short() -> None:
 
 
 @pytest.mark.parametrize("operation", [ModelLoadRequest("m"), ModelUnloadRequest("m")])
-@pytest.mark.parametrize("answer", [None, GatewayError(Kind.BACKEND_ERROR, "no")])
+@pytest.mark.parametrize("result", [None, GatewayError(Kind.BACKEND_ERROR, "no")])
 async def test_loading_a_model_makes_the_responses_of_its_backend_obsolete(
-    operation: Any, answer: GatewayError | None
+    operation: Any, result: GatewayError | None
 ) -> None:
     changed: list[tuple[str, bool]] = []
 
-    async def note(backend: str, is_finished: bool) -> None:
+    async def on_change(backend: str, is_finished: bool) -> None:
         changed.append((backend, is_finished))
 
-    backend = Memory("own", answer)
-    options = GatewayOptions(permissions=ControlPermissions(repository=True), models_changed=note)
+    backend = Memory("own", result)
+    permissions = ControlPermissions(repository=True)
+    options = GatewayOptions(permissions=permissions, models_changed=on_change)
     gateway = RoutingGateway(RouteTable([Route("m", "own")]), {"own": backend}, {}, options)
     try:
         await gateway.perform(operation, new_context())
     except GatewayError:
-        assert answer is not None
-    assert changed == [("own", answer is None)]
+        assert result is not None
+    assert changed == [("own", result is None)]

@@ -98,21 +98,21 @@ async def test_memory_of_casts_is_counted() -> None:
     elements = 100_000
     half = Tensor("f", Datatype.BF16, (elements,), bytes(2 * elements))
     full = Tensor("f", Datatype.FP32, (elements,), bytes(4 * elements))
-    to_backend, to_client, back = LimitedBackend("b"), Memory("b"), Memory("b")
+    to_backend, to_client, cast_back = LimitedBackend("b"), Memory("b"), Memory("b")
     to_client.answer = InferResponse("m", outputs=(half,))
-    back.description = MODEL
-    back.answer = InferResponse("m")
-    for backend, context, given, created in (
+    cast_back.description = MODEL
+    cast_back.answer = InferResponse("m")
+    for backend, context, tensors, created in (
         (to_backend, new_context(), half, 4 * elements),
         (to_client, limited_client_context(), UINT8, 4 * elements),
-        (back, limited_client_context(), full, 2 * elements),
+        (cast_back, limited_client_context(), full, 2 * elements),
     ):
         context.memory = memory = Budget(created)
-        await infer(gateway_for(backend), context, given)
+        await infer(gateway_for(backend), context, tensors)
         assert memory.held == created
         context.memory = Budget(created - 1)
         with pytest.raises(GatewayError, match="full"):
-            await infer(gateway_for(backend), context, given)
+            await infer(gateway_for(backend), context, tensors)
 
 
 async def test_metadata_is_in_the_clients_names() -> None:

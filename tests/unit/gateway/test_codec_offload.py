@@ -89,8 +89,8 @@ async def test_a_helper_inflates_long_bodies_and_memory_is_counted() -> None:
     offload, memory = InlineOffload(), Budget(64 * MIB)
     wire = _compressed(4 * MIB)
     cost = len(gzip.decompress(join_parts(wire.body)))
-    answer = await _frontend(offload, _answer(1)).respond(wire, new_context(memory=memory))
-    assert answer.status == 200
+    response = await _frontend(offload, _answer(1)).respond(wire, new_context(memory=memory))
+    assert response.status == 200
     (job,) = offload.jobs
     assert (job.name, job.client, job.cost) == ("validate", ("", "test"), cost)
     assert cost - total_size(wire.body) <= memory.peak < cost + 5 * MIB
@@ -99,10 +99,10 @@ async def test_a_helper_inflates_long_bodies_and_memory_is_counted() -> None:
 
 async def test_no_inflation_without_memory() -> None:
     offload = InlineOffload()
-    answer = await _frontend(offload, _answer(1)).respond(
+    response = await _frontend(offload, _answer(1)).respond(
         _compressed(4 * MIB), new_context(memory=Budget(MIB))
     )
-    assert (answer.status, offload.jobs) == (503, [])
+    assert (response.status, offload.jobs) == (503, [])
 
 
 def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
@@ -113,7 +113,7 @@ def _json(elements: int, encoding: str, members: int = 1) -> HttpRequest:
         packed = zlib.compress(body)
     else:
         step = -(-len(body) // members)
-        parts = [body[at : at + step] for at in range(0, len(body), step)]
+        parts = [body[start : start + step] for start in range(0, len(body), step)]
         packed = b"".join(map(gzip.compress, parts))
     return HttpRequest("POST", PATH, "", {"content-encoding": encoding}, (packed,))
 
@@ -130,8 +130,9 @@ async def test_inflated_json_is_counted_by_its_parsing_memory(
     wire: HttpRequest, maximum: int
 ) -> None:
     memory = Budget(1024 * MIB)
-    answer = await _frontend(InlineOffload(), _answer(1)).respond(wire, new_context(memory=memory))
-    assert answer.status == 200
+    context = new_context(memory=memory)
+    response = await _frontend(InlineOffload(), _answer(1)).respond(wire, context)
+    assert response.status == 200
     is_gzip = wire.headers["content-encoding"] == "gzip"
     inflating = (
         len(gzip.decompress(join_parts(wire.body))) if is_gzip else total_size(wire.body) * 1032
@@ -147,9 +148,9 @@ async def test_a_helper_compresses_long_passed_through_responses(
     offload = InlineOffload()
     wire = replace(_compressed(1), headers={HEADER: "0", "accept-encoding": "gzip"}, body=(b"",))
     frontend = _frontend(offload, _answer(elements), validate=False)
-    answer = await frontend.respond(wire, new_context())
-    assert answer.headers["content-encoding"] == "gzip"
-    assert b"x" * elements in gzip.decompress(bytes(join_parts(answer.body)))
+    response = await frontend.respond(wire, new_context())
+    assert response.headers["content-encoding"] == "gzip"
+    assert b"x" * elements in gzip.decompress(bytes(join_parts(response.body)))
     assert [each.name for each in offload.jobs] == jobs
     assert not jobs or offload.jobs[0].arguments[1].body == ()  # the request's tensors stay here
 
@@ -157,8 +158,8 @@ async def test_a_helper_compresses_long_passed_through_responses(
 async def test_a_helper_finds_the_sequence_of_unchecked_messages() -> None:
     offload = InlineOffload()
     frontend = _frontend(offload, _answer(1), validate=False, retry=RetryPolicy(is_idempotent=True))
-    answer = await frontend.respond(_compressed(MIB), new_context())
-    assert answer.status == 200
+    response = await frontend.respond(_compressed(MIB), new_context())
+    assert response.status == 200
     assert [each.name for each in offload.jobs] == ["sequence_of"]
 
 
@@ -229,9 +230,9 @@ async def test_responses_written_by_a_helper_are_numbered(
     numbers = []
     for length in (1, 40 * KIB, 1, 40 * KIB):
         label = pack_bytes([b"1.5:0:" + b"x" * length])
-        answer = InferResponse("m", "1", outputs=(Tensor("O", Datatype.BYTES, (1,), label),))
+        response = InferResponse("m", "1", outputs=(Tensor("O", Datatype.BYTES, (1,), label),))
         wire, _ = await codec_offload.write_response(
-            new_context(), codec.build_response, answer, parsed
+            new_context(), codec.build_response, response, parsed
         )
         numbers.append(number(wire))
     assert numbers == [1, 2, 3, 4]
@@ -258,11 +259,11 @@ async def test_a_helper_rewrites_a_legacy_response_of_many_fields() -> None:
     arguments = RpcResponse((result.SerializeToString() + many + fields,)), checked, "", ""
     with pytest.raises(NeedsOffloadError):
         codec.rewrite_response(*arguments, codec_offload.limits)
-    answer = await codec_offload.build_in_helper(
+    response = await codec_offload.build_in_helper(
         new_context(), codec.rewrite_response, *arguments, codec_offload.limits
     )
-    assert _number_over_rpc(answer) == 1
-    assert pb.InferResponse.FromString(join_parts(answer.message)).meta_data.id == 7
+    assert _number_over_rpc(response) == 1
+    assert pb.InferResponse.FromString(join_parts(response.message)).meta_data.id == 7
 
 
 @pytest.mark.parametrize("stream", ["triton", "plain"])
@@ -281,10 +282,10 @@ async def test_a_helper_writes_long_typed_contents(
         RpcRequest(codec.streaming_method, (request,)), codec_offload.limits
     )
     data = Tensor("O", datatype, (elements,), bytes(datatype.itemsize * elements))
-    answer = InferResponse("m", "1", outputs=(data,))
+    response = InferResponse("m", "1", outputs=(data,))
     for build in (codec.build_response, codec.build_stream_response):
-        wire, _ = await codec_offload.write_response(new_context(), build, answer, parsed)
-        assert join_parts(wire.message) == join_parts(build(answer, parsed).message)
+        wire, _ = await codec_offload.write_response(new_context(), build, response, parsed)
+        assert join_parts(wire.message) == join_parts(build(response, parsed).message)
     assert len(offload.jobs) == 2 * jobs
 
 
@@ -312,9 +313,9 @@ async def test_a_response_is_counted_before_it_is_written() -> None:
     parsed = ParsedRequest(InferRequest("m"))
     response = InferResponse("m", "1", outputs=(LONG,))
     memory = Budget(64 * MIB)
-    _, counted = await offload.write_response(new_context(memory=memory), build, response, parsed)
-    assert [counted] == [memory.held] == sizes
-    assert memory.peak >= counted > MIB
+    _, size = await offload.write_response(new_context(memory=memory), build, response, parsed)
+    assert [size] == [memory.held] == sizes
+    assert memory.peak >= size > MIB
     with pytest.raises(GatewayError, match="full"):
         await offload.write_response(new_context(memory=Budget(MIB)), build, response, parsed)
     assert len(sizes) == 1  # the second one was not written
@@ -345,9 +346,10 @@ def test_memory_for_a_backends_response_is_counted() -> None:
     offload: Any = BackendCodecOffload("b", plugins()["v2-rest"].create({}), DEFAULT_LIMITS, None)
     request = InferRequest("m")
     fields = {"name": "O", "datatype": "FP64", "shape": [KIB * 100], "data": [1] * 100 * KIB}
-    answer = HttpResponse(200, {}, [json.dumps({"model_name": "m", "outputs": [fields]}).encode()])
+    text = json.dumps({"model_name": "m", "outputs": [fields]})
+    response = HttpResponse(200, {}, [text.encode()])
     memory = Budget(MIB)
-    offload.read_inline(answer, request, new_context(memory=memory))
+    offload.read_inline(response, request, new_context(memory=memory))
     assert memory.held == 800 * KIB
     with pytest.raises(GatewayError, match="full"):
-        offload.read_inline(answer, request, new_context(memory=Budget(MIB // 2)))
+        offload.read_inline(response, request, new_context(memory=Budget(MIB // 2)))

@@ -39,7 +39,7 @@ async def test_equal_responses_are_counted_and_summarized() -> None:
     harness = Harness()
     for number in range(3):
         await harness.infer(request_id=str(number))
-    await harness.compared(equal=3)
+    await harness.check_results(equal=3)
     summary = harness.summary()
     assert (summary.compared, summary.equal, summary.verdict()) == (3, 3, Verdict.EQUAL)
     assert summary.expected_latencies.count == summary.actual_latencies.count == 3
@@ -63,7 +63,7 @@ async def test_differences_are_counted_by_output_and_cause(
     harness = Harness()
     harness.mirror.answer = mirrored
     await harness.infer()
-    await harness.compared(different=1)
+    await harness.check_results(different=1)
     assert harness.counters.differences == {difference: 1}
     assert harness.summary().verdict() is Verdict.DIFFERENT
     failed = isinstance(mirrored, GatewayError)
@@ -76,7 +76,7 @@ async def test_errors_are_equal_if_their_kinds_are() -> None:
     harness.mirror.answer = GatewayError(Kind.BAD_REQUEST, "unexpected input 'a'")
     with pytest.raises(GatewayError, match="no such input"):
         await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
 
 
 async def test_the_rules_of_the_route_apply_to_the_names_of_the_client() -> None:
@@ -87,7 +87,7 @@ async def test_the_rules_of_the_route_apply_to_the_names_of_the_client() -> None
     harness.own.answer = response(output(1), output(1, name="server"))
     harness.mirror.answer = response(output(1.5), output(9, name="server"))
     await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     assert harness.summary().known == 1
 
 
@@ -98,7 +98,7 @@ async def test_a_rule_that_does_not_fit_the_datatype_is_an_error_in_the_log(
     harness.own.answer = harness.mirror.answer = response(output(1, datatype=Datatype.INT32))
     for _ in range(2):
         await harness.infer()
-    await harness.compared(error=2)
+    await harness.check_results(error=2)
     (line,) = [each.message for each in caplog.records if "comparison failed" in each.message]
     assert line.startswith("route m: the comparison failed: output 'y' is INT32")
 
@@ -112,7 +112,7 @@ async def test_a_client_never_waits_for_the_mirror_or_the_comparison() -> None:
     assert await harness.infer() == harness.own.answer
     assert not harness.results
     harness.offload.may_run.set()
-    await harness.compared(equal=4)
+    await harness.check_results(equal=4)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_comparisons_run_in_batches(
         await harness.infer()
     await until(lambda: harness.counters.mirrored["ok"] >= 7)
     harness.offload.may_run.set()
-    await harness.compared(equal=7)
+    await harness.check_results(equal=7)
     assert [len(each.arguments[0]) for each in harness.offload.jobs] == [1, 4, 2]
 
 
@@ -138,10 +138,10 @@ async def test_a_failing_helper_affects_no_client(caplog: pytest.LogCaptureFixtu
     harness = Harness()
     harness.offload.error = GatewayError(Kind.INTERNAL, "internal error")
     await harness.infer()
-    await harness.compared(error=1)
+    await harness.check_results(error=1)
     harness.offload.error = None
     await harness.infer()
-    await harness.compared(error=1, equal=1)
+    await harness.check_results(error=1, equal=1)
 
 
 async def test_a_bug_affects_one_batch(
@@ -151,10 +151,10 @@ async def test_a_bug_affects_one_batch(
     with monkeypatch.context() as patched:
         patched.setattr("infergate.comparison.summary.Summary.merge", None)
         await harness.infer()
-        await harness.compared(dropped=1)
+        await harness.check_results(dropped=1)
     assert "internal error while comparing responses" in caplog.text
     await harness.infer()
-    await harness.compared(dropped=1, equal=1)
+    await harness.check_results(dropped=1, equal=1)
     assert harness.held_bytes == 0
 
 
@@ -162,7 +162,7 @@ async def test_a_comparison_is_dropped_without_memory_for_the_helper() -> None:
     harness = Harness()
     harness.offload.error = GatewayError(Kind.OVERLOADED, "full")
     await harness.infer()
-    await harness.compared(dropped=1)
+    await harness.check_results(dropped=1)
 
 
 # ---- limits ------------------------------------------------------------------------------------
@@ -176,18 +176,18 @@ async def test_comparisons_beyond_the_limits_of_the_queue_are_dropped(
     harness.offload.may_run.clear()
     for _ in range(5):
         await harness.infer()
-    await harness.compared(dropped=3)
+    await harness.check_results(dropped=3)
     harness.offload.may_run.set()
-    await harness.compared(dropped=3, equal=2)
+    await harness.check_results(dropped=3, equal=2)
     await harness.infer()
-    await harness.compared(dropped=3, equal=3)
+    await harness.check_results(dropped=3, equal=3)
     monkeypatch.setattr(comparer_module, "MAX_BYTES", 30)  # each has 3 + 8 + 8 bytes
     harness.offload.may_run.clear()
     for _ in range(2):
         await harness.infer()
-    await harness.compared(dropped=4, equal=3)
+    await harness.check_results(dropped=4, equal=3)
     harness.offload.may_run.set()
-    await harness.compared(dropped=4, equal=4)
+    await harness.check_results(dropped=4, equal=4)
     assert harness.counters.mirrored == {"ok": 8}
 
 
@@ -199,16 +199,16 @@ async def test_a_comparison_holds_its_memory_until_it_has_run() -> None:
     await until(lambda: harness.offload.jobs)
     assert harness.held_bytes == 3 + 8 + 8
     harness.offload.may_run.set()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     assert harness.held_bytes == memory.held == 0
     await harness.infer(memory=Budget(3 + 8 + 7))  # the copy's response does not fit
-    await harness.compared(equal=1, dropped=1)
+    await harness.check_results(equal=1, dropped=1)
     await harness.infer(memory=Budget(3 + 7))  # the served response does not fit
-    await harness.compared(equal=1, dropped=2)
+    await harness.check_results(equal=1, dropped=2)
     assert harness.counters.mirrored == {"ok": 2, "dropped": 1}
 
 
-def _waiting(harness: Harness) -> list[Any]:
+def _waiting_tasks(harness: Harness) -> list[Any]:
     assert harness.comparer is not None
     return list(harness.comparer._queue)
 
@@ -219,7 +219,7 @@ async def test_closing_drops_waiting_comparisons() -> None:
     await harness.infer()
     await until(lambda: harness.offload.jobs)
     await harness.infer()
-    await until(lambda: bool(_waiting(harness)))
+    await until(lambda: bool(_waiting_tasks(harness)))
     await harness.gateway.close()
     assert harness.results == {"dropped": 2}
     assert harness.offload.is_closed
@@ -234,11 +234,11 @@ async def test_streams_are_compared_response_by_response() -> None:
     harness.own.answers = [response(output(1)), response(output(2))]
     harness.mirror.answers = [response(output(1)), response(output(3))]
     assert [each async for each in harness.stream()] == harness.own.answers
-    await harness.compared(different=1)
+    await harness.check_results(different=1)
     assert harness.counters.differences == {("y", "values"): 1}
     harness.mirror.answers = harness.own.answers[:1]
     assert len([each async for each in harness.stream()]) == 2
-    await harness.compared(different=2)
+    await harness.check_results(different=2)
     assert harness.counters.differences["", "responses"] == 1
 
 
@@ -247,7 +247,7 @@ async def test_a_stream_is_compared_if_it_is_closed_after_its_last_response() ->
     harness.own.answers = harness.mirror.answers = [response(output(1), is_last=True)]
     async with aclosing(harness.stream()) as responses:
         await anext(responses)
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
 
 
 async def test_cancelled_requests_are_mirrored_but_not_compared() -> None:
@@ -255,7 +255,7 @@ async def test_cancelled_requests_are_mirrored_but_not_compared() -> None:
     harness.own.answers = harness.mirror.answers = [response(output(1)), response(output(2))]
     async with aclosing(harness.stream()) as responses:
         await anext(responses)
-    await harness.compared(dropped=1)
+    await harness.check_results(dropped=1)
     assert len(harness.mirror.requests) == 1
 
 
@@ -266,10 +266,10 @@ async def test_a_stream_beyond_a_limit_is_mirrored_but_not_compared(
     harness, memory = Harness(), Budget(100)
     harness.own.answers = harness.mirror.answers = [response(output(n)) for n in range(3)]
     assert len([each async for each in harness.stream(memory=memory)]) == 3
-    await harness.compared(dropped=1)
+    await harness.check_results(dropped=1)
     harness.own.answers = harness.own.answers[:2]  # now only the copy's response is too long
     assert len([each async for each in harness.stream(memory=memory)]) == 2
-    await harness.compared(dropped=2)
+    await harness.check_results(dropped=2)
     assert len(harness.mirror.requests) == 2
     await until(lambda: harness.counters.mirrored["ok"] >= 2)
     assert memory.held == 0
@@ -302,20 +302,20 @@ async def test_responses_of_the_mirrors_own_backend_are_not_compared() -> None:
     harness.own.answer = response(output(1, 3))
     for number in range(100):
         await harness.infer(request_id=str(number))
-    own = len(harness.own.requests)
-    assert 25 < own < 75
-    await harness.compared(different=own)
+    own_count = len(harness.own.requests)
+    assert 25 < own_count < 75
+    await harness.check_results(different=own_count)
     # the mirror served 100 - own requests, and got copies of the others
     assert len(harness.mirror.requests) == 100
     renamed = Harness(split=[SplitTarget("mirror", 100.0, Rewrite("other"))])
     await renamed.infer()
-    await renamed.compared(equal=1)
+    await renamed.check_results(equal=1)
 
 
 async def test_a_route_mirrored_to_its_own_backend_measures_noise() -> None:
     harness = Harness(backend="mirror")
     await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     assert len(harness.mirror.requests) == 2
 
 
@@ -326,7 +326,7 @@ async def test_noise_is_measured_with_a_second_old_server() -> None:
     harness = Harness(TWIN)
     harness.twin.answer = response(output(1, 2.25))
     await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     assert [len(each.requests) for each in (harness.own, harness.twin)] == [1, 1]
     assert harness.summary().outputs["y"].noise.differing == 1
 
@@ -334,7 +334,7 @@ async def test_noise_is_measured_with_a_second_old_server() -> None:
 async def test_noise_is_measured_by_sending_the_request_once_more() -> None:
     harness = Harness(SAME)
     await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     assert len(harness.own.requests) == 2
     assert harness.summary().outputs["y"].noise.compared == 1
 
@@ -342,12 +342,12 @@ async def test_noise_is_measured_by_sending_the_request_once_more() -> None:
 async def test_the_target_that_served_a_request_gets_it_once_more() -> None:
     harness = Harness(SAME, split=[SplitTarget("twin", 100.0, Rewrite())])
     await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     assert [len(each.requests) for each in (harness.own, harness.twin)] == [0, 2]
     harness = Harness(SAME, fallback="twin")
     harness.own.answer = GatewayError(Kind.CONNECT, "connection refused")
     await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     assert [len(each.requests) for each in (harness.own, harness.twin)] == [1, 2]
 
 
@@ -355,7 +355,7 @@ async def test_only_a_share_gets_the_baseline() -> None:
     harness = Harness(MirrorComparison(baseline=Baseline("twin", 25.0)))
     for number in range(200):
         await harness.infer(request_id=str(number))
-    await harness.compared(equal=200)
+    await harness.check_results(equal=200)
     assert 20 < len(harness.twin.requests) < 80
 
 
@@ -363,11 +363,11 @@ async def test_a_request_of_a_sequence_is_never_sent_twice_to_the_same_backend()
     request = InferRequest("m", "", "id", {"sequence_id": 7})
     harness = Harness(SAME)
     await harness.infer(request)
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     assert len(harness.own.requests) == 1
     harness = Harness(TWIN)
     await harness.infer(request)
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     assert len(harness.twin.requests) == 1
 
 
@@ -379,14 +379,14 @@ async def test_differences_as_large_as_the_noise_are_within_noise() -> None:
             noise = 0.5 if (number + offset) % 2 else 0.0
             backend.answer = response(output(1, 2 + noise))
         await harness.infer()
-        await harness.finished(number + 1)
+        await harness.wait_for_results(number + 1)
     assert set(harness.results) == {"equal", "within_noise", "different"}
     assert harness.results["within_noise"] > harness.results["different"]
     assert harness.summary().verdict() is Verdict.WITHIN_NOISE
     harness.mirror.answer = response(output(1, 7))
     before = harness.results["different"]
     await harness.infer()
-    await harness.finished(41)
+    await harness.wait_for_results(41)
     assert harness.results["different"] == before + 1
 
 
@@ -396,7 +396,7 @@ async def test_differences_as_large_as_the_noise_are_within_noise() -> None:
 async def test_a_reload_keeps_the_summary_of_an_unchanged_route() -> None:
     harness = Harness()
     await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     harness.configure(MirrorComparison(), percent=0)
     assert harness.summary().compared == 1
     await harness.infer()
@@ -410,11 +410,11 @@ async def test_a_reload_keeps_the_summary_of_an_unchanged_route() -> None:
 async def test_a_reset_starts_a_new_summary() -> None:
     harness = Harness()
     await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     harness.gateway.reset_comparisons()
     assert not harness.summaries.routes
     await harness.infer()
-    await harness.compared(equal=2)
+    await harness.check_results(equal=2)
     assert harness.summary().compared == 1
 
 
@@ -425,12 +425,12 @@ async def test_only_mismatches_are_stored() -> None:
     store = Store()
     harness = Harness(store=store)
     await harness.infer()
-    await harness.compared(equal=1)
+    await harness.check_results(equal=1)
     harness.mirror.answer = response(output(1, 3))
     await harness.infer(headers={"a": "b"}, request_id="7")
-    await harness.compared(equal=1, different=1)
+    await harness.check_results(equal=1, different=1)
     await until(lambda: bool(harness.counters.mismatches))
-    ((exchange, mirrored, name),) = store.kept
+    ((exchange, mirrored, name),) = store.mismatches
     assert exchange.request is REQUEST
     assert (exchange.request_id, exchange.headers) == ("7", {"a": "b"})
     assert exchange.outcome.responses == (harness.own.answer,)
@@ -445,7 +445,7 @@ async def test_values_of_outputs_that_mismatches_redact_are_in_no_summary() -> N
     harness.own.answer = response(*[output(1, name=name) for name in ("a", "b1", "c")])
     harness.mirror.answer = response(*[output(2, name=name) for name in ("a", "b1", "c")])
     await harness.infer()
-    await harness.compared(different=1)
+    await harness.check_results(different=1)
     worst = {name: each.worst[0].difference for name, each in harness.summary().outputs.items()}
     assert {name: (each.expected, each.actual) for name, each in worst.items()} == {
         "a": ("(hidden)", "(hidden)"),
@@ -458,12 +458,12 @@ async def test_a_bug_in_the_store_affects_one_batch(caplog: pytest.LogCaptureFix
     store = Store()
     harness = Harness(store=store)
     harness.mirror.answer = response(output(1, 3))
-    store.kept = None  # type: ignore[assignment]
+    store.mismatches = None  # type: ignore[assignment]
     await harness.infer()
     await until(lambda: "internal error while comparing responses" in caplog.text)
-    store.kept = []
+    store.mismatches = []
     await harness.infer()
-    await until(lambda: bool(store.kept))
+    await until(lambda: bool(store.mismatches))
     assert harness.results == {"different": 2}
 
 
@@ -480,7 +480,7 @@ async def test_expired_mismatches_are_searched_for_until_the_gateway_closes() ->
 async def test_a_batch_judges_each_output_once(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[DifferenceCounts] = []
 
-    def counting(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
+    def judge_and_count(differences: DifferenceCounts, noise: DifferenceCounts) -> Judgement:
         judged.append(differences)
         return judge(differences, noise)
 
@@ -498,9 +498,9 @@ async def test_a_batch_judges_each_output_once(monkeypatch: pytest.MonkeyPatch) 
     assert comparer is not None
     await until(lambda: comparer._unfinished == 21)
     for module in (verdict_module, model_summary_module):
-        monkeypatch.setattr(module, "judge", counting)
+        monkeypatch.setattr(module, "judge", judge_and_count)
     harness.offload.may_run.set()
-    await harness.compared(within_noise=21)
+    await harness.check_results(within_noise=21)
     (summary,) = comparer.summaries()
     in_gateway = {id(each.differences) for each in summary.routes["m"]["m"].outputs.values()}
     assert [len(each.arguments[0]) for each in harness.offload.jobs] == [1, 20]
@@ -514,6 +514,6 @@ async def test_differing_outputs_beyond_a_limit_share_a_name() -> None:
     for number in range(4):
         harness.mirror.answer = response(output(1, 2), output(1, name=f"z{number}"))
         await harness.infer()
-        await harness.compared(different=number + 1)
+        await harness.check_results(different=number + 1)
     counts = {key: n for key, n in harness.counters.differences.items() if key[1] == "extra"}
     assert counts == {("z0", "extra"): 1, ("z1", "extra"): 1, (OTHER_OUTPUTS, "extra"): 2}

@@ -24,7 +24,7 @@ from infergate.routing.table import Route, RouteTable
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 
 
-class _Late:
+class _Deferred:
     def __init__(self, message: bytes) -> None:
         self.message = message
         self.prefix = message[: 2 * PREFIX_BYTES]
@@ -36,7 +36,7 @@ class _Late:
         return self.message
 
 
-class _Gate:
+class _Authorizer:
     def __init__(self, error: GatewayError | None = None) -> None:
         self.error = error
         self.requests: list[RequestSummary] = []
@@ -58,38 +58,39 @@ def _message(model: str = "m") -> bytes:
     return bytes(message.SerializeToString())
 
 
-def _dispatch(memory: Memory, gate: _Gate) -> RpcDispatch:
+def _dispatch(memory: Memory, admission: _Authorizer) -> RpcDispatch:
     gateway = RoutingGateway(RouteTable([Route("*", "b")]), {"b": memory}, {})
     codec = plugins()["v2-grpc"].create({})
-    frontend = Frontend(codec, gateway, DEFAULT_LIMITS, authorizer=gate)
-    return RpcDispatch({"": frontend}, {"/own/Method": _own}, {}, lambda _: None)
+    frontend = Frontend(codec, gateway, DEFAULT_LIMITS, authorizer=admission)
+    return RpcDispatch({"": frontend}, {"/own/Method": _own_method}, {}, lambda _: None)
 
 
 async def _respond(
-    message: bytes, gate: _Gate
-) -> tuple[RpcResponse, _Late, Memory, RequestContext]:
-    memory, late, context = Memory("b"), _Late(message), new_context()
-    answer = await _dispatch(memory, gate).respond(RpcRequest(METHOD, deferred=late), context)
-    return answer, late, memory, context
+    message: bytes, authorizer: _Authorizer
+) -> tuple[RpcResponse, _Deferred, Memory, RequestContext]:
+    memory, late, context = Memory("b"), _Deferred(message), new_context()
+    wire = RpcRequest(METHOD, deferred=late)
+    response = await _dispatch(memory, authorizer).respond(wire, context)
+    return response, late, memory, context
 
 
-async def _own(wire: RpcRequest, context: RequestContext) -> RpcResponse:
+async def _own_method(wire: RpcRequest, context: RequestContext) -> RpcResponse:
     raise NotImplementedError
 
 
 async def test_a_rejected_client_causes_no_inflation() -> None:
-    gate = _Gate(GatewayError(Kind.FORBIDDEN, "no"))
-    answer, late, memory, context = await _respond(_message(), gate)
-    assert (answer.code, context.record.model, context.record.outcome) == (7, "m", "forbidden")
-    assert gate.requests == [RequestSummary(InferRequest, "m", "1")]
-    assert (late.inflated, memory.requests) == (0, [])
+    authorizer = _Authorizer(GatewayError(Kind.FORBIDDEN, "no"))
+    response, deferred, memory, context = await _respond(_message(), authorizer)
+    assert (response.code, context.record.model, context.record.outcome) == (7, "m", "forbidden")
+    assert authorizer.requests == [RequestSummary(InferRequest, "m", "1")]
+    assert (deferred.inflated, memory.requests) == (0, [])
 
 
 async def test_an_admitted_clients_message_is_inflated() -> None:
-    gate = _Gate()
-    answer, late, memory, context = await _respond(_message(), gate)
-    assert (answer.code, answer.details) == (0, "")
-    assert (late.inflated, len(memory.requests), len(gate.requests)) == (1, 1, 1)
+    authorizer = _Authorizer()
+    response, deferred, memory, context = await _respond(_message(), authorizer)
+    assert (response.code, response.details) == (0, "")
+    assert (deferred.inflated, len(memory.requests), len(authorizer.requests)) == (1, 1, 1)
     assert context.record.bytes_in == len(_message())
 
 
@@ -102,16 +103,16 @@ async def test_an_admitted_clients_message_is_inflated() -> None:
     ids=["another name later", "no name early"],
 )
 async def test_the_summary_is_read_from_the_first_bytes(message: bytes) -> None:
-    answer, _, memory, context = await _respond(message, _Gate())
+    response, _, memory, context = await _respond(message, _Authorizer())
     assert context.record.outcome == "bad_request"
-    assert answer.code == 3
+    assert response.code == 3
     assert memory.requests == []
 
 
 async def test_the_gateways_own_methods_reject_deferred_messages() -> None:
-    dispatch, context = _dispatch(Memory("b"), _Gate()), new_context()
-    answer = await dispatch.respond(RpcRequest("/own/Method", deferred=_Late(b"")), context)
-    assert (answer.code, context.record.outcome) == (8, "too_large")
+    dispatch, context = _dispatch(Memory("b"), _Authorizer()), new_context()
+    response = await dispatch.respond(RpcRequest("/own/Method", deferred=_Deferred(b"")), context)
+    assert (response.code, context.record.outcome) == (8, "too_large")
 
 
 @given(st.binary(max_size=200))
@@ -124,8 +125,8 @@ def test_complete_fields_are_kept(model: str, raw: bytes, end: int) -> None:
     message = pb.ModelInferRequest(model_name=model, id="i")
     message.raw_input_contents.append(raw)
     packed = bytes(message.SerializeToString())
-    kept = leading_fields(packed[:end])
-    found = pb.ModelInferRequest.FromString(kept)
-    assert kept == b"" or found.model_name == model
+    fields = leading_fields(packed[:end])
+    parsed = pb.ModelInferRequest.FromString(fields)
+    assert fields == b"" or parsed.model_name == model
     if len(packed) <= min(end, PREFIX_BYTES):
-        assert kept == packed
+        assert fields == packed

@@ -47,7 +47,7 @@ def body_of(wire: Any) -> Any:
     return wire.body if isinstance(wire, HttpResponse) else wire.message
 
 
-def unnumbered(codec: Any, answer: Any) -> Any:
+def body_without_status(codec: Any, answer: Any) -> Any:
     """Return the body of ``answer``, without the status of the legacy gRPC API."""
     body = bytes(join_parts(body_of(answer)))
     if codec.name != "trtis-grpc":
@@ -87,8 +87,8 @@ def requests_agree(codec: Any, wire: Any, model: ModelMetadata | None) -> None:
 def is_lenient(codec: Any, wire: Any) -> bool:
     """Return whether only the translation of ``wire`` needs the model's metadata."""
     parsed, checked = (
-        outcome(lambda act=act: act(wire, DEFAULT_LIMITS))
-        for act in (codec.parse_request, codec.validate)
+        outcome(lambda function=function: function(wire, DEFAULT_LIMITS))
+        for function in (codec.parse_request, codec.validate)
     )
     return isinstance(parsed, PartialInferRequest) and not isinstance(
         checked, PartialInferRequest | tuple
@@ -125,7 +125,7 @@ def answers_agree(
         if translated[0] is Kind.BACKEND_GARBAGE and not isinstance(forwarded, tuple):
             # The gateway trusts responses: it does not parse a forwarded response, so invalid
             # tensors reach the client unchanged.
-            assert unnumbered(codec, forwarded) == unnumbered(codec, wire)
+            assert body_without_status(codec, forwarded) == body_without_status(codec, wire)
             return
         assert isinstance(forwarded, tuple)
         assert forwarded[0] is translated[0]

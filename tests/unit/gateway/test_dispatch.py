@@ -65,8 +65,8 @@ async def test_a_whole_path_selects_the_frontend_before_its_first_segment() -> N
     dispatch = HttpDispatch(frontends, contexts.append)
     for path in ("/ping", "/v2/x", "/v2/y", "/ping/", "ping"):
         await dispatch.respond(HttpRequest("GET", path), new_context())
-    found = [context.record.protocol for context in contexts]
-    assert found == ["/ping", "/v2/x", "v2", "v2", "v2"]
+    protocols = [context.record.protocol for context in contexts]
+    assert protocols == ["/ping", "/v2/x", "v2", "v2", "v2"]
 
 
 async def test_a_request_id_is_accepted_or_generated_and_forwarded() -> None:
@@ -141,12 +141,12 @@ async def test_the_gateways_rpc_services_take_precedence() -> None:
 
 def test_without_relays_no_request_gets_an_id_twice() -> None:
     """The id is assigned at the start of a trace."""
-    seen: list[RequestContext] = []
+    contexts: list[RequestContext] = []
     frontends: dict[str, Any] = {"a.S": NamedFrontend("a", lambda: RpcResponse([b""]))}
-    grpc = RpcDispatch(frontends, {}, {}, seen.append, seen.append, relays=False)
+    grpc = RpcDispatch(frontends, {}, {}, contexts.append, contexts.append, relays=False)
     http_frontends: dict[str, Any] = {"v2": NamedFrontend("v2", lambda: HttpResponse(200))}
-    web = HttpDispatch(http_frontends, seen.append, seen.append, relays=False)
+    web = HttpDispatch(http_frontends, contexts.append, contexts.append, relays=False)
     callbacks: Any = None
     assert grpc.relay(RpcRequest("/a.S/M"), new_context(), callbacks) is None
     assert web.relay(HttpRequest("POST", "/v2"), new_context(), callbacks) is None
-    assert seen == []
+    assert contexts == []

@@ -22,9 +22,9 @@ async def test_the_same_protocol_passes_through_undecoded() -> None:
     codec = LineCodec()
     backend = WireBackend("b", LineCodec())
     context = new_context()
-    answer = await frontend(backend, codec).respond(RpcRequest("infer m 1 id"), context)
-    assert answer.message == [b"from the server"]
-    assert answer.details == "unchanged/unchanged"
+    response = await frontend(backend, codec).respond(RpcRequest("infer m 1 id"), context)
+    assert response.message == [b"from the server"]
+    assert response.details == "unchanged/unchanged"
     assert [w.method for w in backend.sent] == ["infer m 1 x"]
     assert codec.decoded == 0
     assert context.record.pipeline == "forward"
@@ -34,11 +34,11 @@ async def test_a_rewritten_model_is_still_not_decoded() -> None:
     codec = LineCodec()
     backend = WireBackend("b", LineCodec())
     rewrite = Rewrite("real", "4")
-    answer = await frontend(backend, codec, rewrite=rewrite).respond(
+    response = await frontend(backend, codec, rewrite=rewrite).respond(
         RpcRequest("infer m 2 id"), new_context()
     )
     assert [w.method for w in backend.sent] == ["infer real 4 x"]
-    assert answer.details == "m/2"
+    assert response.details == "m/2"
     assert codec.decoded == 0
 
 
@@ -51,17 +51,17 @@ async def test_a_rewritten_model_is_still_not_decoded() -> None:
     ],
     ids=["another protocol", "an option changes the form", "tensors are renamed"],
 )
-async def test_anything_else_is_translated(
+async def test_other_requests_are_translated(
     other: LineCodec, codec_forwards: bool, rewrite: Rewrite
 ) -> None:
     codec = LineCodec()
     codec.can_pass_through = codec_forwards
     backend = WireBackend("b", other)
     context = new_context()
-    answer = await frontend(backend, codec, rewrite=rewrite).respond(
+    response = await frontend(backend, codec, rewrite=rewrite).respond(
         RpcRequest("infer m 1 id"), context
     )
-    assert b"InferResponse" in bytes(answer.message[0])
+    assert b"InferResponse" in bytes(response.message[0])
     assert not backend.sent
     assert context.record.pipeline == "translate"
 
@@ -81,8 +81,8 @@ async def test_tensor_formats_that_the_server_rejects_are_translated() -> None:
 )
 async def test_both_pipelines_reject_an_invalid_request_and_send_nothing(backend: Any) -> None:
     context = new_context()
-    answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), context)
-    assert answer.details == "bad_request: bad tensor"
+    response = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 bad"), context)
+    assert response.details == "bad_request: bad tensor"
     assert context.record.outcome == "bad_request"
     assert not backend.requests
     assert not getattr(backend, "sent", [])
@@ -116,28 +116,29 @@ async def test_a_backends_error_is_written_in_this_protocol() -> None:
     backend = WireBackend("b", LineCodec())
     backend.reply = RpcResponse(code=13, details="it broke")
     context = new_context()
-    answer = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 id"), context)
-    assert answer.details == "backend_error: it broke"
+    response = await frontend(backend, LineCodec()).respond(RpcRequest("infer m 1 id"), context)
+    assert response.details == "backend_error: it broke"
     assert context.record.outcome == "backend_error"
 
 
 async def test_other_operations_need_no_pipeline() -> None:
-    answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("ready m"), new_context())
-    assert answer.message == [b"HealthStatus(ok=True)"]
+    created = frontend(Memory("b"), LineCodec())
+    response = await created.respond(RpcRequest("ready m"), new_context())
+    assert response.message == [b"HealthStatus(ok=True)"]
 
 
 async def test_an_unreadable_request_gets_an_error() -> None:
     context = new_context()
-    answer = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("?"), context)
-    assert answer.details == "bad_request: no such verb"
+    response = await frontend(Memory("b"), LineCodec()).respond(RpcRequest("?"), context)
+    assert response.details == "bad_request: no such verb"
     assert context.record.protocol == "line"
 
 
-async def test_a_bug_costs_one_request(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_fails_only_one_request(caplog: pytest.LogCaptureFixture) -> None:
     backend = Memory("b", RuntimeError("secret detail"))  # type: ignore[arg-type]
     handler = frontend(backend, LineCodec())
-    answer = await handler.respond(RpcRequest("infer m 1 id"), new_context())
-    assert answer.details == "internal: internal error"
+    response = await handler.respond(RpcRequest("infer m 1 id"), new_context())
+    assert response.details == "internal: internal error"
     assert "secret detail" in caplog.text
     backend.answer = None
     assert (await handler.respond(RpcRequest("infer m 1 id"), new_context())).code == 0
@@ -145,10 +146,10 @@ async def test_a_bug_costs_one_request(caplog: pytest.LogCaptureFixture) -> None
 
 def test_a_transport_rejection_has_the_protocols_format() -> None:
     context = new_context()
-    answer = frontend(Memory("b"), LineCodec()).refuse(
+    response = frontend(Memory("b"), LineCodec()).refuse(
         GatewayError(Kind.TOO_LARGE, "too large"), RpcRequest("infer m 1 id"), context
     )
-    assert answer.details == "too_large: too large"
+    assert response.details == "too_large: too large"
     assert context.record.outcome == "too_large"
 
 
@@ -161,16 +162,16 @@ async def test_outputs_that_need_translation_are_translated() -> None:
 
     backend = WireBackend("b", LineCodec())
     sequence = RpcRequest("infer m 1 id", metadata={"sequence": "s"})
-    refused = await frontend(backend, Refusing()).respond(sequence, new_context())
-    assert refused.details == "bad_request: not in JSON"
+    result = await frontend(backend, Refusing()).respond(sequence, new_context())
+    assert result.details == "bad_request: not in JSON"
     assert (len(backend.sent), len(backend.requests)) == (1, 0)
 
     codec = Refusing()
     handler = frontend(backend, codec)
     for times in (1, 2):
         context = new_context()
-        answer = await handler.respond(RpcRequest("infer m 1 id"), context)
-        assert b"InferResponse" in bytes(answer.message[0])
+        response = await handler.respond(RpcRequest("infer m 1 id"), context)
+        assert b"InferResponse" in bytes(response.message[0])
         assert context.record.pipeline == "translate"
         assert (len(backend.sent), codec.decoded) == (2, times)
     await handler.respond(sequence, new_context())

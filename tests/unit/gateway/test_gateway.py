@@ -29,7 +29,7 @@ from infergate.gateway.gateway import RoutingGateway
 from infergate.routing.table import Rewrite, Route
 
 
-def one(rewrite: Rewrite | None = None, **route: Any) -> tuple[RoutingGateway, Memory]:
+def serve(rewrite: Rewrite | None = None, **route: Any) -> tuple[RoutingGateway, Memory]:
     memory = Memory("b")
     created = Route(route.pop("pattern", "m"), "b", rewrite=rewrite or Rewrite(), **route)
     return build_gateway(created, backends=[memory]), memory
@@ -39,7 +39,7 @@ TENSOR = Tensor("x", Datatype.INT8, (2,), b"\x01\x02")
 
 
 async def test_server_metadata_is_the_gateways_own() -> None:
-    created, memory = one()
+    created, memory = serve()
     assert await created.perform(ServerLiveRequest(), new_context()) == HealthStatus(ok=True)
     metadata = await perform(created, ServerMetadataRequest(), ServerMetadata)
     assert metadata.name == "infergate"
@@ -47,7 +47,7 @@ async def test_server_metadata_is_the_gateways_own() -> None:
 
 
 async def test_an_operation_reaches_its_routes_backend_and_is_recorded() -> None:
-    created, memory = one()
+    created, memory = serve()
     context = new_context()
     assert await created.perform(ModelReadyRequest("m"), context) == HealthStatus(ok=True)
     assert memory.requests == [ModelReadyRequest("m")]
@@ -57,16 +57,16 @@ async def test_an_operation_reaches_its_routes_backend_and_is_recorded() -> None
 
 @pytest.mark.parametrize("model", ["", "M", "m2", "../m"])
 async def test_a_model_without_route_is_not_found(model: str) -> None:
-    created, memory = one()
+    created, memory = serve()
     with raises_kind(Kind.NOT_FOUND, match="no route"):
         await created.perform(InferRequest(model), new_context())
     assert not memory.requests
 
 
 async def test_responses_have_the_clients_names_and_id() -> None:
-    created, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "data"}), version="2")
+    created, memory = serve(Rewrite("real", "1", {"image": "data"}, {"probs": "data"}), version="2")
     image = Tensor("image", Datatype.INT8, (2,), b"\x01\x02")
-    answer = await created.perform(
+    response = await created.perform(
         InferRequest("m", "2", "mine", {}, (image,), (RequestedOutput("probs"),)), new_context()
     )
     sent = memory.requests[0]
@@ -74,35 +74,35 @@ async def test_responses_have_the_clients_names_and_id() -> None:
     assert (sent.model, sent.version, sent.id) == ("real", "1", "mine")
     assert [t.name for t in sent.inputs] == ["data"]
     assert [t.name for t in sent.outputs] == ["data"]
-    assert isinstance(answer, InferResponse)
-    assert (answer.model, answer.version, answer.id) == ("m", "2", "mine")
-    assert [t.name for t in answer.outputs] == ["probs"]
+    assert isinstance(response, InferResponse)
+    assert (response.model, response.version, response.id) == ("m", "2", "mine")
+    assert [t.name for t in response.outputs] == ["probs"]
 
 
 async def test_an_id_generated_by_the_server_is_not_returned() -> None:
-    created, _ = one()
-    answer = await perform(created, InferRequest("m", inputs=(TENSOR,)), InferResponse)
-    assert answer.id == ""
-    assert answer.version == "7"
+    created, _ = serve()
+    response = await perform(created, InferRequest("m", inputs=(TENSOR,)), InferResponse)
+    assert response.id == ""
+    assert response.version == "7"
 
 
 async def test_a_route_that_renames_nothing_copies_nothing() -> None:
-    created, memory = one()
+    created, memory = serve()
     request = InferRequest("m", inputs=(TENSOR,))
     await created.perform(request, new_context())
     assert memory.requests[0] is request
 
 
 async def test_renaming_two_tensors_to_one_is_refused() -> None:
-    created, memory = one(Rewrite(inputs={"x": "y"}))
-    both = (TENSOR, Tensor("y", Datatype.INT8, (2,), b"\x01\x02"))
+    created, memory = serve(Rewrite(inputs={"x": "y"}))
+    tensors = (TENSOR, Tensor("y", Datatype.INT8, (2,), b"\x01\x02"))
     with pytest.raises(GatewayError, match="rewrite"):
-        await created.perform(InferRequest("m", inputs=both), new_context())
+        await created.perform(InferRequest("m", inputs=tensors), new_context())
     assert not memory.requests
 
 
 async def test_metadata_has_the_clients_names() -> None:
-    created, memory = one(Rewrite("real", "1", {"image": "data"}, {"probs": "prob"}), version="2")
+    created, memory = serve(Rewrite("real", "1", {"image": "data"}, {"probs": "prob"}), version="2")
     memory.answer = ModelMetadata(
         "real",
         ("1", "2", "3"),
@@ -128,7 +128,7 @@ async def test_declared_metadata_replaces_the_backends() -> None:
 
 
 async def test_a_model_is_described_in_the_clients_names() -> None:
-    created, memory = one(Rewrite("real", "1", {"image": "data"}), version="2", timeout=5.0)
+    created, memory = serve(Rewrite("real", "1", {"image": "data"}), version="2", timeout=5.0)
     memory.description = ModelMetadata(
         "real", ("1",), inputs=(TensorMetadata("data", "FP32", (-1, 3)),), max_batch_size=4
     )
@@ -158,7 +158,7 @@ async def test_a_declared_model_is_described_as_declared() -> None:
 
 
 async def test_a_description_that_two_names_make_ambiguous_is_refused() -> None:
-    created, memory = one(Rewrite(inputs={"x": "y"}))
+    created, memory = serve(Rewrite(inputs={"x": "y"}))
     memory.description = ModelMetadata(
         "m", inputs=tuple(TensorMetadata(name, "INT8", (1,)) for name in ("x", "y"))
     )
@@ -167,7 +167,7 @@ async def test_a_description_that_two_names_make_ambiguous_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("combine", "expected"), [(all, False), (any, True)])
-async def test_readiness_strict_and_lenient(combine: Any, expected: bool) -> None:
+async def test_readiness_of_the_gateway_is_strict_or_lenient(combine: Any, expected: bool) -> None:
     down = Memory("down", GatewayError(Kind.CONNECT, "refused"))
     created = build_gateway(
         Route("a", "up"),
@@ -233,7 +233,7 @@ async def test_the_index_lists_exact_routes_and_models_behind_patterns() -> None
 
 
 async def test_a_routes_timeout_shortens_the_deadline() -> None:
-    created, _ = one(timeout=5.0)
+    created, _ = serve(timeout=5.0)
     context = new_context()
     await created.perform(ModelReadyRequest("m"), context)
     assert context.deadline is not None

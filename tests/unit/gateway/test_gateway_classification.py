@@ -52,8 +52,8 @@ def tensor(name: str, values: Any) -> Any:
     return tensor_from_array(name, Datatype.INT8, np.array(values, np.int8))
 
 
-def classes(count: int, name: str = "Y", **more: Any) -> RequestedOutput:
-    return RequestedOutput(name, {"classification": count, **more})
+def classes(count: int, name: str = "Y", **parameters: Any) -> RequestedOutput:
+    return RequestedOutput(name, {"classification": count, **parameters})
 
 
 async def output_values(gateway: RoutingGateway, *outputs: RequestedOutput) -> dict[str, Any]:
@@ -135,7 +135,7 @@ async def test_labels_and_output_names_follow_the_rewrite() -> None:
     assert memory.requests == [InferRequest("theirs", "7", outputs=(RequestedOutput("Y"),))]
 
 
-async def test_fewer_labels_than_classes() -> None:
+async def test_classes_without_labels_have_only_an_index() -> None:
     gateway, _ = gateway_with_backend(model((-1, 3)), labels={"Y": ("ant", "")})
     assert (await output_values(gateway, classes(3)))["Y"][1] == [
         b"9.000000:0:ant",
@@ -153,10 +153,10 @@ async def test_no_classes_without_metadata() -> None:
 
 async def test_an_output_without_an_order_is_rejected() -> None:
     gateway, memory = gateway_with_backend(ModelMetadata("m"))
-    answer = memory.answer = InferResponse(
+    response = memory.answer = InferResponse(
         "m", outputs=(tensor_from_array("Y", Datatype.BOOL, np.array([True])),)
     )
-    assert isinstance(answer, InferResponse)
+    assert isinstance(response, InferResponse)
     with raises_kind(Kind.BAD_REQUEST, match="'Y': class result not available"):
         await output_values(gateway, classes(1))
 

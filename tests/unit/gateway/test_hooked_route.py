@@ -77,11 +77,11 @@ def request(model: str = "double", rows: int = 1) -> InferRequest:
 
 async def infer(
     served: RoutingGateway,
-    wanted: InferRequest | None = None,
+    inference: InferRequest | None = None,
     context: RequestContext | None = None,
 ) -> InferResponse:
-    wanted, context = wanted or request(), context or RequestContext("test")
-    return await served.infer(wanted, served.bind(wanted.model, "", context), context)
+    inference, context = inference or request(), context or RequestContext("test")
+    return await served.infer(inference, served.bind(inference.model, "", context), context)
 
 
 def values(response: InferResponse) -> list[Any]:
@@ -116,9 +116,7 @@ def _layers(served: RoutingGateway) -> Iterator[HookedRoute]:
 
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("on_error", ["reject", "ignore"])
-async def test_a_hook_rejects_on_purpose_whatever_happens_to_errors(
-    side: str, on_error: str
-) -> None:
+async def test_a_rejection_by_a_hook_ignores_on_error(side: str, on_error: str) -> None:
     async with gateway({side: "rejects", "on_error": on_error}) as served:
         with pytest.raises(GatewayError, match="not today") as caught:
             await infer(served)
@@ -219,8 +217,8 @@ async def test_the_deadline_of_the_client_limits_a_hook() -> None:
 async def test_every_response_of_a_stream_passes_the_hooks() -> None:
     async with gateway({"before": "adds", "after": "adds"}) as served:
         context = RequestContext("test")
-        wanted = request(rows=2)
-        stream = served.stream(wanted, served.bind("double", "", context), context)
+        inference = request(rows=2)
+        stream = served.stream(inference, served.bind("double", "", context), context)
         assert [values(each) async for each in stream] == [[[5, 5]], [[5, 5]]]
         assert Hook.events == ["h0 before", "h0 after", "h0 after"]
         assert Hook.calls[0].is_stream

@@ -63,17 +63,17 @@ async def status(
     return await perform(tested_gateway, query, messages.ServerStatus, new_context(**fields))
 
 
-def states(reported: messages.ModelStatus) -> dict[str, str]:
-    return {entry.version: entry.state for entry in reported.versions}
+def states(result: messages.ModelStatus) -> dict[str, str]:
+    return {entry.version: entry.state for entry in result.versions}
 
 
 async def test_one_model() -> None:
     repository = Repository(unready={("m", "3")})
     repository.versions["m"] = ("1", "3")
-    reported = await status(build_gateway(Route("*", "b"), backends=[repository]), "m")
-    assert (reported.name, reported.version) == ("infergate", infergate.__version__)
-    assert reported.ready
-    (one,) = reported.models
+    result = await status(build_gateway(Route("*", "b"), backends=[repository]), "m")
+    assert (result.name, result.version) == ("infergate", infergate.__version__)
+    assert result.ready
+    (one,) = result.models
     assert one.metadata == ModelMetadata("m", ("1", "3"))
     assert one.versions == (
         ModelIndexEntry("m", "1", "READY"),
@@ -90,7 +90,7 @@ async def versions(
     return [(entry.version, entry.state, entry.reason) for entry in index.models]
 
 
-class Lister(Repository):
+class ListingBackend(Repository):
     """A backend that lists ``entries``. Operations whose type is in ``errors`` fail."""
 
     def __init__(self, name: str = "b", *entries: ModelIndexEntry) -> None:
@@ -120,7 +120,7 @@ LISTED = (ModelIndexEntry("real", "4", "READY"), LOADING, ModelIndexEntry("other
 
 
 async def test_versions_have_the_states_that_the_server_lists() -> None:
-    server = Lister("b", *LISTED)
+    server = ListingBackend("b", *LISTED)
     created = build_gateway(Route("m", "b", "", Rewrite("real")), backends=[server])
     assert await versions(created, "m") == [("4", "READY", ""), ("5", "LOADING", "soon")]
     assert await versions(created, "m", "5") == [("5", "LOADING", "soon")]
@@ -132,7 +132,8 @@ async def test_versions_have_the_states_that_the_server_lists() -> None:
 
 
 async def test_versions_of_several_routes() -> None:
-    first, second = Lister("a", *LISTED), Lister("b", ModelIndexEntry("real", "9", "READY"))
+    first = ListingBackend("a", *LISTED)
+    second = ListingBackend("b", ModelIndexEntry("real", "9", "READY"))
     first.unready = {("real", "7")}
     created = build_gateway(
         Route("m", "b", "4", Rewrite("real", "9")),
@@ -149,7 +150,7 @@ async def test_versions_of_several_routes() -> None:
 
 async def test_versions_that_no_server_lists_are_those_of_the_metadata() -> None:
     for kind in (Kind.UNSUPPORTED, Kind.NOT_FOUND):
-        server = Lister()
+        server = ListingBackend()
         server.errors[ModelIndexRequest] = GatewayError(kind, "no index")
         server.versions["m"], server.unready = ("1", "3"), {("m", "3")}
         created = build_gateway(Route("*", "b"), backends=[server])
@@ -158,7 +159,7 @@ async def test_versions_that_no_server_lists_are_those_of_the_metadata() -> None
 
 
 async def test_an_unknown_model_has_no_versions() -> None:
-    server = Lister("b", *LISTED)
+    server = ListingBackend("b", *LISTED)
     unknown = GatewayError(Kind.NOT_FOUND, "unknown")
     server.errors = {messages.ModelMetadataRequest: unknown, messages.ModelReadyRequest: unknown}
     created = build_gateway(Route("m", "b"), backends=[server])
@@ -169,7 +170,7 @@ async def test_an_unknown_model_has_no_versions() -> None:
 
 async def test_a_server_without_readiness_of_models() -> None:
     """A model with metadata, from the server or the configuration, is ready if its server is."""
-    server = Lister()
+    server = ListingBackend()
     missing = GatewayError(Kind.UNSUPPORTED, "unknown method", origin=Origin.BACKEND)
     server.errors = {
         ModelIndexRequest: missing,
@@ -209,15 +210,15 @@ async def test_versions_of_several_routes_are_combined() -> None:
     created = build_gateway(
         Route("m", "other", "1"), Route("m", "other", "2"), Route("m", "one"), backends=[one, other]
     )
-    (reported,) = (await status(created, "m")).models
-    assert states(reported) == {"1": "READY", "2": "UNAVAILABLE", "5": "READY"}
+    (result,) = (await status(created, "m")).models
+    assert states(result) == {"1": "READY", "2": "UNAVAILABLE", "5": "READY"}
     assert set(one.described) == {("m", "", False)}
     only = build_gateway(Route("m", "other", "1"), Route("m", "other", "2"), backends=[other])
-    (reported,) = (await status(only, "m")).models
-    assert states(reported) == {"1": "READY", "2": "UNAVAILABLE"}
+    (result,) = (await status(only, "m")).models
+    assert states(result) == {"1": "READY", "2": "UNAVAILABLE"}
 
 
-class Counting(Repository):
+class CountingBackend(Repository):
     """A backend whose servers report statistics or, if ``broken``, fail."""
 
     def __init__(self, name: str = "b", broken: bool = False) -> None:
@@ -245,34 +246,34 @@ class Counting(Repository):
 
 
 async def test_servers_counters_have_the_clients_names() -> None:
-    backend = Counting()
-    (reported,) = (
+    backend = CountingBackend()
+    (result,) = (
         await status(build_gateway(Route("m", "b", "", Rewrite("real")), backends=[backend]), "m")
     ).models
     assert backend.counted == [messages.ModelStatisticsRequest("real", "")]
-    assert [each["name"] for each in reported.statistics] == ["m", "m"]
-    assert [each["version"] for each in reported.statistics] == ["1", "2"]
+    assert [each["name"] for each in result.statistics] == ["m", "m"]
+    assert [each["version"] for each in result.statistics] == ["1", "2"]
 
 
 async def test_statistics_behind_a_versions_route_belong_to_that_version() -> None:
-    one, other = Counting("one"), Counting("other")
+    one, other = CountingBackend("one"), CountingBackend("other")
     created = build_gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
-    (reported,) = (await status(created, "m")).models
-    assert {each["version"]: each["by"] for each in reported.statistics} == {
+    (result,) = (await status(created, "m")).models
+    assert {each["version"]: each["by"] for each in result.statistics} == {
         "1": "one",
         "2": "other",
     }
 
 
 async def test_a_status_leaves_out_unavailable_statistics() -> None:
-    created = build_gateway(Route("m", "b"), backends=[Counting(broken=True)])
-    (reported,) = (await status(created, "m")).models
-    assert reported.statistics == ()
-    assert states(reported) == {"1": "READY"}
+    created = build_gateway(Route("m", "b"), backends=[CountingBackend(broken=True)])
+    (result,) = (await status(created, "m")).models
+    assert result.statistics == ()
+    assert states(result) == {"1": "READY"}
 
 
 async def test_an_unreachable_server_is_not_reported_as_empty() -> None:
-    server = Lister()
+    server = ListingBackend()
     server.errors[ModelIndexRequest] = GatewayError(Kind.CONNECT, "backend 'b' cannot be reached")
     created = build_gateway(Route("*", "b"), backends=[server])
     with raises_kind(Kind.NO_BACKEND, match="cannot be reached"):
@@ -292,29 +293,29 @@ async def test_the_only_server_reports_its_version_and_configuration() -> None:
 
     one, other = Reporting("one"), Reporting("other")
     one.profile_of_all = other.profile_of_all = replace(GENERIC, reports_config=True)
-    reported = await status(build_gateway(Route("m", "one"), backends=[one]), "m")
-    assert (reported.version, reported.uptime_ns) == ("1.9.0", 7)
-    assert reported.models[0].config["instance_group"] == [{"count": 2}]
-    reported = await status(
+    result = await status(build_gateway(Route("m", "one"), backends=[one]), "m")
+    assert (result.version, result.uptime_ns) == ("1.9.0", 7)
+    assert result.models[0].config["instance_group"] == [{"count": 2}]
+    result = await status(
         build_gateway(Route("m", "one"), Route("n", "other"), backends=[one, other]), "m"
     )
-    assert reported.version == infergate.__version__
-    assert reported.uptime_ns > 7
+    assert result.version == infergate.__version__
+    assert result.uptime_ns > 7
 
 
 async def test_servers_without_statistics_get_the_gateways() -> None:
     created = build_gateway(Route("m", "b"), backends=[Repository()])
     created.own_statistics.record(RequestRecord(model="m", route="m", operation="infer"), 0.25, 1)
-    (reported,) = (await status(created, "m")).models
-    (counted,) = reported.statistics
-    assert counted["inference_stats"]["success"] == {"count": 1, "ns": 250_000_000}
+    (result,) = (await status(created, "m")).models
+    (statistics,) = result.statistics
+    assert statistics["inference_stats"]["success"] == {"count": 1, "ns": 250_000_000}
 
 
 async def test_a_model_without_versions_has_an_empty_version() -> None:
     repository = Repository()
     repository.versions["m"] = ()
-    (reported,) = (await status(build_gateway(Route("*", "b"), backends=[repository]), "m")).models
-    assert reported.versions == (ModelIndexEntry("m", "", "READY"),)
+    (result,) = (await status(build_gateway(Route("*", "b"), backends=[repository]), "m")).models
+    assert result.versions == (ModelIndexEntry("m", "", "READY"),)
 
 
 async def test_an_unknown_model_is_not_found() -> None:
@@ -338,12 +339,10 @@ async def test_all_models() -> None:
         backends=[BuiltinBackend("demo"), Repository("b", "x-1", "x-2", "y")],
     )
     context = new_context()
-    reported = await perform(
-        created, messages.ServerStatusRequest(), messages.ServerStatus, context
-    )
-    assert [one.metadata.name for one in reported.models] == ["simple", "x-1", "x-2"]
-    assert reported.models[0].metadata.max_batch_size == 8
-    assert [states(one) for one in reported.models] == [{"1": "READY"}] * 3
+    result = await perform(created, messages.ServerStatusRequest(), messages.ServerStatus, context)
+    assert [one.metadata.name for one in result.models] == ["simple", "x-1", "x-2"]
+    assert result.models[0].metadata.max_batch_size == 8
+    assert [states(one) for one in result.models] == [{"1": "READY"}] * 3
     assert context.record.route == ""  # several routes have no common name
 
 
@@ -378,30 +377,30 @@ async def test_a_model_without_a_reachable_backend_is_unavailable() -> None:
 async def test_models_are_described_with_bounded_concurrency() -> None:
     names = [f"m{number}" for number in range(100)]
     repository = Repository("b", *names)
-    reported = await status(build_gateway(Route("*", "b"), backends=[repository]))
-    assert [one.metadata.name for one in reported.models] == names
+    result = await status(build_gateway(Route("*", "b"), backends=[repository]))
+    assert [one.metadata.name for one in result.models] == names
     assert repository.max_concurrent == 16
 
 
-async def test_a_silent_backend_costs_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_backend_hardly_delays_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query ends at its own timeout or at the timeout of all queries, whichever is earlier."""
 
     class Silent(Repository):
         async def describe(self, model: str, version: str, context: Any, **_: bool) -> Any:
-            given.append(context.deadline - time.monotonic())
-            await asyncio.sleep(max(0.0, given[-1]))
+            timeouts.append(context.deadline - time.monotonic())
+            await asyncio.sleep(max(0.0, timeouts[-1]))
             raise GatewayError(Kind.TIMEOUT, "late")
 
     monkeypatch.setattr(model_catalogue, "QUERY_TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr(model_catalogue, "_TOTAL_TIMEOUT_SECONDS", 0.3)
-    given: list[float] = []
+    timeouts: list[float] = []
     silent = Silent("b", *(f"m{number}" for number in range(40)))
     began = time.monotonic()
-    reported = await status(build_gateway(Route("*", "b"), backends=[silent]))
-    assert {entry.reason for one in reported.models for entry in one.versions} == {"late"}
-    assert len(given) == 40
-    assert max(given) <= 0.2
-    assert max(given[16:]) <= 0.15  # the first 16 models take 0.2 s each
+    result = await status(build_gateway(Route("*", "b"), backends=[silent]))
+    assert {entry.reason for one in result.models for entry in one.versions} == {"late"}
+    assert len(timeouts) == 40
+    assert max(timeouts) <= 0.2
+    assert max(timeouts[16:]) <= 0.15  # the first 16 models take 0.2 s each
     assert time.monotonic() - began < 5
 
 
@@ -420,7 +419,7 @@ async def test_a_clients_shorter_deadline_applies() -> None:
 # ---- the index
 
 
-class Indexed(Memory):
+class IndexedBackend(Memory):
     """A backend with an index, or an error instead; models in ``ready`` are ready."""
 
     def __init__(self, index: Any, name: str = "b", ready: Any = ()) -> None:
@@ -449,7 +448,7 @@ async def index(
 
 
 async def test_a_route_to_one_model_is_described_by_its_server() -> None:
-    there = Indexed(
+    server = IndexedBackend(
         [
             ModelIndexEntry("real", "1", "READY"),
             ModelIndexEntry("real", "4", "UNAVAILABLE", "unloaded"),
@@ -460,7 +459,7 @@ async def test_a_route_to_one_model_is_described_by_its_server() -> None:
         Route("mine", "b", rewrite=Rewrite("real")),
         Route("pinned", "b", "9", Rewrite("real", "4")),
         Route("other", "b"),
-        backends=[there],
+        backends=[server],
     )
     assert await index(created) == [
         ModelIndexEntry("mine", "1", "READY"),
@@ -468,7 +467,7 @@ async def test_a_route_to_one_model_is_described_by_its_server() -> None:
         ModelIndexEntry("pinned", "9", "UNAVAILABLE", "unloaded"),
         ModelIndexEntry("other", "1", "READY"),
     ]
-    assert there.requests == [ModelIndexRequest()]
+    assert server.requests == [ModelIndexRequest()]
     assert [(e.name, e.version) for e in await index(created, ready_only=True)] == [
         ("mine", "1"),
         ("other", "1"),
@@ -476,9 +475,9 @@ async def test_a_route_to_one_model_is_described_by_its_server() -> None:
 
 
 async def test_a_version_is_that_of_its_own_route() -> None:
-    one = Indexed([ModelIndexEntry("m", v, "READY") for v in "123"], "one")
-    other = Indexed([ModelIndexEntry("m", "2", "UNAVAILABLE")], "other")
-    created = build_gateway(Route("m", "other", "2"), Route("m", "one"), backends=[one, other])
+    first = IndexedBackend([ModelIndexEntry("m", v, "READY") for v in "123"], "one")
+    second = IndexedBackend([ModelIndexEntry("m", "2", "UNAVAILABLE")], "other")
+    created = build_gateway(Route("m", "other", "2"), Route("m", "one"), backends=[first, second])
     assert [(e.version, e.state) for e in await index(created)] == [
         ("2", "UNAVAILABLE"),
         ("1", "READY"),
@@ -487,7 +486,8 @@ async def test_a_version_is_that_of_its_own_route() -> None:
 
 
 async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
-    created = build_gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[Indexed([])])
+    empty = IndexedBackend([])
+    created = build_gateway(Route("gone", "b"), Route("lost", "b", "2"), backends=[empty])
     missing = "not in the repository of backend 'b'"
     assert await index(created) == [
         ModelIndexEntry("gone", "", "UNAVAILABLE", missing),
@@ -498,14 +498,14 @@ async def test_a_model_that_its_server_does_not_have_is_reported() -> None:
 
 async def test_a_model_that_serves_without_being_listed_is_ready() -> None:
     """Such a model may be behind a gateway whose patterns cannot be listed."""
-    created = build_gateway(Route("m", "b", "2"), backends=[Indexed([], ready={("m", "2")})])
+    created = build_gateway(Route("m", "b", "2"), backends=[IndexedBackend([], ready={("m", "2")})])
     for ready_only in (False, True):
         assert await index(created, ready_only=ready_only) == [ModelIndexEntry("m", "2", "READY")]
 
 
 async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
     """For a route with a pattern, readiness is requested only if the result depends on it."""
-    names = Indexed(
+    names = IndexedBackend(
         [ModelIndexEntry(name) for name in ("m", "x", "y")], ready={("m", ""), ("x", "")}
     )
     created = build_gateway(Route("m", "b"), Route("*", "b"), backends=[names])
@@ -517,24 +517,24 @@ async def test_readiness_is_requested_if_the_index_has_only_names() -> None:
 
 
 async def test_readiness_is_requested_if_there_is_no_index() -> None:
-    none = GatewayError(Kind.UNSUPPORTED, "no index")
+    unsupported = GatewayError(Kind.UNSUPPORTED, "no index")
     created = build_gateway(
         Route("up", "b"),
         Route("down", "b"),
         Route("*", "b"),
-        backends=[Indexed(none, ready={("up", "")})],
+        backends=[IndexedBackend(unsupported, ready={("up", "")})],
     )
     assert [(e.name, e.state) for e in await index(created)] == [
         ("up", "READY"),
         ("down", "UNAVAILABLE"),
     ]
-    broken = Indexed(none, ready=GatewayError(Kind.BACKEND_ERROR, "boom"))
+    broken = IndexedBackend(unsupported, ready=GatewayError(Kind.BACKEND_ERROR, "boom"))
     (entry,) = await index(build_gateway(Route("m", "b"), backends=[broken]))
     assert entry == ModelIndexEntry("m", "", "UNAVAILABLE", "boom")
 
 
 async def test_an_unreachable_backend_gets_one_request() -> None:
-    away = Indexed(GatewayError(Kind.CONNECT, "backend 'b': cannot connect"))
+    away = IndexedBackend(GatewayError(Kind.CONNECT, "backend 'b': cannot connect"))
     created = build_gateway(Route("m", "b"), backends=[away])
     unavailable = ModelIndexEntry("m", "", "UNAVAILABLE", "backend 'b': cannot connect")
     assert await index(created) == [unavailable]
@@ -542,14 +542,14 @@ async def test_an_unreachable_backend_gets_one_request() -> None:
 
 
 async def test_names_behind_a_rewriting_pattern_are_listed_if_invertible() -> None:
-    there = Indexed([ModelIndexEntry(name, "1", "READY") for name in ("v2-a", "v2-B", "b")])
+    server = IndexedBackend([ModelIndexEntry(name, "1", "READY") for name in ("v2-a", "v2-B", "b")])
     created = build_gateway(
         Route("taken-a", "other"),
         Route(r"/prod\.([a-z]+)/", "b", rewrite=Rewrite(r"v2-\1")),
         Route(r"/(taken)-(.+)/", "b", rewrite=Rewrite(r"v2-\2")),
         Route(r"/taken-(.+)/", "b", rewrite=Rewrite(r"v2-\1")),
         Route("glob-*", "b", rewrite=Rewrite("b")),
-        backends=[there, Indexed([], "other")],
+        backends=[server, IndexedBackend([], "other")],
     )
     assert [(e.name, e.state) for e in await index(created)] == [
         ("taken-a", "UNAVAILABLE"),  # its route's backend does not list it

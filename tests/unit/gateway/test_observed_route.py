@@ -29,21 +29,21 @@ REQUEST = InferRequest("m", "", "id", inputs=(INPUT,))
 
 
 class Observer:
-    """Keeps the exchanges of the model ``wanted``."""
+    """Keeps the exchanges of one model."""
 
-    def __init__(self, wanted: str = "m") -> None:
-        self.wanted = wanted
+    def __init__(self, model: str = "m") -> None:
+        self.selected_model = model
         self.exchanges: list[Exchange] = []
-        self.lost = 0
+        self.lost_count = 0
 
     def selects(self, request: InferRequest, context: RequestContext) -> bool:
-        return request.model == self.wanted
+        return request.model == self.selected_model
 
     def observe(self, exchange: Exchange, memory: MemoryAccount) -> None:
         self.exchanges.append(exchange)
 
     def count_lost(self) -> None:
-        self.lost += 1
+        self.lost_count += 1
 
 
 class Harness:
@@ -123,7 +123,7 @@ async def test_a_stream_is_served_but_only_counted_if_memory_is_short() -> None:
     harness = Harness(observer)
     responses = [each async for each in harness.stream(new_context(memory=Budget(2)))]
     assert len(responses) == 1
-    assert (observer.exchanges, observer.lost) == ([], 1)
+    assert (observer.exchanges, observer.lost_count) == ([], 1)
 
 
 async def test_a_stream_that_the_client_leaves_is_cancelled() -> None:

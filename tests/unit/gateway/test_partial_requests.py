@@ -41,8 +41,8 @@ async def send_request(backend: Memory, data: bytes = b"\x01\x02") -> HttpRespon
     frontend = Frontend(plugins()["v2-rest"].create({}), gateway, DEFAULT_LIMITS)
     headers = {"inference-header-content-length": "0"}
     wire = HttpRequest("POST", "/v2/models/m/infer", "", headers, [data])
-    answer: HttpResponse = await frontend.respond(wire, new_context())
-    return answer
+    response: HttpResponse = await frontend.respond(wire, new_context())
+    return response
 
 
 def replaced(old: ModelMetadata, new: ModelMetadata | GatewayError) -> Replaced:
@@ -51,15 +51,15 @@ def replaced(old: ModelMetadata, new: ModelMetadata | GatewayError) -> Replaced:
     return backend
 
 
-def refusal(answer: HttpResponse) -> tuple[int, str]:
-    return answer.status, json.loads(join_parts(answer.body))["error"]
+def refusal(response: HttpResponse) -> tuple[int, str]:
+    return response.status, json.loads(join_parts(response.body))["error"]
 
 
 async def test_metadata_completes_the_request() -> None:
     backend = Memory("b")
     backend.description = model(-1)
-    answer = await send_request(backend)
-    assert answer.status == 200
+    response = await send_request(backend)
+    assert response.status == 200
     tensor = Tensor("data", Datatype.INT8, (2,), b"\x01\x02")
     assert backend.requests == [InferRequest("real", inputs=(tensor,))]
     assert backend.described == [("real", "", False)]

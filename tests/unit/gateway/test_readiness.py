@@ -92,11 +92,11 @@ async def test_all_watchers_share_one_timer_and_one_check(
     monkeypatch.setattr(loop, "call_later", call_later)
     backends, clock = Backends(), Clock()
     readiness = Readiness(backends.check, clock)
-    answers: list[bool] = []
+    results: list[bool] = []
 
     async def watch() -> None:
         await readiness.wait_for_change()
-        answers.append(await readiness.is_ready())
+        results.append(await readiness.is_ready())
 
     watchers = [asyncio.ensure_future(watch()) for _ in range(50)]
     await until(lambda: len(timers) == 1)
@@ -104,13 +104,13 @@ async def test_all_watchers_share_one_timer_and_one_check(
     await asyncio.sleep(0)
     timers[0][1]()
     await asyncio.gather(*watchers)
-    assert answers == [True] * 49
+    assert results == [True] * 49
     assert (backends.requests, len(timers)) == (1, 1)  # without a watcher, no checks run
-    again = asyncio.ensure_future(watch())
+    second_watch = asyncio.ensure_future(watch())
     await until(lambda: len(timers) == 2)
     readiness.start_draining()
-    await again
-    assert answers[-1] is False
+    await second_watch
+    assert results[-1] is False
 
 
 async def test_draining_wakes_waiters_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,12 +118,12 @@ async def test_draining_wakes_waiters_without_a_check(monkeypatch: pytest.Monkey
     backends = Backends()
     readiness = Readiness(backends.check, Clock())
     assert await readiness.is_ready()
-    waiting = [asyncio.ensure_future(readiness.wait_for_change()) for _ in range(3)]
+    tasks = [asyncio.ensure_future(readiness.wait_for_change()) for _ in range(3)]
     await asyncio.sleep(0)
     readiness.start_draining()
     readiness.start_draining()
     async with asyncio.timeout(10):
-        await asyncio.gather(*waiting)
+        await asyncio.gather(*tasks)
         await readiness.wait_for_change()
     assert readiness.is_draining
     assert not await readiness.is_ready()

@@ -154,12 +154,12 @@ class Relayed(RuleBasedStateMachine):
         self.calls += 1
         key = f"k{self.calls}"
 
-        def both(stack: Any) -> None:
+        def call_then_reset(stack: Any) -> None:
             stack.has_cut = False
             stack.call(key, self.make_message(model), (), 0)
             stack.reset(key)
 
-        self.pair.run(both)
+        self.pair.run(call_then_reset)
 
     @precondition(lambda self: self.pair.stacks[0].pending)
     @rule(data=st.data())
@@ -190,13 +190,13 @@ class Relayed(RuleBasedStateMachine):
     def reload(self) -> None:
         self.pair.run(lambda stack: stack.listener.set_app(stack.make_app(), stack.limits))
 
-    @rule(how=st.sampled_from(("drain", "abort", "disconnect")), chance=st.integers(0, 4))
-    def end(self, how: str, chance: int) -> None:
-        if chance:  # most runs have many steps before
+    @rule(event=st.sampled_from(("drain", "abort", "disconnect")), delay=st.integers(0, 4))
+    def end(self, event: str, delay: int) -> None:
+        if delay:  # so that most runs take many steps first
             return
         for stack in self.pair.stacks:
-            stack.listener.is_stopping = how != "disconnect"
-        match how:
+            stack.listener.is_stopping = event != "disconnect"
+        match event:
             case "drain":
                 self.pair.run(lambda stack: stack.connection.close_when_idle())
             case "abort":

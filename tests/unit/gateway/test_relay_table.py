@@ -53,10 +53,10 @@ def call(
     key: str = "k",
 ) -> Step:
     def step(stack: Stack) -> None:
-        make = legacy_request if stack.is_legacy else request_message
+        build = legacy_request if stack.is_legacy else request_message
         if isinstance(stack, HttpStack):
-            make = rest_request
-        stack.call(key, make(model, size, kind), headers)
+            build = rest_request
+        stack.call(key, build(model, size, kind), headers)
 
     return lambda pair: pair.run(step)
 
@@ -69,7 +69,7 @@ def advance(seconds: float) -> Step:
     return lambda pair: pair.advance(seconds)
 
 
-def each(action: Callable[[Stack], object]) -> Step:
+def on_stacks(action: Callable[[Stack], object]) -> Step:
     return lambda pair: pair.run(action)
 
 
@@ -109,9 +109,9 @@ def send_together(stack: Stack, count: int) -> None:
 
 
 SHUTDOWN = GatewayError(Kind.OVERLOADED, "the gateway is shutting down")
-RESET = each(lambda stack: stack.reset("k"))
-DISCONNECT = each(lambda stack: stack.transport.close())
-SHUT_DOWN = each(lambda stack: stack.connection.cancel_with(SHUTDOWN))
+RESET = on_stacks(lambda stack: stack.reset("k"))
+DISCONNECT = on_stacks(lambda stack: stack.transport.close())
+SHUT_DOWN = on_stacks(lambda stack: stack.connection.cancel_with(SHUTDOWN))
 LONG_HEADERS = [(f"x-{number}", "1" * 900) for number in range(12)]
 
 LEGACY: dict[str, Any] = {"is_legacy": True}
@@ -248,7 +248,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
     ),
     "REST, errors pipelined": (
         REST,
-        [each(lambda stack: send_together(stack, 20))],
+        [on_stacks(lambda stack: send_together(stack, 20))],
         ", ".join(["bad_request"] * 20),
     ),
     "REST, rate": (
@@ -315,12 +315,12 @@ CASES: dict[str, tuple[dict[str, Any], list[Step], str]] = {
     ),
     "translated, queue": (
         TRANSLATED | ONE_SLOT,
-        [each(take_slot), call(), advance(0.3), each(leave_slot), answer("ok")],
+        [on_stacks(take_slot), call(), advance(0.3), on_stacks(leave_slot), answer("ok")],
         "ok",
     ),
     "translated, time in the queue": (
         TRANSLATED | ONE_SLOT,
-        [each(take_slot), call("quick"), advance(0.6), each(leave_slot)],
+        [on_stacks(take_slot), call("quick"), advance(0.6), on_stacks(leave_slot)],
         "timeout",
     ),
     "translated, lost": (TRANSLATED, [call(), answer("lost")], "backend_garbage"),
@@ -374,8 +374,8 @@ def test_relayed_requests_and_tasks_have_the_same_results(case: str, patched: li
     for step in steps * repetitions:
         step(pair)
     records = [context.record for context in pair.stacks[0].contexts]
-    found = [f"{each.outcome} {each.exceeded_limit}".strip() for each in records]
-    assert sorted(found) == sorted(outcomes.split(", ") * repetitions)
+    actual = [f"{on_stacks.outcome} {on_stacks.exceeded_limit}".strip() for on_stacks in records]
+    assert sorted(actual) == sorted(outcomes.split(", ") * repetitions)
 
 
 @pytest.mark.parametrize("model", ["m", "renamed", "quick", "trusted"])
@@ -395,7 +395,7 @@ def test_a_plain_route_needs_no_task(
         answer("ok", key)(pair)
     call(model)(pair)
     requests = [list(stack.listener.active_requests()) for stack in pair.stacks]
-    assert [[type(each) is asyncio.Task for each in found] for found in requests] == [
+    assert [[type(on_stacks) is asyncio.Task for on_stacks in found] for found in requests] == [
         [False],
         [True],
     ]
@@ -436,7 +436,7 @@ def test_messages_are_freed_without_garbage_collection(
 def _relayed_count() -> int:
     """Count the relayed requests that began since the last collection."""
     young = gc.get_objects(generation=0)
-    return sum(type(each) in (RelayedPassThrough, RelayedTranslation) for each in young)
+    return sum(type(on_stacks) in (RelayedPassThrough, RelayedTranslation) for on_stacks in young)
 
 
 class FailingCallbacks:
@@ -453,7 +453,7 @@ class FailingCallbacks:
         raise AssertionError
 
 
-def test_a_bug_in_sending_a_response_costs_one_request(
+def test_a_bug_in_sending_a_response_fails_only_one_request(
     patched: list[Pair], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bug is recorded once, and other requests on the connection to the backend are served."""
@@ -479,6 +479,6 @@ def test_a_bug_in_sending_a_response_costs_one_request(
 
     pair.loop.run_until_complete(pair.loop.create_task(serve(), context=stack.context))
     assert len(callbacks.responses) == 1
-    assert [each.record.outcome for each in stack.contexts] == ["ok", "ok", "ok"]
+    assert [on_stacks.record.outcome for on_stacks in stack.contexts] == ["ok", "ok", "ok"]
     (line,) = [record.message for record in caplog.records]
     assert line == "internal error while ending a relayed request"

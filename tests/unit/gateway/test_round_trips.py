@@ -42,7 +42,7 @@ X, Y, Z = (Tensor(name, Datatype.UINT8, (1,), b"\x07") for name in "XYZ")
 OUTPUTS = (RequestedOutput("Y"), RequestedOutput("Z"))
 
 
-def of(datatype: Datatype, data: bytes) -> dict[str, Any]:
+def x_of(datatype: Datatype, data: bytes) -> dict[str, Any]:
     return {"inputs": (Tensor("X", datatype, (1,), data),)}
 
 
@@ -59,16 +59,16 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], dict[str, Any] | Kind]] = {
     "legacy names in paths": ("trtis-http", {"model": "a b"}, UNSUPPORTED),
     "binary_data_size": (REST, {"parameters": {"binary_data_size": 4}}, {"parameters": {}}),
     "infinite parameters": (REST, {"parameters": {"p": math.inf}}, UNSUPPORTED),
-    "BYTES not UTF-8": ("json", of(Datatype.BYTES, pack_bytes([b"\xff"])), UNSUPPORTED),
+    "BYTES not UTF-8": ("json", x_of(Datatype.BYTES, pack_bytes([b"\xff"])), UNSUPPORTED),
     "sign and payload of NaN": (
-        "json", of(Datatype.FP32, b"\x01\x00\x80\xff"), of(Datatype.FP32, b"\x00\x00\xc0\x7f"),
+        "json", x_of(Datatype.FP32, b"\x01\x00\x80\xff"), x_of(Datatype.FP32, b"\x00\x00\xc0\x7f"),
     ),
     "null": ("grpc", {"parameters": {"p": None}}, {"parameters": {}}),
     "lists and objects": (
         "grpc", {"parameters": {"p": [1, {"a": None}]}}, {"parameters": {"p": '[1,{"a":null}]'}},
     ),
-    "BOOL": ("graphpipe", of(Datatype.BOOL, b"\1"), UNSUPPORTED),
-    "BF16": ("graphpipe " + TRTIS, of(Datatype.BF16, b"\0\0"), UNSUPPORTED),
+    "BOOL": ("graphpipe", x_of(Datatype.BOOL, b"\1"), UNSUPPORTED),
+    "BF16": ("graphpipe " + TRTIS, x_of(Datatype.BF16, b"\0\0"), UNSUPPORTED),
     "ids and versions": ("graphpipe", {"id": "1", "version": "3"}, {"id": "", "version": ""}),
     "parameters not JSON": ("graphpipe", {"parameters": {"p": math.inf}}, BAD),
     "parameters of tensors": (
@@ -104,37 +104,39 @@ RESPONSES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def through(form: str, request: InferRequest) -> Any:
+def parse(protocol: str, request: InferRequest) -> Any:
     """Return the server's parse result for a client's ``request`` in the protocol ``form``."""
-    codec, profile = FORMS[form]
+    codec, profile = FORMS[protocol]
     model = metadata(request)
     wire = codec.build_request(request, profile, model)
     return completed(codec.parse_request(wire, DEFAULT_LIMITS), model)
 
 
 @pytest.mark.parametrize(
-    ("form", "loss"), [(form, loss) for loss, row in REQUESTS.items() for form in row[0].split()]
+    ("protocol", "loss"),
+    [(protocol, loss) for loss, row in REQUESTS.items() for protocol in row[0].split()],
 )
-def test_a_loss_of_a_request(form: str, loss: str) -> None:
+def test_a_loss_of_a_request(protocol: str, loss: str) -> None:
     _, fields, expected = REQUESTS[loss]
     plain = InferRequest("m", inputs=(X,), outputs=OUTPUTS)
     request = replace(plain, **fields)
     if isinstance(expected, Kind):
         with raises_kind(expected):
-            through(form, request)
+            parse(protocol, request)
         return
-    assert to_text(through(form, request).operation) == to_text(replace(request, **expected))
-    assert to_text(through(form, plain).operation) == to_text(plain)
+    assert to_text(parse(protocol, request).operation) == to_text(replace(request, **expected))
+    assert to_text(parse(protocol, plain).operation) == to_text(plain)
 
 
 @pytest.mark.parametrize(
-    ("form", "loss"), [(form, loss) for loss, row in RESPONSES.items() for form in row[0].split()]
+    ("protocol", "loss"),
+    [(protocol, loss) for loss, row in RESPONSES.items() for protocol in row[0].split()],
 )
-def test_a_loss_of_a_response(form: str, loss: str) -> None:
+def test_a_loss_of_a_response(protocol: str, loss: str) -> None:
     _, fields, expected = RESPONSES[loss]
     request = InferRequest("m", inputs=(X,), outputs=OUTPUTS)
     response = replace(InferResponse("m", outputs=(Y, Z)), **fields)
-    codec, _ = FORMS[form]
-    wire = codec.build_response(response, through(form, request))
-    found = codec.parse_response(wire, request, DEFAULT_LIMITS, metadata(request))
-    assert to_text(found) == to_text(replace(response, **expected))
+    codec, _ = FORMS[protocol]
+    wire = codec.build_response(response, parse(protocol, request))
+    parsed = codec.parse_response(wire, request, DEFAULT_LIMITS, metadata(request))
+    assert to_text(parsed) == to_text(replace(response, **expected))

@@ -28,7 +28,7 @@ PLAIN = Route("m", "b")
 
 
 class LimitedBackend(Memory):
-    """A backend whose protocol has neither sequences nor BF16."""
+    """A backend whose protocol supports neither sequences nor BF16."""
 
     supports_sequences = False
     datatypes = frozenset(Datatype) - {Datatype.BF16}

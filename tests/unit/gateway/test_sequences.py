@@ -24,41 +24,41 @@ async def stream(tested_gateway: RoutingGateway, request: InferRequest) -> None:
         pass
 
 
-@pytest.mark.parametrize("act", [perform, stream])
-async def test_a_protocol_without_sequences_gets_none(act: object) -> None:
-    assert callable(act)
+@pytest.mark.parametrize("call", [perform, stream])
+async def test_a_protocol_without_sequences_rejects_a_sequence_id(call: object) -> None:
+    assert callable(call)
     backend = Memory("b")
     created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     request = InferRequest("m", parameters={"sequence_id": 7})
-    await act(created, request)
+    await call(created, request)
     backend.supports_sequences = False
     created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
-    await act(created, InferRequest("m", parameters={"sequence_id": 0}))
+    await call(created, InferRequest("m", parameters={"sequence_id": 0}))
     assert len(backend.requests) == 2
     with raises_kind(Kind.UNSUPPORTED) as caught:
-        await act(created, request)
+        await call(created, request)
     assert caught.value.public == (
         "parameter 'sequence_id': backend 'b' speaks memory, which has no sequences"
     )
     assert len(backend.requests) == 2
 
 
-@pytest.mark.parametrize("act", [perform, stream])
-async def test_a_config_is_passed_to_its_server(act: object) -> None:
+@pytest.mark.parametrize("call", [perform, stream])
+async def test_a_config_is_passed_to_its_server(call: object) -> None:
     """A GraphPipe server gets parameters that other protocols refuse or read as a sequence."""
-    assert callable(act)
+    assert callable(call)
     backend = Memory("b")
     backend.supports_sequences = False
     created = RoutingGateway(RouteTable([Route("*", "b")]), {"b": backend}, {})
     sequence = OpaqueParameters({"sequence_id": 7}, ("graphpipe",), b'{"sequence_id": 7}')
-    refused = OpaqueParameters({}, ("graphpipe",), b"\xff", (Kind.BAD_REQUEST, "not UTF-8"))
-    for parameters, kind in ((sequence, Kind.UNSUPPORTED), (refused, Kind.BAD_REQUEST)):
+    rejected = OpaqueParameters({}, ("graphpipe",), b"\xff", (Kind.BAD_REQUEST, "not UTF-8"))
+    for parameters, kind in ((sequence, Kind.UNSUPPORTED), (rejected, Kind.BAD_REQUEST)):
         request = InferRequest("m", parameters=parameters)
         backend.protocol = "v2-rest"
         with raises_kind(kind):
-            await act(created, request)
+            await call(created, request)
         backend.protocol = "graphpipe"
-        await act(created, request)
+        await call(created, request)
         operation = backend.requests.pop()
         assert isinstance(operation, InferRequest)
         assert operation.parameters is parameters

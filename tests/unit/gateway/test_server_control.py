@@ -65,22 +65,22 @@ async def test_settings_must_be_enabled(operation: messages.Operation) -> None:
 
 
 async def test_a_change_is_sent_to_every_server_of_the_models_route() -> None:
-    here, there = Memory("b", Acknowledgement()), Memory("c")
-    here.servers = 3
+    owner, bystander = Memory("b", Acknowledgement()), Memory("c")
+    owner.servers = 3
     routes = (
         Route("m", "b", version="2", rewrite=Rewrite("real", "1")),
         Route("/x-(.*)/", "b", rewrite=Rewrite(r"\1")),
         Route("*", "c"),
     )
-    created = gateway(here, there, routes=routes, repository=True)
+    created = gateway(owner, bystander, routes=routes, repository=True)
     context = new_context()
     load = ModelLoadRequest("m", "repo", {"config": "{}"})
     assert await created.perform(load, context) == Acknowledgement()
-    assert here.requests == [ModelLoadRequest("real", "repo", {"config": "{}"})] * 3
+    assert owner.requests == [ModelLoadRequest("real", "repo", {"config": "{}"})] * 3
     assert (context.record.route, context.record.backend) == ("m@2", "b")
     assert await created.perform(ModelUnloadRequest("x-y"), new_context()) == Acknowledgement()
-    assert here.requests[3:] == [ModelUnloadRequest("y")] * 3
-    assert not there.requests
+    assert owner.requests[3:] == [ModelUnloadRequest("y")] * 3
+    assert not bystander.requests
 
 
 CONFIG = {
@@ -98,7 +98,7 @@ THEIRS = {
 
 
 @pytest.mark.parametrize(
-    ("config", "theirs"),
+    ("config", "expected"),
     [
         (json.dumps(CONFIG), THEIRS),
         ('{"input": [{"name": "A"}]}', {"input": [{"name": "INPUT0"}]}),
@@ -116,7 +116,7 @@ THEIRS = {
         (b"\xff", None),
     ],
 )
-async def test_a_configuration_to_load_has_the_backends_names(config: Any, theirs: Any) -> None:
+async def test_a_configuration_to_load_has_the_backends_names(config: Any, expected: Any) -> None:
     memory = Memory("b", Acknowledgement())
     rewrite = Rewrite("real", inputs={"A": "INPUT0"}, outputs={"OUT": "OUTPUT0"})
     created = gateway(memory, routes=(Route("m", "b", rewrite=rewrite),), repository=True)
@@ -125,7 +125,7 @@ async def test_a_configuration_to_load_has_the_backends_names(config: Any, their
     (load,) = memory.requests
     assert isinstance(load, ModelLoadRequest)
     sent = load.parameters["config"]
-    assert (sent == config) if theirs is None else (json.loads(sent) == theirs)
+    assert (sent == config) if expected is None else (json.loads(sent) == expected)
     assert {key: load.parameters[key] for key in files} == files
 
 
@@ -141,17 +141,17 @@ async def test_embedded_models_cannot_be_loaded_or_unloaded(operation: messages.
 
 
 async def test_the_trace_settings_of_a_model_are_sent_to_its_backend() -> None:
-    here, there = Memory("b", Settings({"trace_rate": ["1"]})), Memory("c", Settings())
-    here.profile_of_all = there.profile_of_all = TRITON
+    owner, bystander = Memory("b", Settings({"trace_rate": ["1"]})), Memory("c", Settings())
+    owner.profile_of_all = bystander.profile_of_all = TRITON
     routes = (Route("m", "b", rewrite=Rewrite("real")), Route("*", "c"))
-    created = gateway(here, there, routes=routes, settings=True)
+    created = gateway(owner, bystander, routes=routes, settings=True)
     settings = await created.perform(
         messages.TraceSettingsRequest("m", {"trace_rate": ["1"]}), new_context()
     )
     assert settings == Settings({"trace_rate": ["1"]})
-    assert here.requests == [messages.TraceSettingsRequest("real", {"trace_rate": ["1"]})]
-    assert not there.requests
-    here.profile_of_all = MLSERVER
+    assert owner.requests == [messages.TraceSettingsRequest("real", {"trace_rate": ["1"]})]
+    assert not bystander.requests
+    owner.profile_of_all = MLSERVER
     operation = messages.TraceSettingsRequest("m")
     await refusal(created, operation, Kind.UNSUPPORTED, "'b' has no trace settings")
 
@@ -197,14 +197,14 @@ async def test_each_operation_is_audited(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_only_enabled_extensions_are_reported() -> None:
-    for allowed, more in (
+    for allowed, expected in (
         ({}, set()),
         ({"repository": True}, {"model_repository"}),
         ({"settings": True}, {"trace", "logging"}),
     ):
         query = messages.ServerMetadataRequest()
         settings = await perform(gateway(**allowed), query, messages.ServerMetadata)
-        assert {"model_repository", "trace", "logging"} & set(settings.extensions) == more
+        assert {"model_repository", "trace", "logging"} & set(settings.extensions) == expected
         assert {"model_configuration", "statistics"} <= set(settings.extensions)
 
 
@@ -228,9 +228,9 @@ async def test_the_audit_log_names_callers_and_rejected_callers(
     await gateway(Memory("b", Acknowledgement()), repository=True).perform(
         ModelLoadRequest("m"), context
     )
-    refused = new_context()
-    refused.record.model = "m\nforged" + "x" * 1000
-    log_denied(ModelLoadRequest, refused, GatewayError(Kind.UNAUTHENTICATED, "credentials"))
+    denied = new_context()
+    denied.record.model = "m\nforged" + "x" * 1000
+    log_denied(ModelLoadRequest, denied, GatewayError(Kind.UNAUTHENTICATED, "credentials"))
     done, kept_out = caplog.messages
     assert done.endswith("""outcome=ok identity="jwt:idp:al'ice\"""")
     assert kept_out.startswith("model_load model='m\\nforgedxxx")

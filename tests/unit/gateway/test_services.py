@@ -76,17 +76,17 @@ class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def stream(self, method: str) -> Any:
         async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            async for answer in self.services.streams[method](messages, CALL):
-                yield await body_of(answer, context)
+            async for response in self.services.streams[method](messages, CALL):
+                yield await body_of(response, context)
 
         return handle
 
 
-async def body_of(answer: RpcResponse, context: Any) -> bytes:
-    if answer.code:
+async def body_of(response: RpcResponse, context: Any) -> bytes:
+    if response.code:
         codes = {code.value[0]: code for code in grpc.StatusCode}
-        await context.abort(codes[answer.code], answer.details)
-    return bytes(join_parts(answer.message))
+        await context.abort(codes[response.code], response.details)
+    return bytes(join_parts(response.message))
 
 
 @asynccontextmanager
@@ -180,9 +180,9 @@ async def test_draining_is_sent_to_every_watcher_and_ends_its_stream(
         for call in (*calls, stranger):
             assert await call.read() is grpc.aio.EOF
             assert await call.code() is grpc.StatusCode.OK
-        late = watch(b"")
-        assert CheckResponse.FromString(await late.read()).status == NOT_SERVING
-        assert await late.read() is grpc.aio.EOF
+        watch_after_drain = watch(b"")
+        assert CheckResponse.FromString(await watch_after_drain.read()).status == NOT_SERVING
+        assert await watch_after_drain.read() is grpc.aio.EOF
     assert len(watches) == 1
 
 
@@ -210,8 +210,8 @@ async def test_malformed_and_long_messages_are_invalid_arguments(message: bytes)
     answer = await services.unary[f"/{HEALTH_SERVICE}/Check"](RpcRequest("", (message,)), CALL)
     assert answer.code == 3
     for method, handler in services.streams.items():
-        answers = [item async for item in handler(each([message, b""]), CALL)]
-        assert [item.code for item in answers] == [3], method
+        responses = [item async for item in handler(each([message, b""]), CALL)]
+        assert [item.code for item in responses] == [3], method
 
 
 async def test_a_stream_without_a_message_gets_no_response() -> None:
@@ -233,11 +233,11 @@ async def reflect(channel: grpc.aio.Channel, service: str, *queries: dict[str, A
     response = SCHEMA.message_class(f"{package}.ServerReflectionResponse")
     call = channel.stream_stream(f"/{service}/ServerReflectionInfo")
     messages = [request(**fields).SerializeToString() for fields in queries]
-    answers = [response.FromString(item) async for item in call(iter(messages), timeout=30)]
-    assert [answer.original_request for answer in answers] == [
+    responses = [response.FromString(item) async for item in call(iter(messages), timeout=30)]
+    assert [answer.original_request for answer in responses] == [
         request.FromString(message) for message in messages
     ]
-    return answers
+    return responses
 
 
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
@@ -247,8 +247,8 @@ async def test_a_client_can_build_every_service_from_reflection_alone(service: s
         assert listed.valid_host == "h"
         names = [one.name for one in listed.list_services_response.service]
         assert names == sorted((V2, HEALTH_SERVICE, *REFLECTION_SERVICES))
-        answers = await reflect(channel, service, *({"file_containing_symbol": n} for n in names))
-    for name, answer in zip(names, answers, strict=True):
+        responses = await reflect(channel, service, *({"file_containing_symbol": n} for n in names))
+    for name, answer in zip(names, responses, strict=True):
         pool = DescriptorPool()
         for file in answer.file_descriptor_response.file_descriptor_proto:
             pool.AddSerializedFile(file)
@@ -267,8 +267,8 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
         )
     ]
     async with services_of(build_services(Switch())) as channel:
-        answers = await reflect(channel, service, *request)
-    for answer in answers:
+        responses = await reflect(channel, service, *request)
+    for answer in responses:
         (file,) = answer.file_descriptor_response.file_descriptor_proto
         assert descriptor_pb2.FileDescriptorProto.FromString(file).name == "open_inference.proto"
 
@@ -276,7 +276,7 @@ async def test_files_by_name_and_by_any_symbol(service: str) -> None:
 @pytest.mark.parametrize("service", REFLECTION_SERVICES)
 async def test_a_request_that_fails_leaves_the_stream_open(service: str) -> None:
     async with services_of(build_services(Switch())) as channel:
-        answers = await reflect(
+        responses = await reflect(
             channel,
             service,
             {"file_by_filename": "nosuch.proto"},
@@ -286,8 +286,8 @@ async def test_a_request_that_fails_leaves_the_stream_open(service: str) -> None
             {},
             {"list_services": ""},
         )
-    errors = [(a.error_response.error_code, a.error_response.error_message) for a in answers]
+    errors = [(a.error_response.error_code, a.error_response.error_message) for a in responses]
     assert [code for code, _ in errors] == [5, 5, 12, 12, 12, 0]
     assert "nosuch.proto" in errors[0][1]
     assert "no.Such" in errors[1][1]
-    assert answers[-1].list_services_response.service
+    assert responses[-1].list_services_response.service

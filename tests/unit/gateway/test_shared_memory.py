@@ -64,11 +64,11 @@ def region() -> Iterator[Path]:
 
 def open_files() -> int:
     gc.collect()
-    found = 0
+    count = 0
     for each in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
-            found += KEY in str(each.readlink())
-    return found
+            count += KEY in str(each.readlink())
+    return count
 
 
 def tensor_in(
@@ -93,7 +93,7 @@ async def memory_with_region(limits: Limits = LIMITS, *backends: Memory) -> Shar
     return memory
 
 
-async def refused(
+async def error_of(
     memory: SharedMemory,
     request: InferRequest,
     kind: Kind = Kind.BAD_REQUEST,
@@ -135,17 +135,17 @@ async def test_offsets_are_of_the_region() -> None:
         await staged.write_outputs(answering(b"12345678"))
     assert FILE.read_bytes()[15:25] == b"\x0f12345678\x18"
     past_end = request_with(RegionRef("r", 3, 6))
-    await refused(memory, past_end, match=r"3 \+ 6 bytes exceed its size of 8")
+    await error_of(memory, past_end, match=r"3 \+ 6 bytes exceed its size of 8")
 
 
 async def test_inline_tensors_stay_unchanged() -> None:
     memory = await memory_with_region()
-    here = Tensor("H", Datatype.UINT8, (1,), b"h")
+    inline = Tensor("H", Datatype.UINT8, (1,), b"h")
     request = replace(
-        request_with(RegionRef("r", 0, 1)), inputs=(here, tensor_in(RegionRef("r", 0, 1)))
+        request_with(RegionRef("r", 0, 1)), inputs=(inline, tensor_in(RegionRef("r", 0, 1)))
     )
     async with memory.stage(request, BACKEND) as staged:
-        assert staged.request.inputs[0] is here
+        assert staged.request.inputs[0] is inline
 
 
 numbers = st.integers(0, SIZE // 2) | st.integers(0, 2 * SIZE) | st.integers(0, 2**64 - 1)
@@ -184,12 +184,12 @@ async def test_a_file_truncated_between_check_and_read(monkeypatch: pytest.Monke
     look = os.fstat
 
     def cut_after(file: int) -> os.stat_result:
-        found = look(file)
+        open_count = look(file)
         os.truncate(FILE, 10)
-        return found
+        return open_count
 
     monkeypatch.setattr("infergate.gateway.shared_memory_region.os.fstat", cut_after)
-    await refused(memory, request_with(RegionRef("r", 0, 100)), match="become shorter")
+    await error_of(memory, request_with(RegionRef("r", 0, 100)), match="become shorter")
 
 
 async def test_a_truncated_file_is_not_extended() -> None:
@@ -241,7 +241,7 @@ async def test_no_output_is_written_over_another(
         if apart:
             async with memory.stage(request, BACKEND):
                 continue
-        error = await refused(memory, request)
+        error = await error_of(memory, request)
         assert "'A'" in error.public
         assert "'B'" in error.public
 
@@ -249,9 +249,9 @@ async def test_no_output_is_written_over_another(
 async def test_data_is_checked_after_the_copy() -> None:
     memory = await memory_with_region()
     wrong = tensor_in(RegionRef("r", 0, 8), Datatype.FP32, (3,))
-    await refused(memory, InferRequest("m", inputs=(wrong,)), match="needs 12 bytes")
+    await error_of(memory, InferRequest("m", inputs=(wrong,)), match="needs 12 bytes")
     lengths = tensor_in(RegionRef("r", 0, 8), Datatype.BYTES, (1,))
-    await refused(memory, InferRequest("m", inputs=(lengths,)), match="past the end")
+    await error_of(memory, InferRequest("m", inputs=(lengths,)), match="past the end")
 
 
 @pytest.fixture
@@ -285,11 +285,11 @@ async def test_many_short_elements_count_as_large_data(
     FILE.write_bytes(bytes(SIZE))
     memory = await memory_with_region()
     half = tensor_in(RegionRef("r", 0, 128), Datatype.BYTES, (4, 8))
-    here = Tensor("H", Datatype.BYTES, (2,), bytes(8))
+    inline = Tensor("H", Datatype.BYTES, (2,), bytes(8))
     inputs = (
         half,
         replace(half, name="Y"),
-        here,
+        inline,
         replace(tensor_in(RegionRef("r", 0, 99)), name="Z"),
     )
     async with memory.stage(InferRequest("m", inputs=inputs), BACKEND) as staged:
@@ -303,15 +303,15 @@ async def test_many_short_elements_count_as_large_data(
 async def test_memory_held_by_requests_is_bounded() -> None:
     memory = await memory_with_region()
     too_many = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE), RegionRef("r", 0, 1))
-    await refused(memory, too_many, Kind.TOO_LARGE)
+    await error_of(memory, too_many, Kind.TOO_LARGE)
     two = request_with(RegionRef("r", 0, SIZE), RegionRef("r", 0, SIZE))
     one = request_with(RegionRef("r", 0, SIZE))
     async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
-        error = await refused(memory, request_with(RegionRef("r", 0, 1)), Kind.OVERLOADED)
+        error = await error_of(memory, request_with(RegionRef("r", 0, 1)), Kind.OVERLOADED)
         assert error.retry_after
     async with memory.stage(two, BACKEND):
         pass
-    await refused(memory, InferRequest("m", inputs=(tensor_in(RegionRef("r", 0, 8), shape=(9,)),)))
+    await error_of(memory, InferRequest("m", inputs=(tensor_in(RegionRef("r", 0, 8), shape=(9,)),)))
     async with memory.stage(two, BACKEND), memory.stage(one, BACKEND):
         pass  # a refused request holds nothing
 
@@ -342,8 +342,8 @@ async def test_only_files_are_opened_and_no_links_followed(tmp_path: Path) -> No
     FILE.unlink()
     secret = tmp_path / "secret"
     secret.write_bytes(bytes(SIZE))
-    for make in (lambda: FILE.symlink_to(secret), lambda: os.mkfifo(FILE)):
-        make()
+    for create in (lambda: FILE.symlink_to(secret), lambda: os.mkfifo(FILE)):
+        create()
         with pytest.raises(GatewayError, match="Unable to open"):
             await memory.perform(REGISTER, new_context())
         FILE.unlink()
@@ -399,7 +399,7 @@ async def test_a_region_is_listed_once_until_it_is_unregistered() -> None:
     for _ in range(2):  # even if the region does not exist: clients clean up before they begin
         assert await memory.perform(UNREGISTER, new_context()) == Acknowledgement()
     assert open_files() == 0
-    error = await refused(memory, request_with(RegionRef("r", 0, 1)), Kind.NOT_FOUND)
+    error = await error_of(memory, request_with(RegionRef("r", 0, 1)), Kind.NOT_FOUND)
     assert isinstance(error, UnknownRegionError)
     assert error.region == "r"
 
@@ -502,14 +502,14 @@ async def test_disabled_shared_memory_opens_no_file() -> None:
         unregister = SharedMemoryUnregisterRequest(name)
         assert await memory.perform(unregister, new_context()) == Acknowledgement()
     for request in (request_with(RegionRef("r", 0, 1)), request_with(output=RegionRef("r", 0, 1))):
-        error = await refused(memory, request, Kind.UNSUPPORTED, "not enabled")
+        error = await error_of(memory, request, Kind.UNSUPPORTED, "not enabled")
         assert isinstance(error, UnknownRegionError)
 
 
 async def test_classes_cannot_be_written_to_a_region() -> None:
     memory = await memory_with_region()
     output = RequestedOutput("Y", {"classification": 1}, RegionRef("r", 0, 8))
-    await refused(memory, InferRequest("m", outputs=(output,)), match="'Y'")
+    await error_of(memory, InferRequest("m", outputs=(output,)), match="'Y'")
 
 
 # ---- backends that read regions themselves
@@ -563,11 +563,11 @@ async def test_a_silent_new_backend_gets_one_region(kind: Kind, expected: int) -
     """A reload waits for every backend."""
     memory = await memory_with_region(LIMITS, Sharing("a"))
     await memory.perform(CUDA, new_context())
-    known, silent = Sharing("a"), Memory("c", None)
+    sharing, silent = Sharing("a"), Memory("c", None)
     silent.answer = GatewayError(kind, "no")  # type: ignore[assignment]
-    other = SharedMemory(LIMITS, (known, silent, Sharing("b")), enabled=True, predecessor=memory)
-    await other.register_with_new_backends((known,))
-    assert (len(known.requests), len(silent.requests)) == (0, expected)
+    other = SharedMemory(LIMITS, (sharing, silent, Sharing("b")), enabled=True, predecessor=memory)
+    await other.register_with_new_backends((sharing,))
+    assert (len(sharing.requests), len(silent.requests)) == (0, expected)
     assert len(other._backends[2].requests) == 2  # type: ignore[attr-defined]
     await memory.perform(SharedMemoryUnregisterRequest(), new_context())
 
@@ -596,7 +596,7 @@ async def test_a_sharing_backend_gets_the_region_and_others_a_copy() -> None:
     async with memory.stage(request, BACKEND) as staged:
         assert staged.request.inputs[0].data == b"\0\1\2\3"
     unknown = request_with(RegionRef("other", 0, 4))
-    await refused(memory, unknown, Kind.NOT_FOUND, backend=sharing)
+    await error_of(memory, unknown, Kind.NOT_FOUND, backend=sharing)
 
 
 @pytest.mark.parametrize(
@@ -626,7 +626,7 @@ async def test_a_sharing_backend_gets_no_request_past_the_end(
     sharing = Sharing("a")
     memory = await memory_with_region(LIMITS, sharing)
     await memory.perform(CUDA, new_context())
-    await refused(memory, request_, match=names, backend=sharing)
+    await error_of(memory, request_, match=names, backend=sharing)
 
 
 async def test_a_sharing_backend_gets_no_request_for_a_truncated_file() -> None:
@@ -634,7 +634,7 @@ async def test_a_sharing_backend_gets_no_request_for_a_truncated_file() -> None:
     memory = await memory_with_region(LIMITS, sharing)
     os.truncate(FILE, 3)
     request = request_with(RegionRef("r", 0, 4))
-    await refused(memory, request, match="become shorter", backend=sharing)
+    await error_of(memory, request, match="become shorter", backend=sharing)
 
 
 async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
@@ -642,8 +642,8 @@ async def test_a_region_that_a_new_backend_has_already_is_replaced() -> None:
 
     class Knowing(Sharing):
         async def perform(self, operation: Operation, context: RequestContext) -> Response:
-            known = any(isinstance(each, SharedMemoryUnregisterRequest) for each in self.requests)
-            if isinstance(operation, SharedMemoryRegisterRequest) and not known:
+            sharing = any(isinstance(each, SharedMemoryUnregisterRequest) for each in self.requests)
+            if isinstance(operation, SharedMemoryRegisterRequest) and not sharing:
                 self.requests.append(operation)
                 raise GatewayError(Kind.ALREADY_EXISTS, "already in manager")
             return await super().perform(operation, context)
@@ -668,7 +668,7 @@ async def test_gpu_memory_is_forwarded_to_the_backend() -> None:
     ):
         async with memory.stage(request, sharing) as staged:
             assert staged.request is request
-        await refused(memory, request, Kind.UNSUPPORTED, "on a GPU")
+        await error_of(memory, request, Kind.UNSUPPORTED, "on a GPU")
 
 
 # ---- in the gateway

@@ -25,9 +25,9 @@ from infergate.routing.table import Rewrite, Route
 from request_records import make_record
 
 
-def counted(statistics: GatewayStatistics, model: str) -> dict[str, Any]:
-    (reported,) = statistics.statistics_of(model, "").models
-    return dict(reported)
+def counts(statistics: GatewayStatistics, model: str) -> dict[str, Any]:
+    (stats_with,) = statistics.statistics_of(model, "").models
+    return dict(stats_with)
 
 
 def record(statistics: GatewayStatistics, model: str, outcome: str = "ok", **fields: Any) -> None:
@@ -37,11 +37,11 @@ def record(statistics: GatewayStatistics, model: str, outcome: str = "ok", **fie
 
 def test_successes_and_failures_are_counted_apart() -> None:
     gateway_statistics = GatewayStatistics(["m"])
-    assert counted(gateway_statistics, "m")["inference_stats"]["success"] == {"count": 0, "ns": 0}
+    assert counts(gateway_statistics, "m")["inference_stats"]["success"] == {"count": 0, "ns": 0}
     record(gateway_statistics, "m", backend_seconds=0.125)
     record(gateway_statistics, "m", backend_seconds=0.125)
     record(gateway_statistics, "m", "timeout")
-    statistics = counted(gateway_statistics, "m")
+    statistics = counts(gateway_statistics, "m")
     assert statistics == {
         "name": "m",
         "version": "",
@@ -63,18 +63,18 @@ def test_only_inferences_on_routes_are_counted() -> None:
     statistics = GatewayStatistics(["m"])
     statistics.record(RequestRecord(model="m", route="*", operation="model_ready"), 1, 1)
     statistics.record(RequestRecord(model="m", operation="infer"), 1, 1)
-    assert counted(statistics, "m")["inference_count"] == 0
+    assert counts(statistics, "m")["inference_count"] == 0
 
 
 def test_an_unlisted_name_is_counted_from_its_first_success() -> None:
     statistics = GatewayStatistics(["named"])
     for model in ("named", "invented"):
         record(statistics, model, "not_found")
-    assert counted(statistics, "named")["inference_stats"]["fail"]["count"] == 1
-    assert counted(statistics, "invented")["inference_stats"]["fail"]["count"] == 0
+    assert counts(statistics, "named")["inference_stats"]["fail"]["count"] == 1
+    assert counts(statistics, "invented")["inference_stats"]["fail"]["count"] == 0
     record(statistics, "invented")
     record(statistics, "invented", "backend_error")
-    assert counted(statistics, "invented")["inference_stats"]["fail"]["count"] == 1
+    assert counts(statistics, "invented")["inference_stats"]["fail"]["count"] == 1
 
 
 def test_the_least_recently_used_model_is_evicted_first() -> None:
@@ -83,11 +83,11 @@ def test_the_least_recently_used_model_is_evicted_first() -> None:
         record(statistics, str(number))
     record(statistics, "0")
     record(statistics, "one more")
-    assert [counted(statistics, name)["inference_count"] for name in ("0", "1", "2")] == [2, 0, 1]
+    assert [counts(statistics, name)["inference_count"] for name in ("0", "1", "2")] == [2, 0, 1]
 
 
 def test_statistics_of_several_servers_are_added_up() -> None:
-    def reported(count: int, last: int, batches: list[Any], **more: Any) -> ModelStatistics:
+    def stats_with(count: int, last: int, batches: list[Any], **fields: Any) -> ModelStatistics:
         stats = {"success": {"count": count, "ns": 10 * count}}
         return ModelStatistics(
             (
@@ -99,14 +99,14 @@ def test_statistics_of_several_servers_are_added_up() -> None:
                     "inference_stats": stats,
                     "batch_stats": batches,
                     "memory_usage": [{"type": "CPU"}],
-                    **more,
+                    **fields,
                 },
                 {"name": f"only-{count}", "version": "1"},
             )
         )
 
-    one = reported(1, 50, [{"batch_size": 1, "compute_infer": {"count": 1, "ns": 5}}, "odd"])
-    two = reported(
+    one = stats_with(1, 50, [{"batch_size": 1, "compute_infer": {"count": 1, "ns": 5}}, "odd"])
+    two = stats_with(
         2,
         40,
         [
@@ -115,7 +115,7 @@ def test_statistics_of_several_servers_are_added_up() -> None:
         ],
         response_stats={"0": {}},
     )
-    merged, *rest = merge_statistics([one, two]).models
+    merged, *others = merge_statistics([one, two]).models
     assert merged == {
         "name": "m",
         "version": "1",
@@ -129,7 +129,7 @@ def test_statistics_of_several_servers_are_added_up() -> None:
         "memory_usage": [{"type": "CPU"}, {"type": "CPU"}],
         "response_stats": {"0": {}},
     }
-    assert rest == [{"name": "only-1", "version": "1"}, {"name": "only-2", "version": "1"}]
+    assert others == [{"name": "only-1", "version": "1"}, {"name": "only-2", "version": "1"}]
 
 
 async def test_a_servers_statistics_have_the_clients_names() -> None:
@@ -194,10 +194,10 @@ async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
                 raise GatewayError(Kind.BACKEND_ERROR, "broken")
             return ModelStatistics(({"name": operation.model, "version": operation.version},))
 
-    counting, other = Counting("b"), Memory("c")
-    counting.profile_of_all = TRITON
+    server, other = Counting("b"), Memory("c")
+    server.profile_of_all = TRITON
     gateway = build_gateway(
-        Route("m", "c"), Route("n", "b", version="2"), Route("*", "b"), backends=[counting, other]
+        Route("m", "c"), Route("n", "b", version="2"), Route("*", "b"), backends=[server, other]
     )
     statistics = await perform(gateway, ModelStatisticsRequest(), ModelStatistics)
     assert [(each["name"], each["version"]) for each in statistics.models] == [
@@ -205,6 +205,6 @@ async def test_statistics_of_all_models_cover_the_reachable_index() -> None:
         ("n", ""),
         ("x", ""),
     ]
-    only = build_gateway(Route("n", "b", version="2"), backends=[counting])
+    only = build_gateway(Route("n", "b", version="2"), backends=[server])
     statistics = await perform(only, ModelStatisticsRequest(), ModelStatistics)
     assert statistics == ModelStatistics(({"name": "n", "version": "2"},))

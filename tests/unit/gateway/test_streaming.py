@@ -52,10 +52,10 @@ class StreamCodec(LineCodec):
     def unary(wire: RpcRequest) -> RpcRequest:
         return RpcRequest(bytes(join_parts(wire.message)).decode()) if wire.message else wire
 
-    def build_stream_response(self, answer: InferResponse, parsed: ParsedRequest) -> RpcResponse:
-        if answer.model == "unwritable":
+    def build_stream_response(self, response: InferResponse, parsed: ParsedRequest) -> RpcResponse:
+        if response.model == "unwritable":
             raise GatewayError(Kind.UNSUPPORTED, "not in this format")
-        return RpcResponse([f"{answer.id} {'last' if answer.is_last else 'more'}".encode()])
+        return RpcResponse([f"{response.id} {'last' if response.is_last else 'more'}".encode()])
 
     def build_stream_end(self, parsed: ParsedRequest) -> RpcResponse | None:
         assert isinstance(parsed.operation, InferRequest)
@@ -89,13 +89,13 @@ class LongCodec(StreamCodec):
         return 0, MIB
 
 
-class Acting(Memory):
-    """A backend that the version controls: a number of responses, ``one`` for one last response, or
-    the error ``fail``, ``late`` or ``bug``. The model ``held`` waits until ``let_go`` is set."""
+class ControlledBackend(Memory):
+    """The model's version controls this backend: a number of responses, ``one`` last response, or
+    the error ``fail``, ``late`` or ``bug``. The model ``held`` waits until ``release`` is set."""
 
     def __init__(self) -> None:
         super().__init__("acting")
-        self.let_go = asyncio.Event()
+        self.release = asyncio.Event()
         self.closed: list[str] = []
         self.started: list[str] = []
         self.deadlines: list[Any] = []
@@ -108,20 +108,20 @@ class Acting(Memory):
         context.response_headers = self.returned
         try:
             if request.model == "held":
-                await self.let_go.wait()
+                await self.release.wait()
             if request.version == "fail":
                 raise bad_request("as requested")
             if request.version == "late":
                 raise GatewayError(Kind.TIMEOUT, "not in time")
             if request.version == "bug":
                 raise ZeroDivisionError("secret")
-            answer = InferResponse(request.model, "7", "invented")
+            response = InferResponse(request.model, "7", "invented")
             if request.version == "one":
-                yield replace(answer, is_last=True)
+                yield replace(response, is_last=True)
                 return
             for _ in range(int(request.version)):
                 self.deadlines.append(context.deadline)
-                yield answer
+                yield response
         finally:
             self.closed.append(request.id)
 
@@ -135,7 +135,7 @@ class Harness:
         codec: StreamCodec | None = None,
         offload: Offload | None = None,
     ) -> None:
-        self.backend = Acting()
+        self.backend = ControlledBackend()
         route = Route("*", "acting", timeout=timeout)
         self.gateway = gateway = RoutingGateway(RouteTable([route]), {"acting": self.backend}, {})
         self.codec = codec or StreamCodec()
@@ -153,8 +153,8 @@ class Harness:
     def name(self, context: RequestContext) -> None:
         self.names += 1
 
-    async def send_request(self, text: str, refused: GatewayError | None = None) -> list[str]:
-        return await self.pulled(await self.stream.handle(text.encode(), refused))
+    async def send_request(self, text: str, error: GatewayError | None = None) -> list[str]:
+        return await self.read_all(await self.stream.handle(text.encode(), error))
 
     async def send_all(self, *texts: str) -> list[asyncio.Task[list[str]]]:
         """Send the requests one after the other, read all responses concurrently, and run until
@@ -162,14 +162,14 @@ class Harness:
         """
         tasks = []
         for text in texts:
-            answers = await self.stream.handle(text.encode(), None)
-            tasks.append(asyncio.create_task(self.pulled(answers)))
+            responses = await self.stream.handle(text.encode(), None)
+            tasks.append(asyncio.create_task(self.read_all(responses)))
         for _ in range(50):
             await asyncio.sleep(0)
         return tasks
 
-    async def pulled(self, answers: AsyncGenerator[RpcResponse, None]) -> list[str]:
-        return [bytes(join_parts(answer.message)).decode() async for answer in answers]
+    async def read_all(self, responses: AsyncGenerator[RpcResponse, None]) -> list[str]:
+        return [bytes(join_parts(response.message)).decode() async for response in responses]
 
 
 async def test_all_responses_and_the_end() -> None:
@@ -197,7 +197,7 @@ async def test_a_helper_writes_long_responses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "answer", "outcome"),
+    ("text", "response", "outcome"),
     [
         ("infer m fail a", "bad_request: as requested", "bad_request"),
         ("infer m bug a", "internal: internal error", "internal"),
@@ -207,9 +207,9 @@ async def test_a_helper_writes_long_responses() -> None:
         ("infer unwritable one a", "unsupported: not in this format", "unsupported"),
     ],
 )
-async def test_an_error_costs_one_request(text: str, answer: str, outcome: str) -> None:
+async def test_an_error_ends_only_its_request(text: str, response: str, outcome: str) -> None:
     harness = Harness()
-    assert await harness.send_request(text) == [answer]
+    assert await harness.send_request(text) == [response]
     assert [each.record.outcome for each in harness.records] == [outcome]
     assert await harness.send_request("infer m one b") == ["b last"]
 
@@ -242,8 +242,8 @@ async def test_model_statistics_count_each_request(one_at_a_time: bool) -> None:
 
 async def test_messages_that_the_transport_refuses_get_an_error() -> None:
     harness = Harness()
-    refused = GatewayError(Kind.OVERLOADED, "full")
-    assert await harness.send_request("infer m one a", refused) == ["overloaded: full"]
+    error = GatewayError(Kind.OVERLOADED, "full")
+    assert await harness.send_request("infer m one a", error) == ["overloaded: full"]
     assert [each.record.outcome for each in harness.records] == ["overloaded"]
     assert not harness.backend.started
 
@@ -257,7 +257,7 @@ async def test_single_responses_and_errors_keep_the_request_order() -> None:
     order: list[str] = []
     for name, task in zip("abcde", tasks, strict=True):
         task.add_done_callback(lambda _, name=name: order.append(name))
-    harness.backend.let_go.set()
+    harness.backend.release.set()
     assert (await asyncio.gather(*tasks))[2] == ["c more", "c more", "c end"]
     await asyncio.sleep(0)
     assert [name for name in order if name != "c"] == list("abde")
@@ -268,12 +268,12 @@ async def test_a_waiting_request_does_not_delay_later_ones() -> None:
     first, second = [
         await harness.stream.handle(text, None) for text in (b"infer m 2 a", b"infer m one b")
     ]
-    waiting = asyncio.create_task(anext(second))
+    pending = asyncio.create_task(anext(second))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert not waiting.done()
+    assert not pending.done()
     assert (await anext(first)).message == [b"a more"]
-    assert (await waiting).message == [b"b last"]
+    assert (await pending).message == [b"b last"]
     await first.aclose()
     await second.aclose()
 
@@ -284,12 +284,12 @@ async def test_overlapping_requests_of_a_sequence_leave_no_state() -> None:
         pulling = await harness.send_all("infer m one 0 5")
         for number in range(1, 10):
             (following,) = await harness.send_all(f"infer held one {number} 5")
-            harness.backend.let_go.set()
+            harness.backend.release.set()
             await pulling.pop()
-            harness.backend.let_go.clear()
+            harness.backend.release.clear()
             pulling.append(following)
         assert len(requests()) <= 2
-    harness.backend.let_go.set()
+    harness.backend.release.set()
     assert await pulling[0] == ["9 last"]
 
 
@@ -299,7 +299,7 @@ async def test_requests_of_a_sequence_run_in_order() -> None:
         "infer held one a 5", "infer held one b 5", "infer held one c 6", "infer held one d"
     )
     assert harness.backend.started == ["a", "c", "d"]
-    harness.backend.let_go.set()
+    harness.backend.release.set()
     await asyncio.gather(*tasks)
     assert harness.backend.started == ["a", "c", "d", "b"]
     assert not harness.stream._latest_of_sequence
@@ -317,9 +317,9 @@ async def test_returned_headers_are_those_of_the_last_request() -> None:
 
 async def test_closing_cancels_the_backend_request() -> None:
     harness = Harness()
-    answers = await harness.stream.handle(b"infer m 5 a", None)
-    await anext(answers)
-    await answers.aclose()
+    responses = await harness.stream.handle(b"infer m 5 a", None)
+    await anext(responses)
+    await responses.aclose()
     assert harness.backend.closed == ["a"]
     assert [(each.record.outcome, each.record.response_count) for each in harness.records] == [
         ("cancelled", 1)
@@ -346,8 +346,8 @@ async def test_only_the_clients_deadline_ends_a_late_stream() -> None:
     codes = []
     for seconds in (30, CLOCK_TOLERANCE / 2, 0):
         harness.stream._context.deadline = time.monotonic() + seconds
-        [answer] = [answer async for answer in await harness.stream.handle(b"infer m late a", None)]
-        codes.append(answer.code)
+        [response] = [r async for r in await harness.stream.handle(b"infer m late a", None)]
+        codes.append(response.code)
     assert codes == [0, 3, 3]  # 3 is the codec's status for errors outside the stream
 
 
@@ -358,5 +358,5 @@ async def test_streams_with_unary_messages_run_one_at_a_time() -> None:
     one, two = await harness.send_request("infer m 2 a")
     assert one == two
     assert one.startswith("InferResponse(model='m'")
-    answers = await harness.stream.handle(b"infer m fail a", None)
-    assert [answer.code async for answer in answers] == [3]
+    responses = await harness.stream.handle(b"infer m fail a", None)
+    assert [response.code async for response in responses] == [3]

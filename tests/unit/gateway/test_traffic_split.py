@@ -34,10 +34,13 @@ REQUEST = InferRequest("m", "", "id")
 class Harness:
     def __init__(self, *routes: Route, **backends: Memory) -> None:
         self.own, self.other = Memory("own"), Memory("other")
-        known: dict[str, Any] = {"own": self.own, "other": self.other, **backends}
+        by_name: dict[str, Any] = {"own": self.own, "other": self.other, **backends}
         self.counters = RouteCounters()
         self.gateway = RoutingGateway(
-            RouteTable(routes), known, {}, GatewayOptions(counters_of=lambda _: self.counters)
+            RouteTable(routes),
+            by_name,
+            {},
+            GatewayOptions(counters_of=lambda _: self.counters),
         )
 
     async def send_request(self, request: InferRequest = REQUEST, **fields: Any) -> RequestContext:
@@ -62,8 +65,8 @@ async def test_a_header_selects_the_route() -> None:
     harness = Harness(
         Route("m", "other", headers={"x-canary": "yes*", "x-team": "blue"}), Route("m", "own")
     )
-    both = {"x-canary": "yes, please", "x-team": "blue"}
-    assert (await harness.send_request(headers=both)).record.backend == "other"
+    two_headers = {"x-canary": "yes, please", "x-team": "blue"}
+    assert (await harness.send_request(headers=two_headers)).record.backend == "other"
     for less in ({}, {"x-canary": "yes"}, {"x-canary": "no", "x-team": "blue"}):
         assert (await harness.send_request(headers=less)).record.backend == "own"
 
@@ -121,8 +124,8 @@ async def test_a_sequence_always_goes_to_the_same_backend() -> None:
 
 async def test_streams_are_split_too() -> None:
     harness = Harness(split(100))
-    (answer,) = await harness.stream(request_id="1")
-    assert answer.is_last
+    (response,) = await harness.stream(request_id="1")
+    assert response.is_last
     assert (len(harness.own.requests), len(harness.other.requests)) == (0, 1)
 
 
@@ -206,9 +209,9 @@ class HeldBackend(Memory):
 def mirroring(
     percent: float = 100.0, maximum: int = 16, **rewrite: str
 ) -> tuple[Harness, HeldBackend]:
-    held = HeldBackend("mirror")
+    backend = HeldBackend("mirror")
     target = MirrorTarget("mirror", percent, maximum, rewrite=Rewrite(**rewrite))
-    return Harness(Route("m", "own", mirror=target), mirror=held), held
+    return Harness(Route("m", "own", mirror=target), mirror=backend), backend
 
 
 async def test_a_copy_is_sent_after_the_response() -> None:
@@ -407,8 +410,8 @@ async def test_an_unreachable_mirror_does_not_make_the_gateway_unready() -> None
 async def test_only_routes_with_a_traffic_split_are_translated_for_it() -> None:
     backend = WireBackend("own", LineCodec())
     routes = [Route("m", "own", fallback="other"), Route("n", "own")]
-    known: dict[str, Any] = {"own": backend, "other": Memory("other")}
-    created = Frontend(LineCodec(), RoutingGateway(RouteTable(routes), known, {}), DEFAULT_LIMITS)
+    by_name: dict[str, Any] = {"own": backend, "other": Memory("other")}
+    created = Frontend(LineCodec(), RoutingGateway(RouteTable(routes), by_name, {}), DEFAULT_LIMITS)
     pipelines = []
     for model in ("m", "n"):
         context = new_context()

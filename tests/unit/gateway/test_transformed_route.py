@@ -135,8 +135,8 @@ async def test_each_response_of_a_stream_is_transformed() -> None:
     request = InferRequest("m", inputs=(uint8(1, 2, 3),))
     binding = harness.gateway.bind("m", "", context)
     async with aclosing(harness.gateway.stream(request, binding, context)) as responses:
-        found = [response async for response in responses]
-    assert [len(response.outputs) for response in found] == [2]
+        result = [response async for response in responses]
+    assert [len(response.outputs) for response in result] == [2]
     harness.backend.answer = InferResponse("m")  # the last response of a stream may be empty
     async with aclosing(harness.gateway.stream(request, binding, context)) as responses:
         assert [response.outputs async for response in responses] == [()]
@@ -147,11 +147,11 @@ async def test_metadata_and_configuration_describe_the_transformed_model() -> No
     expected_inputs = (TensorMetadata("x", "UINT8", (-1, 3)),)
     harness.backend.answer = MODEL
     metadata = await harness.gateway.perform(messages.ModelMetadataRequest("m"), new_context())
-    described = await harness.gateway.describe("m", "", new_context())
-    known = harness.gateway.known_metadata(
+    description = await harness.gateway.describe("m", "", new_context())
+    known_metadata = harness.gateway.known_metadata(
         "m", "", harness.gateway.bindings[0], new_context(), lambda *_: MODEL
     )
-    for model in (metadata, described, known):
+    for model in (metadata, description, known_metadata):
         assert isinstance(model, ModelMetadata)
         assert model.inputs == expected_inputs
         assert [tensor.name for tensor in model.outputs] == ["scores", "classes"]

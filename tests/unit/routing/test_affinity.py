@@ -28,8 +28,8 @@ def owner(sequence: SequenceKey, names: list[str] = NAMES, heavy: str = "") -> s
 SEQUENCES = [SequenceKey("m", number) for number in range(1, 2001)]
 
 
-def test_every_process_and_every_release_decides_alike() -> None:
-    """The numbers are those of the first release, which other gateways may still run."""
+def test_owners_are_the_same_in_every_process_and_release() -> None:
+    """Other gateways may still run the first release, which chose these owners."""
     result = [owner(each) for each in SEQUENCES[:8]]
     assert [NAMES.index(name) for name in result] == [0, 3, 4, 1, 4, 2, 3, 4]
     assert owner(SequenceKey("modèle", "séquence")) == NAMES[0]

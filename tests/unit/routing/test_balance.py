@@ -33,15 +33,15 @@ def table(*weights: float) -> CandidateTable[Server]:
     return CandidateTable(members, None if len(set(weights)) == 1 else weights)
 
 
-def counts(
-    policy: BalancingPolicy[Server], among: CandidateTable[Server], times: int = 7000
+def request_shares(
+    policy: BalancingPolicy[Server], candidates: CandidateTable[Server], times: int = 7000
 ) -> list[float]:
     """Return each endpoint's share of ``times`` requests that end immediately."""
-    chosen = Counter(policy.pick(among, "").name for _ in range(times))
-    return [chosen[each.name] / times for each in among.members]
+    chosen = Counter(policy.pick(candidates, "").name for _ in range(times))
+    return [chosen[each.name] / times for each in candidates.members]
 
 
-def chance() -> random.Random:
+def rng() -> random.Random:
     return random.Random(7)
 
 
@@ -52,7 +52,7 @@ POLICIES = [LeastRequest, RoundRobin]
 def test_a_single_endpoint_is_always_chosen(
     policy: type[LeastRequest[Server] | RoundRobin[Server]],
 ) -> None:
-    assert counts(policy(chance().random), table(1)) == [1.0]
+    assert request_shares(policy(rng().random), table(1)) == [1.0]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -60,15 +60,15 @@ def test_a_single_endpoint_is_always_chosen(
 def test_each_endpoint_gets_its_share(
     policy: type[LeastRequest[Server] | RoundRobin[Server]], weights: tuple[float, ...]
 ) -> None:
-    shares = counts(policy(chance().random), table(*weights))
+    shares = request_shares(policy(rng().random), table(*weights))
     assert shares == pytest.approx([each / sum(weights) for each in weights], abs=0.02)
 
 
 def test_round_robin_is_as_even_as_possible() -> None:
-    among = table(1, 1, 1)
-    policy = RoundRobin[Server](chance().random)
+    candidates = table(1, 1, 1)
+    policy = RoundRobin[Server](rng().random)
     for _ in range(100):
-        assert len({policy.pick(among, "").name for _ in among.members}) == 3
+        assert len({policy.pick(candidates, "").name for _ in candidates.members}) == 3
     heavy = table(3, 1)
     chosen = [policy.pick(heavy, "").name for _ in range(400)]
     for i in range(0, 400, 4):
@@ -76,54 +76,56 @@ def test_round_robin_is_as_even_as_possible() -> None:
 
 
 def test_round_robin_starts_at_a_random_endpoint() -> None:
-    among = table(1, 1, 1, 1)
-    first = {RoundRobin[Server](random.Random(i).random).pick(among, "").name for i in range(50)}
+    candidates = table(1, 1, 1, 1)
+    first = {
+        RoundRobin[Server](random.Random(i).random).pick(candidates, "").name for i in range(50)
+    }
     assert len(first) == 4
 
 
 def test_the_busier_of_two_is_never_chosen() -> None:
-    among = table(1, 1)
-    among.members[0].active = 1
-    assert counts(LeastRequest(chance().random), among, 100) == [0.0, 1.0]
+    candidates = table(1, 1)
+    candidates.members[0].active = 1
+    assert request_shares(LeastRequest(rng().random), candidates, 100) == [0.0, 1.0]
 
 
 def test_the_busiest_of_many_is_never_chosen() -> None:
-    among = table(*[1] * 10)
-    among.members[3].active = 5
-    shares = counts(LeastRequest(chance().random), among)
+    candidates = table(*[1] * 10)
+    candidates.members[3].active = 5
+    shares = request_shares(LeastRequest(rng().random), candidates)
     assert shares.pop(3) == 0.0
     assert min(shares) > 0.08
 
 
 def test_requests_in_flight_are_divided_by_the_weight() -> None:
-    among = table(3, 1)
-    among.members[0].active = 2
-    among.members[1].active = 1
-    shares = counts(LeastRequest(chance().random), among)
+    candidates = table(3, 1)
+    candidates.members[0].active = 2
+    candidates.members[1].active = 1
+    shares = request_shares(LeastRequest(rng().random), candidates)
     assert shares[0] > 0.9, "the lighter endpoint is chosen only if it is drawn twice"
-    among.members[0].active = 4
-    assert counts(LeastRequest(chance().random), among)[1] > 0.4
+    candidates.members[0].active = 4
+    assert request_shares(LeastRequest(rng().random), candidates)[1] > 0.4
 
 
 def test_two_choices_keep_the_longest_queue_short() -> None:
     """10,000 requests start, and none ends. With one random choice instead of two, the longest of
     the 100 queues would have about 125 requests."""
     members = servers(*[1.0] * 100)
-    policy = LeastRequest[Server](chance().random)
-    among = CandidateTable(members)
+    policy = LeastRequest[Server](rng().random)
+    candidates = CandidateTable(members)
     for _ in range(10_000):
-        policy.pick(among).active += 1
+        policy.pick(candidates).active += 1
     assert max(each.active for each in members) <= 104
 
 
 def test_a_key_keeps_its_endpoint_and_requests_without_a_key_use_all() -> None:
-    among = table(1, 1, 1)
-    policy = ConsistentHash[Server](RoundRobin(chance().random))
-    positions = {key: policy.pick(among, key).name for key in map(str, range(100))}
+    candidates = table(1, 1, 1)
+    policy = ConsistentHash[Server](RoundRobin(rng().random))
+    positions = {key: policy.pick(candidates, key).name for key in map(str, range(100))}
     assert set(positions.values()) == {b"0", b"1", b"2"}
-    fewer = CandidateTable([each for each in among.members if each.name != b"1"])
+    fewer = CandidateTable([each for each in candidates.members if each.name != b"1"])
     for key, position in positions.items():
-        assert policy.pick(among, key).name == position
+        assert policy.pick(candidates, key).name == position
         if position != b"1":
             assert policy.pick(fewer, key).name == position
-    assert counts(policy, among, 3000) == pytest.approx([1 / 3] * 3)
+    assert request_shares(policy, candidates, 3000) == pytest.approx([1 / 3] * 3)

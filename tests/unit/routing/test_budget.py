@@ -47,26 +47,26 @@ def test_an_outage_adds_little_load() -> None:
     """In this simulation, a backend gets 200 requests a second for ten seconds. Each attempt fails
     after half a second, and each request may be retried three times. Without a budget, the backend
     would get four times as many requests."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     budget = RetryBudget()
-    events = [(chance.uniform(0, 10), 0) for _ in range(2000)]
+    events = [(rng.uniform(0, 10), 0) for _ in range(2000)]
     events.sort()
-    over: list[tuple[float, int]] = []  # when an attempt ends, and how many its request had
+    in_flight: list[tuple[float, int]] = []  # when an attempt ends, and how many its request had
     sent = 0
-    while events or over:
-        now, tries = min(events[:1] + over)
-        if events and (now, tries) == events[0]:
+    while events or in_flight:
+        now, attempts = min(events[:1] + in_flight)
+        if events and (now, attempts) == events[0]:
             events.pop(0)
             budget.active_requests += 1
             sent += 1
-            over.append((now + 0.5, 1))
+            in_flight.append((now + 0.5, 1))
             continue
-        over.remove((now, tries))
-        if tries > 1:
+        in_flight.remove((now, attempts))
+        if attempts > 1:
             budget.release()
-        if tries <= 3 and budget.try_acquire():
+        if attempts <= 3 and budget.try_acquire():
             sent += 1
-            over.append((now + 0.5, tries + 1))
+            in_flight.append((now + 0.5, attempts + 1))
         else:
             budget.active_requests -= 1
     assert 2000 < sent < 2000 * 1.35

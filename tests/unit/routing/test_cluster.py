@@ -24,9 +24,9 @@ def members(count: int, first: int = 0) -> list[ClusterMember]:
 
 
 def make_cluster(count: int, rule: ClusterRule = HALF) -> Cluster[ClusterMember]:
-    chance = random.Random(5).random
-    policy = ConsistentHash[ClusterMember](LeastRequest(chance))
-    return Cluster(members(count), policy, chance, rule)
+    rng = random.Random(5).random
+    policy = ConsistentHash[ClusterMember](LeastRequest(rng))
+    return Cluster(members(count), policy, rng, rule)
 
 
 def choose_and_record(
@@ -88,21 +88,23 @@ def test_non_consecutive_failures_eject_nothing() -> None:
 
 def test_unknown_outcomes_do_not_change_the_failure_count() -> None:
     cluster = make_cluster(3)
-    one = cluster.members[0]
-    fail(cluster, one, 0.0, 4)
+    member = cluster.members[0]
+    fail(cluster, member, 0.0, 4)
     for _ in range(10):
-        one.active += 1
-        cluster.record_outcome(one, AttemptOutcome.UNKNOWN, 0.0)
-    assert one.outlier.ejected_until < 0.0
-    assert fail(cluster, one, 0.0, 1)
+        member.active += 1
+        cluster.record_outcome(member, AttemptOutcome.UNKNOWN, 0.0)
+    assert member.outlier.ejected_until < 0.0
+    assert fail(cluster, member, 0.0, 1)
 
 
-@pytest.mark.parametrize(("share", "count", "out"), [(0.1, 3, 1), (0.1, 40, 4), (0.5, 10, 5)])
-def test_the_ejected_share_is_limited_to_at_least_one(share: float, count: int, out: int) -> None:
+@pytest.mark.parametrize(
+    ("share", "count", "max_ejected"), [(0.1, 3, 1), (0.1, 40, 4), (0.5, 10, 5)]
+)
+def test_max_share_always_permits_one_ejection(share: float, count: int, max_ejected: int) -> None:
     cluster = make_cluster(count, ClusterRule(OutlierRule(max_share=share)))
     result = [fail(cluster, each, 0.0) for each in cluster.members]
-    assert result == [True] * out + [False] * (count - out)
-    assert len(cluster.available(0.0)) == count - out
+    assert result == [True] * max_ejected + [False] * (count - max_ejected)
+    assert len(cluster.available(0.0)) == count - max_ejected
 
 
 def test_the_last_endpoint_is_never_ejected() -> None:
@@ -133,10 +135,10 @@ def test_below_the_panic_threshold_all_endpoints_are_used() -> None:
 
 def test_a_lone_endpoint_is_always_used() -> None:
     cluster = make_cluster(1)
-    one = cluster.members[0]
-    check(cluster, one, 0.0, "---")
-    assert not fail(cluster, one, 0.0, 50)
-    assert choose_and_record(cluster, 0.0, tried=[one]) is one
+    member = cluster.members[0]
+    check(cluster, member, 0.0, "---")
+    assert not fail(cluster, member, 0.0, 50)
+    assert choose_and_record(cluster, 0.0, tried=[member]) is member
 
 
 def test_a_retry_uses_another_endpoint() -> None:
@@ -162,15 +164,13 @@ def test_a_key_moves_only_while_its_endpoint_is_unavailable() -> None:
     owners = {key: choose_and_record(cluster, 0.0, key=key) for key in map(str, range(50))}
     down = cluster.members[0]
     check(cluster, down, 1.0, "-")
-    for key, position in owners.items():
-        assert (choose_and_record(cluster, 1.0, key=key) is position) is (position is not down)
+    for key, owner in owners.items():
+        assert (choose_and_record(cluster, 1.0, key=key) is owner) is (owner is not down)
     check(cluster, down, 2.0, "++")
-    assert all(
-        choose_and_record(cluster, 2.0, key=key) is position for key, position in owners.items()
-    )
+    assert all(choose_and_record(cluster, 2.0, key=key) is owner for key, owner in owners.items())
 
 
-def test_a_second_attempt_of_a_key_is_the_same_for_all() -> None:
+def test_retries_with_the_same_key_use_the_same_second_endpoint() -> None:
     cluster = make_cluster(5)
     first = choose_and_record(cluster, 0.0, key="k")
     second = {id(choose_and_record(cluster, 0.0, tried=[first], key="k")) for _ in range(20)}
@@ -180,12 +180,12 @@ def test_a_second_attempt_of_a_key_is_the_same_for_all() -> None:
 
 def test_a_sequence_keeps_an_unhealthy_owner() -> None:
     cluster = make_cluster(3)
-    mine = SequenceKey("m", 7)
-    kept = cluster.choose_owner(mine)
-    check(cluster, kept, 0.0, "-")
-    fail(cluster, kept, 0.0)
-    assert cluster.choose_owner(mine) is kept
-    assert kept.active == 2
+    sequence = SequenceKey("m", 7)
+    owner = cluster.choose_owner(sequence)
+    check(cluster, owner, 0.0, "-")
+    fail(cluster, owner, 0.0)
+    assert cluster.choose_owner(sequence) is owner
+    assert owner.active == 2
 
 
 @pytest.mark.parametrize("window", [0.0, 10.0])
@@ -231,30 +231,30 @@ def test_no_slow_start_after_the_first_resolution() -> None:
 
 def test_a_successful_check_ends_an_ejection() -> None:
     cluster = make_cluster(2)
-    one = cluster.members[0]
-    fail(cluster, one, 0.0)
-    check(cluster, one, 1.0, "---")
-    check(cluster, one, 5.0, "++")
-    assert one in cluster.available(5.0)
+    member = cluster.members[0]
+    fail(cluster, member, 0.0)
+    check(cluster, member, 1.0, "---")
+    check(cluster, member, 5.0, "++")
+    assert member in cluster.available(5.0)
     assert shares(cluster, 5.0)[0] > 0.4
 
 
 def test_successful_checks_end_a_connect_failure_ejection() -> None:
     cluster = make_cluster(2)
-    one = cluster.members[0]
+    member = cluster.members[0]
     for _ in range(5):
-        one.active += 1
-        cluster.record_outcome(one, AttemptOutcome.NOT_CONNECTED, 0.0)
-    check(cluster, one, 1.0, "-+")
-    assert one not in cluster.available(1.0)
-    check(cluster, one, 2.0, "+")
-    assert one in cluster.available(2.0)
+        member.active += 1
+        cluster.record_outcome(member, AttemptOutcome.NOT_CONNECTED, 0.0)
+    check(cluster, member, 1.0, "-+")
+    assert member not in cluster.available(1.0)
+    check(cluster, member, 2.0, "+")
+    assert member in cluster.available(2.0)
 
 
 def test_requests_in_flight_are_counted_once() -> None:
     cluster = make_cluster(3)
-    held = [cluster.choose(0.0) for _ in range(30)]
+    chosen = [cluster.choose(0.0) for _ in range(30)]
     assert sum(each.active for each in cluster.members) == 30
-    for each in held:
+    for each in chosen:
         cluster.record_outcome(each, random.Random(3).choice(list(AttemptOutcome)), 0.0)
     assert [each.active for each in cluster.members] == [0, 0, 0]

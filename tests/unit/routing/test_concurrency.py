@@ -92,7 +92,7 @@ def test_the_wait_is_estimated_from_the_rate_of_released_slots() -> None:
         limit.release(number * 0.5)
     assert limit.wait_seconds(_request("x"), 5.0) == 20 * 0.5
     assert limit.wait_seconds(QueuedJob("x", "new", "1"), 5.0) == 2 * 0.5
-    assert limit.wait_seconds(_request("x"), 1000.0) == 60.0, "the longest estimate"
+    assert limit.wait_seconds(_request("x"), 1000.0) == 60.0, "the maximum estimate"
     # The backend has hung for a minute.
     assert 4.0 < limit.wait_seconds(QueuedJob("x", "new", "1"), 65.5) / (2 * 0.5) < 10.0
 
@@ -134,7 +134,7 @@ class Simulation:
         self.clients: dict[int, str] = {}
         self.count = 0
 
-    def at(self, time: float, event: Callable[[], None]) -> None:
+    def schedule(self, time: float, event: Callable[[], None]) -> None:
         self.count += 1
         heapq.heappush(self.events, (time, self.count, event))
 
@@ -158,7 +158,7 @@ class Simulation:
             del self.waiting[shed.item]
             self.outcomes[shed.item] += 1
         if number in self.waiting and patience < math.inf:
-            self.at(deadline, lambda: self.give_up(number))
+            self.schedule(deadline, lambda: self.give_up(number))
 
     def give_up(self, number: int) -> None:
         """Cancel a request, or end it at its deadline."""
@@ -173,7 +173,7 @@ class Simulation:
 
     def serve(self, number: int) -> None:
         self.served[self.clients[number]] += 1
-        self.at(self.now + self.service_seconds(), lambda: self._finish(number))
+        self.schedule(self.now + self.service_seconds(), lambda: self._finish(number))
         self.on_served(self.clients[number])
 
     def _finish(self, number: int) -> None:
@@ -200,16 +200,16 @@ def test_every_request_ends_once_in_any_overload(
 ) -> None:
     """Five hundred requests of 20 clients arrive within ten seconds. Half of them have a deadline,
     and a third of them are cancelled."""
-    chance = random.Random(seed)
-    simulation = Simulation(max_active, max_waiting, chance.random)
+    rng = random.Random(seed)
+    simulation = Simulation(max_active, max_waiting, rng.random)
     for _ in range(500):
-        time, client = chance.uniform(0, 10), str(chance.randrange(20))
-        weight, priority = chance.choice([1.0, 3.0]), chance.choice([3, 5])
-        patience = chance.choice([math.inf, 2.0])
+        time, client = rng.uniform(0, 10), str(rng.randrange(20))
+        weight, priority = rng.choice([1.0, 3.0]), rng.choice([3, 5])
+        patience = rng.choice([math.inf, 2.0])
         arrive = functools.partial(simulation.arrive, client, weight, priority, patience)
-        simulation.at(time, arrive)
-        if chance.random() < 1 / 3:
-            simulation.at(time + chance.random(), simulation.cancel_latest)
+        simulation.schedule(time, arrive)
+        if rng.random() < 1 / 3:
+            simulation.schedule(time + rng.random(), simulation.cancel_latest)
     simulation.run()
     assert set(simulation.outcomes.values()) == {1}
     assert len(simulation.outcomes) == 500
@@ -219,9 +219,9 @@ def test_every_request_ends_once_in_any_overload(
 
 def test_a_thousand_clients_share_a_backend_in_proportion_to_their_weights() -> None:
     """Each client always has two requests waiting, except for one, which has 500."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     weights = {f"c{number}": (1.0, 2.0, 4.0)[number % 3] for number in range(999)} | {"flood": 1.0}
-    simulation = Simulation(16, 5000, lambda: chance.expovariate(100.0))
+    simulation = Simulation(16, 5000, lambda: rng.expovariate(100.0))
     simulation.clients[0] = "started"
     for _ in range(16):
         assert simulation.limit.try_acquire()
@@ -241,13 +241,13 @@ def test_a_thousand_clients_share_a_backend_in_proportion_to_their_weights() -> 
 def _p99_response_time(has_flood: bool) -> float:
     """Return the p99 of the response times of 999 clients that use half of a backend, while another
     client may send five times as many requests as the backend can serve."""
-    chance = random.Random(11)
+    rng = random.Random(11)
     simulation = Simulation(8, 100, lambda: 0.01)
     for _ in range(1200):
-        client = f"c{chance.randrange(999)}"
-        simulation.at(chance.uniform(0, 3), functools.partial(simulation.arrive, client))
+        client = f"c{rng.randrange(999)}"
+        simulation.schedule(rng.uniform(0, 3), functools.partial(simulation.arrive, client))
     for _ in range(24_000 // 2 if has_flood else 0):
-        simulation.at(chance.uniform(0, 3), functools.partial(simulation.arrive, "flood"))
+        simulation.schedule(rng.uniform(0, 3), functools.partial(simulation.arrive, "flood"))
     simulation.run()
     times = sorted(0.01 + wait for client, _, wait in simulation.waits if client != "flood")
     assert len(times) == 1200, "no request of the others is shed"
@@ -260,11 +260,11 @@ def test_a_flood_does_not_double_the_p99_of_other_clients() -> None:
 
 
 def test_estimated_waits_are_close_to_the_real_ones() -> None:
-    chance = random.Random(3)
-    simulation = Simulation(4, 200, lambda: chance.expovariate(20.0))
+    rng = random.Random(3)
+    simulation = Simulation(4, 200, lambda: rng.expovariate(20.0))
     for number in range(4000):
         arrive = functools.partial(simulation.arrive, f"c{number % 7}")
-        simulation.at(chance.uniform(0, 30), arrive)
+        simulation.schedule(rng.uniform(0, 30), arrive)
     simulation.run()
     measured = [(estimate, wait) for _, estimate, wait in simulation.waits[100:] if wait > 0.2]
     assert len(measured) > 1000

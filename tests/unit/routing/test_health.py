@@ -28,9 +28,7 @@ def record_checks(health: EndpointHealth, checks: str) -> str:
         ("--+-++", "-----+"),
     ],
 )
-def test_three_failures_mark_down_two_successes_mark_up_and_a_first_check_decides(
-    checks: str, up: str
-) -> None:
+def test_the_first_check_three_failures_or_two_successes_decide(checks: str, up: str) -> None:
     assert record_checks(EndpointHealth(), checks) == up
 
 

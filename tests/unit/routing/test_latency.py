@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from infergate.routing.latency import GENERATION_SIZE, MIN_SAMPLES, UPDATE_INTERVAL, LatencyQuantile
 
 
-def observed(share: float, *seconds: float) -> LatencyQuantile:
+def latencies_of(share: float, *seconds: float) -> LatencyQuantile:
     latencies = LatencyQuantile(share)
     for each in seconds:
         latencies.add(each)
@@ -19,7 +19,7 @@ def observed(share: float, *seconds: float) -> LatencyQuantile:
 
 
 def test_too_few_samples_give_no_percentile() -> None:
-    latencies = observed(0.95, *[0.1] * (MIN_SAMPLES - 1))
+    latencies = latencies_of(0.95, *[0.1] * (MIN_SAMPLES - 1))
     assert latencies.percentile() is None
     latencies.add(0.1)
     assert latencies.percentile() is not None
@@ -33,16 +33,16 @@ def test_the_estimate_is_within_ten_percent(seconds: list[float], share: float) 
     seconds = seconds[
         : len(seconds) // UPDATE_INTERVAL * UPDATE_INTERVAL
     ]  # the estimate then includes all samples
-    got = observed(share, *seconds).percentile()
-    assert got is not None
-    within = sum(1 for each in seconds if each <= got * 1.000001)
-    assert within >= share * len(seconds)
-    lower = sum(1 for each in seconds if each < got / 1.11)
-    assert lower < share * len(seconds) or got / 1.11 <= min(seconds)
+    estimate = latencies_of(share, *seconds).percentile()
+    assert estimate is not None
+    lower_or_equal = sum(1 for each in seconds if each <= estimate * 1.000001)
+    assert lower_or_equal >= share * len(seconds)
+    lower = sum(1 for each in seconds if each < estimate / 1.11)
+    assert lower < share * len(seconds) or estimate / 1.11 <= min(seconds)
 
 
 def test_old_samples_are_dropped() -> None:
-    latencies = observed(0.9, *[5.0] * 10 * GENERATION_SIZE)
+    latencies = latencies_of(0.9, *[5.0] * 10 * GENERATION_SIZE)
     assert latencies.percentile() == pytest.approx(5.0, rel=0.11)
     for _ in range(2 * GENERATION_SIZE):
         latencies.add(0.01)
@@ -50,12 +50,12 @@ def test_old_samples_are_dropped() -> None:
 
 
 def test_a_percentile_excludes_the_slow_tail() -> None:
-    chance = random.Random(11)
-    seconds = [0.01 if chance.random() < 0.97 else 1.0 for _ in range(GENERATION_SIZE)]
-    got = observed(0.95, *seconds).percentile()
-    assert got == pytest.approx(0.01, rel=0.11)
+    rng = random.Random(11)
+    seconds = [0.01 if rng.random() < 0.97 else 1.0 for _ in range(GENERATION_SIZE)]
+    estimate = latencies_of(0.95, *seconds).percentile()
+    assert estimate == pytest.approx(0.01, rel=0.11)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e-9, 1e9])
 def test_any_time_falls_into_a_bucket(seconds: float) -> None:
-    assert observed(0.5, *[seconds] * MIN_SAMPLES).percentile() is not None
+    assert latencies_of(0.5, *[seconds] * MIN_SAMPLES).percentile() is not None

@@ -28,7 +28,7 @@ ATTEMPTS = 2
 
 
 @dataclass
-class World:
+class Simulation:
     """``is_up`` returns whether an endpoint is up at a time, and ``seconds`` its latency. With
     ``checked``, gateways check endpoints every 5 s; otherwise, only requests reveal failures."""
 
@@ -39,7 +39,7 @@ class World:
     rule: ClusterRule = field(default_factory=lambda: ClusterRule(slow_start_seconds=10.0))
 
     def __post_init__(self) -> None:
-        self.chance = random.Random(11)
+        self.rng = random.Random(11)
         self.clusters = [self._cluster(random.Random(i).random) for i in range(self.gateways)]
         self.requests: Counter[int] = Counter()
         self.refused: Counter[int] = Counter()
@@ -48,82 +48,83 @@ class World:
         """Requests whose attempts all failed."""
         self.request_count = 0
 
-    def _cluster(self, chance: Callable[[], float]) -> Cluster[ClusterMember]:
+    def _cluster(self, rng: Callable[[], float]) -> Cluster[ClusterMember]:
         members = [ClusterMember(b"%d" % i, 1.0, EndpointHealth()) for i in range(COUNT)]
-        return Cluster(members, LeastRequest[ClusterMember](chance), chance, self.rule)
+        return Cluster(members, LeastRequest[ClusterMember](rng), rng, self.rule)
 
     def run(self, until: float) -> None:
         order = itertools.count()
         events: list[tuple[float, int, Callable[[float], object]]] = []
 
-        def at(time: float, what: Callable[[float], object]) -> None:
+        def schedule(time: float, event: Callable[[float], object]) -> None:
             if time < until:
-                heapq.heappush(events, (time, next(order), what))
+                heapq.heappush(events, (time, next(order), event))
 
-        def request(among: Cluster[ClusterMember]) -> Callable[[float], None]:
+        def request(group: Cluster[ClusterMember]) -> Callable[[float], None]:
             def arrive(now: float) -> None:
                 self.request_count += 1
                 tried: list[ClusterMember] = []
                 while len(tried) < ATTEMPTS:
-                    chosen = among.choose(now, tried)
+                    chosen = group.choose(now, tried)
                     number = int(chosen.name)
                     self.requests[number] += 1
                     if self.is_up(number, now):
                         end = now + self.seconds(number)
-                        at(end, functools.partial(among.record_outcome, chosen, AttemptOutcome.OK))
+                        outcome = functools.partial(group.record_outcome, chosen, AttemptOutcome.OK)
+                        schedule(end, outcome)
                         break
                     self.refused[int(now)] += 1
-                    among.record_outcome(chosen, AttemptOutcome.NOT_CONNECTED, now)
+                    group.record_outcome(chosen, AttemptOutcome.NOT_CONNECTED, now)
                     tried.append(chosen)
                 else:
                     self.lost[int(now)] += 1
-                at(now + self.chance.expovariate(RATE), arrive)
+                schedule(now + self.rng.expovariate(RATE), arrive)
 
             return arrive
 
-        def check(among: Cluster[ClusterMember], member: ClusterMember) -> Callable[[float], None]:
+        def check(group: Cluster[ClusterMember], member: ClusterMember) -> Callable[[float], None]:
             def run_check(now: float) -> None:
-                among.record_check(member, now, succeeded=self.is_up(int(member.name), now))
-                at(now + 5.0 * self.chance.uniform(0.9, 1.1), run_check)
+                group.record_check(member, now, succeeded=self.is_up(int(member.name), now))
+                schedule(now + 5.0 * self.rng.uniform(0.9, 1.1), run_check)
 
             return run_check
 
-        for among in self.clusters:
-            at(0.0, request(among))
-            for member in among.members if self.checked else ():
-                at(5.0 * self.chance.random(), check(among, member))
+        for group in self.clusters:
+            schedule(0.0, request(group))
+            for member in group.members if self.checked else ():
+                schedule(5.0 * self.rng.random(), check(group, member))
         while events:
-            now, _, what = heapq.heappop(events)
-            what(now)
+            now, _, event = heapq.heappop(events)
+            event(now)
 
 
-def share(counted: Counter[int], of: range) -> int:
-    return sum(counted[each] for each in of)
+def share(counts: Counter[int], endpoints: range) -> int:
+    return sum(counts[each] for each in endpoints)
 
 
 def test_healthy_endpoints_share_the_load_evenly() -> None:
-    world = World(lambda number, now: True)
-    world.run(40.0)
-    assert not world.refused
-    mean = world.request_count / COUNT
-    assert 0.7 * mean < min(world.requests.values())
-    assert max(world.requests.values()) < 1.3 * mean
+    simulation = Simulation(lambda number, now: True)
+    simulation.run(40.0)
+    assert not simulation.refused
+    mean = simulation.request_count / COUNT
+    assert 0.7 * mean < min(simulation.requests.values())
+    assert max(simulation.requests.values()) < 1.3 * mean
 
 
 def test_dead_endpoints_get_no_requests_after_three_checks() -> None:
-    world = World(lambda number, now: number >= 10 or now < 5.0)
-    world.run(40.0)
-    assert share(world.refused, range(5)) == 0
-    assert share(world.refused, range(25, 40)) == 0
-    assert share(world.lost, range(5, 40)) < 0.01 * world.request_count
-    assert all(len(each.available(40.0)) == 90 for each in world.clusters)
+    simulation = Simulation(lambda number, now: number >= 10 or now < 5.0)
+    simulation.run(40.0)
+    assert share(simulation.refused, range(5)) == 0
+    assert share(simulation.refused, range(25, 40)) == 0
+    assert share(simulation.lost, range(5, 40)) < 0.01 * simulation.request_count
+    assert all(len(each.available(40.0)) == 90 for each in simulation.clusters)
 
 
 def test_without_checks_failures_eject_dead_endpoints() -> None:
-    world = World(lambda number, now: number >= 10 or now < 5.0, checked=False)
-    world.run(30.0)
-    before = share(world.refused, range(5, 10))
-    after = share(world.refused, range(20, 30))
+    simulation = Simulation(lambda number, now: number >= 10 or now < 5.0, checked=False)
+    simulation.run(30.0)
+    before = share(simulation.refused, range(5, 10))
+    after = share(simulation.refused, range(20, 30))
     assert before > 0
     assert after == 0, "ten endpoints are ejected, the maximum"
 
@@ -131,9 +132,9 @@ def test_without_checks_failures_eject_dead_endpoints() -> None:
 def test_slow_endpoints_get_fewer_requests() -> None:
     """Ten slow endpoints (150 times the latency) get as many requests as they can serve. Their
     equal share would be a tenth of all requests."""
-    world = World(lambda number, now: True, lambda number: 3.0 if number < 10 else 0.02)
-    world.run(20.0)
-    assert share(world.requests, range(10)) < 0.04 * world.request_count
+    simulation = Simulation(lambda number, now: True, lambda number: 3.0 if number < 10 else 0.02)
+    simulation.run(20.0)
+    assert share(simulation.requests, range(10)) < 0.04 * simulation.request_count
 
 
 def test_flapping_endpoints_lose_little_and_rejoin() -> None:
@@ -144,34 +145,34 @@ def test_flapping_endpoints_lose_little_and_rejoin() -> None:
             return True
         return int(now / (4.0 + number / 5.0) + number / 7.0) % 2 == 0
 
-    world = World(is_up)
-    world.run(120.0)
-    flapping = share(world.lost, range(60))
-    assert flapping < 0.02 * world.request_count / 2
-    assert share(world.lost, range(60, 120)) == 0
-    for among in world.clusters:
-        assert len(among.available(120.0)) >= 90
-        ejections = sum(each.outlier.ejection_count for each in among.members)
+    simulation = Simulation(is_up)
+    simulation.run(120.0)
+    flapping = share(simulation.lost, range(60))
+    assert flapping < 0.02 * simulation.request_count / 2
+    assert share(simulation.lost, range(60, 120)) == 0
+    for group in simulation.clusters:
+        assert len(group.available(120.0)) >= 90
+        ejections = sum(each.outlier.ejection_count for each in group.members)
         assert 0 < ejections < 30 * 12
-        assert sum(each.outlier.ejection_count for each in among.members[30:]) == 0
+        assert sum(each.outlier.ejection_count for each in group.members[30:]) == 0
 
 
 def test_all_endpoints_rejoin_after_a_total_outage() -> None:
-    world = World(lambda number, now: not 5.0 < now < 40.0)
-    world.run(80.0)
-    assert share(world.lost, range(6, 39)) > 0
-    assert share(world.lost, range(41, 80)) == 0
-    assert share(world.refused, range(60, 80)) == 0
-    assert all(len(each.available(80.0)) == COUNT for each in world.clusters)
+    simulation = Simulation(lambda number, now: not 5.0 < now < 40.0)
+    simulation.run(80.0)
+    assert share(simulation.lost, range(6, 39)) > 0
+    assert share(simulation.lost, range(41, 80)) == 0
+    assert share(simulation.refused, range(60, 80)) == 0
+    assert all(len(each.available(80.0)) == COUNT for each in simulation.clusters)
 
 
 def test_a_recovered_endpoint_is_not_overloaded() -> None:
     """A recovered endpoint gets much less than its share in its first second."""
-    world = World(lambda number, now: number > 0 or now > 30.0)
-    world.run(30.0)
-    for among in world.clusters:
-        back = among.members[0]
-        among.record_check(back, 100.0, succeeded=True)
-        among.record_check(back, 100.0, succeeded=True)
-        counts = Counter(among.choose(100.5).name for _ in range(10_000))
-        assert 0 < counts[back.name] < 40
+    simulation = Simulation(lambda number, now: number > 0 or now > 30.0)
+    simulation.run(30.0)
+    for group in simulation.clusters:
+        recovered = group.members[0]
+        group.record_check(recovered, 100.0, succeeded=True)
+        group.record_check(recovered, 100.0, succeeded=True)
+        counts = Counter(group.choose(100.5).name for _ in range(10_000))
+        assert 0 < counts[recovered.name] < 40

@@ -10,10 +10,10 @@ RULE = OutlierRule()
 def fail(outlier: OutlierState, now: float, times: int = 5) -> bool:
     for _ in range(times):
         outlier.record_failure(is_unreachable=False)
-    due = outlier.is_ejection_due(RULE, now)
-    if due:
+    is_due = outlier.is_ejection_due(RULE, now)
+    if is_due:
         outlier.eject(RULE, now)
-    return due
+    return is_due
 
 
 def test_five_failures_in_a_row_are_enough() -> None:
@@ -62,7 +62,7 @@ def test_clearing_an_ejection_restores_the_endpoint() -> None:
     assert outlier.ejected_until == 10.0
 
 
-def unreached(outlier: OutlierState, now: float) -> None:
+def fail_to_connect(outlier: OutlierState, now: float) -> None:
     for _ in range(5):
         outlier.record_failure(is_unreachable=True)
     outlier.eject(RULE, now)
@@ -70,10 +70,10 @@ def unreached(outlier: OutlierState, now: float) -> None:
 
 def test_successful_checks_end_a_connect_failure_ejection() -> None:
     outlier = OutlierState()
-    unreached(outlier, 0.0)
+    fail_to_connect(outlier, 0.0)
     result = [
-        outlier.record_check(now, 2, succeeded=well)
-        for now, well in [(1, True), (2, False), (3, True)]
+        outlier.record_check(now, 2, succeeded=is_healthy)
+        for now, is_healthy in [(1, True), (2, False), (3, True)]
     ]
     assert result == [False, False, False]
     assert outlier.record_check(4, 2, succeeded=True)
@@ -89,7 +89,7 @@ def test_checks_before_the_failure_do_not_count() -> None:
     outlier = OutlierState()
     for now in range(10):
         assert not outlier.record_check(now, 2, succeeded=True)
-    unreached(outlier, 10.0)
+    fail_to_connect(outlier, 10.0)
     assert not outlier.record_check(11, 2, succeeded=True)
     assert outlier.record_check(12, 2, succeeded=True)
     outlier.readmit(12.0)

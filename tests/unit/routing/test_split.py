@@ -12,7 +12,7 @@ from infergate.routing.split import hash_position, pick_target
 KEYS = [f"user-{number}" for number in range(20_000)]
 
 
-def test_every_process_and_every_release_decides_alike() -> None:
+def test_positions_are_the_same_in_every_process_and_release() -> None:
     assert [round(hash_position(key), 3) for key in ("", "a", "modèle\0séquence", "\ud800")] == [
         89.317,
         25.379,

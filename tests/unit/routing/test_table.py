@@ -1,3 +1,5 @@
+"""Routes by model name and version, their order, and their rewrites."""
+
 from __future__ import annotations
 
 import re
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from infergate.routing import table
 from infergate.routing.table import Rewrite, Route, RouteTable
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NO_DEADLINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def test_a_name_matches_itself_only() -> None:
@@ -109,7 +111,7 @@ def test_a_rewrite_determines_the_backends_model(
     assert Route(pattern, "a", rewrite=Rewrite(rewrite)).backend_model(model) == expected
 
 
-def test_versions_are_reported_to_either_side() -> None:
+def test_version_rewrites_in_both_directions() -> None:
     plain = Route("m", "a")
     assert plain.backend_version("3") == "3"
     assert plain.client_version("3", "7") == "7"
@@ -120,7 +122,7 @@ def test_versions_are_reported_to_either_side() -> None:
     assert Route("m", "a", rewrite=Rewrite(version="1")).client_version("", "1") == "1"
 
 
-def test_rewrites_that_affect_tensors() -> None:
+def test_renames_tensors_only_with_tensor_names() -> None:
     assert not Rewrite("n", "1").renames_tensors
     assert Rewrite(inputs={"a": "b"}).renames_tensors
     assert Rewrite(outputs={"a": "b"}).renames_tensors
@@ -153,9 +155,11 @@ def scan(routes: list[Route], model: str, version: str) -> Route | None:
     return None
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(ROUTES, st.lists(st.tuples(NAMES, st.sampled_from(["", "1", "2", "3"])), max_size=12))
-def test_find_is_a_scan_from_the_top(routes: list[Route], requests: list[tuple[str, str]]) -> None:
+def test_the_first_matching_route_is_found(
+    routes: list[Route], requests: list[tuple[str, str]]
+) -> None:
     routing = RouteTable(routes)
     for model, version in requests + requests:  # the second time from the cache
         assert routing.find(model, version) is scan(routes, model, version)

@@ -44,9 +44,9 @@ class FramePeer(Peer):
 
     async def reads_eof(self) -> bool:
         """Return whether the server closes the connection without another byte; close this side."""
-        ended = await super().reads_eof()
+        is_closed = await super().reads_eof()
         await self.close()
-        return ended
+        return is_closed
 
     async def read_frame(self) -> bytes:
         async with asyncio.timeout(10):

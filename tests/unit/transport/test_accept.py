@@ -106,7 +106,7 @@ async def test_a_worker_that_does_not_accept_delays_no_connection(workers: list[
     await close_all(writers)
 
 
-async def test_an_absent_worker_is_not_waited_for(workers: list[Worker]) -> None:
+async def test_connections_do_not_wait_for_an_absent_worker(workers: list[Worker]) -> None:
     workers[1].loads.report(0)
     workers[0].accept()
     workers[0].loads.mark_absent(1)

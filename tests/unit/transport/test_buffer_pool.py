@@ -45,14 +45,14 @@ async def test_a_buffer_has_no_more_than_twice_the_requested_size() -> None:
     del buffer
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(MAX_UNUSED_BYTES, 600 * MIB), (250 * MIB, 200 * MIB)])
-async def test_unused_memory_is_limited(limit: int, kept: int) -> None:
+@pytest.mark.parametrize(("limit", "size"), [(MAX_UNUSED_BYTES, 600 * MIB), (250 * MIB, 200 * MIB)])
+async def test_unused_memory_is_limited(limit: int, size: int) -> None:
     pool = BufferPool()
     pool.max_unused_bytes = limit
     buffers = [pool.allocate(200 * MIB) for _ in range(5)]
     assert pool.unused_bytes == 0
     buffers.clear()
-    assert pool.unused_bytes == kept
+    assert pool.unused_bytes == size
     pool.allocate(limit + 1)
     assert pool.unused_bytes == 0
 

@@ -9,7 +9,7 @@ from infergate.core.wire import HttpRequest, HttpResponse
 from infergate.transport.base import Endpoint
 from infergate.transport.client.concurrency_limit import LimitedUpstream
 
-ONE, OTHER = (Endpoint("127.0.0.1", port) for port in (1, 2))
+FIRST, SECOND = (Endpoint("127.0.0.1", port) for port in (1, 2))
 POST = HttpRequest("POST", "/")
 
 
@@ -18,8 +18,8 @@ class RecordingUpstream:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
-        self.active = dict.fromkeys((ONE, OTHER), 0)
-        self.max_active = dict.fromkeys((ONE, OTHER), 0)
+        self.active = dict.fromkeys((FIRST, SECOND), 0)
+        self.max_active = dict.fromkeys((FIRST, SECOND), 0)
         self.order: list[str] = []
         self.closed = False
 
@@ -46,22 +46,22 @@ async def test_exchanges_with_each_endpoint_are_limited(limit: int) -> None:
     exchanges = [
         asyncio.ensure_future(limited.exchange(HttpRequest("POST", f"/{n}"), endpoint, 10))
         for n in range(10)
-        for endpoint in (ONE, OTHER)
+        for endpoint in (FIRST, SECOND)
     ]
     await asyncio.sleep(0)
     upstream.go.set()
     assert [response.status for response in await asyncio.gather(*exchanges)] == [200] * 20
-    assert upstream.max_active == {ONE: limit, OTHER: limit}
+    assert upstream.max_active == {FIRST: limit, SECOND: limit}
     assert upstream.order == sorted(upstream.order)
 
 
 async def test_failed_and_cancelled_exchanges_free_their_slot() -> None:
     upstream = RecordingUpstream()
     limited = LimitedUpstream(upstream, 1)
-    first = asyncio.ensure_future(limited.exchange(POST, ONE, 10))
-    waiting = asyncio.ensure_future(limited.exchange(POST, ONE, 10))
-    failing = asyncio.ensure_future(limited.exchange(HttpRequest("POST", "/fail"), ONE, 10))
-    last = asyncio.ensure_future(limited.exchange(POST, ONE, 10))
+    first = asyncio.ensure_future(limited.exchange(POST, FIRST, 10))
+    waiting = asyncio.ensure_future(limited.exchange(POST, FIRST, 10))
+    failing = asyncio.ensure_future(limited.exchange(HttpRequest("POST", "/fail"), FIRST, 10))
+    last = asyncio.ensure_future(limited.exchange(POST, FIRST, 10))
     await asyncio.sleep(0)
     first.cancel()
     waiting.cancel()
@@ -69,16 +69,16 @@ async def test_failed_and_cancelled_exchanges_free_their_slot() -> None:
     with pytest.raises(GatewayError, match="no"):
         await failing
     assert (await last).status == 200
-    assert upstream.max_active[ONE] == 1
+    assert upstream.max_active[FIRST] == 1
 
 
 async def test_waiting_ends_with_the_deadline() -> None:
     upstream = RecordingUpstream()
     limited = LimitedUpstream(upstream, 1)
-    first = asyncio.ensure_future(limited.exchange(POST, ONE, 10))
+    first = asyncio.ensure_future(limited.exchange(POST, FIRST, 10))
     await asyncio.sleep(0)
     with pytest.raises(GatewayError, match="busy") as caught:
-        await limited.exchange(POST, ONE, 0.01)
+        await limited.exchange(POST, FIRST, 0.01)
     assert (caught.value.kind, caught.value.origin) == (Kind.TIMEOUT, Origin.BACKEND)
     upstream.go.set()
     assert (await first).status == 200

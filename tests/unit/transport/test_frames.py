@@ -16,14 +16,14 @@ LENGTHS = st.one_of(
 
 
 def read_frames(stream: bytes, sizes: list[int]) -> list[bytes]:
-    frames, found, position, reads = FrameReader(), [], 0, 0
+    frames, bodies, position, reads = FrameReader(), [], 0, 0
     is_open = False
     while True:
         if is_open:
             body = frames.take()
             if body is not None:
                 is_open = False
-                found.append(bytes(body))
+                bodies.append(bytes(body))
                 continue
         elif (length := frames.announced_length) is not None:
             frames.open(length)
@@ -32,7 +32,7 @@ def read_frames(stream: bytes, sizes: list[int]) -> list[bytes]:
         if position == len(stream):
             assert not is_open
             assert not frames.has_partial_frame
-            return found
+            return bodies
         buffer = frames.get_buffer()
         count = min(len(buffer), sizes[reads % len(sizes)], len(stream) - position)
         assert count

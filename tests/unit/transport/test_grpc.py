@@ -166,7 +166,7 @@ async def test_concurrent_calls_share_a_connection(pair: Pair) -> None:
     assert len({call.peer for call in pair.app.calls}) == 1
 
 
-async def test_calls_beyond_the_limit_on_streams_wait(
+async def test_calls_beyond_the_stream_limit_wait(
     serve_grpc: RpcServe, rpc_upstream: RpcUpstream
 ) -> None:
     harness = await serve_grpc(dataclasses.replace(RPC_LIMITS, streams=10))
@@ -285,10 +285,10 @@ async def test_a_failed_stream(
 
 
 async def read_all(stream: Any) -> list[bytes]:
-    found = []
+    messages = []
     while (message := await stream.read()) is not grpc.aio.EOF:
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 @asynccontextmanager
@@ -438,9 +438,9 @@ async def test_initial_metadata_of_a_stream_is_part_of_its_first_response(
             await context.write(b"m")
         context.set_trailing_metadata((("x-last", "2"),))
 
-    both = {"x-first": "1", "x-last": "2"}
+    merged = {"x-first": "1", "x-last": "2"}
     async with grpcio_server(S=grpc.unary_stream_rpc_method_handler(serve)) as endpoint:
-        for count, metadata in {2: [{"x-first": "1"}, {}, {"x-last": "2"}], 0: [both]}.items():
+        for count, metadata in {2: [{"x-first": "1"}, {}, {"x-last": "2"}], 0: [merged]}.items():
             wire = request("S", str(count).encode())
             responses = [each async for each in rpc_upstream.stream(wire, endpoint, 30)]
             received = [dict(each.metadata) for each in responses]
@@ -452,18 +452,18 @@ async def test_initial_metadata_of_a_stream_is_part_of_its_first_response(
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_received_responses_are_counted(pair: Pair, *, is_stream: bool) -> None:
-    async def length(account: Budget) -> int:
+async def test_responses_count_as_memory_of_the_request(pair: Pair, *, is_stream: bool) -> None:
+    async def response_length(account: Budget) -> int:
         wire = RpcRequest("/t.T/Large", (b"x",), memory=account)
         if not is_stream:
             return len(join_parts((await pair.upstream.exchange(wire, pair.endpoint, 5)).message))
         async with aclosing(pair.upstream.stream(wire, pair.endpoint, 5)) as responses:
             return len(join_parts((await anext(responses)).message))
 
-    assert await length(Budget(1_000_000)) == 900_000
+    assert await response_length(Budget(1_000_000)) == 900_000
     account = Budget(800_000)
     with pytest.raises(GatewayError, match="full") as caught:
-        await length(account)
+        await response_length(account)
     assert (caught.value.kind, account.held) == (Kind.OVERLOADED, 0)
 
 
@@ -490,7 +490,7 @@ async def test_initial_and_trailing_metadata_are_merged(
     merged = {"x-first": "1", "x-both": "b", "x-last": "2"}
     for each in (response, end):
         assert each.code == (10 if fails else 0)
-        if each is end and isinstance(rpc_upstream, GrpcioUpstream):  # see its ``stream``
+        if each is end and isinstance(rpc_upstream, GrpcioUpstream):  # may drop initial metadata
             assert dict(each.metadata).items() <= merged.items()
             assert {"x-both", "x-last"} <= dict(each.metadata).keys()
         else:
@@ -566,15 +566,15 @@ async def test_idle_streams_do_not_delay_the_drain(pair: Pair) -> None:
     async with open_stream(pair, "Stream") as stream:
         await stream.write(b"a")
         assert await stream.read() == b"a!"
-        waiting = asyncio.ensure_future(pair.exchange("Wait", seconds=300))
+        pending = asyncio.ensure_future(pair.exchange("Wait", seconds=300))
         await pair.app.entered.wait()
         stopping = asyncio.ensure_future(pair.server.stop(300))
         async with asyncio.timeout(20):
             assert await stream.read() is grpc.aio.EOF
             assert await stream.code() is grpc.StatusCode.OK
-            assert not waiting.done()  # stop waits for a request
+            assert not pending.done()  # stop waits for a request
             pair.app.release.set()
-            assert (await waiting).code == 0
+            assert (await pending).code == 0
             await stopping
 
 
@@ -588,7 +588,7 @@ async def test_a_restarted_backend_is_reached_again(
     await server.start()
     try:
         async with asyncio.timeout(20):
-            # grpcio may report a failed connection like a status of the server.
+            # grpcio may report a connection failure as a status, as if the server had sent it.
             while not await _responds(rpc_upstream, endpoint):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
     finally:
@@ -684,7 +684,7 @@ _OK = h2.frame(1, 5, 1, h2.fields(("grpc-status", "0")))
 
 
 def _sending_frames(frames: bytes) -> Script:
-    """Send ``frames`` in response to a request, and keep the connection open."""
+    """Return a script that sends ``frames`` after a request, and keeps the connection open."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(h2.frame(4, 0, 0))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 import numpy as np
 import pytest
 import uvloop
-from transport_kit import connected
+from transport_kit import connected_pair
 
 from infergate.core.limits import MIB, Limits
 from infergate.core.wire import RpcRequest, join_parts
@@ -51,7 +51,7 @@ def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
     """The server and the client share the buffer, because they run in one thread."""
 
     async def scenario() -> None:
-        async with connected(LIMITS) as (harness, upstream):
+        async with connected_pair(LIMITS) as (harness, upstream):
             for size in (1, len(LARGE), 2, 3, len(LARGE), 100_000, 4):
                 response = await upstream.exchange(request(LARGE[:size]), harness.endpoint, 20)
                 assert join_parts(response.message) == LARGE[:size]
@@ -66,7 +66,7 @@ def test_long_messages_between_short_ones(run: Run, reads: list[int]) -> None:
 
 def test_closed_connections_are_freed_without_the_garbage_collector(run: Run) -> None:
     async def scenario() -> None:
-        async with connected(LIMITS) as (harness, upstream):
+        async with connected_pair(LIMITS) as (harness, upstream):
             for size in (len(LARGE), 1, 1):
                 await upstream.exchange(request(LARGE[:size]), harness.endpoint, 20)
         await asyncio.sleep(0)
@@ -82,7 +82,7 @@ def test_closed_connections_are_freed_without_the_garbage_collector(run: Run) ->
 
 def test_concurrent_long_messages(run: Run, reads: list[int]) -> None:
     async def scenario() -> None:
-        async with connected(LIMITS) as (harness, upstream):
+        async with connected_pair(LIMITS) as (harness, upstream):
             sizes = [len(LARGE) - 1000 * number for number in range(6)] + [10, 20, 30]
             responses = await asyncio.gather(
                 *(upstream.exchange(request(LARGE[-size:]), harness.endpoint, 20) for size in sizes)
@@ -99,7 +99,7 @@ def test_the_end_of_a_connection_during_a_long_message(run: Run, reads: list[int
     released."""
 
     async def scenario() -> None:
-        async with connected(LIMITS) as (harness, upstream):
+        async with connected_pair(LIMITS) as (harness, upstream):
             await upstream.exchange(request(LARGE), harness.endpoint, 20)
             waiting = asyncio.create_task(
                 upstream.exchange(request(LARGE, "Wait"), harness.endpoint, 20)
@@ -121,7 +121,7 @@ def test_a_client_that_does_not_read_is_not_read_from(
     """``pause_writing`` reaches a connection that receives into the shared buffer."""
 
     async def scenario() -> None:
-        async with connected(LIMITS) as (harness, upstream):
+        async with connected_pair(LIMITS) as (harness, upstream):
             paused: list[bool] = []
             pause = LargeReads.pause_writing
 

@@ -13,7 +13,7 @@ from transport_kit import (
     OWN,
     RPC_LIMITS,
     GrpcHarness,
-    connected,
+    connected_pair,
     fake_backend,
     rpc_harness,
     tried_repeatedly,
@@ -39,14 +39,14 @@ HELLO = frames.PREFACE + frames.settings([])
 END = frames.END_HEADERS | frames.END_STREAM
 
 
-def request_block(method: str, *more: tuple[str, str]) -> bytes:
+def request_block(method: str, *fields: tuple[str, str]) -> bytes:
     return headers.request_prefix(
         f"/t.T/{method}", "x", "http", "test"
-    ) + header_blocks.encode_block(*more)
+    ) + header_blocks.encode_block(*fields)
 
 
-def open_stream(number: int, method: str, *more: tuple[str, str]) -> bytes:
-    return frame(frames.HEADERS, frames.END_HEADERS, number, request_block(method, *more))
+def open_stream(number: int, method: str, *fields: tuple[str, str]) -> bytes:
+    return frame(frames.HEADERS, frames.END_HEADERS, number, request_block(method, *fields))
 
 
 def message(number: int, data: bytes, flags: int = frames.END_STREAM) -> bytes:
@@ -86,12 +86,12 @@ class Peer:
         return stream, int.from_bytes(payload)
 
     async def read_to_end(self) -> list[ReceivedFrame]:
-        found = []
+        received_frames = []
         try:
             while True:
-                found.append(await self.read_frame())
+                received_frames.append(await self.read_frame())
         except (asyncio.IncompleteReadError, ConnectionError):
-            return found
+            return received_frames
 
 
 Connect = Callable[..., Awaitable[tuple[GrpcHarness, Peer]]]
@@ -117,9 +117,9 @@ def status(received: ReceivedFrame) -> tuple[int, str]:
     """Return the status code and message in a response's trailers."""
     kind, flags, _, payload = received
     assert (kind, flags) == (frames.HEADERS, END)
-    found = headers.ResponseHeaders(HeaderBlockDecoder(9999).decode(payload))
-    assert found.code is not None
-    return found.code, found.details
+    trailers = headers.ResponseHeaders(HeaderBlockDecoder(9999).decode(payload))
+    assert trailers.code is not None
+    return trailers.code, trailers.details
 
 
 def is_end(received: ReceivedFrame) -> bool:
@@ -230,19 +230,19 @@ async def test_long_compressed_messages_are_counted_inflated(connect: Connect) -
             await stream.write(data)
             assert await stream.read() == data + b"!"
         await stream.done_writing()
-        waiting = channel.unary_unary("/t.T/Wait")(data, timeout=60)
+        pending = channel.unary_unary("/t.T/Wait")(data, timeout=60)
         await app.entered.wait()
         assert len(data) <= admission.bytes < len(data) + 64 * KIB
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/t.T/Echo")(3 * data, timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         app.release.set()
-        assert await waiting == data
+        assert await pending == data
 
 
 async def test_long_messages_in_both_directions() -> None:
     data = bytes(range(256)) * (64 * 4096)  # 64 MiB
-    async with connected(Limits(connect_time=10)) as (harness, upstream):
+    async with connected_pair(Limits(connect_time=10)) as (harness, upstream):
         wire = RpcRequest("/t.T/Echo", (data,))
         response = await upstream.exchange(wire, harness.endpoint, 60)
         assert join_parts(response.message) == data
@@ -284,13 +284,13 @@ WIRE = RpcRequest("/t.T/Echo", (b"x",))
 
 
 @pytest.mark.parametrize(
-    "refusal", [frames.reset(1, 7), frames.goaway(0, 0, "")], ids=["REFUSED_STREAM", "GOAWAY"]
+    "rejection", [frames.reset(1, 7), frames.goaway(0, 0, "")], ids=["REFUSED_STREAM", "GOAWAY"]
 )
-async def test_an_unprocessed_request_is_retried(refusal: bytes) -> None:
+async def test_an_unprocessed_request_is_retried(rejection: bytes) -> None:
     async def script(peer: Peer, number: int) -> None:
         received = await peer.until(is_request)
         if number == 1 and received[2] == 1:
-            peer.send(refusal)
+            peer.send(rejection)
             received = await peer.until(is_request)
         peer.send(response_frames(received[2]))
         await peer.read_to_end()
@@ -433,7 +433,7 @@ async def test_a_request_larger_than_the_servers_windows() -> None:
 async def test_concurrent_long_messages_in_both_directions() -> None:
     wire = RpcRequest("/t.T/Echo", (bytes(4_000_000),))
     limits = Limits(connect_time=10, idle_body_time=3600)
-    async with asyncio.timeout(250), connected(limits) as (harness, upstream):
+    async with asyncio.timeout(250), connected_pair(limits) as (harness, upstream):
         for _ in range(3):
             responses = await asyncio.gather(
                 *(upstream.exchange(wire, harness.endpoint, 60) for _ in range(12))

@@ -22,7 +22,7 @@ from test_h2_engine import (
     serve,
     status,
 )
-from transport_kit import RPC_LIMITS, connected, tried_repeatedly
+from transport_kit import RPC_LIMITS, connected_pair, tried_repeatedly
 
 from gateway_errors import raises_kind
 from infergate.core.errors import GatewayError, Kind
@@ -70,8 +70,8 @@ async def test_a_slow_message_of_a_stream_is_accepted(connect: Connect) -> None:
     _, peer = await connect(dataclasses.replace(QUICK, keepalive_time=60))
     wire = b"\0\0\0\x08\0" + b"hi 1" + b" " * 2044
     peer.send(open_stream(1, "Stream"))
-    for at in range(0, len(wire), 100):
-        peer.send(data(1, wire[at : at + 100]))
+    for start in range(0, len(wire), 100):
+        peer.send(data(1, wire[start : start + 100]))
         await asyncio.sleep(0.05)
     assert len((await peer.read_kind(frames.DATA))[3]) == 5 + 2048 + 1
 
@@ -355,7 +355,7 @@ async def test_calls_leave_no_reference_cycles() -> None:
     def unfreed_calls() -> list[object]:
         return [each for each in gc.get_objects() if isinstance(each, call_types)]
 
-    async with connected(dataclasses.replace(RPC_LIMITS, body=8 * MIB)) as (harness, upstream):
+    async with connected_pair(dataclasses.replace(RPC_LIMITS, body=8 * MIB)) as (harness, upstream):
         await unary("Echo")
         gc.collect()
         gc.disable()
@@ -366,11 +366,11 @@ async def test_calls_leave_no_reference_cycles() -> None:
             await unary("Unknown")
             await unary("Large")
             await unary("Wait", timeout=0.1)
-            waiting = asyncio.ensure_future(unary("Wait"))
+            pending = asyncio.ensure_future(unary("Wait"))
             await asyncio.sleep(0.05)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            del waiting
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
+            del pending
             await stream("Stream", b"hi")
             await stream("Stream", b"fail")
             await stream("Stream", bytes(3 * MIB))

@@ -249,25 +249,25 @@ async def test_connections_are_reused_only_if_the_response_allows_it(
 
 async def test_a_body_without_a_length(http_upstream: Http1Upstream) -> None:
     async with fake_backend(responding(b"HTTP/1.1 200 OK\r\n\r\nbody")) as fake:
-        got = await http_upstream.exchange(POST, fake.endpoint, 5)
-        assert join_parts(got.body) == b"body"
+        response = await http_upstream.exchange(POST, fake.endpoint, 5)
+        assert join_parts(response.body) == b"body"
 
 
 async def test_unsolicited_bytes_end_the_connection(http_upstream: Http1Upstream) -> None:
-    more = asyncio.Event()
+    finish = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(OK)
-        await more.wait()
+        await finish.wait()
         writer.write(OK)
         await reader.read()
 
     async with fake_backend(script) as fake:
         await http_upstream.exchange(POST, fake.endpoint, 5)
-        more.set()
+        finish.set()
         await until(lambda: fake.closed >= 1)
-        more.clear()
+        finish.clear()
         await http_upstream.exchange(POST, fake.endpoint, 5)
         assert fake.connections == 2
 
@@ -291,17 +291,17 @@ async def test_only_get_is_retried_when_an_idle_connection_closes(
             assert fake.connections == 1
 
 
-@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("excess", [0, 1])
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_response_size(http_upstream: Http1Upstream, over: int, chunked: bool) -> None:
-    size = LIMITS.body + over
+async def test_response_size(http_upstream: Http1Upstream, excess: int, chunked: bool) -> None:
+    size = LIMITS.body + excess
     head = b"Content-Length: %d\r\n\r\n" % size
     tail = b""
     if chunked:
         head, tail = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % size, b"\r\n0\r\n\r\n"
     response = b"HTTP/1.1 200 OK\r\n" + head + b"x" * size + tail
     async with fake_backend(responding(response)) as fake:
-        if over:
+        if excess:
             assert await error_kind(http_upstream, fake.endpoint, POST) is Kind.TOO_LARGE
         else:
             got = await http_upstream.exchange(POST, fake.endpoint, 5)
@@ -317,8 +317,8 @@ async def test_a_response_before_the_request_is_complete(http_upstream: Http1Ups
 
     async with fake_backend(script) as fake:
         wire = HttpRequest("POST", "/", body=(b"x" * 30_000_000,))
-        got = await http_upstream.exchange(wire, fake.endpoint, 5)
-        assert got.status == 413
+        response = await http_upstream.exchange(wire, fake.endpoint, 5)
+        assert response.status == 413
 
 
 async def test_invalid_paths_and_headers_are_not_sent(

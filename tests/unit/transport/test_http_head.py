@@ -71,10 +71,10 @@ def test_request_head() -> None:
 @given(st.lists(st.integers(0, 200_000), max_size=6))
 def test_small_parts_are_joined_in_order(sizes: list[int]) -> None:
     parts = [bytes([65 + i]) * n for i, n in enumerate(sizes)]
-    out = message_head.join_small(b"head", parts)
-    assert b"".join(out) == b"head" + b"".join(parts)
-    assert all(out)
-    assert len(out) <= 2 * sum(n >= 32_768 for n in sizes) + 2 * (sum(sizes) // 65_536) + 2
+    joined = message_head.join_small(b"head", parts)
+    assert b"".join(joined) == b"head" + b"".join(parts)
+    assert all(joined)
+    assert len(joined) <= 2 * sum(n >= 32_768 for n in sizes) + 2 * (sum(sizes) // 65_536) + 2
 
 
 def test_hosts() -> None:

@@ -53,16 +53,16 @@ async def test_header_count(peer: Peer, count: int) -> None:
     assert (await peer.read_response()).status == (200 if count <= 20 else 431)
 
 
-@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("excess", [0, 1])
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-async def test_header_bytes(peer: Peer, over: int, pieces: int) -> None:
-    value = b"v" * (2000 - len(b"Host: x\r\nX: \r\n") + over)
+async def test_header_bytes(peer: Peer, excess: int, pieces: int) -> None:
+    value = b"v" * (2000 - len(b"Host: x\r\nX: \r\n") + excess)
     wire = b"GET / HTTP/1.1\r\nHost: x\r\nX: " + value + b"\r\n\r\n"
     step = len(wire) // pieces + 1
     for i in range(0, len(wire), step):
         await peer.send(wire[i : i + step])
         await asyncio.sleep(0)
-    assert (await peer.read_response()).status == (431 if over else 200)
+    assert (await peer.read_response()).status == (431 if excess else 200)
 
 
 async def test_a_very_long_field(peer: Peer) -> None:

@@ -41,7 +41,7 @@ CHUNKED = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class StreamingApp(HttpEcho):
-    """Responds with as many parts as the path says. The query is their size or a special case."""
+    """Responds with the number of parts in the path. The query is their size or a special case."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ async def test_a_stream_is_closed_after_the_grace_period(
 async def events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> list[bytes]:
     """Return the messages of a backend that sends ``body`` and closes, and the kind of an error."""
     upstream = engine.http_upstream(limits)
-    found = []
+    results = []
     try:
         async with (
             fake_backend(responding(head + body)) as fake,
@@ -205,12 +205,12 @@ async def events(engine: Engine, body: bytes, head: bytes, limits: Limits) -> li
             aclosing(upstream.stream(POST, fake.endpoint, None)) as responses,
         ):
             async for response in responses:
-                found += [bytes(join_parts(response.body))]
+                results += [bytes(join_parts(response.body))]
     except GatewayError as error:
-        found.append(b"an address" if "127.0.0.1" in error.public else error.kind.value.encode())
+        results.append(b"an address" if "127.0.0.1" in error.public else error.kind.value.encode())
     finally:
         await upstream.close()
-    return found
+    return results
 
 
 def chunk(text: bytes) -> bytes:
@@ -221,7 +221,7 @@ END = b"0\r\n\r\n"
 
 
 @pytest.mark.parametrize(
-    ("head", "body", "found"),
+    ("head", "body", "results"),
     [
         (CHUNKED, chunk(b"data: a\n\ndata: b\n\n") + END, [b"a", b"b"]),
         (CHUNKED, chunk(b"data: a\n") + chunk(b"\ndata: ") + chunk(b"b\n\n") + END, [b"a", b"b"]),
@@ -247,9 +247,9 @@ END = b"0\r\n\r\n"
     ],
 )
 async def test_streamed_messages(
-    engine: Engine, head: bytes, body: bytes, found: list[bytes]
+    engine: Engine, head: bytes, body: bytes, results: list[bytes]
 ) -> None:
-    assert await events(engine, body, head, dataclasses.replace(LIMITS, json=100)) == found
+    assert await events(engine, body, head, dataclasses.replace(LIMITS, json=100)) == results
 
 
 @pytest.mark.parametrize("size", [200_000, 800_000], ids=["one read", "several reads"])
@@ -283,12 +283,12 @@ async def test_a_response_without_events_is_counted(engine: Engine) -> None:
 
 
 async def test_events_are_returned_immediately(http_upstream: Http1Upstream) -> None:
-    more, closed = asyncio.Event(), asyncio.Event()
+    finish, closed = asyncio.Event(), asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert (await read_request(reader)).startswith(b"POST /base/x?q=1 HTTP/1.1\r\n")
         writer.write(CHUNKED + chunk(b"data: a\n\n"))
-        await more.wait()
+        await finish.wait()
         writer.write(chunk(b"data: b\n\n"))
         assert await reader.read() == b""
         closed.set()
@@ -300,7 +300,7 @@ async def test_events_are_returned_immediately(http_upstream: Http1Upstream) -> 
             first = await anext(responses)
             assert (first.status, first.body) == (200, [b"a"])
             assert first.headers["content-type"] == "text/event-stream; charset=utf-8"
-            more.set()
+            finish.set()
             assert (await anext(responses)).body == [b"b"]
         await closed.wait()  # closing the stream closes the connection
 

@@ -26,7 +26,7 @@ def head(*lines: bytes, version: bytes = b"1.1") -> bytes:
     return b"\r\n".join([b"POST /any HTTP/" + version, b"Host: x", *lines, b"", b""])
 
 
-BOTH = head(b"Content-Length: 5", b"Transfer-Encoding: chunked")
+START = head(b"Content-Length: 5", b"Transfer-Encoding: chunked")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def harness(engine: Engine) -> AsyncIterator[HttpHarness]:
 async def test_both_lengths_are_refused_by_default(engine: Engine) -> None:
     async with http_harness(engine, LIMITS) as strict:
         peer = await strict.connect()
-        assert (await peer.request(BOTH + CHUNKS)).status == 400
+        assert (await peer.request(START + CHUNKS)).status == 400
         assert await peer.reads_eof()
         assert strict.app.requests == []
 
@@ -54,13 +54,13 @@ async def test_a_request_of_the_tensorflow_operation(harness: HttpHarness, peer:
     assert "content-length" not in harness.app.requests[0].headers
 
 
-@pytest.mark.parametrize("cut", [1, 20, 60, len(BOTH) - 1, len(BOTH), len(BOTH) + 3])
+@pytest.mark.parametrize("cut", [1, 20, 60, len(START) - 1, len(START), len(START) + 3])
 @pytest.mark.parametrize("length", [b"5", b"0", b"1", b"999999999999"])
 async def test_the_chunks_determine_the_length(
     harness: HttpHarness, cut: int, length: bytes
 ) -> None:
     """The bytes after the chunks are not read as a request."""
-    wire = BOTH.replace(b": 5", b": " + length) + CHUNKS + SMUGGLED
+    wire = START.replace(b": 5", b": " + length) + CHUNKS + SMUGGLED
     peer = await harness.connect()
     await peer.send(wire[:cut])
     await harness.check_serving()
@@ -72,7 +72,7 @@ async def test_the_chunks_determine_the_length(
 
 
 async def test_keep_alive_is_ignored(peer: Peer) -> None:
-    await peer.send(BOTH.replace(b"Host: x", b"Host: x\r\nConnection: keep-alive") + CHUNKS)
+    await peer.send(START.replace(b"Host: x", b"Host: x\r\nConnection: keep-alive") + CHUNKS)
     assert (await peer.read_response()).headers["connection"] == "close"
     assert await peer.reads_eof()
 
@@ -81,9 +81,9 @@ async def test_keep_alive_is_ignored(peer: Peer) -> None:
 async def test_later_requests_with_both_lengths_are_refused(
     peer: Peer, *, is_pipelined: bool
 ) -> None:
-    await peer.send(head(b"Content-Length: 2") + b"hi" + (BOTH + CHUNKS) * is_pipelined)
+    await peer.send(head(b"Content-Length: 2") + b"hi" + (START + CHUNKS) * is_pipelined)
     assert (await peer.read_response()).body == b"POST hi"
-    assert (await peer.request((BOTH + CHUNKS) * (not is_pipelined))).status == 400
+    assert (await peer.request((START + CHUNKS) * (not is_pipelined))).status == 400
     assert await peer.reads_eof()
 
 
@@ -111,7 +111,7 @@ async def test_later_requests_with_both_lengths_are_refused(
         head(b"Content-Length: 5", b"Transfer-Encoding: chunked", b"X: a\rb"),
         head(b"Content-Length: 5", b"Transfer-Encoding: chunked", b"no colon"),
         head(b"Content-Length: 5", b"Transfer-Encoding: chunked", version=b"1.0"),
-        b"\r\n" + BOTH,
+        b"\r\n" + START,
     ],
 )
 async def test_unusual_headers_are_refused(harness: HttpHarness, peer: Peer, bad: bytes) -> None:
@@ -137,7 +137,7 @@ async def test_head_limits_apply(harness: HttpHarness) -> None:
 async def test_a_stalled_head_times_out(engine: Engine) -> None:
     async with http_harness(engine, QUICK, accept_both_lengths=True) as harness:
         peer = await harness.connect()
-        assert (await peer.request(BOTH[:-2])).status == 408
+        assert (await peer.request(START[:-2])).status == 408
         assert harness.app.refused[-1].public == "the request did not arrive in time"
 
 
@@ -165,8 +165,8 @@ _LINES = st.sampled_from(
 
 
 @given(st.lists(_LINES, max_size=6), st.binary(max_size=20))
-def test_only_the_content_length_is_dropped(lines: list[bytes], rest: bytes) -> None:
-    wire = head(*lines) + rest
+def test_only_the_content_length_is_dropped(lines: list[bytes], body: bytes) -> None:
+    wire = head(*lines) + body
     result = drop_content_length(wire)
     if result != wire:
         restored = result.replace(b"\r\nConnection: close", b"", 1)

@@ -61,10 +61,10 @@ async def test_announced_responses_use_little_memory(engine: Engine) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\nx" % (64 * MIB))
         await writer.drain()
-        started.release()
+        body_started.release()
         await reader.read()
 
-    started = asyncio.Semaphore(0)
+    body_started = asyncio.Semaphore(0)
     upstream = engine.http_upstream(LIMITS)
     async with fake_backend(script) as fake:
         before = resident_bytes()
@@ -72,7 +72,7 @@ async def test_announced_responses_use_little_memory(engine: Engine) -> None:
             asyncio.create_task(upstream.exchange(POST, fake.endpoint, 30)) for _ in range(8)
         ]
         for _ in exchanges:
-            await started.acquire()
+            await body_started.acquire()
         assert resident_bytes() - before < 48 * MIB
         for each in exchanges:
             each.cancel()

@@ -24,13 +24,13 @@ async def harness(serve_http: HttpServe) -> HttpHarness:
     return await serve_http(LIMITS)
 
 
-def head(length: int = len(BODY), more: str = "") -> bytes:
-    return f"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
+def head(length: int = len(BODY), fields: str = "") -> bytes:
+    return f"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{fields}\r\n".encode()
 
 
 async def send_in_pieces(peer: Peer, data: bytes, size: int = 16 * KIB) -> None:
-    for at in range(0, len(data), size):
-        await peer.send(data[at : at + size])
+    for start in range(0, len(data), size):
+        await peer.send(data[start : start + size])
         await asyncio.sleep(0)
 
 
@@ -64,10 +64,10 @@ async def test_long_bodies_are_read_in_few_wake_ups(
 
 @pytest.mark.parametrize("length", [256 * KIB, 400_001, MIB, 2 * MIB - 1])
 async def test_the_end_of_a_body_is_read_immediately(peer: Peer, length: int) -> None:
-    for rest in (1, 100, 20_000):
+    for tail in (1, 100, 20_000):
         await peer.send(head(length))
-        await send_in_pieces(peer, BODY[: length - rest], 64 * KIB)
-        await peer.send(BODY[length - rest : length])
+        await send_in_pieces(peer, BODY[: length - tail], 64 * KIB)
+        await peer.send(BODY[length - tail : length])
         await assert_echoed(peer, BODY[:length])
 
 
@@ -92,11 +92,11 @@ async def test_a_slow_client_does_not_time_out(serve_http: HttpServe) -> None:
     peer = await harness.connect()
     await peer.send(head())
     await send_in_pieces(peer, BODY[: len(BODY) // 2])
-    rest = BODY[len(BODY) // 2 :]
-    for at in range(0, 10 * MIN_BODY_RATE, MIN_BODY_RATE):
-        await peer.send(rest[at : at + MIN_BODY_RATE])
+    tail = BODY[len(BODY) // 2 :]
+    for start in range(0, 10 * MIN_BODY_RATE, MIN_BODY_RATE):
+        await peer.send(tail[start : start + MIN_BODY_RATE])
         await asyncio.sleep(0.1)  # in total three times the idle timeout
-    await send_in_pieces(peer, rest[10 * MIN_BODY_RATE :])
+    await send_in_pieces(peer, tail[10 * MIN_BODY_RATE :])
     await assert_echoed(peer, BODY)
 
 
@@ -138,9 +138,9 @@ async def test_unsupported_sockets_are_left_unchanged() -> None:
         def __init__(self, **attributes: object) -> None:
             super().__init__(attributes)
 
-    one, other = socket.socketpair()
-    with one, other, socket.socket() as plain:
-        for attributes in ({"socket": one}, {}, {"socket": plain, "ssl_object": object()}):
+    first, second = socket.socketpair()
+    with first, second, socket.socket() as plain:
+        for attributes in ({"socket": first}, {}, {"socket": plain, "ssl_object": object()}):
             watermark = ReceiveWatermark(Transport(**attributes))
             watermark.set_min_bytes(1000)
             assert watermark.min_bytes == 1

@@ -37,11 +37,11 @@ Trust = Callable[[Path], None]
 
 @pytest.fixture
 def trust(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trust:
-    def use(file: Path) -> None:
+    def set_authorities(file: Path) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
         monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
 
-    return use
+    return set_authorities
 
 
 @asynccontextmanager
@@ -237,15 +237,15 @@ def test_tls_1_2_ciphers(ciphers: str, is_accepted: bool, trust: Trust) -> None:
 
 
 def test_default_authorities_are_those_of_openssl(trust: Trust, tmp_path: Path) -> None:
-    one, two = AUTHORITY.read_bytes(), OTHER_AUTHORITY.read_bytes()
-    (tmp_path / "01234567.0").write_bytes(b"subject: a comment\n" + two)
-    (tmp_path / "89abcdef.0").write_bytes(one)
+    first, second = AUTHORITY.read_bytes(), OTHER_AUTHORITY.read_bytes()
+    (tmp_path / "01234567.0").write_bytes(b"subject: a comment\n" + second)
+    (tmp_path / "89abcdef.0").write_bytes(first)
     (tmp_path / "other.pem").write_bytes((FILES / "server.pem").read_bytes())
     (tmp_path / "00000000.0").mkdir()
     trust(AUTHORITY)
-    assert client_context.default_authorities() == one.strip() + b"\n" + two.strip()
+    assert client_context.default_authorities() == first.strip() + b"\n" + second.strip()
     context = ssl.create_default_context()
-    assert context.get_ca_certs(binary_form=True) == [ssl.PEM_cert_to_DER_cert(one.decode())]
+    assert context.get_ca_certs(binary_form=True) == [ssl.PEM_cert_to_DER_cert(first.decode())]
 
 
 def test_authorities_in_several_directories(

@@ -36,10 +36,10 @@ class SlowSocket(asyncio.transports._FlowControlMixin, asyncio.Transport):
         self._maybe_pause_protocol()
 
     def take(self, size: int) -> bytes:
-        taken = bytes(self._buffer[:size])
+        data_read = bytes(self._buffer[:size])
         del self._buffer[:size]
         self._maybe_resume_protocol()
-        return taken
+        return data_read
 
     def get_write_buffer_size(self) -> int:
         return len(self._buffer)
@@ -108,18 +108,18 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(folder)
 
 
-@pytest.mark.parametrize("rest", [1, 15, 17, 40, 63, 65, 200])
+@pytest.mark.parametrize("excess", [1, 15, 17, 40, 63, 65, 200])
 @pytest.mark.parametrize("step", [1000, 20_000])
 async def test_the_app_is_resumed_when_the_client_has_read(
-    authority: Authority, rest: int, step: int
+    authority: Authority, excess: int, step: int
 ) -> None:
-    """The end of a response, ``rest`` KiB after its last whole piece, fits in the socket's buffer,
+    """The end of a response, ``excess`` KiB after the last whole piece, is in the socket's buffer,
     so that the socket neither pauses nor resumes again."""
     connection = Connection(authority)
-    data = bytes(range(256)) * (2 * PIECE // 256 + 4 * rest)
+    data = bytes(range(256)) * (2 * PIECE // 256 + 4 * excess)
     connection.transport.write(data)
     assert connection.app.is_paused
-    assert connection.socket.peak < PIECE + 2 * KIB, "the rest waits in plain text"
+    assert connection.socket.peak < PIECE + 2 * KIB, "the remaining bytes wait as plain text"
     assert await connection.read(step) == data
     assert not connection.app.is_paused
 

@@ -103,18 +103,18 @@ async def test_a_socket_with_a_full_backlog_is_in_use(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as busy:
         busy.bind(str(path))
         busy.listen(0)
-        waiting = []
+        clients = []
         try:
             while True:
                 client = socket.socket(socket.AF_UNIX)
-                waiting.append(client)
+                clients.append(client)
                 client.setblocking(False)
                 client.connect(str(path))
         except BlockingIOError:
             pass
         with pytest.raises(OSError, match="address already in use"):
             await server_at(path).start()
-        for client in waiting:
+        for client in clients:
             client.close()
 
 
@@ -181,7 +181,7 @@ async def test_one_of_many_concurrent_servers_gets_the_path(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-async def test_other_files_are_not_replaced(path: Path, kind: str) -> None:
+async def test_files_other_than_sockets_are_not_replaced(path: Path, kind: str) -> None:
     if kind == "file":
         path.write_text("precious")
     else:

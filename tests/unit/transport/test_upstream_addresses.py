@@ -74,10 +74,10 @@ async def grpc_server() -> AsyncIterator[tuple[FakeBackend, list[str]]]:
 
 
 Server = Callable[[], Any]
-ALL = [(make, http_server) for make in HTTP_UPSTREAMS] + [
-    (make, grpc_server) for make in GRPC_UPSTREAMS
+ALL = [(create, http_server) for create in HTTP_UPSTREAMS] + [
+    (create, grpc_server) for create in GRPC_UPSTREAMS
 ]
-all_upstreams = pytest.mark.parametrize(("make", "serve"), ALL)
+all_upstreams = pytest.mark.parametrize(("create", "serve"), ALL)
 
 
 async def send_request(upstream: Any, endpoint: Endpoint, serve: Server) -> bytes:
@@ -89,9 +89,9 @@ async def send_request(upstream: Any, endpoint: Endpoint, serve: Server) -> byte
 
 
 @all_upstreams
-async def test_the_host_is_the_name_not_the_address(make: Any, serve: Server) -> None:
+async def test_the_host_is_the_name_not_the_address(create: Any, serve: Server) -> None:
     async with serve() as (fake, hosts):
-        upstream = make(RPC_LIMITS)
+        upstream = create(RPC_LIMITS)
         named = fake.endpoint._replace(host="pods.test", address="127.0.0.1")
         for _ in range(2):
             assert await send_request(upstream, named, serve) == b"ok"
@@ -102,20 +102,20 @@ async def test_the_host_is_the_name_not_the_address(make: Any, serve: Server) ->
 
 
 @all_upstreams
-async def test_disconnecting_an_endpoint_keeps_the_others(make: Any, serve: Server) -> None:
-    async with serve() as (one, _), serve() as (other, _):
-        upstream = make(RPC_LIMITS)
+async def test_disconnecting_an_endpoint_keeps_the_others(create: Any, serve: Server) -> None:
+    async with serve() as (first, _), serve() as (second, _):
+        upstream = create(RPC_LIMITS)
         assert isinstance(upstream, SupportsDisconnect)
-        for each in (one, other, one, other):
+        for each in (first, second, first, second):
             await send_request(upstream, each.endpoint, serve)
-        assert [(each.connections, each.closed) for each in (one, other)] == [(1, 0)] * 2
-        await upstream.disconnect(one.endpoint)
+        assert [(each.connections, each.closed) for each in (first, second)] == [(1, 0)] * 2
+        await upstream.disconnect(first.endpoint)
         await upstream.disconnect(Endpoint("127.0.0.1", 1))
-        await until(lambda: one.closed == 1)
-        await send_request(upstream, other.endpoint, serve)
-        assert (other.connections, other.closed) == (1, 0)
-        assert await send_request(upstream, one.endpoint, serve) == b"ok"
-        assert one.connections == 2
+        await until(lambda: first.closed == 1)
+        await send_request(upstream, second.endpoint, serve)
+        assert (second.connections, second.closed) == (1, 0)
+        assert await send_request(upstream, first.endpoint, serve) == b"ok"
+        assert first.connections == 2
         await upstream.close()
 
 

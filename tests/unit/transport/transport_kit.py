@@ -203,7 +203,7 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class FakeClient:
-    """A ``ResponseReceiver`` with ``unread`` bytes, and a ``BodySender``."""
+    """Implements ``ResponseReceiver``, with ``unread`` bytes, and ``BodySender``."""
 
     def __init__(self, unread: int = 0) -> None:
         self.unread = unread
@@ -230,8 +230,8 @@ class FakeBackend:
 def tried_repeatedly(
     test: Callable[P, Awaitable[None]],
 ) -> Callable[P, Coroutine[Any, Any, None]]:
-    """Repeat a test that fails, up to ten times. This is for clients that are slower than usual but
-    faster than a timeout, because on a busy machine any client may exceed it."""
+    """Run a test up to ten times until it passes. For tests whose slow client must stay just within
+    a timeout, which it may miss on a busy machine."""
 
     @functools.wraps(test)
     async def attempts(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -245,7 +245,7 @@ def tried_repeatedly(
 
 
 async def error_kind(upstream: Upstream[Any, Any], endpoint: Endpoint, wire: object) -> Kind:
-    """Return the kind of an exchange's error, whose text for clients contains no address."""
+    """Check that an exchange fails without an address in its error; return the error's kind."""
     with pytest.raises(GatewayError) as caught:
         await upstream.exchange(wire, endpoint, 5)
     assert caught.value.origin is Origin.BACKEND
@@ -269,7 +269,7 @@ async def until_idle(count: Callable[[], int]) -> int:
 
 
 def client_hello(context: ssl.SSLContext | None = None) -> bytes:
-    """Return the first bytes of a TLS client."""
+    """Return the ClientHello with which a TLS client begins."""
     received, context = ssl.MemoryBIO(), context or ssl.create_default_context()
     client = context.wrap_bio(ssl.MemoryBIO(), received, server_hostname="x")
     with suppress(ssl.SSLWantReadError):
@@ -317,7 +317,7 @@ async def fake_backend(
 
 
 def responding(response: bytes, *, keep_open: bool = False) -> Script:
-    """Send ``response`` to a request and close, or to each request if ``keep_open``."""
+    """Return a script that sends ``response`` once, or to each request if ``keep_open``."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -441,12 +441,12 @@ class RepeatStream:
         return self.responses(message, error)
 
     async def responses(
-        self, message: bytes, refused: GatewayError | None
+        self, message: bytes, rejection: GatewayError | None
     ) -> AsyncGenerator[RpcResponse, None]:
         self.app.serving += 1
         try:
-            if refused:
-                yield RpcResponse((b"no: ", refused.public.encode()))
+            if rejection:
+                yield RpcResponse((b"no: ", rejection.public.encode()))
                 return
             word, _, number = message.partition(b" ")
             if word == b"header":
@@ -515,7 +515,7 @@ async def rpc_harness(engine: Engine, limits: Limits) -> AsyncIterator[GrpcHarne
 
 
 @asynccontextmanager
-async def connected(limits: Limits) -> AsyncIterator[tuple[GrpcHarness, H2Upstream]]:
+async def connected_pair(limits: Limits) -> AsyncIterator[tuple[GrpcHarness, H2Upstream]]:
     """Start a server and a client of the engine ``own``."""
     async with rpc_harness(OWN, limits) as harness:
         upstream = H2Upstream(limits)

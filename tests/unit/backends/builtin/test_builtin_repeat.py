@@ -17,9 +17,9 @@ from infergate.core.route_policy import RoutePolicy
 from infergate.core.tensor import tensor_from_array
 
 
-def request_message(values: list[int], delays: list[int], **more: Any) -> InferRequest:
+def request_message(values: list[int], delays: list[int], **fields: Any) -> InferRequest:
     delay = tensor_from_array("DELAY", Datatype.UINT32, np.array(delays, np.uint32))
-    return InferRequest("repeat", inputs=(int32("IN", values), delay), **more)
+    return InferRequest("repeat", inputs=(int32("IN", values), delay), **fields)
 
 
 class RecordedSleep:
@@ -33,18 +33,18 @@ class RecordedSleep:
 
 
 async def test_one_response_per_element_after_its_delay() -> None:
-    naps = RecordedSleep()
-    backend = BuiltinBackend("demo", [Repeat(naps)])
-    got = []
+    sleep = RecordedSleep()
+    backend = BuiltinBackend("demo", [Repeat(sleep)])
+    pairs = []
     async for response in backend.stream(request_message([4, -2, 0], [0, 1500, 7], id="r"), CALL):
-        out, idx = response.outputs
-        assert (out.name, out.datatype, out.shape) == ("OUT", Datatype.INT32, (1,))
+        values, idx = response.outputs
+        assert (values.name, values.datatype, values.shape) == ("OUT", Datatype.INT32, (1,))
         assert (idx.name, idx.datatype, idx.shape) == ("IDX", Datatype.UINT32, (1,))
         assert (response.model, response.version, response.id) == ("repeat", "1", "r")
-        got.append((*out.numpy().tolist(), *idx.numpy().tolist()))
-        assert len(naps.durations) == len(got)  # nothing is computed before it is pulled
-    assert got == [(4, 0), (-2, 1), (0, 2)]
-    assert naps.durations == [0.0, 1.5, 0.007]
+        pairs.append((*values.numpy().tolist(), *idx.numpy().tolist()))
+        assert len(sleep.durations) == len(pairs), "responses are computed on demand"
+    assert pairs == [(4, 0), (-2, 1), (0, 2)]
+    assert sleep.durations == [0.0, 1.5, 0.007]
 
 
 async def test_an_empty_tensor_has_no_responses(backend: BuiltinBackend) -> None:
@@ -76,9 +76,9 @@ async def test_the_deadline_ends_a_stream(backend: BuiltinBackend) -> None:
         await anext(stream)
 
 
-@pytest.mark.parametrize(("own", "route"), [(0.05, None), (3600.0, 0.05)])
-async def test_a_response_after_the_timeout(own: float, route: float | None) -> None:
-    backend = BuiltinBackend("demo", timeout=own)
+@pytest.mark.parametrize(("backend_timeout", "route"), [(0.05, None), (3600.0, 0.05)])
+async def test_a_response_after_the_timeout(backend_timeout: float, route: float | None) -> None:
+    backend = BuiltinBackend("demo", timeout=backend_timeout)
     context = RequestContext("test", policy=RoutePolicy(route))
     stream = backend.stream(request_message([1], [4_000_000_000]), context)
     with raises_kind(Kind.TIMEOUT):

@@ -148,8 +148,8 @@ def requests_on_wire(draw: st.DrawFn) -> bytes:
     wire = bytearray(b"".join(draw(st.lists(parts, min_size=1, max_size=6))))
     for _ in range(draw(st.integers(0, 2))):
         if wire:
-            at = draw(st.integers(0, len(wire) - 1))
-            wire[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
+            position = draw(st.integers(0, len(wire) - 1))
+            wire[position : position + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
     return bytes(wire)
 
 
@@ -166,16 +166,16 @@ def parse_requests(
 ) -> tuple[list[Any], bool]:
     """Return the requests that a reader finds in ``data``, and whether it refused the rest."""
     reader = RequestReader(SCRATCH, limits, accept_both_lengths=both_lengths)
-    found: list[Any] = []
+    requests: list[Any] = []
     head = None
     for piece in pieces(data, cuts):
-        rest = piece
-        while rest:
+        remaining = piece
+        while remaining:
             buffer = reader.get_buffer()
-            count = min(len(buffer), len(rest))
+            count = min(len(buffer), len(remaining))
             assert count
-            buffer[:count] = rest[:count]
-            rest = rest[count:]
+            buffer[:count] = remaining[:count]
+            remaining = remaining[count:]
             reader.buffer_written(count)
             assert reader.received <= limits.body
             try:
@@ -185,19 +185,19 @@ def parse_requests(
                         if head is None:
                             break
                         if head.error is not None:
-                            return found, True
+                            return requests, True
                     body = reader.read_body()
                     if body is None:
                         break
                     head_fields = (head.method, head.path, head.query, dict(head.headers))
-                    found.append((head_fields, head.keep_alive, head.is_http10, bytes(body)))
+                    requests.append((head_fields, head.keep_alive, head.is_http10, bytes(body)))
                     head = None
             except GatewayError:
-                return found, True
+                return requests, True
             reader.get_buffer()  # moves a body in progress to its own buffer
             assert reader.untaken_bytes <= 2 * limits.headers + 600
-    found.append(("waiting", reader.untaken_bytes, reader.received if head else 0))
-    return found, False
+    requests.append(("waiting", reader.untaken_bytes, reader.received if head else 0))
+    return requests, False
 
 
 _CUTS = st.lists(st.integers(0, 10_000), max_size=8)
@@ -248,10 +248,10 @@ def parse_with_aiohttp(data: bytes, limits: Limits) -> object:
 
 def parse(data: bytes, limits: Limits) -> object:
     """Parse one request. The result has the same form as that of ``parse_with_aiohttp``."""
-    found, _ = parse_requests(data, [], limits)
-    if not found:
+    requests, _ = parse_requests(data, [], limits)
+    if not requests:
         return "refused"
-    return "incomplete" if found[0][0] == "waiting" else found[0]
+    return "incomplete" if requests[0][0] == "waiting" else requests[0]
 
 
 _STRICTLY_REFUSED = (b"GET  /", b"http://u@h", b"PRI ")
@@ -263,14 +263,14 @@ _HTTP10_WITH_CLOSE = {b"HTTP/1.0", b"close", b"keep-alive"}
 @given(heads(), st.binary(max_size=8))
 @example(b"GET / HTTP/1.0\r\nHost: x\r\nConnection: close\r\nConnection: keep-alive\r\n\r\n", b"")
 def test_heads_are_parsed_as_by_aiohttp(head: bytes, after: bytes) -> None:
-    got, expected = parse(head + after, LIMITS), parse_with_aiohttp(head + after, LIMITS)
+    actual, expected = parse(head + after, LIMITS), parse_with_aiohttp(head + after, LIMITS)
     if any(mark in head for mark in _STRICTLY_REFUSED):
-        assert got in {"refused", "incomplete"}
+        assert actual in {"refused", "incomplete"}
     elif isinstance(expected, tuple) and _HTTP10_WITH_CLOSE.issubset(head.split()):
         # "close" overrides "keep-alive" (RFC 9112, 9.3), except in aiohttp.
-        assert got == (expected[0], False, *expected[2:])
+        assert actual == (expected[0], False, *expected[2:])
     else:
-        assert got == expected
+        assert actual == expected
 
 
 _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -287,12 +287,12 @@ def test_chunks_are_parsed_as_by_aiohttp(
     if is_corrupted:
         body[at : at + 1] = replacement
     data = _CHUNKED + bytes(body)
-    got, expected = parse(data, DEFAULT), parse_with_aiohttp(data, DEFAULT)
-    if got != expected and expected == "refused":
+    actual, expected = parse(data, DEFAULT), parse_with_aiohttp(data, DEFAULT)
+    if actual != expected and expected == "refused":
         # This reader ignores extensions, and parses trailers only when their line is complete.
-        assert b";" in body or got == "incomplete"
-    elif got != expected:
-        assert got == "refused"
+        assert b";" in body or actual == "incomplete"
+    elif actual != expected:
+        assert actual == "refused"
         assert re.search(rb"[1-9A-Fa-f][0-9A-Fa-f]{8}|[0-9A-Fa-f]{17}", body), (
             "this reader checks a chunk's size early, and allows 16 digits"
         )

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 reader without a socket."""
+"""Requests that the HTTP/1.1 reader parses or rejects, without a socket."""
 
 import dataclasses
 
@@ -19,9 +19,10 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def make_reader(
-    limits: Limits = LIMITS, *, both_lengths: bool = False, scratch: int = 4096
+    limits: Limits = LIMITS, *, accept_both_lengths: bool = False, scratch: int = 4096
 ) -> RequestReader:
-    return RequestReader(memoryview(bytearray(scratch)), limits, accept_both_lengths=both_lengths)
+    buffer = memoryview(bytearray(scratch))
+    return RequestReader(buffer, limits, accept_both_lengths=accept_both_lengths)
 
 
 def write(reader: RequestReader, data: bytes) -> None:
@@ -229,12 +230,13 @@ def test_a_head_over_the_limit_is_refused(piece: bytes) -> None:
 
 
 def test_both_lengths_are_accepted_only_in_the_first_request() -> None:
-    both = POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
-    head, body = receive(make_reader(both_lengths=True), both + b"3\r\nabc\r\n0\r\n\r\n")
+    two_lengths = POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    reader = make_reader(accept_both_lengths=True)
+    head, body = receive(reader, two_lengths + b"3\r\nabc\r\n0\r\n\r\n")
     assert (head.keep_alive, body, "content-length" in head.headers) == (False, b"abc", False)
     for before in (b"\r\n", POST + b"\r\n"):
-        reader = make_reader(both_lengths=True)
-        write(reader, before + both)
+        reader = make_reader(accept_both_lengths=True)
+        write(reader, before + two_lengths)
         with pytest.raises(HeadError):  # noqa: PT012
             assert reader.read_head() is not None
             reader.read_body()
@@ -278,13 +280,13 @@ def test_both_lengths_are_accepted_only_in_the_first_request() -> None:
 )
 @pytest.mark.parametrize("step", [1, 5000])
 def test_invalid_chunks(chunks: bytes, step: int) -> None:
-    """The reader refuses them at the first invalid byte, however they are split."""
+    """The reader rejects chunks at the first invalid byte, however they are split."""
     reader = make_reader(scratch=8000)
     head, body = receive(reader, CHUNKED)
     assert (head.is_chunked, body) == (True, None)
     with pytest.raises(HeadError) as caught:  # noqa: PT012 - any piece may raise
-        for at in range(0, len(chunks), step):
-            write(reader, chunks[at : at + step])
+        for start in range(0, len(chunks), step):
+            write(reader, chunks[start : start + step])
             assert reader.read_body() is None
     assert caught.value.status == 400
 

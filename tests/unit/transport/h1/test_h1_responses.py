@@ -29,7 +29,7 @@ LIMITS = Limits(body=50)
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 5\r\n\r\n"
 
 
-class Wire:
+class FakeTransport:
     """A transport that records whether it was closed."""
 
     closed = False
@@ -49,7 +49,7 @@ class Wire:
     abort = close
 
 
-class Pool:
+class FakePool:
     returned = 0
     limits = LIMITS
     endpoint = Endpoint("h", 1)
@@ -65,50 +65,50 @@ def _h1_connection(pool: Any) -> H1ClientConnection:
     return H1ClientConnection(memoryview(bytearray(256)), pool)
 
 
-def _feed(exchange: HttpExchangeConnection, wire: Wire, data: bytes) -> None:
+def _feed(connection: HttpExchangeConnection, transport: FakeTransport, data: bytes) -> None:
     """Pass ``data`` to the connection, as its transport does."""
-    while data and not wire.closed:
-        if isinstance(exchange, H1ClientConnection):
-            buffer = exchange.get_buffer(-1)
+    while data and not transport.closed:
+        if isinstance(connection, H1ClientConnection):
+            buffer = connection.get_buffer(-1)
             count = min(len(buffer), len(data))
             buffer[:count] = data[:count]
-            exchange.buffer_updated(count)
+            connection.buffer_updated(count)
             data = data[count:]
         else:
-            exchange.data_received(data)
+            connection.data_received(data)
             return
 
 
-async def _responses_of(
-    make: ConnectionFactory[HttpExchangeConnection],
+async def _read_responses(
+    create: ConnectionFactory[HttpExchangeConnection],
     pieces: Sequence[bytes],
     method: str,
     times: int,
 ) -> list[object]:
-    pool, wire = Pool(), Wire()
-    exchange = make(cast("Any", pool))
-    exchange.connection_made(cast("Any", wire))
-    found: list[object] = []
+    pool, transport = FakePool(), FakeTransport()
+    connection = create(cast("Any", pool))
+    connection.connection_made(cast("Any", transport))
+    results: list[object] = []
     for _ in range(times):
         deadline = asyncio.get_running_loop().time() + 1000
         response_task = asyncio.ensure_future(
-            exchange.send(HttpRequest(method, "/"), "/", deadline)
+            connection.send(HttpRequest(method, "/"), "/", deadline)
         )
         await asyncio.sleep(0)
         for piece in pieces:
-            _feed(exchange, wire, piece)
-        if not response_task.done() and not wire.closed:
-            exchange.connection_lost(None)
+            _feed(connection, transport, piece)
+        if not response_task.done() and not transport.closed:
+            connection.connection_lost(None)
         try:
             response = await response_task
         except GatewayError as error:
-            found.append((error.kind, error.public))
+            results.append((error.kind, error.public))
             break
-        found.append((response.status, dict(response.headers), bytes(join_parts(response.body))))
-        found.append((pool.returned, wire.closed))
-        if wire.closed or not pool.returned:
+        results.append((response.status, dict(response.headers), bytes(join_parts(response.body))))
+        results.append((pool.returned, transport.closed))
+        if transport.closed or not pool.returned:
             break
-    return found
+    return results
 
 
 _LOOP = asyncio.new_event_loop()
@@ -120,13 +120,13 @@ def _close_loop() -> Any:
     _LOOP.close()
 
 
-def responses_of(
-    make: ConnectionFactory[HttpExchangeConnection],
+def read_responses(
+    create: ConnectionFactory[HttpExchangeConnection],
     pieces: Sequence[bytes],
     method: str = "POST",
     times: int = 2,
 ) -> list[object]:
-    return _LOOP.run_until_complete(_responses_of(make, pieces, method, times))
+    return _LOOP.run_until_complete(_read_responses(create, pieces, method, times))
 
 
 _LINES = st.sampled_from(
@@ -206,11 +206,11 @@ def responses(draw: st.DrawFn) -> bytes:
 def test_both_engines_return_the_same_response(data: bytes, cuts: list[int], method: str) -> None:
     positions = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     pieces = [data[a:b] for a, b in pairwise(positions) if b > a]
-    expected = responses_of(AiohttpClientConnection, pieces, method)
-    got = responses_of(_h1_connection, pieces, method)
-    if got != expected:
-        response, connection = cast("Any", got)
-        # If bytes follow a response, ``own`` returns the response and closes the connection.
+    expected = read_responses(AiohttpClientConnection, pieces, method)
+    actual = read_responses(_h1_connection, pieces, method)
+    if actual != expected:
+        response, connection = cast("Any", actual)
+        # If bytes follow a response, engine ``own`` returns it and closes the connection.
         assert cast("Any", expected)[0] == response or expected[0][0] is Kind.BACKEND_GARBAGE
         assert len(_EMPTY_LINE.split(data, 1)[1]) > len(response[2])
         assert connection == (0, True)
@@ -218,7 +218,7 @@ def test_both_engines_return_the_same_response(data: bytes, cuts: list[int], met
 
 def test_bytes_after_a_response_end_the_connection() -> None:
     for pieces in ([OK + b"abcdeX"], [OK, b"abc", b"deX"], [OK + b"abcde" + OK]):
-        response, (returned, closed) = cast("Any", responses_of(_h1_connection, pieces))
+        response, (returned, closed) = cast("Any", read_responses(_h1_connection, pieces))
         assert (response[2], returned, closed) == (b"abcde", 0, True)
 
 
@@ -247,7 +247,7 @@ def test_a_repeated_plain_head_is_parsed_once() -> None:
         OK.replace(b"a/b", b"x\r\n" + b"A: b\r\n" * 100 + b"B: c"),
     ],
 )
-def test_other_heads_are_left_to_the_full_parser(head: bytes) -> None:
+def test_unusual_heads_are_left_to_the_full_parser(head: bytes) -> None:
     assert PlainResponseParser().parse(head, "POST") is None
 
 
@@ -266,7 +266,7 @@ def test_other_heads_are_left_to_the_full_parser(head: bytes) -> None:
         [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"],
     ],
 )
-def test_endless_and_malformed_responses(pieces: list[bytes]) -> None:
+def test_endless_and_malformed_responses_are_rejected(pieces: list[bytes]) -> None:
     reader = LenientReader("POST", 64 * 1024)
 
     def feed() -> None:
@@ -298,20 +298,20 @@ CONNECTION_TYPES: list[ConnectionFactory[HttpExchangeConnection]] = [
 ]
 
 
-@pytest.mark.parametrize("make", CONNECTION_TYPES)
+@pytest.mark.parametrize("create", CONNECTION_TYPES)
 @pytest.mark.parametrize(
     ("line", "part"),
     [(b"Content-Length : 5", b"abc"), (b"Transfer-Encoding : chunked", b"5\r\nab")],
 )
 def test_a_space_after_a_field_name_does_not_hide_the_length(
-    make: ConnectionFactory[HttpExchangeConnection], line: bytes, part: bytes
+    create: ConnectionFactory[HttpExchangeConnection], line: bytes, part: bytes
 ) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\n"
-    ((kind, _),) = cast("Any", responses_of(make, [head + part]))
+    ((kind, _),) = cast("Any", read_responses(create, [head + part]))
     assert kind is Kind.BACKEND_GARBAGE
 
 
-@pytest.mark.parametrize("make", CONNECTION_TYPES)
+@pytest.mark.parametrize("create", CONNECTION_TYPES)
 @pytest.mark.parametrize(
     "line", [b"HTTP/1.1 103 Hints", b"HTTP/1.1 199 Wait", b"HTTP/1.1 099 What"]
 )
@@ -323,9 +323,9 @@ def test_a_space_after_a_field_name_does_not_hide_the_length(
     ],
 )
 def test_an_interim_response_has_no_body(
-    make: ConnectionFactory[HttpExchangeConnection], line: bytes, body: bytes
+    create: ConnectionFactory[HttpExchangeConnection], line: bytes, body: bytes
 ) -> None:
-    ((kind, _),) = cast("Any", responses_of(make, [line + b"\r\n" + body + OK + b"abcde"]))
+    ((kind, _),) = cast("Any", read_responses(create, [line + b"\r\n" + body + OK + b"abcde"]))
     assert kind is Kind.BACKEND_GARBAGE
 
 

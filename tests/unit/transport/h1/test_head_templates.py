@@ -1,4 +1,4 @@
-"""Heads that differ from an earlier one only in values are read like all other heads."""
+"""Heads parsed by a template, which saves parsing them in full, have the same fields."""
 
 from typing import Any
 
@@ -51,8 +51,8 @@ def _lines(lines: list[tuple[bytes, bytes, bytes]]) -> bytes:
     return b"".join(b"%b%b%b\r\n" % line for line in lines) + b"\r\n"
 
 
-def parts(head: object) -> list[str]:
-    """Return a head's attributes; a compiled class has no ``__slots__``."""
+def attributes(head: object) -> list[str]:
+    """Return a head's attributes as text. A compiled class has no ``__slots__`` to list them."""
     return [str(getattr(head, name)) for name in vars(type(head)) if not name.startswith("_")]
 
 
@@ -61,12 +61,12 @@ def read_request(parser: RequestHeadParser, raw: bytes) -> Any:
         head = parser.read(raw)
     except HeadError as error:
         return error.status, error.public
-    return parts(head)
+    return attributes(head)
 
 
 def read_response(parser: PlainResponseParser, raw: bytes) -> Any:
     head = parser.parse(raw, "POST")
-    return head and parts(head)
+    return head and attributes(head)
 
 
 @given(fields, st.data())
@@ -105,7 +105,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         parsers.append(create(fields))
         return parsers[-1]
 
-    # compiled modules would not call a patched function of their own (decision 50)
+    # a compiled module ignores patches of its own functions (decision 50)
     monkeypatch.setattr(httptools, "HttpRequestParser", record)
     return parsers
 
@@ -129,7 +129,7 @@ def test_heads_that_differ_in_plain_values_are_parsed_once(parsed: list[Any]) ->
         (b"X%d", b": ", b"a"),
     ],
 )
-def test_other_heads_are_parsed_each_time(
+def test_heads_that_may_not_be_templates_are_parsed_each_time(
     parsed: list[Any], line: tuple[bytes, bytes, bytes]
 ) -> None:
     parser = RequestHeadParser(LIMITS)
@@ -143,7 +143,7 @@ def test_other_heads_are_parsed_each_time(
     assert len(parsed) == 3
 
 
-def test_a_long_head_is_no_template(parsed: list[Any]) -> None:
+def test_long_heads_do_not_become_templates(parsed: list[Any]) -> None:
     for size, count in ((MAX_TEMPLATE_BYTES // 4, 1), (MAX_TEMPLATE_BYTES // 2, 2)):
         parser = RequestHeadParser(Limits(headers=MAX_CACHE_BYTES, header_count=20))
         parsed.clear()

@@ -58,12 +58,12 @@ def client() -> Http2ClientConnection:
 def sent_frames(connection: Http2Connection) -> list[tuple[int, int, int, bytes]]:
     """Return the frames to be sent as kind, flags, stream and payload."""
     written = b"".join(map(bytes, connection.take_output()))
-    found, at = [], 0
-    while at < len(written):
-        first, flags, stream = frames.FRAME_HEADER.unpack_from(written, at)
-        at += frames.FRAME_HEADER_SIZE + (first >> 8)
-        found.append((first & 0xFF, flags, stream, written[at - (first >> 8) : at]))
-    return found
+    sent, position = [], 0
+    while position < len(written):
+        first, flags, stream = frames.FRAME_HEADER.unpack_from(written, position)
+        position += frames.FRAME_HEADER_SIZE + (first >> 8)
+        sent.append((first & 0xFF, flags, stream, written[position - (first >> 8) : position]))
+    return sent
 
 
 def sent_data(connection: Http2Connection) -> list[bytes]:

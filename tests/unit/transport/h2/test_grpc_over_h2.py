@@ -37,23 +37,23 @@ def block(*pairs: tuple[str, str]) -> HeaderBlock:
 
 
 def request_headers(
-    *more: tuple[str, str], limits: Limits | None = None, **overrides: str
+    *extra: tuple[str, str], limits: Limits | None = None, **overrides: str
 ) -> RequestHeaders:
     fields = {
         ":method": "POST", ":scheme": "http", ":path": "/a/b",
         "content-type": "application/grpc", "te": "trailers", **overrides,
     }  # fmt: skip
     pairs = [(name, value) for name, value in fields.items() if value]
-    return interpret_request(block(*pairs, *more), limits or Limits())
+    return interpret_request(block(*pairs, *extra), limits or Limits())
 
 
 def read_all(reader: MessageReader) -> list[tuple[bytes, int]]:
     """Return the complete messages with their lengths in the body."""
-    found = []
+    messages = []
     while (received := reader.next_message()) is not None:
         assert not isinstance(received[0], DeferredInflation)
-        found.append((bytes(received[0]), received[1]))
-    return found
+        messages.append((bytes(received[0]), received[1]))
+    return messages
 
 
 def framed(data: bytes, flag: int = 0) -> bytes:
@@ -62,11 +62,11 @@ def framed(data: bytes, flag: int = 0) -> bytes:
 
 @given(data=st.binary(max_size=3000), cuts=st.lists(st.integers(1, 700), max_size=12))
 def test_one_message_however_it_is_split(data: bytes, cuts: list[int]) -> None:
-    reader, body, at = SingleMessageReader(MAX_BYTES, ""), memoryview(framed(data)), 0
+    reader, body, start = SingleMessageReader(MAX_BYTES, ""), memoryview(framed(data)), 0
     for cut in [*cuts, len(body)]:
-        assert reader.message is None or at >= len(body)
-        reader.add([body[at : at + cut]])
-        at += cut
+        assert reader.message is None or start >= len(body)
+        reader.add([body[start : start + cut]])
+        start += cut
     assert reader.message is not None
     assert bytes(reader.message) == data
     assert reader.length == len(data)
@@ -77,35 +77,36 @@ def test_one_message_however_it_is_split(data: bytes, cuts: list[int]) -> None:
     cuts=st.lists(st.integers(1, 400), max_size=9),
 )
 def test_many_messages_however_they_are_split(parts: list[bytes], cuts: list[int]) -> None:
-    reader, body, at, found = MessageReader(MAX_BYTES, ""), b"".join(map(framed, parts)), 0, []
+    reader, start, messages = MessageReader(MAX_BYTES, ""), 0, []
+    body = b"".join(map(framed, parts))
     for cut in [*cuts, len(body)]:
-        reader.add([body[at : at + cut]])
-        at += cut
-        found += read_all(reader)
-    assert found == [(part, len(part) + 5) for part in parts]
+        reader.add([body[start : start + cut]])
+        start += cut
+        messages += read_all(reader)
+    assert messages == [(part, len(part) + 5) for part in parts]
     assert reader.is_empty
 
 
 @given(
     parts=st.lists(st.binary(max_size=30), min_size=1, max_size=6),
-    at=st.integers(0, 200),
+    start=st.integers(0, 200),
     cuts=st.lists(st.integers(1, 20), max_size=9),
 )
 def test_messages_end_with_the_current_one_after_a_stop(
-    parts: list[bytes], at: int, cuts: list[int]
+    parts: list[bytes], start: int, cuts: list[int]
 ) -> None:
     """A message is current when its length prefix has been received."""
     reader, body = MessageReader(MAX_BYTES, ""), b"".join(map(framed, parts))
-    reader.add([body[:at]])
+    reader.add([body[:start]])
     reader.stop_after_current()
     for cut in [*cuts, len(body)]:
-        reader.add_last([body[at : at + cut]])
-        at += cut
-    found = [message for message, _ in read_all(reader)]
+        reader.add_last([body[start : start + cut]])
+        start += cut
+    messages = [message for message, _ in read_all(reader)]
     assert reader.is_empty
     ends = [len(b"".join(map(framed, parts[:count]))) for count in range(len(parts))]
-    started = [end for end in ends if end + 5 <= at - sum([*cuts, len(body)])]
-    assert found == parts[: len(started)]
+    started = [end for end in ends if end + 5 <= start - sum([*cuts, len(body)])]
+    assert messages == parts[: len(started)]
 
 
 @given(
@@ -119,17 +120,18 @@ def test_long_messages_however_they_are_split(
 ) -> None:
     """A long message is received into its own buffer once it has been requested."""
     parts = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
-    reader, body, at, found = MessageReader(100_000, ""), b"".join(map(framed, parts)), 0, []
+    reader, start, messages = MessageReader(100_000, ""), 0, []
+    body = b"".join(map(framed, parts))
     for cut, reads in zip([*cuts, len(body)], [*reads_first, *[True] * 10], strict=False):
-        piece = body[at : at + cut]
+        piece = body[start : start + cut]
         before = reader.held_bytes
         reader.add([piece])
         assert reader.held_bytes == before + len(piece)
-        at += cut
+        start += cut
         if reads:
-            found += read_all(reader)
-    found += read_all(reader)
-    assert found == [(part, len(part) + 5) for part in parts]
+            messages += read_all(reader)
+    messages += read_all(reader)
+    assert messages == [(part, len(part) + 5) for part in parts]
     assert (reader.is_empty, reader.held_bytes, reader.missing_bytes) == (True, 0, 0)
 
 
@@ -226,8 +228,8 @@ MALFORMED = {
     "compressed as identity": (framed(b"a", 1), "identity", InvalidMessageError),
     "compressed as snappy": (framed(b"a", 1), "snappy", InvalidMessageError),
     "not gzip": (framed(b"abc", 1), "gzip", InvalidMessageError),
-    "gzip cut short": (framed(gzip.compress(b"abc")[:-1], 1), "gzip", InvalidMessageError),
-    "gzip with excess": (framed(gzip.compress(b"abc") + b"x", 1), "gzip", InvalidMessageError),
+    "truncated gzip": (framed(gzip.compress(b"abc")[:-1], 1), "gzip", InvalidMessageError),
+    "gzip with extra bytes": (framed(gzip.compress(b"abc") + b"x", 1), "gzip", InvalidMessageError),
     "too long": (PREFIX.pack(0, MAX_BYTES + 1), "", MessageTooLongError),
     "a bomb": (framed(zlib.compress(bytes(MAX_BYTES + 1)), 1), "deflate", MessageTooLongError),
 }
@@ -283,13 +285,13 @@ def test_timeouts_are_written(seconds: float, text: str) -> None:
 
 
 def test_request_headers() -> None:
-    found = request_headers(
+    parsed = request_headers(
         ("grpc-timeout", "1S"), ("grpc-encoding", "gzip"), ("x-a", "1"), ("x-a", "2"),
         ("r-bin", "AP8="),
     )  # fmt: skip
-    assert (found.method, found.timeout, found.encoding) == ("/a/b", 1.0, "gzip")
-    assert dict(found.headers) == {"x-a": "1, 2", "r-bin": "AP8"}
-    assert found.refusal is None
+    assert (parsed.method, parsed.timeout, parsed.encoding) == ("/a/b", 1.0, "gzip")
+    assert dict(parsed.headers) == {"x-a": "1, 2", "r-bin": "AP8"}
+    assert parsed.refusal is None
 
 
 @pytest.mark.parametrize(
@@ -309,21 +311,21 @@ def test_requests_are_refused(fields: RequestHeaders, status: int, code: int) ->
     assert (fields.status, fields.refusal[0]) == (status, code)
 
 
-@pytest.mark.parametrize("over", [0, 1])
-def test_metadata_up_to_its_limits(over: int) -> None:
+@pytest.mark.parametrize("excess", [0, 1])
+def test_metadata_up_to_its_limits(excess: int) -> None:
     """The size counts 32 more bytes for each field (RFC 9113, 6.5.2)."""
     pseudo = {":method": "POST", ":scheme": "http", ":path": "/a/b"}
     plain = {"content-type": "application/grpc", "te": "trailers", "c": "d" * 9}
     size = sum(len(name) + len(value) + 32 for name, value in (pseudo | plain).items())
     for limit, maximum in {"headers": size, "header_count": len(plain)}.items():
-        found = request_headers(("c", "d" * 9), limits=Limits(**{limit: maximum - over}))  # type: ignore[arg-type]
-        assert found.limit == (limit if over else "")
-        assert (found.refusal is not None) is bool(over)
+        parsed = request_headers(("c", "d" * 9), limits=Limits(**{limit: maximum - excess}))  # type: ignore[arg-type]
+        assert parsed.limit == (limit if excess else "")
+        assert (parsed.refusal is not None) is bool(excess)
 
 
-@pytest.mark.parametrize("more", ["", "+proto", ";x"])
-def test_content_types(more: str) -> None:
-    assert request_headers(**{"content-type": f"application/grpc{more}"}).refusal is None
+@pytest.mark.parametrize("suffix", ["", "+proto", ";x"])
+def test_content_types(suffix: str) -> None:
+    assert request_headers(**{"content-type": f"application/grpc{suffix}"}).refusal is None
 
 
 @given(details=st.text(max_size=60), code=st.integers(0, 20))
@@ -332,10 +334,10 @@ def test_written_trailers_are_read_back(details: str, code: int) -> None:
     """Characters that cannot be encoded are replaced."""
     metadata = {"x-b": "1", "c-bin": "AP8"}
     trailers = headers.encode_trailers(code, details, metadata)
-    found = ResponseHeaders(HeaderBlockDecoder(9999).decode(trailers))
-    assert found.code == (code if code <= 16 else 2)
-    assert found.details == details.encode("utf-8", "replace").decode()
-    assert dict(found.metadata) == metadata
+    parsed = ResponseHeaders(HeaderBlockDecoder(9999).decode(trailers))
+    assert parsed.code == (code if code <= 16 else 2)
+    assert parsed.details == details.encode("utf-8", "replace").decode()
+    assert dict(parsed.metadata) == metadata
 
 
 @pytest.mark.parametrize(

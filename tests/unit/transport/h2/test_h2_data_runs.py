@@ -88,7 +88,7 @@ def test_frames_inside_a_run_of_data(case: str) -> None:
     )
     joined, split = opened_connection(), opened_connection()
     events = feed(joined, [wire_bytes])
-    assert events == feed(split, [wire_bytes[at : at + 1] for at in range(len(wire_bytes))])
+    assert events == feed(split, [wire_bytes[i : i + 1] for i in range(len(wire_bytes))])
     assert b"".join(map(bytes, joined.take_output())) == b"".join(map(bytes, split.take_output()))
     assert any(len(body) > 1000 for _, body in events)  # type: ignore[misc]
 
@@ -223,13 +223,13 @@ def test_runs_split_anywhere(length: int | None, wire_bytes: bytes, steps: list[
 
         unsplit, split, bytewise = opened_connection(), opened_connection(), opened_connection()
         events = feed(unsplit, [wire_bytes])
-        out = b"".join(map(bytes, unsplit.take_output()))
+        output = b"".join(map(bytes, unsplit.take_output()))
         for other, parts in (
             (split, pieces(wire_bytes, steps)),
             (bytewise, [wire_bytes[n : n + 1] for n in range(len(wire_bytes))]),
         ):
             assert feed(other, parts) == events
-            assert b"".join(map(bytes, other.take_output())) == out
+            assert b"".join(map(bytes, other.take_output())) == output
             assert state(other) == state(unsplit)
 
 

@@ -59,11 +59,11 @@ _STEPS = st.lists(st.integers(1, 5000), max_size=30)
 
 
 def pieces(wire_bytes: bytes, steps: list[int]) -> list[bytes]:
-    found, at = [], 0
+    result, start = [], 0
     for step in steps:
-        found.append(wire_bytes[at : at + step])
-        at += step
-    return [*found, wire_bytes[at:]]
+        result.append(wire_bytes[start : start + step])
+        start += step
+    return [*result, wire_bytes[start:]]
 
 
 def feed(
@@ -71,32 +71,32 @@ def feed(
 ) -> list[object]:
     """Return the connection's events, with the DATA of each stream joined. If
     `is_shared`, each piece is passed at the start of a longer buffer, which is reused."""
-    found: list[object] = []
+    events: list[object] = []
     shared = bytearray(b"".join(wire_bytes) * 3)
     for piece in wire_bytes:
         shared[: len(piece)] = piece
         data, size = (shared, len(piece)) if is_shared else (piece, -1)
         for event in connection.receive(data, 0.0, size):
-            assert not found or not isinstance(found[-1], Failed), "no event follows a failure"
+            assert not events or not isinstance(events[-1], Failed), "no event follows a failure"
             match event:
                 case Data(stream, parts, size, end):
                     assert stream.owner is not None
                     stream.owner += map(bytes, parts)
                     assert size == sum(map(len, parts))
                     if end:
-                        found.append((stream.id, b"".join(stream.owner)))
+                        events.append((stream.id, b"".join(stream.owner)))
                 case Headers(stream, fields, end):
                     stream.owner = []
-                    found.append((stream.id, fields.pairs, end))
+                    events.append((stream.id, fields.pairs, end))
                 case Trailers(stream, fields):
-                    found.append((stream.id, b"".join(stream.owner), fields.pairs))
+                    events.append((stream.id, b"".join(stream.owner), fields.pairs))
                 case Reset(stream, code, _):
-                    found.append((stream.id, code))
+                    events.append((stream.id, code))
                 case Failed(code, _):
-                    found.append(event)
+                    events.append(event)
                 case _:
                     pass
-    return found
+    return events
 
 
 @pytest.mark.parametrize("end", ["server", "client"])
@@ -142,16 +142,16 @@ def test_bytes_are_accepted_as_by_h2(wire_bytes: bytes) -> None:
     h2_peer.initiate_connection()
     h2_peer.receive_data(HELLO)
     h2_peer.max_inbound_frame_size = limits.MAX_FRAME
-    refused = ""
+    error_text = ""
     try:
         h2_peer.receive_data(wire_bytes)
     except (h2.exceptions.ProtocolError, h2.exceptions.StreamClosedError) as error:
-        refused = repr(error)
-    if refused:
+        error_text = repr(error)
+    if error_text:
         # h2 also checks ALTSVC and whitespace around values, and rejects incomplete frames.
         laxer = ("Frame data missing", "RECV_ALTERNATIVE_SERVICE", "surrounded by whitespace")
-        is_laxer = any(word in refused for word in laxer) or engine._unparsed
-        assert engine.is_closed or resets or is_laxer, (refused, wire_bytes)
+        is_laxer = any(word in error_text for word in laxer) or engine._unparsed
+        assert engine.is_closed or resets or is_laxer, (error_text, wire_bytes)
         return
     if events and isinstance(events[-1], Failed):
         stricter = ("too many", "too_many", "too long", "a closed stream", "size is wrong for its")
@@ -218,9 +218,9 @@ def read_with_h2(
     engine: Http2Connection, h2_peer: h2.connection.H2Connection, stream: int
 ) -> tuple[bytes, list[Any]]:
     """Exchange output until the stream has ended for ``h2_peer``. Return its body and trailers."""
-    body, ended = bytearray(), False
+    body, has_ended = bytearray(), False
     trailers: list[Any] = []
-    while not ended:
+    while not has_ended:
         _, events = exchange(engine, h2_peer)
         assert events
         for event in events:
@@ -229,7 +229,7 @@ def read_with_h2(
                 h2_peer.acknowledge_received_data(event.flow_controlled_length, stream)
             if isinstance(event, h2.events.TrailersReceived):
                 trailers = event.headers
-            ended = ended or isinstance(event, h2.events.StreamEnded)
+            has_ended = has_ended or isinstance(event, h2.events.StreamEnded)
     return bytes(body), trailers
 
 

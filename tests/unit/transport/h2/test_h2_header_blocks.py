@@ -94,9 +94,9 @@ def test_blocks_are_decoded_as_by_hpack(blocks: list[bytes], repeated: list[int]
             with pytest.raises(Http2ConnectionError):
                 decoder.decode(block)
             return
-        found, expected = decoder.decode(block), HeaderBlock(pairs)
-        assert (found.pairs, found.pseudo) == (expected.pairs, expected.pseudo)
-        assert (found.size, found.is_malformed) == (expected.size, expected.is_malformed)
+        decoded, expected = decoder.decode(block), HeaderBlock(pairs)
+        assert (decoded.pairs, decoded.pseudo) == (expected.pairs, expected.pseudo)
+        assert (decoded.size, decoded.is_malformed) == (expected.size, expected.is_malformed)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def field(name: str, value: bytes, kind: int = INDEXED, *, huffman: bool = False
     return bytes((kind,)) + string(name.encode()) + string(value, huffman=huffman)
 
 
-def request(*more: bytes, path: str = "/a/B") -> bytes:
+def request(*fields: bytes, path: str = "/a/B") -> bytes:
     """Return a block as grpcio sends it: every field is to be added to the table, which has size
     0."""
     return b"".join(
@@ -44,7 +44,7 @@ def request(*more: bytes, path: str = "/a/B") -> bytes:
             b"\x83\x86",
             field("content-type", b"application/grpc"),
             field("te", b"trailers"),
-            *more,
+            *fields,
             field("user-agent", b"grpc-python/1.85.3"),
         )
     )
@@ -53,7 +53,7 @@ def request(*more: bytes, path: str = "/a/B") -> bytes:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[HeaderBlock]:
     """The blocks that are decoded from scratch."""
-    found: list[HeaderBlock] = []
+    blocks: list[HeaderBlock] = []
     initialize = HeaderBlock.__init__
 
     def decode(
@@ -62,11 +62,11 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[HeaderBlock]:
         template: HeaderBlock | None = None,
     ) -> None:
         if template is None and isinstance(raw, list):
-            found.append(block)
+            blocks.append(block)
         initialize(block, raw, template)
 
     monkeypatch.setattr(HeaderBlock, "__init__", decode)
-    return found
+    return blocks
 
 
 def reference_block(reference: hpack.Decoder, block: bytes) -> HeaderBlock:
@@ -83,11 +83,11 @@ def without_table() -> HeaderBlockDecoder:
 
 def check(decoder: HeaderBlockDecoder, reference: hpack.Decoder, block: bytes) -> HeaderBlock:
     """Decode `block`, and compare it with the reference."""
-    found, expected = decoder.decode(block), reference_block(reference, block)
+    actual, expected = decoder.decode(block), reference_block(reference, block)
     for name in HeaderBlock.__slots__:
         if name not in {"template", "changed", "interpretation"}:
-            assert getattr(found, name) == getattr(expected, name), name
-    return found
+            assert getattr(actual, name) == getattr(expected, name), name
+    return actual
 
 
 def reference_decoder(*, size: int = 0) -> hpack.Decoder:

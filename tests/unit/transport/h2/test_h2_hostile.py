@@ -72,13 +72,13 @@ def test_the_last_of_several_window_settings_applies() -> None:
 
 def test_a_response_is_sent_in_windows_of_one_byte() -> None:
     connection = with_waiting_responses(1)
-    got = b""
+    received = b""
     start = time.process_time()
     while connection.streams[1].local_open:
         connection.receive(window_update(1, 1), 0.0)
         assert not connection.is_closed
-        got += b"".join(sent_data(connection))
-    assert got == bytes(SIZE)
+        received += b"".join(sent_data(connection))
+    assert received == bytes(SIZE)
     assert time.process_time() - start < 100 * SIZE / 1e6
 
 
@@ -166,12 +166,12 @@ def test_padding_does_not_use_up_the_window() -> None:
     size = 3 * limits.STREAM_WINDOW
     connection.expect(stream, size)
     connection.take_output()
-    remaining, got = size, 0
-    while got < size:
+    remaining, received = size, 0
+    while received < size:
         for kind, _, number, payload in sent_frames(connection):
             if (kind, number) == (frames.WINDOW_UPDATE, 1):
                 remaining += int.from_bytes(payload)
-        piece = min(1000, size - got)
+        piece = min(1000, size - received)
         assert remaining >= piece, "the message fits"
         if remaining > piece + 200:
             remaining -= piece + 201
@@ -180,4 +180,4 @@ def test_padding_does_not_use_up_the_window() -> None:
             remaining -= piece
             wire_bytes = data(1, bytes(piece))
         assert ended_streams(connection.receive(wire_bytes, 0.0)) == []
-        got += piece
+        received += piece

@@ -43,7 +43,7 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, Code]] = {
     "DATA before SETTINGS": (frames.PREFACE + data(1), Code.PROTOCOL_ERROR),
     "an ACK before SETTINGS": (frames.PREFACE + frames.SETTINGS_ACK, Code.PROTOCOL_ERROR),
     "HTTP/1": (b"GET / HTTP/1.1\r\n\r\n", Code.PROTOCOL_ERROR),
-    "the preface, wrong at its end": (frames.PREFACE[:-1] + b"x", Code.PROTOCOL_ERROR),
+    "a preface with a wrong last byte": (frames.PREFACE[:-1] + b"x", Code.PROTOCOL_ERROR),
     "SETTINGS on a stream": (HELLO + frame(4, 0, 1), Code.PROTOCOL_ERROR),
     "SETTINGS cut short": (HELLO + frame(4, 0, 0, bytes(5)), Code.FRAME_SIZE_ERROR),
     "SETTINGS ACK with a payload": (HELLO + frame(4, 1, 0, bytes(6)), Code.FRAME_SIZE_ERROR),
@@ -130,8 +130,8 @@ def test_errors_that_end_the_connection(case: str, step: int) -> None:
         connection._unreleased = -(2**40)  # so the window is never updated
     connection.take_output()
     events = []
-    for at in range(0, len(wire_bytes), step):
-        events += connection.receive(wire_bytes[at : at + step], 0.0)
+    for start in range(0, len(wire_bytes), step):
+        events += connection.receive(wire_bytes[start : start + step], 0.0)
     assert failure(events)[0] == code
     kind, _, _, payload = sent_frames(connection)[-1]
     assert (kind, frames.read_goaway(payload)[1]) == (frames.GOAWAY, code)
@@ -150,10 +150,10 @@ INVALID_BLOCKS: dict[str, bytes] = {
     "an unknown pseudo-header": encode_block(*GET, (":path", "/"), (":x", "y")),
     "a response pseudo-header": encode_block((":status", "200")),
     "a pseudo-header twice": encode_block((":method", "GET")) + REQUEST,
-    "a pseudo-header late": encode_block(("a", "b")) + REQUEST,
-    "upper case": REQUEST + encode_block(("A", "b")),
+    "a pseudo-header after a field": encode_block(("a", "b")) + REQUEST,
+    "an uppercase name": REQUEST + encode_block(("A", "b")),
     "a name with a space": REQUEST + encode_block(("a b", "c")),
-    "no name": REQUEST + encode_block(("", "c")),
+    "an empty name": REQUEST + encode_block(("", "c")),
     "a line break in a value": REQUEST + encode_block(("a", "b\r\nc")),
     "connection": REQUEST + encode_block(("connection", "close")),
     "te: gzip": REQUEST + encode_block(("te", "gzip")),
@@ -241,8 +241,8 @@ def test_a_request_however_it_is_split(step: int) -> None:
     )
     connection = Http2ServerConnection(4096, MAX_STREAMS)
     events = []
-    for at in range(0, len(wire_bytes), step):
-        events += connection.receive(wire_bytes[at : at + step], 0.0)
+    for start in range(0, len(wire_bytes), step):
+        events += connection.receive(wire_bytes[start : start + step], 0.0)
     assert isinstance(events[0], Ready)
     opened, *body, trailers, second = events[1:]
     assert isinstance(opened, Headers)
@@ -319,9 +319,9 @@ def test_long_headers_are_continued() -> None:
     stream = connection.streams[1]
     block = encode_block((":status", "200"), ("a", "x" * 40_000))
     connection.send_headers(stream, block, end=True)
-    found = sent_frames(connection)
-    assert [each[:3] for each in found] == [(1, 1, 1), (9, 0, 1), (9, 4, 1)]
-    assert b"".join(each[3] for each in found) == header_blocks.TABLE_SIZE_ZERO + block
+    sent = sent_frames(connection)
+    assert [each[:3] for each in sent] == [(1, 1, 1), (9, 0, 1), (9, 4, 1)]
+    assert b"".join(each[3] for each in sent) == header_blocks.TABLE_SIZE_ZERO + block
 
 
 def test_released_data_is_returned_to_the_window() -> None:
@@ -428,9 +428,9 @@ def test_a_drain() -> None:
     connection.receive(request_frame(3), 0.0)  # in flight
     assert sorted(connection.streams) == [1, 3]
     connection.receive(frame(6, 1, 0, ping[3]) + request_frame(5), 0.0)
-    goaway, refused = sent_frames(connection)
+    goaway, reset = sent_frames(connection)
     assert frames.read_goaway(goaway[3])[:2] == (3, 0)
-    assert refused[:3] == (3, 0, 5)
+    assert reset[:3] == (3, 0, 5)
     assert not connection.is_drained
     for stream in tuple(connection.streams.values()):
         connection.send_headers(stream, OK, end=True)

@@ -171,18 +171,18 @@ def test_a_frame_in_a_state(state: str, kind: str) -> None:
     connection = STATES[state]()
     connection.take_output()
     events = connection.receive(wire_bytes, 0.0)
-    found = EVENT if events else NOTHING
+    result = EVENT if events else NOTHING
     if connection.is_closed:
-        found = connection_error(Code(failure(events)[0]))
+        result = connection_error(Code(failure(events)[0]))
     elif reset := resets(connection):
         assert [number for number, _ in reset] == [1]
-        found = stream_error(Code(reset[0][1]))
+        result = stream_error(Code(reset[0][1]))
         assert 1 not in connection.streams
-    assert found == expected
+    assert result == expected
     if connection.is_closed:
         return
     # After an error, frames in flight are ignored, and other streams continue.
-    if found.startswith("stream"):
+    if result.startswith("stream"):
         connection.take_output()
         assert connection.receive(data(1, b"x") + headers(1, TRAILERS, END), 0.0) == []
         assert not connection.outbound.output
@@ -231,12 +231,12 @@ def test_frames_on_closed_streams_are_limited(state: str, kind: str) -> None:
     assert len(resets(connection)) <= 1, "an error is reported once"
 
 
-@pytest.mark.parametrize("make", [server, client])
+@pytest.mark.parametrize("make_connection", [server, client])
 def test_frames_in_flight_after_a_reset_are_not_limited(
-    make: Callable[[], Http2Connection],
+    make_connection: Callable[[], Http2Connection],
 ) -> None:
     """A thousand requests are cancelled, each with frames in flight."""
-    connection = make()
+    connection = make_connection()
     for number in range(1, 2 * 1000, 2):
         if isinstance(connection, Http2ClientConnection):
             stream = connection.open_stream(REQUEST, [b"x"])
@@ -341,8 +341,8 @@ def test_a_header_block_over_the_limit_ends_only_its_stream(
     connection.receive(frames.SETTINGS_ACK, 0.0)
     connection.take_output()
     wire_bytes = LONG_BLOCKS[case] + frame(frames.PING, 0, 0, bytes(8))
-    for at in range(0, len(wire_bytes), step):
-        connection.receive(wire_bytes[at : at + step], 0.0)
+    for start in range(0, len(wire_bytes), step):
+        connection.receive(wire_bytes[start : start + step], 0.0)
     assert [(each[0], each[2]) for each in sent_frames(connection)] == [
         (frames.RST_STREAM, 1), (frames.PING, 0),
     ]  # fmt: skip

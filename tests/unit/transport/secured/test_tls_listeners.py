@@ -81,10 +81,10 @@ class Harness:
         await until(lambda: self.refused == list(rejections) and not self.gate.connections)
 
 
-def context(trusted: Authority, own: Pair | None = None) -> ssl.SSLContext:
+def context(trusted: Authority, identity: Pair | None = None) -> ssl.SSLContext:
     result = ssl.create_default_context(cafile=trusted.file)
-    if own is not None:
-        result.load_cert_chain(own.certificate, own.key)
+    if identity is not None:
+        result.load_cert_chain(identity.certificate, identity.key)
     return result
 
 
@@ -117,8 +117,10 @@ def requiring(authority: Authority, **options: object) -> dict[str, Any]:
     return {"client_certificates": "required", "client_ca": authority.file, **options}
 
 
-def grpc_upstream(engine: Engine, authority: Authority, own: Pair | None = None) -> RpcUpstream:
-    return engine.upstream(LIMITS, client_tls(authority, own))
+def grpc_upstream(
+    engine: Engine, authority: Authority, identity: Pair | None = None
+) -> RpcUpstream:
+    return engine.upstream(LIMITS, client_tls(authority, identity))
 
 
 async def echo_http(engine: Engine, harness: Harness, body: bytes, authority: Authority) -> bytes:
@@ -225,12 +227,12 @@ def handshake(port: int, offering: ssl.SSLContext, step: int) -> str | None:
                 client.do_handshake()
             except ssl.SSLWantReadError:
                 output = outgoing.read()
-                for at in range(0, len(output), step):
-                    raw.sendall(output[at : at + step])
+                for start in range(0, len(output), step):
+                    raw.sendall(output[start : start + step])
                     if step < 100:
                         time.sleep(0.001)  # let the server read each piece separately
-                if got := raw.recv(65_536):
-                    incoming.write(got)
+                if received := raw.recv(65_536):
+                    incoming.write(received)
                 else:
                     incoming.write_eof()
             else:
@@ -281,11 +283,11 @@ def test_an_alpn_offer_split_into_records(record: int) -> None:
     offering = ssl.create_default_context()
     offering.set_alpn_protocols(["h2"])
     hello = client_hello(offering)[5:]
-    pieces = [hello[at : at + record] for at in range(0, len(hello), record)]
+    pieces = [hello[i : i + record] for i in range(0, len(hello), record)]
     sent = b"".join(b"\x16\x03\x01" + len(each).to_bytes(2) + each for each in pieces)
     for protocols, excluded in ((["http/1.1"], True), (["h2"], False), ([], False)):
         offer = AlpnOffer(protocols)
-        decisions = [offer.excludes(memoryview(sent)[at : at + 1]) for at in range(len(sent))]
+        decisions = [offer.excludes(memoryview(sent)[i : i + 1]) for i in range(len(sent))]
         assert decisions == [False] * (len(sent) - 1) + [excluded]
     for cut in range(len(hello)):  # malformed bytes are left to OpenSSL
         truncated = hello[:1] + (cut).to_bytes(3) + hello[4 : 4 + cut]
@@ -558,12 +560,12 @@ async def test_certificates_are_renewed_under_load(
     trusting_both = ssl.create_default_context(cafile=authority.file)
     trusting_both.load_verify_locations(other_authority.file)
     serials: set[str] = set()
-    finished = False
+    is_finished = False
 
     async def client(harness: Harness, *, keep_alive: bool) -> int:
         count = 0
         peer = await harness.connect(trusting_both)
-        while not finished or not count:
+        while not is_finished or not count:
             assert (await peer.request(GET)).status == 200
             count += 1
             if not keep_alive:
@@ -581,7 +583,7 @@ async def test_certificates_are_renewed_under_load(
         for count, issuer in enumerate((other_authority, authority, other_authority), 2):
             replace_files(issuer.server(), renewed)
             await until(lambda count=count: len(serials) == count)  # type: ignore[misc]
-        finished = True
+        is_finished = True
         assert all(await asyncio.gather(*clients))
         assert harness.reloads.count(True) >= 3
         assert not harness.refused
@@ -664,8 +666,8 @@ def read_slowly(port: int, context: ssl.SSLContext, request: bytes) -> bytes:
         with context.wrap_socket(raw, server_hostname="localhost") as peer:
             peer.sendall(request)
             response = b""
-            while more := peer.recv(1 << 20):
-                response += more
+            while received := peer.recv(1 << 20):
+                response += received
     return response
 
 

@@ -133,7 +133,7 @@ async def test_without_verification_any_certificate_is_accepted(
         await client.upstream.close()
 
 
-def test_unusable_files_are_reported_on_creation(authority: Authority, tmp_path: Path) -> None:
+def test_a_context_checks_files_and_servers(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
         ClientTlsContext(ClientTls(tmp_path / "none.pem"))
     context = ClientTlsContext(ClientTls(authority.file)).context()
