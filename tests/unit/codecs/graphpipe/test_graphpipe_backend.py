@@ -265,8 +265,8 @@ def test_long_errors_are_truncated() -> None:
 
 def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
     with_outputs = response([(1, [1], b"1")], [(400, b"\xff")])
-    found = parse(ok(with_outputs), inference(), model(("a",)))
-    assert isinstance(found, messages.InferResponse)
+    result = parse(ok(with_outputs), inference(), model(("a",)))
+    assert isinstance(result, messages.InferResponse)
     error = refused(parse, ok(response(None, [(400, b"\xff")])), inference(), model(("a",)))
     assert error.kind is Kind.BACKEND_GARBAGE
 
@@ -317,8 +317,8 @@ def test_health(operation: Operation) -> None:
 
 def test_metadata() -> None:
     body = metadata([(b"x", 10), (b"s", 12), (b"odd", 0), (b"new", 200)])
-    found = parse(ok(body), ModelMetadataRequest("m", "2"))
-    assert found == ModelMetadata(
+    parsed = parse(ok(body), ModelMetadataRequest("m", "2"))
+    assert parsed == ModelMetadata(
         "m",
         inputs=tuple(
             TensorMetadata(name, datatype, ())

@@ -363,10 +363,10 @@ def test_inputs_are_views_of_the_body() -> None:
 
 
 def parse_request(header: str, model: str = "classify", body: bytes = bytes(16)) -> ParsedRequest:
-    found = HTTP.create({}).parse_request(
+    request = HTTP.create({}).parse_request(
         infer(header, f"/api/infer/{model}", body), DEFAULT_LIMITS
     )
-    return found.complete(MODELS[model].metadata)
+    return request.complete(MODELS[model].metadata)
 
 
 def classes(*elements: bytes, datatype: Datatype = Datatype.BYTES) -> InferResponse:
