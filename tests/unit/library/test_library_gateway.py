@@ -434,9 +434,7 @@ async def test_a_reload_replaces_the_routes_and_keeps_calls_in_progress() -> Non
         assert [route.model for route in gateway.config.routes] == ["identity"]
 
 
-async def test_a_reload_reads_the_file_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reload_reads_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODEL", "identity")
     file = tmp_path / "routes.yaml"
     text = (

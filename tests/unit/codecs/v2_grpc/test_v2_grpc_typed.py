@@ -79,7 +79,7 @@ def refused(data: bytes, *mentions: str, kind: Kind = Kind.BAD_REQUEST) -> None:
     ],
     ids=["bytes", "ints", "long-ints", "bools"],
 )
-def test_elements_that_the_shape_does_not_announce_are_not_converted(
+def test_more_elements_than_the_shape_has_are_not_converted(
     contents: bytes, datatype: str, expected: str
 ) -> None:
     data = message(contents_field(contents), datatype=datatype)
@@ -195,7 +195,7 @@ def test_requests_other_than_inferences_have_a_size_limit(method: str) -> None:
             act(wire)
 
 
-def test_elements_of_a_response_that_its_shape_does_not_announce_are_refused() -> None:
+def test_a_response_with_more_elements_than_the_shape_is_refused() -> None:
     body = string_field(1, "Y") + string_field(2, "INT64") + b"\x18\x01"
     body += contents_field(field_prefix(3, 400_000) + b"\1" * 400_000)
     wire = RpcResponse((field_prefix(5, len(body)) + body,))
