@@ -1,4 +1,4 @@
-"""Benchmark results without a run."""
+"""Build benchmark results from given numbers."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ def runs(
     cpus: Sequence[float] = (),
     times: Sequence[float] = (),
 ) -> Runs:
-    """Return a round for each of the given requests/s, CPU values of the proxy, or times."""
+    """Return runs with a round per value of ``speeds`` (requests/s), ``cpus`` or ``times``."""
     count = len(speeds) or len(cpus) or len(times)
     rounds = zip(
         speeds or [1000.0] * count, cpus or [50.0] * count, times or [1.0] * count, strict=True

@@ -21,7 +21,7 @@ from bench_kit import runs
         ([50, 60, 70], "ok"),
     ],
 )
-def test_judge(changed: Sequence[float], verdict: str) -> None:
+def test_the_verdict_on_the_cpu_of_each_round(changed: Sequence[float], verdict: str) -> None:
     base = runs(BASELINE, "own", cpus=[100] * len(changed))
     result = Result("row", (base, runs(CHANGED, "own", cpus=changed)))
     assert judge(result)[1] == verdict

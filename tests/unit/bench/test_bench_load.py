@@ -8,8 +8,9 @@ from bench.load import PERCENTILES, Contender, LoadError, Pace, Request, percent
 
 
 def test_percentiles_use_nearest_rank() -> None:
-    found = dict(zip(PERCENTILES, percentiles([float(n) for n in range(1000, 0, -1)]), strict=True))
-    assert (found[0], found[50], found[99], found[100]) == (1, 501, 991, 1000)
+    times = [float(n) for n in range(1000, 0, -1)]
+    values = dict(zip(PERCENTILES, percentiles(times), strict=True))
+    assert (values[0], values[50], values[99], values[100]) == (1, 501, 991, 1000)
     assert percentiles([7.0]) == (7.0,) * len(PERCENTILES)
 
 
@@ -18,7 +19,7 @@ DELAYED = [(0, 25_000), (25_000, 26_000), (26_000, 27_000), (30_000, 31_000)]
 
 
 @pytest.mark.parametrize(
-    ("times", "rate", "found"),
+    ("times", "rate", "latencies"),
     [
         pytest.param([(0, 2_000), (2_000, 9_000)], 0, [2, 7], id="closed loop"),
         pytest.param(DELAYED, 100, [25, 16, 7, 1], id="delayed by the first request"),
@@ -27,9 +28,9 @@ DELAYED = [(0, 25_000), (25_000, 26_000), (26_000, 27_000), (30_000, 31_000)]
     ],
 )
 def test_a_delayed_request_is_measured_from_its_scheduled_time(
-    times: list[tuple[int, int]], rate: int, found: list[float]
+    times: list[tuple[int, int]], rate: int, latencies: list[float]
 ) -> None:
-    assert waited(times, rate) == found
+    assert waited(times, rate) == latencies
 
 
 @pytest.mark.parametrize(
@@ -40,9 +41,7 @@ def test_a_delayed_request_is_measured_from_its_scheduled_time(
         (Pace(connections=16, rate=1000), "-c16 -m100 --rps=62.5 -r1 --rate-period=1ms"),
     ],
 )
-def test_an_open_loop_has_many_requests_and_connections_that_begin_one_after_the_other(
-    pace: Pace, arguments: str
-) -> None:
+def test_a_pace_becomes_arguments_of_h2load(pace: Pace, arguments: str) -> None:
     assert " ".join(pace.arguments()) == arguments
 
 
@@ -63,11 +62,11 @@ def _client(size: int) -> Contender:
     return Contender("x", request, 0, os.getsid(0), "own", (sys.executable, "-c", CLIENT))
 
 
-def test_a_real_client_is_counted_after_its_connections_are_open(
+def test_a_real_client_is_measured_after_its_connections_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spent = iter([0.0, 0.0, 100.0, 1000.0, 200.0, 1300.0])  # before, settled, and after
-    monkeypatch.setattr(load, "cpu", lambda _: next(spent))
+    cpu_times = iter([0.0, 0.0, 100.0, 1000.0, 200.0, 1300.0])  # before, settled, and after
+    monkeypatch.setattr(load, "cpu", lambda _: next(cpu_times))
     monkeypatch.setattr(load, "SETTLE_SECONDS", 0.1)
     run = load.run(_client(7), 30, Pace(2, 100), tmp_path)
     assert run.per_second == pytest.approx(30 / 0.295)

@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from bench import PROJECT, __main__
-from bench import comparisons as of
+from bench import comparisons as work
 from bench.publish import (
     HOLDING_BLOCKS,
     blocks,
@@ -22,22 +22,22 @@ from bench_kit import runs
 def bench() -> Bench:
     own, compat = runs("us", "own", cpus=[40, 50]), runs("us too", "compat", cpus=[80, 90])
     peer = runs("them", cpus=[30, 35])
-    rows = [Result(name, (own, compat, peer, peer)) for name in (of.GRPC_TINY, of.GRPC_IMAGE)]
-    delays = [Result(name, (own, compat, peer)) for name in (of.JSON_LATENCY, of.GRPC_LATENCY)]
+    rows = [Result(name, (own, compat, peer, peer)) for name in (work.GRPC_TINY, work.GRPC_IMAGE)]
+    delays = [Result(name, (own, compat, peer)) for name in (work.JSON_LATENCY, work.GRPC_LATENCY)]
     sizes = [
         Result(name, (own, compat), size)
-        for name in (of.BINARY_SIZES, of.GRPC_SIZES)
+        for name in (work.BINARY_SIZES, work.GRPC_SIZES)
         for size in (1024, 2**20, 2**28)
     ]
     routes = [
         Result(name, (own,), count)
-        for name in (of.JSON_ROUTES, of.GRPC_ROUTES)
+        for name in (work.JSON_ROUTES, work.GRPC_ROUTES)
         for count in (1, 10_000)
     ]
-    workers = [Result(of.WORKERS, (own,), count) for count in (1, 2)]
+    workers = [Result(work.WORKERS, (own,), count) for count in (1, 2)]
     return Bench(
         "somewhere", [*rows, *delays, *sizes, *routes, *workers], [Peak("own", "a → b", 1.9)],
-        {"own": 60_000_000}, [Account(of.GRPC_TINY, "own", {"log, metrics": 4.0})],
+        {"own": 60_000_000}, [Account(work.GRPC_TINY, "own", {"log, metrics": 4.0})],
     )  # fmt: skip
 
 
@@ -46,11 +46,11 @@ def test_publishing_is_complete_and_repeatable(bench: Bench, tmp_path: Path) -> 
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("before\n<!-- bench: targets -->\nold\n<!-- /bench -->\nafter")
     publish(bench, tmp_path)
-    written = {path: path.read_text() for path in tmp_path.rglob("*.*")}
+    contents = {path: path.read_text() for path in tmp_path.rglob("*.*")}
     publish(bench, tmp_path)
-    assert {path: path.read_text() for path in tmp_path.rglob("*.*")} == written
+    assert {path: path.read_text() for path in tmp_path.rglob("*.*")} == contents
     readme = (tmp_path / "README.md").read_text()
-    assert of.GRPC_TINY in readme
+    assert work.GRPC_TINY in readme
     assert "old" not in readme
     assert readme.startswith("before\n")
     assert readme.endswith("\nafter")
@@ -59,10 +59,10 @@ def test_publishing_is_complete_and_repeatable(bench: Bench, tmp_path: Path) -> 
         assert f"benchmarks/{name}" in page
 
 
-def test_every_plot_is_a_document(bench: Bench) -> None:
-    drawn = dict(plots(bench))
-    assert len(drawn) == 5
-    for document in drawn.values():
+def test_every_plot_is_valid_xml(bench: Bench) -> None:
+    documents = dict(plots(bench))
+    assert len(documents) == 5
+    for document in documents.values():
         ET.fromstring(document)
 
 
@@ -71,29 +71,29 @@ def test_a_block_without_an_end_is_an_error() -> None:
         filled("<!-- bench: targets -->\n", {"targets": "x"})
 
 
-def test_the_pages_have_known_blocks(bench: Bench) -> None:
-    known = blocks(bench)
+def test_the_pages_have_only_generated_blocks(bench: Bench) -> None:
+    generated = blocks(bench)
     for path in HOLDING_BLOCKS:
         text = (PROJECT / path).read_text()
-        opened = [line.split()[2] for line in text.splitlines() if line.startswith("<!-- bench: ")]
-        assert opened
-        assert set(opened) <= set(known)
-        assert text.count("<!-- /bench -->") == len(opened)
+        names = [line.split()[2] for line in text.splitlines() if line.startswith("<!-- bench: ")]
+        assert names
+        assert set(names) <= set(generated)
+        assert text.count("<!-- /bench -->") == len(names)
 
 
-def test_sizes_have_their_unit() -> None:
+def test_sizes_are_formatted_with_their_unit() -> None:
     assert [format_size(1024 * 8**power) for power in (0, 3, 6)] == ["1 KiB", "512 KiB", "256 MiB"]
 
 
 def test_a_partial_run_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = Result(of.JSON_TINY, (runs("a", "own", cpus=[1]), runs("b", cpus=[1])))
-    part = Bench(results=[row])
-    assert of.JSON_TINY not in missing_parts(part)
-    assert {of.GRPC_ROUTES, "memory", "stages"} <= set(missing_parts(part))
+    row = Result(work.JSON_TINY, (runs("a", "own", cpus=[1]), runs("b", cpus=[1])))
+    partial = Bench(results=[row])
+    assert work.JSON_TINY not in missing_parts(partial)
+    assert {work.GRPC_ROUTES, "memory", "stages"} <= set(missing_parts(partial))
     path = tmp_path / "bench.json"
-    path.write_text(json.dumps(as_json(part)))
+    path.write_text(json.dumps(as_json(partial)))
     monkeypatch.setattr(__main__, "publish", lambda *_: pytest.fail("published"))
     assert __main__.main(["--again", "--publish", f"--json={path}"]) == 1
     assert "not published; not measured: " in capsys.readouterr().err

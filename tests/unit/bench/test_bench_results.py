@@ -10,11 +10,11 @@ def test_a_ratio_is_formed_within_each_round() -> None:
     assert results.ratio(ours, theirs, results.speed) == results.Spread(2, 1, 3)
 
 
-def test_too_small_values_are_not_compared() -> None:
-    some, zero_last = runs("a", cpus=[1, 1]), runs("b", cpus=[1, 0])
-    assert results.ratio(some, zero_last, results.proxy_cpu) is None
-    assert results.ratio(zero_last, some, results.proxy_cpu) is None
-    assert results.cpu_ratio(some, zero_last) is None
+def test_a_ratio_with_a_zero_is_none() -> None:
+    positive, zero_last = runs("a", cpus=[1, 1]), runs("b", cpus=[1, 0])
+    assert results.ratio(positive, zero_last, results.proxy_cpu) is None
+    assert results.ratio(zero_last, positive, results.proxy_cpu) is None
+    assert results.cpu_ratio(positive, zero_last) is None
 
 
 def test_without_a_proxy_all_cpu_is_compared() -> None:
@@ -38,7 +38,7 @@ def test_a_spread_of_equal_values_is_one_number() -> None:
     assert str(results.spread([1, 2, 4])) == "2.00 [1.00..4.00]"
 
 
-def test_json_and_back() -> None:
+def test_results_round_trip_through_json() -> None:
     bench = results.Bench(
         "here",
         [results.Result("row", (runs("a", "own", speeds=[1, 2]), runs("b", speeds=[3, 4])), at=7)],
@@ -50,7 +50,7 @@ def test_json_and_back() -> None:
     assert results.from_json(json.loads(json.dumps(results.as_json(bench)))) == bench
 
 
-def test_curves_are_in_order_and_results_found_by_name() -> None:
+def test_curves_are_sorted_and_an_unknown_result_is_none() -> None:
     bench = results.Bench(
         results=[results.Result("c", (runs("a", "own", cpus=[1]),), at) for at in (9, 1, 4)]
     )

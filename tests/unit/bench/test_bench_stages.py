@@ -7,13 +7,13 @@ from bench.stages import folded, stage_of
 import infergate
 from infergate.codecs import base
 
-AT = "(/somewhere/infergate/{}.py:12)"
-RUN = ["<module> " + AT.format("__main__"), "serve " + AT.format("runtime/serve")]
+FILE = "(/somewhere/infergate/{}.py:12)"
+OUTER = ["<module> " + FILE.format("__main__"), "serve " + FILE.format("runtime/serve")]
 
 
 def frames(*inner: str) -> list[str]:
-    """Return the frames of a running server. Each of ``inner`` is ``function module``."""
-    return [*RUN, *(f"{each.split()[0]} {AT.format(each.split()[1])}" for each in inner)]
+    """Return the stack of a running server. Each of ``inner`` is ``function module``."""
+    return [*OUTER, *(f"{each.split()[0]} {FILE.format(each.split()[1])}" for each in inner)]
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,15 @@ def frames(*inner: str) -> list[str]:
         (("Frontend.respond gateway/frontend", "helper codecs/v2_rest/unknown"), stages.GATEWAY),
     ],
 )  # fmt: skip
-def test_stage_of(inner: tuple[str, ...], stage: str) -> None:
+def test_a_stack_belongs_to_a_stage(inner: tuple[str, ...], stage: str) -> None:
     assert stage_of(frames(*inner)) == stage
 
 
 def test_every_module_and_codec_method_with_a_stage_exists() -> None:
     package = Path(infergate.__file__).parent
     modules = [path.relative_to(package).as_posix() for path in package.rglob("*.py")]
-    for beginning in (*stages._MODULES, *stages._EITHER_SIDE):
-        assert any(module.startswith(beginning) for module in modules), beginning
+    for prefix in (*stages._MODULES, *stages._EITHER_SIDE):
+        assert any(module.startswith(prefix) for module in modules), prefix
     methods = {
         name for each in vars(base).values() if isinstance(each, type) for name in vars(each)
     }
@@ -59,13 +59,13 @@ def test_every_module_and_codec_method_with_a_stage_exists() -> None:
 
 
 def test_library_calls_count_for_their_caller() -> None:
-    inside = frames("Connection._send transport/compat/aiohttp_server")
-    stack = [*inside, "join (/lib/posixpath.py:3)"]
+    caller = frames("Connection._send transport/compat/aiohttp_server")
+    stack = [*caller, "join (/lib/posixpath.py:3)"]
     assert stage_of(stack) == stages.CLIENTS
 
 
 def test_only_the_main_thread_is_folded() -> None:
     inside = ";".join(frames("Frontend.respond gateway/frontend"))
     counts = ("(7): MainThread", 3), ("(7): MainThread", 2), ("(9): Thread-1", 50)
-    found = folded(f"thread {thread};{inside} {count}" for thread, count in counts)
-    assert found == {stages.GATEWAY: 5}
+    samples = folded(f"thread {thread};{inside} {count}" for thread, count in counts)
+    assert samples == {stages.GATEWAY: 5}

@@ -7,10 +7,10 @@ from bench.svg import HEIGHT, WIDTH, Axis, Line, chart, decades, from_zero, sepa
 
 
 def test_a_chart_stays_within_its_frame() -> None:
-    across = Axis("x <size>", [(1, "1"), (1000, "1000")], math.log10)
-    up = Axis("µs", [(0, "0"), (10, "10")])
+    x_axis = Axis("x <size>", [(1, "1"), (1000, "1000")], math.log10)
+    y_axis = Axis("µs", [(0, "0"), (10, "10")])
     lines = [Line("a & b", [(1, 0), (10, 5), (1000, 10)]), Line("c", [(1, 10), (1000, 9)], 1)]
-    root = ET.fromstring(chart("A title", across, up, lines))
+    root = ET.fromstring(chart("A title", x_axis, y_axis, lines))
     points = [
         (float(each.get("cx", "")), float(each.get("cy", "")))
         for each in root.iter("{http://www.w3.org/2000/svg}circle")
@@ -19,15 +19,15 @@ def test_a_chart_stays_within_its_frame() -> None:
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
     left, middle, right = (x for x, _ in points[:3])
     assert middle - left == pytest.approx((right - left) / 3, abs=0.2)  # log10(10) of log10(1000)
-    assert points[0][1] > points[1][1] > points[2][1]  # more is higher
-    reported = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"A title", "x <size>", "µs", "a & b", "c"} <= set(reported)
+    assert points[0][1] > points[1][1] > points[2][1]  # greater values are higher in the picture
+    labels = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"A title", "x <size>", "µs", "a & b", "c"} <= set(labels)
 
 
 def test_light_and_dark_backgrounds_have_colours() -> None:
-    drawn = chart("t", Axis("", [(0, ""), (1, "")]), Axis("", [(0, ""), (1, "")]), [])
-    assert "prefers-color-scheme: dark" in drawn
-    assert not re.search(r"<rect", drawn)  # the page's background is visible
+    document = chart("t", Axis("", [(0, ""), (1, "")]), Axis("", [(0, ""), (1, "")]), [])
+    assert "prefers-color-scheme: dark" in document
+    assert not re.search(r"<rect", document)  # the page's background is visible
 
 
 def test_decades_contain_all_values() -> None:

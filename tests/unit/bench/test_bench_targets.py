@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 
 import pytest
-from bench import comparisons as of
+from bench import comparisons as work
 from bench.report import details, peaks, targets
 from bench.results import Bench, Peak, Result, Spread
 from bench.targets import Bound, noise, of_latency, rows
@@ -23,14 +23,16 @@ def cells(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("bound", "value", "said"),
+    ("bound", "value", "verdict"),
     [
         (AT_OR_ABOVE, 0.79, "no"), (AT_OR_ABOVE, 0.8, "required"), (AT_OR_ABOVE, 1.1, "target"),
         (BELOW, 2.01, "no"), (BELOW, 2, "required"), (BELOW, 1, "target"),
     ],
 )  # fmt: skip
-def test_reached(bound: Bound, value: float, said: str) -> None:
-    assert bound.reached(value) == said
+def test_a_value_reaches_the_target_the_requirement_or_neither(
+    bound: Bound, value: float, verdict: str
+) -> None:
+    assert bound.reached(value) == verdict
 
 
 def test_the_median_is_judged_and_rounds_that_disagree_are_marked() -> None:
@@ -44,25 +46,25 @@ def test_bounds_are_formatted_with_their_unit() -> None:
     assert Bound(100, 70, "MB", is_maximum=True).format_value(70) == "≤ 70 MB"
 
 
-def test_every_comparison_of_the_table_is_a_row() -> None:
+def test_every_comparison_is_a_row_of_the_table() -> None:
     names = (
-        of.JSON_IMAGE, of.BINARY_IMAGE, of.JSON_TINY, of.GRPC_TINY, of.GRPC_IMAGE,
-        of.GRAPHPIPE_IMAGE, of.LEGACY_IMAGE, of.ROWS_IMAGE, of.PREDICT_IMAGE, of.JSON_LATENCY,
-        of.GRPC_LATENCY,
+        work.JSON_IMAGE, work.BINARY_IMAGE, work.JSON_TINY, work.GRPC_TINY, work.GRPC_IMAGE,
+        work.GRAPHPIPE_IMAGE, work.LEGACY_IMAGE, work.ROWS_IMAGE, work.PREDICT_IMAGE,
+        work.JSON_LATENCY, work.GRPC_LATENCY,
     )  # fmt: skip
     ours, peer = runs("us", "own", speeds=[4, 4]), runs("them", speeds=[1, 2])
     bench = Bench(results=[Result(name, (ours, peer)) for name in names])
-    found = rows(bench)
+    table = rows(bench)
     # p50 and p99 of the delays, two peers for tiny JSON, CPU and rate for gRPC of 600 KB
-    assert len(found) == len(names) + 4
-    assert [row.work for row in found if not row.found] == [of.JSON_TINY]  # rest-proxy
-    images = {row.work: row for row in found if row.beside.startswith("Triton")}
-    assert images[of.JSON_IMAGE].found == {"own": Spread(3, 2, 4)}
+    assert len(table) == len(names) + 4
+    assert [row.work for row in table if not row.found] == [work.JSON_TINY]  # rest-proxy
+    images = {row.work: row for row in table if row.beside.startswith("Triton")}
+    assert images[work.JSON_IMAGE].found == {"own": Spread(3, 2, 4)}
 
 
 def test_the_worst_pair_is_judged() -> None:
-    found = [Peak("own", "a", 1.5), Peak("own", "b", 2.5)]
-    bench = Bench(peaks=[*found, Peak("compat", "a", 4.0), Peak("compat", "b", 1.0)])
+    own_peaks = [Peak("own", "a", 1.5), Peak("own", "b", 2.5)]
+    bench = Bench(peaks=[*own_peaks, Peak("compat", "a", 4.0), Peak("compat", "b", 1.0)])
     (row,) = rows(bench)
     judged = {engine: row.bound.judged(each) for engine, each in row.found.items()}
     assert judged == {"own": "required", "compat": "no"}
@@ -75,28 +77,30 @@ def test_resident_memory_is_in_megabytes() -> None:
 
 
 def test_cost_by_size_is_cpu_per_byte() -> None:
-    (row,) = rows(curve(of.GRPC_SIZES, {1024: 90, 2**20: 100, 2**24: 1600}))
+    (row,) = rows(curve(work.GRPC_SIZES, {1024: 90, 2**20: 100, 2**24: 1600}))
     assert row.found["own"].median == pytest.approx(1)
-    (row,) = rows(curve(of.GRPC_SIZES, {2**20: 100, 2**24: 3200}))
+    (row,) = rows(curve(work.GRPC_SIZES, {2**20: 100, 2**24: 3200}))
     assert row.bound.judged(row.found["own"]) == "no"
 
 
 def test_cost_by_routes_is_cpu_per_request() -> None:
-    found = rows(curve(of.JSON_ROUTES, {1: 100, 10_000: 120}))
-    assert [row.found["own"].median for row in found] == [pytest.approx(1.2)]
+    (row,) = rows(curve(work.JSON_ROUTES, {1: 100, 10_000: 120}))
+    assert row.found["own"].median == pytest.approx(1.2)
 
 
 def test_noise_is_a_contender_compared_with_itself() -> None:
     us, peer = runs("us", "own", speeds=[9]), runs("p", speeds=[2])
-    again = runs(of.AGAIN, speeds=[3])
+    again = runs(work.AGAIN, speeds=[3])
     bench = Bench(results=[Result("x", (us, peer, again)), Result("y", (us, peer, peer))])
-    found = {name: each["requests/s"] for name, each in noise(bench).items()}
-    assert found == {"x": Spread(1.5, 1.5, 1.5)}
+    spreads = {name: each["requests/s"] for name, each in noise(bench).items()}
+    assert spreads == {"x": Spread(1.5, 1.5, 1.5)}
 
 
-def test_tables_have_a_line_each_and_the_same_columns() -> None:
+def test_a_table_has_a_line_for_each_row() -> None:
     ours, peer = runs("us", "own", speeds=[4]), runs("them", speeds=[1])
-    bench = Bench(results=[Result(of.GRPC_IMAGE, (ours, peer))], notes=["compat was not measured"])
+    bench = Bench(
+        results=[Result(work.GRPC_IMAGE, (ours, peer))], notes=["compat was not measured"]
+    )
     table = targets(bench).split("\n\n")[0].splitlines()
     assert len(table) == 4  # CPU and rate
     assert len({line.count("|") for line in table}) == 1
@@ -107,32 +111,34 @@ def test_tables_have_a_line_each_and_the_same_columns() -> None:
 
 def test_the_floor_and_the_second_peer_of_a_comparison() -> None:
     contenders = (
-        runs("us", "own", cpus=[200]), runs("Envoy", cpus=[100]), runs(of.RELAY, cpus=[30]),
-        runs(of.REST_PROXY, cpus=[150]),
+        runs("us", "own", cpus=[200]), runs("Envoy", cpus=[100]), runs(work.RELAY, cpus=[30]),
+        runs(work.REST_PROXY, cpus=[150]),
     )  # fmt: skip
-    envoy, rest_proxy = rows(Bench(results=[Result(of.JSON_TINY, contenders)]))
+    envoy, rest_proxy = rows(Bench(results=[Result(work.JSON_TINY, contenders)]))
     assert (envoy.found["own"].median, envoy.floor) == (2, Spread(0.3, 0.3, 0.3))
     assert rest_proxy.found["own"].median == pytest.approx(4 / 3)
     assert rest_proxy.floor == Spread(0.2, 0.2, 0.2)
 
 
 def test_real_clients_are_compared_with_h2load_by_variant() -> None:
-    def at(name: str, own: float, system: float) -> Result:
-        both = (runs("a", "own", cpus=[own]), runs("b", "own-system", cpus=[system]))
-        return Result(name, (*both, runs("Envoy", cpus=[1]), runs(of.RELAY, cpus=[own - 80])))
+    def result(name: str, own: float, system: float) -> Result:
+        variants = (runs("a", "own", cpus=[own]), runs("b", "own-system", cpus=[system]))
+        return Result(name, (*variants, runs("Envoy", cpus=[1]), runs(work.RELAY, cpus=[own - 80])))
 
-    grpcio, grpc_go = rows(Bench(results=[at(of.BY_H2LOAD, 100, 50), at(of.BY_GRPCIO, 105, 60)]))
+    grpcio, grpc_go = rows(
+        Bench(results=[result(work.BY_H2LOAD, 100, 50), result(work.BY_GRPCIO, 105, 60)])
+    )
     judged = {name: grpcio.bound.judged(each) for name, each in grpcio.found.items()}
     assert judged == {"own": "target", "own-system": "no"}
     assert grpcio.found["own-system"].median == pytest.approx(1.2)
     assert grpcio.floor == Spread(1.25, 1.25, 1.25)
-    assert (grpc_go.work, grpc_go.found) == (of.BY_GRPC_GO, {})
+    assert (grpc_go.work, grpc_go.found) == (work.BY_GRPC_GO, {})
 
 
 def test_workers_are_compared_with_one() -> None:
-    found = rows(curve(of.WORKERS, {4: 109, 1: 100, 2: 104}))
-    assert [row.work.rpartition(" ")[2] for row in found] == ["2", "4"]
-    assert [row.bound.judged(row.found["own"]) for row in found] == ["target", "required"]
+    table = rows(curve(work.WORKERS, {4: 109, 1: 100, 2: 104}))
+    assert [row.work.rpartition(" ")[2] for row in table] == ["2", "4"]
+    assert [row.bound.judged(row.found["own"]) for row in table] == ["target", "required"]
 
 
 def test_envoys_added_latency_is_shown() -> None:
@@ -140,6 +146,6 @@ def test_envoys_added_latency_is_shown() -> None:
     contenders = tuple(
         runs(name, "own" if name == "us" else "", times=[time]) for name, time in times.items()
     )
-    text = of_latency(Bench(results=[Result(of.GRPC_LATENCY, contenders)]))
+    text = of_latency(Bench(results=[Result(work.GRPC_LATENCY, contenders)]))
     assert text == "At 100 requests/s, Envoy adds 0.50 ms to gRPC requests (p50)."
     assert of_latency(Bench()) == ""

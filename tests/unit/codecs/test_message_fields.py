@@ -70,7 +70,7 @@ def test_a_legacy_request_has_its_header_and_the_size_of_its_body() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["graphpipe", "trtis-http"])
-def test_damaged_messages_raise_nothing(protocol: str) -> None:
+def test_damaged_messages_raise_no_exception(protocol: str) -> None:
     codec = codec_of(protocol)
     numbers = random.Random(3)
     whole = b"".join(map(bytes, request_of("graphpipe").body))

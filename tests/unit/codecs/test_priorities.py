@@ -40,7 +40,7 @@ def test_positive_integers_are_priorities(value: Any, priority: int) -> None:
         ("9" * 21, 0),
     ],
 )
-def test_a_header_with_anything_but_digits_is_no_priority(text: str, priority: int) -> None:
+def test_only_positive_decimal_headers_are_priorities(text: str, priority: int) -> None:
     assert parse_priority(text) == priority
 
 

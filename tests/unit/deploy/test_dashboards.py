@@ -29,11 +29,11 @@ ENDINGS = {
     "histogram": ("_bucket", "_sum", "_count"),
     "info": ("_info",),
 }
-OF_PROMETHEUS = {"job", "instance", "namespace", "pod", "rollouts_pod_template_hash", "le"}
+PROMETHEUS_LABELS = {"job", "instance", "namespace", "pod", "rollouts_pod_template_hash", "le"}
 SAMPLE = re.compile(r"\b((?:infergate|process)_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"[^"]*"')
-GROUPED = re.compile(r"\b(?:by|without|ignoring|on)\s*\(([^)]*)\)")
-NAMED = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
+GROUPING = re.compile(r"\b(?:by|without|ignoring|on)\s*\(([^)]*)\)")
+TEMPLATED = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
 
 
 def labels_of(registry: CollectorRegistry) -> Iterator[tuple[Metric, set[str]]]:
@@ -48,7 +48,7 @@ def labels_of(registry: CollectorRegistry) -> Iterator[tuple[Metric, set[str]]]:
 def exported() -> dict[str, set[str]]:
     """Return the names and labels of all samples that gateways export, with and without workers."""
 
-    async def found() -> dict[str, set[str]]:
+    async def collect() -> dict[str, set[str]]:
         config = Config.default().model_copy(update={"workers": 2})
         supervisor = Supervisor(config, ConfigHistory())
         names = {
@@ -59,13 +59,13 @@ def exported() -> dict[str, set[str]]:
         await supervisor.stop(0)
         return names
 
-    return asyncio.run(found())
+    return asyncio.run(collect())
 
 
 def dashboard() -> dict[str, Any]:
-    created = json.loads((DEPLOY / "grafana" / "infergate.json").read_text(encoding="utf-8"))
-    assert isinstance(created, dict)
-    return created
+    document = json.loads((DEPLOY / "grafana" / "infergate.json").read_text(encoding="utf-8"))
+    assert isinstance(document, dict)
+    return document
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -89,31 +89,31 @@ def queries() -> Iterator[tuple[str, str, str]]:
 
 
 def test_every_metric_and_label_is_exported(exported: dict[str, set[str]]) -> None:
-    wrong = []
+    errors = []
     for where, query, text in queries():
-        known = set(OF_PROMETHEUS)
-        for name, matching in SAMPLE.findall(query):
+        allowed = set(PROMETHEUS_LABELS)
+        for name, matchers in SAMPLE.findall(query):
             if name not in exported:
-                wrong.append(f"{where}: no metric {name}")
+                errors.append(f"{where}: no metric {name}")
                 continue
-            matched = set(MATCHER.findall(matching))
-            wrong += [
+            matched = set(MATCHER.findall(matchers))
+            errors += [
                 f"{where}: {name} has no {label}"
-                for label in matched - exported[name] - OF_PROMETHEUS
+                for label in matched - exported[name] - PROMETHEUS_LABELS
             ]
-            known |= exported[name]
-        grouped = {each.strip() for group in GROUPED.findall(query) for each in group.split(",")}
-        wrong += [f"{where}: no label {label}" for label in grouped - known]
-        wrong += [f"{where}: no label {label}" for label in set(NAMED.findall(text)) - known]
-    assert not wrong
-    assert exported["infergate_requests_total"] >= {"route", "outcome"}  # the file was not empty
+            allowed |= exported[name]
+        grouped = {each.strip() for group in GROUPING.findall(query) for each in group.split(",")}
+        errors += [f"{where}: no label {label}" for label in grouped - allowed]
+        errors += [f"{where}: no label {label}" for label in set(TEMPLATED.findall(text)) - allowed]
+    assert not errors
+    assert exported["infergate_requests_total"] >= {"route", "outcome"}  # not empty
     assert exported["infergate_worker_restarts_total"] == set()
 
 
 def test_a_legend_has_the_labels_of_its_query() -> None:
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
-            named = set(NAMED.findall(target["legendFormat"]))
+            named = set(TEMPLATED.findall(target["legendFormat"]))
             groups = [
                 {each.strip() for each in group.split(",")}
                 for group in re.findall(r"\bby\s*\(([^)]*)\)", target["expr"])
@@ -123,24 +123,24 @@ def test_a_legend_has_the_labels_of_its_query() -> None:
 
 def test_each_alert_has_a_test() -> None:
     tests = yaml.safe_load((DEPLOY / "prometheus" / "alerts.test.yaml").read_text())["tests"]
-    fired = re.findall(r'alertname="(\w+)"', json.dumps(tests).replace("\\", ""))
-    assert sorted(fired) == sorted(rule["alert"] for rule in alerts())
+    tested = re.findall(r'alertname="(\w+)"', json.dumps(tests).replace("\\", ""))
+    assert sorted(tested) == sorted(rule["alert"] for rule in alerts())
 
 
 def generator() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generate", DEPLOY / "generate.py")
     assert spec
     assert spec.loader
-    created = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(created)
-    return created
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_generated_files_are_up_to_date() -> None:
-    created = generator()
-    assert created.DASHBOARD.read_text(encoding="utf-8") == created.dashboard()
-    assert created.RULES.read_text(encoding="utf-8") == created.rules()
-    for path, text in created.chart_files().items():
+    module = generator()
+    assert module.DASHBOARD.read_text(encoding="utf-8") == module.dashboard()
+    assert module.RULES.read_text(encoding="utf-8") == module.rules()
+    for path, text in module.chart_files().items():
         assert path.read_text(encoding="utf-8") == text
-    operators = yaml.safe_load(created.RULES.read_text(encoding="utf-8"))
-    assert operators["spec"] == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))
+    prometheus_rule = yaml.safe_load(module.RULES.read_text(encoding="utf-8"))
+    assert prometheus_rule["spec"] == yaml.safe_load(ALERTS.read_text(encoding="utf-8"))

@@ -27,8 +27,8 @@ CONFIGS = [
     DEPLOY / "rollouts" / "argo" / "routes.yaml",
 ]
 WORKER_BYTES = 100 * 2**20
-"""Generous bounds for an idle process."""
-AFTERWARDS = 10
+"""A generous bound for the memory of an idle process."""
+STOP_SECONDS = 10
 """Seconds in addition to the drain: 5 for the last spans or a hanging worker, and a few more."""
 
 Manifest = dict[str, Any]
@@ -42,7 +42,7 @@ def test_every_file_is_a_valid_configuration(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sidecar-trt.yaml", "triton.yaml"])
-def test_the_environment_moves_listeners(name: str) -> None:
+def test_the_environment_sets_the_addresses_of_listeners(name: str) -> None:
     ports = {"http": 18100, "grpc": 18101, "admin": 18102}
     environment = {f"INFERGATE_{name.upper()}_PORT": str(port) for name, port in ports.items()}
     environment["INFERGATE_HOST"] = "0.0.0.0"
@@ -52,18 +52,18 @@ def test_the_environment_moves_listeners(name: str) -> None:
     }
 
 
-def needed(config: Config) -> int:
+def max_memory(config: Config) -> int:
     """Return the maximum memory of requests in flight in bytes: three times their tensors."""
     processes = config.workers * (1 + config.helpers) + (config.workers > 1)
-    under_way = compiled.limits(config).in_flight_bytes * config.workers
-    return 3 * under_way + processes * WORKER_BYTES
+    in_flight = compiled.limits(config).in_flight_bytes * config.workers
+    return 3 * in_flight + processes * WORKER_BYTES
 
 
 def test_every_configuration_is_tested() -> None:
-    found = {path for path in DEPLOY.rglob("*.yaml") if "routes:" in path.read_text("utf-8")}
+    paths = {path for path in DEPLOY.rglob("*.yaml") if "routes:" in path.read_text("utf-8")}
     # peers/test_helm.py tests the chart
     elsewhere = DEPLOY / "helm", DEPLOY / "kserve" / "inference-service.yaml"
-    assert {path for path in found if not any(map(path.is_relative_to, elsewhere))} == set(CONFIGS)
+    assert {each for each in paths if not any(map(each.is_relative_to, elsewhere))} == set(CONFIGS)
 
 
 # ---- kubernetes: the manifests that kustomize renders --------------------------------------------
@@ -75,33 +75,34 @@ def rendered_manifests(overlay: str) -> tuple[Manifest, ...]:
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl with kustomize")
     argv = ["kubectl", "kustomize", str(KUBERNETES / overlay)]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return tuple(yaml.safe_load_all(done.stdout))
+    result = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return tuple(yaml.safe_load_all(result.stdout))
 
 
 def manifests_of_kind(overlay: str, kind: str) -> list[Manifest]:
     return [each for each in rendered_manifests(overlay) if each["kind"] == kind]
 
 
-def only(overlay: str, kind: str) -> Manifest:
-    (one,) = manifests_of_kind(overlay, kind)
-    return one
+def manifest(overlay: str, kind: str) -> Manifest:
+    (result,) = manifests_of_kind(overlay, kind)
+    return result
 
 
 def pod(overlay: str) -> Manifest:
-    template: Manifest = only(overlay, "Deployment")["spec"]["template"]
+    template: Manifest = manifest(overlay, "Deployment")["spec"]["template"]
     return template
 
 
 def gateway(overlay: str) -> Manifest:
-    found: Manifest
-    (found,) = (each for each in pod(overlay)["spec"]["containers"] if each["name"] == "infergate")
-    return found
+    container: Manifest
+    containers = pod(overlay)["spec"]["containers"]
+    (container,) = (each for each in containers if each["name"] == "infergate")
+    return container
 
 
 def config_of(overlay: str) -> Config:
-    return parse(only(overlay, "ConfigMap")["data"]["routes.yaml"], overlay, {})
+    return parse(manifest(overlay, "ConfigMap")["data"]["routes.yaml"], overlay, {})
 
 
 def mebibytes(amount: str) -> int:
@@ -111,7 +112,7 @@ def mebibytes(amount: str) -> int:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_pod_mounts_its_configuration(overlay: str) -> None:
-    config = only(overlay, "ConfigMap")
+    config = manifest(overlay, "ConfigMap")
     spec = pod(overlay)["spec"]
     volumes = {each["name"]: each for each in spec["volumes"]}
     mounts = gateway(overlay)["volumeMounts"]
@@ -124,7 +125,7 @@ def test_the_pod_mounts_its_configuration(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_ports_are_the_listeners(overlay: str) -> None:
+def test_container_ports_equal_the_ports_of_the_listeners(overlay: str) -> None:
     addresses = compiled.addresses(config_of(overlay))
     ports = {each["name"]: each["containerPort"] for each in gateway(overlay)["ports"]}
     assert ports == {name: address.port for name, address in addresses.items()}
@@ -142,10 +143,10 @@ def test_probes_are_wired_to_the_drain(overlay: str) -> None:
     assert set(paths.values()) == {"/healthz"}  # a drain or a dead backend must not cause a restart
     readiness = container["readinessProbe"]
     assert readiness["httpGet"] == {"path": "/readyz", "port": "admin"}
-    seen = readiness["periodSeconds"] * readiness["failureThreshold"] + readiness["timeoutSeconds"]
-    assert drain.delay > seen  # endpoints are updated before the port closes
+    delay = readiness["periodSeconds"] * readiness["failureThreshold"] + readiness["timeoutSeconds"]
+    assert drain.delay > delay  # endpoints are updated before the port closes
     grace = pod(overlay)["spec"]["terminationGracePeriodSeconds"]
-    assert grace >= drain.delay + drain.timeout + AFTERWARDS
+    assert grace >= drain.delay + drain.timeout + STOP_SECONDS
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -164,14 +165,14 @@ def test_the_gateway_has_minimal_privileges(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_memory_limit_covers_requests_in_flight(overlay: str) -> None:
-    config = config_of(overlay)
-    assert mebibytes(gateway(overlay)["resources"]["limits"]["memory"]) * 2**20 >= needed(config)
+    limits = gateway(overlay)["resources"]["limits"]
+    assert mebibytes(limits["memory"]) * 2**20 >= max_memory(config_of(overlay))
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_selectors_match_the_gateways(overlay: str) -> None:
     labels = pod(overlay)["metadata"]["labels"]
-    assert only(overlay, "Deployment")["spec"]["selector"]["matchLabels"] == labels
+    assert manifest(overlay, "Deployment")["spec"]["selector"]["matchLabels"] == labels
     for policy in manifests_of_kind(overlay, "NetworkPolicy"):
         assert policy["spec"]["podSelector"]["matchLabels"] == labels
     assert any(each["spec"]["selector"] == labels for each in manifests_of_kind(overlay, "Service"))
@@ -179,17 +180,17 @@ def test_selectors_match_the_gateways(overlay: str) -> None:
 
 def test_the_network_policy_admits_clients_and_prometheus() -> None:
     for overlay in OVERLAYS:
-        spec = only(overlay, "NetworkPolicy")["spec"]
+        spec = manifest(overlay, "NetworkPolicy")["spec"]
         assert spec["policyTypes"] == ["Ingress", "Egress"]
         ports = [{each["port"] for each in rule["ports"]} for rule in spec["ingress"]]
         assert ports == [{"http", "grpc"}, {"admin"}]
         (monitoring,) = spec["ingress"][1]["from"]
-        assert "podSelector" not in monitoring  # no pod of this namespace
+        assert "podSelector" not in monitoring  # from other namespaces
 
 
 def test_the_network_policy_permits_connections_to_backends() -> None:
     for overlay, ports in {"base": {53, 8001}, "fleet": {53, 8001}, "sidecar": {53}}.items():
-        rules = only(overlay, "NetworkPolicy")["spec"]["egress"]
+        rules = manifest(overlay, "NetworkPolicy")["spec"]["egress"]
         assert {port["port"] for rule in rules for port in rule["ports"]} == ports
 
 
@@ -209,24 +210,24 @@ def test_the_sidecars_server_is_the_gateways_backend() -> None:
     assert mounts <= {each["name"] for each in spec["volumes"]}
 
 
-def test_the_sidecar_mounts_its_configuration() -> None:
-    assert only("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
+def test_the_sidecar_reloads_a_config_map_with_a_fixed_name() -> None:
+    assert manifest("sidecar", "ConfigMap")["metadata"]["name"] == "infergate"
     assert config_of("sidecar").reload.watch
-    # a hash of the contents follows
-    assert only("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")
+    # followed by a hash of its contents
+    assert manifest("fleet", "ConfigMap")["metadata"]["name"].startswith("infergate-")
 
 
 def test_the_manifests_of_the_fleet_refer_to_each_other() -> None:
     labels = pod("fleet")["metadata"]["labels"]
-    deployment = only("fleet", "Deployment")
+    deployment = manifest("fleet", "Deployment")
     # With replicas, each apply would undo the autoscaler's changes.
     assert "replicas" not in deployment["spec"]
-    scaler = only("fleet", "HorizontalPodAutoscaler")["spec"]
+    scaler = manifest("fleet", "HorizontalPodAutoscaler")["spec"]
     assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert scaler["minReplicas"] >= 2
     # A share of CPU refers to the requested CPU.
     assert gateway("fleet")["resources"]["requests"]["cpu"]
-    budget = only("fleet", "PodDisruptionBudget")["spec"]
+    budget = manifest("fleet", "PodDisruptionBudget")["spec"]
     assert budget["selector"]["matchLabels"] == labels
     assert budget["maxUnavailable"] < scaler["minReplicas"]
     for constraint in pod("fleet")["spec"]["topologySpreadConstraints"]:
@@ -242,19 +243,19 @@ def test_the_fleet_resolves_servers_and_is_resolvable() -> None:
     headless = services[endpoint.host]
     assert headless["clusterIP"] == "None"  # a name with one address per pod
     assert endpoint.port in {each["port"] for each in headless["ports"]}
-    allowed = only("fleet", "NetworkPolicy")["spec"]["egress"][-1]["to"][0]["podSelector"]
+    allowed = manifest("fleet", "NetworkPolicy")["spec"]["egress"][-1]["to"][0]["podSelector"]
     assert allowed["matchLabels"] == headless["selector"]
     assert services["infergate-pods"]["clusterIP"] == "None"
 
 
 def test_prometheus_finds_each_gateway_once() -> None:
-    monitor = only("fleet", "ServiceMonitor")["spec"]
+    monitor = manifest("fleet", "ServiceMonitor")["spec"]
     (endpoint,) = monitor["endpoints"]
-    wanted = monitor["selector"]["matchLabels"].items()
+    selector = monitor["selector"]["matchLabels"].items()
     matching = [
         each["metadata"]["name"]
         for each in manifests_of_kind("fleet", "Service")
-        if wanted <= each["metadata"].get("labels", {}).items()
+        if selector <= each["metadata"].get("labels", {}).items()
         and endpoint["port"] in {port["name"] for port in each["spec"]["ports"]}
     ]
     assert matching == ["infergate-pods"]
@@ -277,7 +278,7 @@ def test_the_image_copies_only_included_files() -> None:
     copies = [copy.split()[:-1] for copy in instructions("COPY") if "--from=" not in copy]
     copied = {source for sources in copies for source in sources}
     ignored = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert "*" in ignored  # except the lines that begin with !
+    assert "*" in ignored  # all files but those on lines with !
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
     assert all((PROJECT / each).exists() for each in copied)
 
@@ -310,17 +311,17 @@ def test_compose_sets_the_required_environment() -> None:
     assert {int(each[-1]) for each in published} == {each.port for each in addresses.values()}
     assert [each[0] for each in published if each[-1] == "8002"] == ["127.0.0.1"]
     grace = parse_duration(service["stop_grace_period"])
-    assert grace >= config.drain.delay + config.drain.timeout + AFTERWARDS
+    assert grace >= config.drain.delay + config.drain.timeout + STOP_SECONDS
     (endpoint,) = compiled.endpoints(config.backends["triton"])
     assert endpoint.host in COMPOSE["services"]
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
-    assert int(service["mem_limit"].removesuffix("m")) * 2**20 >= needed(config)
+    assert int(service["mem_limit"].removesuffix("m")) * 2**20 >= max_memory(config)
 
 
-def test_compose_observes_the_gateway_by_the_files_for_all() -> None:
-    scraped = yaml.safe_load((DEPLOY / "docker" / "prometheus.yaml").read_text())
-    (job,) = scraped["scrape_configs"]
+def test_compose_scrapes_the_gateway_with_the_job_name_of_the_alerts() -> None:
+    prometheus = yaml.safe_load((DEPLOY / "docker" / "prometheus.yaml").read_text())
+    (job,) = prometheus["scrape_configs"]
     assert job["job_name"] == "infergate"  # the alert rules use this job name
     assert job["static_configs"] == [{"targets": ["infergate:8002"]}]
 
@@ -333,6 +334,6 @@ def test_systemd_waits_for_the_drain() -> None:
     settings = dict(line.split("=", 1) for line in lines)
     config = Config.default()
     drain = type(config.drain)()
-    assert int(settings["TimeoutStopSec"]) >= drain.delay + drain.timeout + AFTERWARDS
+    assert int(settings["TimeoutStopSec"]) >= drain.delay + drain.timeout + STOP_SECONDS
     assert int(settings["LimitNOFILE"]) * 3 / 4 > compiled.limits(config).connections
     assert settings["RestartPreventExitStatus"] == "2"  # the exit code of a wrong configuration

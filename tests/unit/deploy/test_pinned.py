@@ -17,35 +17,35 @@ from infergate import __version__
 PROJECT = Path(__file__).parents[3]
 PROJECT_TABLE = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = ("images", "jwt", "otel", "redis")
-PINNED = re.compile(
+PIN = re.compile(
     r"^([\w.-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", re.MULTILINE
 )
 
 
-def pinned() -> dict[str, str]:
+def pinned_versions() -> dict[str, str]:
     text = (PROJECT / "deploy" / "docker" / "requirements.txt").read_text(encoding="utf-8")
-    found = {canonicalize_name(name): version for name, version, _ in PINNED.findall(text)}
-    assert len(found) == text.count("==")  # each with its hashes
-    return found
+    versions = {canonicalize_name(name): version for name, version, _ in PIN.findall(text)}
+    assert len(versions) == text.count("==")  # each with its hashes
+    return versions
 
 
-def required() -> list[Requirement]:
+def requirements() -> list[Requirement]:
     extras = PROJECT_TABLE["optional-dependencies"]
     texts = [*PROJECT_TABLE["dependencies"], *(each for extra in EXTRAS for each in extras[extra])]
     return list(map(Requirement, texts))
 
 
 def test_every_requirement_is_pinned_within_its_bounds() -> None:
-    versions = pinned()
+    versions = pinned_versions()
     environment = {**default_environment(), "sys_platform": "linux"}
-    for requirement in required():
+    for requirement in requirements():
         if requirement.marker is None or requirement.marker.evaluate(environment):
             name = canonicalize_name(requirement.name)
             assert requirement.specifier.contains(versions[name]), requirement
 
 
 def test_every_requirement_has_a_lower_bound() -> None:
-    for requirement in required():
+    for requirement in requirements():
         assert [each.operator for each in requirement.specifier] == [">="], requirement
 
 
@@ -96,7 +96,7 @@ def test_all_architectures_have_the_base_of_one_lookup() -> None:
     text = (PROJECT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
     jobs = yaml.safe_load(text)["jobs"]
     (lookup,) = (step for step in jobs["build"]["steps"] if step.get("id") == "base")
-    assert "strategy" not in jobs["build"], "it runs once"
+    assert "strategy" not in jobs["build"], "the job runs once"
     assert text.count("{{.Manifest.Digest}}") == lookup["run"].count("{{.Manifest.Digest}}") == 1
     outputs = {
         name: re.findall(r"steps\.base\.outputs\.(\w+)", value)

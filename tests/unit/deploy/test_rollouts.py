@@ -96,27 +96,27 @@ VERSIONS = {
 @cache
 def manifests(tool: str = "*") -> tuple[Manifest, ...]:
     files = ROLLOUTS.glob(f"{tool}/*.yaml")
-    found = [each for file in files for each in yaml.safe_load_all(file.read_text("utf-8"))]
-    return tuple(each for each in found if each.get("kind") in FIELDS)
+    documents = [each for file in files for each in yaml.safe_load_all(file.read_text("utf-8"))]
+    return tuple(each for each in documents if each.get("kind") in FIELDS)
 
 
-def of_kind(kind: str) -> dict[str, Manifest]:
-    found = [each for each in manifests() if each["kind"] == kind]
-    return {each["metadata"]["name"]: each["spec"] for each in found}
+def specs_of(kind: str) -> dict[str, Manifest]:
+    selected = [each for each in manifests() if each["kind"] == kind]
+    return {each["metadata"]["name"]: each["spec"] for each in selected}
 
 
 def mistakes(value: Any, fields: Any, path: str) -> list[str]:
     """Return the paths of unknown fields, and of values of another type."""
     match fields, value:
         case dict(), dict():
-            below = [(item, fields.get(key), f"{path}.{key}") for key, item in value.items()]
+            items = [(item, fields.get(key), f"{path}.{key}") for key, item in value.items()]
         case list(), list():
-            below = [(item, fields[0], f"{path}[{i}]") for i, item in enumerate(value)]
+            items = [(item, fields[0], f"{path}[{i}]") for i, item in enumerate(value)]
         case type() | tuple(), _ if isinstance(value, fields) and not isinstance(value, bool):
             return []
         case _:
             return [path]
-    return [mistake for each in below for mistake in mistakes(*each)]
+    return [mistake for each in items for mistake in mistakes(*each)]
 
 
 def test_every_field_is_in_the_crd() -> None:
@@ -126,26 +126,26 @@ def test_every_field_is_in_the_crd() -> None:
         assert mistakes(each["spec"], FIELDS[each["kind"]], each["kind"]) == []
 
 
-def test_an_unknown_field_is_found() -> None:
+def test_unknown_fields_and_wrong_types_are_found() -> None:
     assert mistakes({"a": 1, "b": [{"c": "x"}]}, {"b": [{"c": int}]}, "x") == ["x.a", "x.b[0].c"]
 
 
 def test_argos_analyses_get_their_arguments() -> None:
-    (rollout,) = of_kind("Rollout").values()
-    templates = of_kind("AnalysisTemplate")
+    (rollout,) = specs_of("Rollout").values()
+    templates = specs_of("AnalysisTemplate")
     steps = rollout["strategy"]["canary"]["steps"]
     analyses = [step["analysis"] for step in steps if "analysis" in step]
     assert len(analyses) == 3
     for analysis in analyses:
-        given = {argument["name"] for argument in analysis["args"]}
+        arguments = {argument["name"] for argument in analysis["args"]}
         for reference in analysis["templates"]:
             declared = templates[reference["templateName"]]["args"]
             required = {each["name"] for each in declared if "value" not in each}
-            assert required == given
+            assert required == arguments
 
 
 def test_argos_queries_use_declared_arguments_and_conditions_that_allow_no_data() -> None:
-    for template in of_kind("AnalysisTemplate").values():
+    for template in specs_of("AnalysisTemplate").values():
         declared = {each["name"] for each in template["args"]}
         for metric in template["metrics"]:
             used = set(re.findall(r"{{args\.([\w-]+)}}", yaml.safe_dump(metric)))
@@ -155,8 +155,8 @@ def test_argos_queries_use_declared_arguments_and_conditions_that_allow_no_data(
 
 
 def test_flaggers_checks_exist_and_get_their_variables() -> None:
-    (canary,) = of_kind("Canary").values()
-    templates = of_kind("MetricTemplate")
+    (canary,) = specs_of("Canary").values()
+    templates = specs_of("MetricTemplate")
     referenced = {each["templateRef"]["name"]: each for each in canary["analysis"]["metrics"]}
     assert referenced.keys() == templates.keys()
     for name, metric in referenced.items():
@@ -175,7 +175,7 @@ def test_flaggers_checks_exist_and_get_their_variables() -> None:
 def test_the_analyzed_route_is_split_and_compared() -> None:
     config = load(ROLLOUTS / "argo" / "routes.yaml", {})
     routes = {route.label: route for route in compiled.routing_table(config).routes}
-    (rollout,) = of_kind("Rollout").values()
+    (rollout,) = specs_of("Rollout").values()
     (name,) = {
         argument["value"]
         for step in rollout["strategy"]["canary"]["steps"]
@@ -193,10 +193,10 @@ def test_kustomize_renders_the_manifests(tool: str) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl with kustomize")
     argv = ["kubectl", "kustomize", str(ROLLOUTS / tool)]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     rendered = {
-        (each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)
+        (each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(result.stdout)
     }
     own = {(each["kind"], each["metadata"]["name"]) for each in manifests(tool)}
     assert own <= rendered.keys()

@@ -1,4 +1,4 @@
-"""A gateway inside the program of its caller."""
+"""``Gateway`` inside the program of its caller: calls, start and stop, and configurations."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def children() -> set[str]:
 
 
 def post_json(url: str, elements: int) -> int:
-    """Send an inference of ``elements`` elements, and return the status."""
+    """Send an inference request with ``elements`` elements, and return the status."""
     entry = {"name": "INPUT0", "datatype": "FP64", "shape": [elements], "data": [0.5] * elements}
     with urllib.request.urlopen(url, json.dumps({"inputs": [entry]}).encode()) as response:
         return int(response.status)
@@ -92,7 +92,7 @@ async def gateway() -> AsyncGenerator[Gateway, None]:
 # ---- calls
 
 
-async def test_an_inference_takes_the_route_of_its_model() -> None:
+async def test_an_inference_uses_the_route_of_its_model() -> None:
     routes = [
         {"model": "mine", "backend": "demo", "rewrite": {"model": "identity"}},
         {"model": "*", "backend": "demo"},
@@ -152,7 +152,7 @@ async def test_metadata_and_readiness(gateway: Gateway) -> None:
         (repeat(0, 0), Kind.UNSUPPORTED, "use a stream"),
     ],
 )
-async def test_errors_are_those_of_a_frontend(
+async def test_invalid_calls_have_the_errors_of_a_frontend(
     request_: InferRequest, kind: Kind, text: str, gateway: Gateway
 ) -> None:
     with raises_kind(kind, text):
@@ -194,7 +194,7 @@ async def test_a_bytes_tensor_of_many_elements_is_checked_in_a_thread(gateway: G
 async def test_a_timeout_ends_a_call(gateway: Gateway) -> None:
     with raises_kind(Kind.TIMEOUT, "deadline"):
         async for _ in gateway.stream(repeat(60_000), timeout=0.01):
-            pytest.fail("no response may arrive")
+            pytest.fail("a response arrived")
 
 
 async def test_limits_apply_to_calls() -> None:
@@ -207,7 +207,7 @@ async def test_limits_apply_to_calls() -> None:
             await anext(responses)
             with raises_kind(Kind.OVERLOADED, "1 requests"):
                 await gateway.infer(ONES)
-        await gateway.infer(ONES)  # closing the stream released it
+        await gateway.infer(ONES)  # closing the stream released its slot
 
 
 async def test_access_rules_apply_to_calls() -> None:
@@ -234,12 +234,12 @@ async def test_calls_are_counted_and_logged_like_requests(
         url = f"{gateway.addresses['admin'].url}/metrics"
         text = (await asyncio.to_thread(urllib.request.urlopen, url)).read().decode()
     lines = [line for line in text.splitlines() if line.startswith("infergate_requests_total{")]
-    counted = [line for line in lines if 'protocol="in-process"' in line]
-    assert {("ok" in line, "not_found" in line) for line in counted} == {(1, 0), (0, 1)}
+    in_process = [line for line in lines if 'protocol="in-process"' in line]
+    assert {("ok" in line, "not_found" in line) for line in in_process} == {(1, 0), (0, 1)}
     assert capfdbinary.readouterr().out.count(b"protocol=in-process") == 2
 
 
-# ---- the life of a gateway
+# ---- start and stop
 
 
 async def test_addresses_have_the_actual_ports(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ async def test_a_cancelled_caller_is_cancelled() -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await gateway.infer(ONES)  # the call was released
+        await gateway.infer(ONES)  # the slot of the call is free
 
 
 async def test_an_abandoned_stream_is_released() -> None:
@@ -390,7 +390,7 @@ async def _infer_when_admitted(gateway: Gateway) -> None:
 async def test_the_callers_context_variables_are_visible_and_unchanged() -> None:
     variable: ContextVar[int] = ContextVar("variable", default=0)
 
-    class Observed(Gateway):
+    class ObservedGateway(Gateway):
         def _assemble(self, config: Config) -> RunningGateway:
             return assemble(config, lambda name, _: Backend(name))
 
@@ -400,7 +400,7 @@ async def test_the_callers_context_variables_are_visible_and_unchanged() -> None
             variable.set(2)
             return await super().perform(operation, context)
 
-    async with Observed(Gateway.from_dict(config(NO_LISTENERS)).config) as gateway:
+    async with ObservedGateway(Gateway.from_dict(config(NO_LISTENERS)).config) as gateway:
         variable.set(1)
         await gateway.infer(ONES)
         assert variable.get() == 1
@@ -434,7 +434,7 @@ async def test_a_reload_replaces_the_routes_and_keeps_calls_in_progress() -> Non
         assert [route.model for route in gateway.config.routes] == ["identity"]
 
 
-async def test_a_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reload_reads_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODEL", "identity")
     file = tmp_path / "routes.yaml"
     text = (

@@ -29,7 +29,7 @@ ARRAYS = st_numpy.arrays(
 
 @given(ARRAYS)
 @settings(max_examples=30)
-def test_an_array_has_the_datatype_of_its_dtype_and_comes_back(array: Any) -> None:
+def test_an_array_round_trips_with_the_datatype_of_its_dtype(array: Any) -> None:
     made = tensor("x", array)
     assert made.datatype.itemsize == array.dtype.itemsize
     check_data(made.name, made.datatype, made.shape, made.data)
@@ -51,7 +51,7 @@ def test_an_array_has_the_datatype_of_its_dtype_and_comes_back(array: Any) -> No
         ([1.5], Datatype.BF16, Datatype.BF16),
     ],
 )
-def test_lists_and_given_datatypes(
+def test_lists_and_requested_datatypes(
     values: Any, datatype: Datatype | None, expected: Datatype
 ) -> None:
     made = tensor("x", values, datatype)

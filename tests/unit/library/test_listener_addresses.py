@@ -1,4 +1,4 @@
-"""The addresses of listeners, as texts and URLs."""
+"""The URLs of listeners."""
 
 from __future__ import annotations
 

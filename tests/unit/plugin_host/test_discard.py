@@ -1,4 +1,4 @@
-"""Plug-ins that are closed without having been used."""
+"""Closing of plug-ins that were never used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding and importing the classes of plug-ins, and validating their options."""
+"""Import of the classes of plug-ins, and validation of their options."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_unusable_class_is_named(
     assert reference in str(caught.value)
 
 
-def test_a_slow_import_is_logged_and_bounded(
+def test_a_slow_import_is_logged_and_ends_in_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "slow_plugin.py").write_text("import plugin_kit\nplugin_kit.RELEASE.wait()\n")
@@ -91,7 +91,7 @@ def test_a_slow_import_is_logged_and_bounded(
         sys.modules.pop("slow_plugin", None)
 
 
-def test_a_function_within_its_time_returns_its_result() -> None:
+def test_a_function_within_its_time_limit_returns_its_result() -> None:
     assert run_within(60, "counting", lambda: 1 + 1) == 2
 
 

@@ -1,4 +1,4 @@
-"""Python models behind a gateway: their results, their failures, and their limits."""
+"""Python models as backends: their results, their failures, and their limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ V2_DATATYPE = "expected a V2 datatype such as 'FP32'"
 
 
 @pytest.fixture(autouse=True)
-def released() -> Iterator[None]:
+def release_plugins() -> Iterator[None]:
     plugin_kit.RELEASE.clear()
     yield
     plugin_kit.RELEASE.set()
@@ -71,15 +71,15 @@ def request(rows: int = 1, **fields: Any) -> InferRequest:
 
 
 async def infer(
-    served: RoutingGateway, wanted: InferRequest, context: RequestContext | None = None
+    gateway: RoutingGateway, request: InferRequest, context: RequestContext | None = None
 ) -> InferResponse:
     context = context or RequestContext("test")
-    return await served.infer(wanted, served.bind(wanted.model, "", context), context)
+    return await gateway.infer(request, gateway.bind(request.model, "", context), context)
 
 
-async def stream(served: RoutingGateway, wanted: InferRequest) -> list[InferResponse]:
+async def stream(gateway: RoutingGateway, request: InferRequest) -> list[InferResponse]:
     context = RequestContext("test")
-    responses = served.stream(wanted, served.bind(wanted.model, "", context), context)
+    responses = gateway.stream(request, gateway.bind(request.model, "", context), context)
     return [response async for response in responses]
 
 
@@ -91,7 +91,7 @@ async def test_a_model_serves_inferences(model: str) -> None:
         assert response.outputs[0].numpy().tolist() == [[0, 3], [6, 9]]
 
 
-async def test_a_model_is_described_and_listed() -> None:
+async def test_a_model_has_metadata_and_is_listed() -> None:
     async with gateway() as served:
         context = RequestContext("test")
         metadata = await served.describe("double", "", context)
@@ -106,13 +106,13 @@ async def test_a_model_is_described_and_listed() -> None:
 
 async def test_a_request_that_does_not_fit_the_metadata_does_not_reach_the_model() -> None:
     async with gateway(outcome="raises") as served:
-        for wrong, expected in (
+        for invalid, expected in (
             (InferRequest("double"), "missing required input"),
             (request(9), "batch-size must be <= 8"),
             (request(outputs=(RequestedOutput("Z"),)), "unexpected inference output 'Z'"),
         ):
             with raises_kind(Kind.BAD_REQUEST, expected):
-                await infer(served, wrong)
+                await infer(served, invalid)
 
 
 @pytest.mark.parametrize("model", ["Double", "AsyncDouble"])
@@ -137,7 +137,7 @@ async def test_a_failure_names_the_backend(
         with raises_kind(kind, f"backend 'py' .*{expected}") as caught:
             await infer(served, request())
         assert caught.value.origin is Origin.BACKEND
-        assert "hunter2" not in caught.value.public, "the text of an exception is not for clients"
+        assert "hunter2" not in caught.value.public, "a client received the text of an exception"
         assert ("hunter2" in caplog.text) == (outcome == "raises")
 
 
@@ -184,7 +184,7 @@ async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory(
         with raises_kind(Kind.TIMEOUT, "'py' did not respond within"):
             await infer(served, request(40_000), RequestContext("test", memory=account))
         account.release()
-        assert admission.bytes == 320_000, "the thread still holds the tensors"
+        assert admission.bytes == 320_000, "the memory of the thread's tensors was released"
         assert backend.concurrency_stats.in_use == 1
         too_late = "the deadline passed while the request waited in the queue"
         with pytest.raises(GatewayError, match=too_late):
@@ -199,7 +199,7 @@ async def test_a_call_that_hangs_is_abandoned_and_keeps_its_slot_and_its_memory(
 @pytest.mark.parametrize(
     ("headers", "parameters"), [({"x-urgency": "9"}, {}), ({}, {"priority": 9})]
 )
-async def test_a_request_has_its_priority_in_the_queue(
+async def test_a_full_queue_drops_the_request_of_lowest_priority(
     headers: dict[str, str], parameters: dict[str, Any]
 ) -> None:
     limits = {"max_requests": 1, "max_queue": 1, "priority_header": "X-Urgency"}
@@ -215,7 +215,7 @@ async def test_a_request_has_its_priority_in_the_queue(
         await asyncio.gather(first, third)
 
 
-async def test_a_cancelled_asynchronous_call_ends() -> None:
+async def test_a_cancelled_asynchronous_call_frees_its_slot() -> None:
     async with gateway("AsyncDouble", outcome="waits", timeout="50ms") as served:
         backend: Any = served.backends[0]
         with pytest.raises(GatewayError, match="did not respond"):
@@ -274,7 +274,7 @@ async def test_a_stream_that_fails_names_the_backend(model: str, outcome: str) -
             await stream(served, request(3))
 
 
-async def test_an_abandoned_stream_is_closed_where_it_runs() -> None:
+async def test_an_abandoned_stream_is_closed() -> None:
     async with gateway("AsyncCount") as served:
         context = RequestContext("test")
         responses = served.stream(request(3), served.bind("double", "", context), context)

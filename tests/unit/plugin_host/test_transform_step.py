@@ -1,4 +1,4 @@
-"""Transforms in plug-ins, as steps of a route."""
+"""Transforms of plug-ins as steps of a route."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from infergate.runtime.running import RunningGateway
 
 
 @pytest.fixture(autouse=True)
-def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # A transform is described in time even on a slow machine.
+def release_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Prevents a timeout on a slow machine.
     monkeypatch.setattr(transform_step, "_MAX_DESCRIBE_SECONDS", 60.0)
     plugin_kit.RELEASE.clear()
     yield
@@ -128,7 +128,7 @@ async def test_a_transform_that_does_not_describe_its_tensors_delays_the_gateway
                 await metadata(running)
 
 
-async def test_an_unchanged_transform_is_kept_across_reloads() -> None:
+async def test_a_reload_keeps_only_an_unchanged_transform() -> None:
     async with gateway() as running:
         (before,) = running._active.plugins.runners
         await running.reload(config(readiness="lenient"))

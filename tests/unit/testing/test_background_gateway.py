@@ -1,4 +1,4 @@
-"""A gateway on a thread, and its requests."""
+"""``BackgroundGateway``: its models, its recordings, and the requests that it keeps."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_without_models_the_embedded_models_are_served(tmp_path: Path) -> None:
             assert urllib.request.urlopen(url).status == 200
 
 
-def test_a_function_that_blocks_delays_neither_other_requests_nor_the_end() -> None:
+def test_a_blocking_function_delays_neither_other_requests_nor_the_stop() -> None:
     called, release = threading.Event(), threading.Event()
 
     def block(_: Any) -> Any:
@@ -151,10 +151,10 @@ def test_a_function_that_blocks_delays_neither_other_requests_nor_the_end() -> N
         assert called.is_set()
         assert infer_http(gateway, "m", 1) == [2]
         assert gateway.requests[0].outcome.kind == Kind.TIMEOUT.value
-    release.set()  # only now, so the gateway has stopped without the function
+    release.set()  # after the gateway stopped, so it did not wait for the function
 
 
-def test_errors_of_the_start_reach_the_test(tmp_path: Path) -> None:
+def test_errors_at_the_start_are_raised_in_the_test(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rutes: unknown key"):
         BackgroundGateway({"rutes": []})
     missing = tmp_path / "missing" / "socket"
@@ -166,15 +166,15 @@ def test_errors_of_the_start_reach_the_test(tmp_path: Path) -> None:
     assert set(threading.enumerate()) <= threads
 
 
-def test_no_thread_is_left() -> None:
+def test_the_gateways_thread_ends() -> None:
     threads = set(threading.enumerate())
     with BackgroundGateway():
         assert "infergate-gateway" in {each.name for each in threading.enumerate()}
     assert set(threading.enumerate()) <= threads
 
 
-def test_a_configuration_under_test_has_no_effect_outside(tmp_path: Path) -> None:
-    """The recordings, the stored mismatches, the Redis server and the payload log are those of the
+def test_a_configuration_writes_no_files_and_opens_no_connections(tmp_path: Path) -> None:
+    """The recordings, the stored mismatches, the Redis server and the payload log belong to the
     real gateway."""
     mirror = {"backend": "new", "compare": {"keep": {"path": "mismatches"}}}
     route = {"model": "*", "backend": "own", "idempotent": True, "cache": {"ttl": "1m"}}

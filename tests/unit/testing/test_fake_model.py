@@ -1,4 +1,4 @@
-"""Models that are Python functions."""
+"""``FakeModel``: models that are Python functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def double(inputs: Any) -> dict[str, Any]:
     return {"y": inputs["x"] * 2, "n": [len(inputs["x"])]}
 
 
-async def double_later(inputs: Any) -> dict[str, Any]:
+async def double_asynchronously(inputs: Any) -> dict[str, Any]:
     return double(inputs)
 
 
@@ -39,12 +39,12 @@ def each_row(inputs: Any) -> Iterator[dict[str, Any]]:
         yield {"y": row[np.newaxis] * 2, "n": [1]}
 
 
-async def each_row_later(inputs: Any) -> AsyncGenerator[dict[str, Any], None]:
+async def each_row_asynchronously(inputs: Any) -> AsyncGenerator[dict[str, Any], None]:
     for result in each_row(inputs):
         yield result
 
 
-@pytest.mark.parametrize("function", [double, double_later])
+@pytest.mark.parametrize("function", [double, double_asynchronously])
 async def test_a_function_computes_the_response(function: Callable[..., Any]) -> None:
     [response] = await responses(model(function))
     assert (response.model, response.version, response.id) == ("m", "1", "7")
@@ -54,7 +54,7 @@ async def test_a_function_computes_the_response(function: Callable[..., Any]) ->
     assert n.numpy().tolist() == [3]
 
 
-@pytest.mark.parametrize("function", [each_row, each_row_later])
+@pytest.mark.parametrize("function", [each_row, each_row_asynchronously])
 async def test_a_generator_makes_a_decoupled_model(function: Callable[..., Any]) -> None:
     fake = model(function)
     assert fake.metadata.decoupled

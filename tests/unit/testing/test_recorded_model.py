@@ -35,11 +35,11 @@ async def test_repeated_requests_get_the_responses_in_order_and_then_the_last() 
     request = exchange(1).request
     outcomes = [Outcome((InferResponse("m", outputs=(tensor("y", n),)),)) for n in (1, 2)]
     model = RecordedModel([replace(exchange(1), outcome=each) for each in outcomes])
-    found = [await responses(model, request) for _ in range(3)]
-    assert [each.outputs[0].numpy().tolist() for (each,) in found] == [[1], [2], [2]]
+    repeated = [await responses(model, request) for _ in range(3)]
+    assert [each.outputs[0].numpy().tolist() for (each,) in repeated] == [[1], [2], [2]]
 
 
-async def test_errors_and_streams_are_repeated() -> None:
+async def test_recorded_errors_and_streams_are_returned() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy", retry_after=3)
     streamed = tuple(InferResponse("m", outputs=(tensor("y", n),)) for n in (1, 2))
     failed = exchange(1, outcome=Outcome((), error))
@@ -55,7 +55,7 @@ async def test_errors_and_streams_are_repeated() -> None:
     assert model.metadata.decoupled
 
 
-async def test_another_request_is_refused_with_a_difference() -> None:
+async def test_an_unknown_request_is_refused_and_the_difference_named() -> None:
     model = RecordedModel([exchange(1), exchange(2)])
     with raises_kind(Kind.NOT_FOUND, r"none of the 2 recorded .*'m'.* differs in input 'x'$"):
         await responses(model, exchange(3).request)

@@ -1,4 +1,4 @@
-"""Canonical values as JSON and back."""
+"""Canonical values round trip through JSON, and ``is_same`` compares them."""
 
 import json
 
@@ -63,6 +63,6 @@ def test_comparison_is_stricter_than_equality() -> None:
 @pytest.mark.parametrize(
     "fields", [{"type": "Nothing"}, {"type": "HealthStatus", "okay": True}, {}]
 )
-def test_other_forms_are_refused(fields: dict[str, object]) -> None:
+def test_unknown_types_and_fields_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError)):
         from_json(fields)

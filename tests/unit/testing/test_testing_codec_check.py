@@ -18,7 +18,7 @@ from infergate.core.messages import InferRequest, InferResponse, ModelIndexReque
 from infergate.core.wire import HttpRequest, RpcResponse, join_parts
 from infergate.testing import check_codec
 
-ONE = Capabilities(frozenset({Datatype.INT8}))
+ONLY_INT8 = Capabilities(frozenset({Datatype.INT8}))
 
 
 def without_id(value: Any) -> Any:
@@ -26,14 +26,14 @@ def without_id(value: Any) -> Any:
 
 
 class Sound(V2Grpc):
-    capabilities = ONE
+    capabilities = ONLY_INT8
 
 
 class Misnamed(Sound):
     name = "other"
 
 
-class Without(Sound):
+class NoDatatypes(Sound):
     capabilities = Capabilities(frozenset())
 
 
@@ -73,10 +73,10 @@ class LosesTheId(Sound):
 
 class LosesAnOutput(Sound):
     def parse_response(self, wire: Any, operation: Any, limits: Any, model: object = None) -> Any:
-        answer = super().parse_response(wire, operation, limits)
-        if isinstance(answer, InferResponse):
-            return replace(answer, outputs=answer.outputs[:1])
-        return answer
+        response = super().parse_response(wire, operation, limits)
+        if isinstance(response, InferResponse):
+            return replace(response, outputs=response.outputs[:1])
+        return response
 
 
 class SummarizesOnlyTheOperation(Sound):
@@ -131,7 +131,7 @@ def test_a_sound_codec_passes() -> None:
     ("make", "expected"),
     [
         (Misnamed, "named other"),
-        (Without, "datatype"),
+        (NoDatatypes, "datatype"),
         (ErrorsAreResponses, "parsed as a response"),
         (ErrorsOfAnotherTransport, "HttpRequest"),
         (RefusesWithTheWrongKind, "ModelIndexRequest.*is rejected"),
@@ -151,7 +151,7 @@ def test_a_broken_rule_is_named(make: type[Sound], expected: str) -> None:
         check_codec(plugin(make))
 
 
-def test_opening_a_request_changes_its_encoding_only() -> None:
+def test_open_request_may_change_only_the_encoding() -> None:
     class LosesTheBody(V2RestCodec):
         def open_request(self, wire: HttpRequest) -> None:
             wire.body = ()
@@ -167,7 +167,7 @@ def test_opening_a_request_changes_its_encoding_only() -> None:
         check_codec(plugin(Raises, REST))
 
 
-def test_any_other_exception_escapes() -> None:
+def test_an_exception_other_than_gateway_error_is_raised() -> None:
     with pytest.raises(IndexError, match="any bytes"):
         check_codec(plugin(ErrorsEscape))
 
@@ -196,11 +196,11 @@ def test_parts_that_a_protocol_cannot_represent_may_be_declared() -> None:
 
 
 def test_build_error_is_called_with_every_kind() -> None:
-    class OneRowMissing(Sound):
+    class FailsForTimeouts(Sound):
         def build_error(self, error: Any, wire: Any = None) -> Any:
             if error.kind is Kind.TIMEOUT:
                 raise KeyError(error.kind)
             return super().build_error(error, wire)
 
     with pytest.raises(KeyError):
-        check_codec(plugin(OneRowMissing))
+        check_codec(plugin(FailsForTimeouts))

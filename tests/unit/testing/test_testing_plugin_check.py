@@ -1,4 +1,4 @@
-"""The checks for authors of models, hooks and codecs with streams find what the gateway rejects."""
+"""The checks for authors of plug-ins and of codecs with streams reject what the gateway rejects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESPONSE = InferResponse("double", outputs=(replace(X, name="Y"),))
 
 
 @pytest.mark.parametrize("model", [Double, AsyncDouble])
-def test_a_model_returns_what_a_client_receives(model: Any) -> None:
+def test_check_model_returns_the_response(model: Any) -> None:
     response = check_model(model, DoubleOptions(3), REQUEST)
     assert response.outputs[0].numpy().tolist() == [[3, 3]]
     with pytest.raises(AssertionError, match="array of float64; FP32 needs float32"):
@@ -43,7 +43,7 @@ def test_wrong_metadata_of_a_model_is_found() -> None:
     ("before", "after", "outputs"),
     [("", "", [[1, 1]]), ("", "adds", [[2, 2]]), ("answers", "", [[0, 0]])],
 )
-def test_a_hook_returns_what_a_client_receives(
+def test_check_hook_returns_the_response(
     before: str, after: str, outputs: list[list[float]]
 ) -> None:
     response = check_hook(Hook, HookOptions(before=before, after=after), REQUEST, RESPONSE)
@@ -57,7 +57,7 @@ def test_an_invalid_result_of_a_hook_is_found(before: str, after: str) -> None:
 
 
 class Flatten(TensorTransform):
-    """X of any shape → Y [N]. ``options`` replaces the name, the datatype or the shape."""
+    """Flattens X to Y. ``options`` replaces the name, the datatype or the shape of Y or X."""
 
     reads = ("X",)
     writes = ("Y",)
@@ -76,9 +76,9 @@ class Flatten(TensorTransform):
 
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
-def test_a_transform_returns_what_replaces_the_tensors(side: Any) -> None:
-    (found,) = check_transform(Flatten, {}, [X], side)
-    assert (found.name, found.numpy().tolist()) == ("Y", [1, 1])
+def test_check_transform_returns_the_new_tensors(side: Any) -> None:
+    (tensor,) = check_transform(Flatten, {}, [X], side)
+    assert (tensor.name, tensor.numpy().tolist()) == ("Y", [1, 1])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ RESPONSE = {**NOT_READY, "canonical": {"type": "HealthStatus", "ok": True}}
 
 
 class Ready:
-    """A protocol with readiness only: the request is a model's name, the response ``yes``."""
+    """A codec for readiness only. A request is the name of a model, and the response is ``yes``."""
 
     name = "ready"
     capabilities = Capabilities(frozenset({Datatype.INT8}))
@@ -60,8 +60,8 @@ class Ready:
 
 
 CODEC: Any = Ready()
-GOOD = b"POST /ready?q=1 HTTP/1.1\r\nX-Profile: triton\r\nhost: h\r\n\r\nm"
-YES = b"HTTP/1.1 200 OK\r\n\r\nyes"
+READY_REQUEST = b"POST /ready?q=1 HTTP/1.1\r\nX-Profile: triton\r\nhost: h\r\n\r\nm"
+READY_RESPONSE = b"HTTP/1.1 200 OK\r\n\r\nyes"
 
 
 def rejected(kind: str = "BAD_REQUEST", *mentions: str) -> dict[str, Any]:
@@ -70,21 +70,21 @@ def rejected(kind: str = "BAD_REQUEST", *mentions: str) -> dict[str, Any]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    def case(fields: dict[str, Any], wire: bytes, file: str = "wire.http") -> Path:
+    def write_case(fields: dict[str, Any], wire: bytes, file: str = "wire.http") -> Path:
         folder = tmp_path / "ready" / "case"
         folder.mkdir(parents=True)
         (folder / "case.json").write_text(json.dumps(fields))
         (folder / file).write_bytes(wire)
         return folder.parent
 
-    return case
+    return write_case
 
 
 Write = Callable[..., Path]
 
 
 def test_a_request_case_passes_both_ways(write: Write) -> None:
-    (vector,) = load(write({**REQUEST, "both_ways": True}, GOOD))
+    (vector,) = load(write({**REQUEST, "both_ways": True}, READY_REQUEST))
     assert str(vector) == "ready/case"
     assert vector.wire == HttpRequest(
         "POST", "/ready", "q=1", {"x-profile": "triton", "host": "h"}, (b"m",)
@@ -94,14 +94,14 @@ def test_a_request_case_passes_both_ways(write: Write) -> None:
 
 def test_a_response_case_passes_both_ways(write: Write) -> None:
     case = {**RESPONSE, "asks": READY, "both_ways": True, "options": {"o": 1}}
-    (vector,) = load(write(case, YES))
+    (vector,) = load(write(case, READY_RESPONSE))
     assert vector.operation == ModelReadyRequest("m")
     assert vector.options == {"o": 1}
     check_vector(CODEC, vector)
 
 
 def test_an_error_case_passes(write: Write) -> None:
-    (vector,) = load(write(rejected("BAD_REQUEST", "name"), GOOD[:-1]))
+    (vector,) = load(write(rejected("BAD_REQUEST", "name"), READY_REQUEST[:-1]))
     check_vector(CODEC, vector)
 
 
@@ -111,18 +111,18 @@ BOTH_WAYS = {**REQUEST, "both_ways": True}
 @pytest.mark.parametrize(
     ("case", "wire", "expected"),
     [
-        ({**REQUEST, "canonical": {**READY, "model": "n"}}, GOOD, "whole"),
-        (REQUEST, GOOD[:-1], "rejected with"),
-        ({**BOTH_WAYS, "profile": "kserve"}, GOOD, "x-profile"),
-        (BOTH_WAYS, GOOD.replace(b"POST", b"PUT"), "PUT"),
-        (BOTH_WAYS, GOOD.replace(b"q=1", b"q=2"), "q=2"),
-        (rejected("NOT_FOUND"), GOOD[:-1], "NOT_FOUND"),
-        (rejected("BAD_REQUEST", "shape"), GOOD[:-1], "lacks 'shape'"),
-        (rejected(), GOOD, "is not ExpectedError"),
-        ({**rejected(), "both_ways": True}, GOOD[:-1], "cannot be built"),
+        ({**REQUEST, "canonical": {**READY, "model": "n"}}, READY_REQUEST, "whole"),
+        (REQUEST, READY_REQUEST[:-1], "rejected with"),
+        ({**BOTH_WAYS, "profile": "kserve"}, READY_REQUEST, "x-profile"),
+        (BOTH_WAYS, READY_REQUEST.replace(b"POST", b"PUT"), "PUT"),
+        (BOTH_WAYS, READY_REQUEST.replace(b"q=1", b"q=2"), "q=2"),
+        (rejected("NOT_FOUND"), READY_REQUEST[:-1], "NOT_FOUND"),
+        (rejected("BAD_REQUEST", "shape"), READY_REQUEST[:-1], "lacks 'shape'"),
+        (rejected(), READY_REQUEST, "is not ExpectedError"),
+        ({**rejected(), "both_ways": True}, READY_REQUEST[:-1], "cannot be built"),
         (
             {**NOT_READY, "asks": READY, "both_ways": True},
-            YES.replace(b"yes", b"no"),
+            READY_RESPONSE.replace(b"yes", b"no"),
             "b'yes', not b'no'",
         ),
     ],
@@ -137,7 +137,7 @@ def test_a_codec_that_differs_fails(
 
 def test_a_codec_that_depends_on_body_splits_fails(write: Write) -> None:
     case = {**REQUEST, "canonical": {**READY, "model": "mm"}}
-    (vector,) = load(write(case, GOOD + b"m"))
+    (vector,) = load(write(case, READY_REQUEST + b"m"))
     check_vector(CODEC, vector)
     first_part_only: Any = Ready(lambda parts: bytes(parts[0]))
     with pytest.raises(AssertionError, match="in halves"):
@@ -147,15 +147,15 @@ def test_a_codec_that_depends_on_body_splits_fails(write: Write) -> None:
 @pytest.mark.parametrize(
     ("case", "wire", "expected"),
     [
-        ({**REQUEST, "abuot": "x"}, GOOD, "abuot"),
-        ({**REQUEST, "error": {}}, GOOD, "either"),
-        ({**REQUEST, "asks": READY}, GOOD, "asks"),
-        (RESPONSE, YES, "asks"),
-        ({**REQUEST, "canonical": {"type": "Nothing"}}, GOOD, "Nothing"),
+        ({**REQUEST, "abuot": "x"}, READY_REQUEST, "abuot"),
+        ({**REQUEST, "error": {}}, READY_REQUEST, "either"),
+        ({**REQUEST, "asks": READY}, READY_REQUEST, "asks"),
+        (RESPONSE, READY_RESPONSE, "asks"),
+        ({**REQUEST, "canonical": {"type": "Nothing"}}, READY_REQUEST, "Nothing"),
         (REQUEST, b"POST / HTTP/1.1\r\n", "empty line"),
         (REQUEST, b"POST / HTTP/1.1\r\nhost\r\n\r\n", "no colon"),
-        ({}, GOOD, "either"),
-        ({"canonical": READY, "side": "request"}, GOOD, "about"),
+        ({}, READY_REQUEST, "either"),
+        ({"canonical": READY, "side": "request"}, READY_REQUEST, "about"),
     ],
 )
 def test_a_wrong_case_is_named(
@@ -165,14 +165,14 @@ def test_a_wrong_case_is_named(
         load(write(case, wire))
 
 
-def test_a_case_has_one_wire_file(write: Write) -> None:
-    folder = write(REQUEST, GOOD)
+def test_a_case_with_two_wire_files_is_an_error(write: Write) -> None:
+    folder = write(REQUEST, READY_REQUEST)
     (folder / "case/wire.rpc").write_bytes(b"")
     with pytest.raises(ValueError, match="exactly one of the wire files"):
         load(folder)
 
 
-def test_rpc_files(write: Write) -> None:
+def test_an_rpc_file_is_a_request(write: Write) -> None:
     wire = b"/p.S/M\r\nk: v\r\nk: w\r\n\r\n\x00\r\n\r\n"
     (vector,) = load(
         write({**REQUEST, "canonical": {"type": "ServerLiveRequest"}}, wire, "wire.rpc")
@@ -181,12 +181,12 @@ def test_rpc_files(write: Write) -> None:
     assert vector.wire == RpcRequest("/p.S/M", (b"\x00\r\n\r\n",), {"k": "v, w"})
 
 
-def test_rpc_responses(write: Write) -> None:
+def test_an_rpc_file_with_a_code_is_a_response(write: Write) -> None:
     case = {**RESPONSE, "asks": READY}
     (vector,) = load(write(case, "code 5 größe: no\r\n\r\n".encode(), "wire.rpc"))
     assert vector.wire == RpcResponse((), 5, "größe: no", {})
 
 
-def test_rpc_responses_begin_with_a_code(write: Write) -> None:
+def test_an_rpc_response_without_a_code_is_an_error(write: Write) -> None:
     with pytest.raises(ValueError, match="code N details"):
         load(write({**RESPONSE, "asks": READY}, b"5\r\n\r\n", "wire.rpc"))

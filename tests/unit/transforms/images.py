@@ -1,4 +1,4 @@
-"""Encoded images for tests."""
+"""Create encoded images for tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def encoded(image: Image.Image | npt.NDArray[Any], kind: str = "PNG", **options:
 
 
 def images_tensor(*images: bytes, shape: tuple[int, ...] | None = None) -> Tensor:
-    """Return a BYTES tensor ``image``."""
+    """Return a BYTES tensor named ``image`` with an element for each of ``images``."""
     return Tensor("image", Datatype.BYTES, shape or (len(images),), pack_bytes(images))
 
 
@@ -44,10 +44,10 @@ def png_bomb(width: int, height: int, *extra: bytes) -> bytes:
     packer = zlib.compressobj(9)
     row, parts = bytes(1 + (width + 7) // 8), []
     block = row * min(height, max(1, (1 << 20) // len(row)))
-    left = height * len(row)
-    while left > 0:
-        parts.append(packer.compress(block[:left]))
-        left -= len(block)
+    remaining = height * len(row)
+    while remaining > 0:
+        parts.append(packer.compress(block[:remaining]))
+        remaining -= len(block)
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     pixels = b"".join(parts) + packer.flush()
     chunks = chunk(b"IHDR", header), *extra, chunk(b"IDAT", pixels), chunk(b"IEND", b"")

@@ -69,19 +69,19 @@ def test_each_format_is_decoded_as_by_pillow(kind: str, options: dict[str, Any])
     np.testing.assert_array_equal(decode(images_tensor(data)), expected[np.newaxis])
 
 
-def test_images_in_base64_are_decoded_in_a_batch_of_any_shape() -> None:
-    one, two = encoded(PHOTO, "JPEG"), encoded(photo(seed=1))
-    texts = [base64.b64encode(image) for image in (one, two)]
-    expected = decode(images_tensor(one, two))
+def test_binary_and_base64_images_are_decoded_in_a_batch_of_any_shape() -> None:
+    first, second = encoded(PHOTO, "JPEG"), encoded(photo(seed=1))
+    texts = [base64.b64encode(image) for image in (first, second)]
+    expected = decode(images_tensor(first, second))
     equal = np.testing.assert_array_equal
     equal(decode(images_tensor(*texts, shape=(2, 1))), expected)
-    equal(decode(images_tensor(texts[0], two)), expected)
-    equal(decode(images_tensor(one, shape=())), expected[:1])
-    equal(decode(images_tensor(one), batch=False), expected[0])
+    equal(decode(images_tensor(texts[0], second)), expected)
+    equal(decode(images_tensor(first, shape=())), expected[:1])
+    equal(decode(images_tensor(first), batch=False), expected[0])
     assert decode(images_tensor(), size=(4, 5)).shape == (0, 4, 5, 3)
 
 
-def test_floats_are_normalized_and_channels_come_first_as_a_model_expects() -> None:
+def test_values_are_normalized_and_channels_come_first() -> None:
     result = decode(
         images_tensor(encoded(PHOTO)),
         datatype=Datatype.FP32,
@@ -117,7 +117,7 @@ def test_resizing_crops_and_pads_as_pillow_and_torchvision_do(height: int, width
     np.testing.assert_array_equal(result[0], central)
 
 
-def test_colors_become_bgr_or_gray() -> None:
+def test_colors_are_converted_to_bgr_or_gray() -> None:
     data = images_tensor(encoded(PHOTO))
     np.testing.assert_array_equal(decode(data, color="BGR")[0], PHOTO[:, :, ::-1])
     gray = np.asarray(Image.fromarray(PHOTO).convert("L"))
@@ -141,15 +141,15 @@ def test_unusual_color_modes_become_rgb(mode: str) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_photos_are_turned_as_their_exif_orientation_says(kind: str, orientation: int) -> None:
+def test_images_are_rotated_by_their_exif_orientation(kind: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(PHOTO, kind, exif=exif)
     stored = Image.open(io.BytesIO(data))
-    turned = np.asarray(ImageOps.exif_transpose(stored))
-    np.testing.assert_array_equal(decode(images_tensor(data))[0], turned)
-    unturned = decode(images_tensor(data), exif_orientation=False)[0]
-    np.testing.assert_array_equal(unturned, np.asarray(stored))
+    rotated = np.asarray(ImageOps.exif_transpose(stored))
+    np.testing.assert_array_equal(decode(images_tensor(data))[0], rotated)
+    unrotated = decode(images_tensor(data), exif_orientation=False)[0]
+    np.testing.assert_array_equal(unrotated, np.asarray(stored))
 
 
 def test_the_first_frame_of_an_animation_is_decoded() -> None:
@@ -184,10 +184,10 @@ def test_a_thin_image_is_refused_because_resizing_it_would_take_gigabytes() -> N
     assert "1 x 1000000" in refused(thin, size=(224, 224), resize="crop", shorter_side=256)
 
 
-def test_a_header_that_does_not_match_the_image_is_refused() -> None:
-    wide = bytearray(encoded(PHOTO, "JPEG"))
-    frame = bytes(wide[wide.index(b"\xff\xc0") :][:19])
-    two_sizes = bytes(wide[:2]) + frame + bytes(wide[2:])
+def test_a_jpeg_with_two_sizes_is_refused() -> None:
+    jpeg = bytearray(encoded(PHOTO, "JPEG"))
+    frame = bytes(jpeg[jpeg.index(b"\xff\xc0") :][:19])
+    two_sizes = bytes(jpeg[:2]) + frame + bytes(jpeg[2:])
     assert "two sizes" in refused(images_tensor(two_sizes))
 
 
@@ -206,8 +206,8 @@ def test_a_jpeg_with_hundreds_of_scans_is_refused() -> None:
 
 def test_a_jpeg_with_thousands_of_fill_bytes_is_refused() -> None:
     data = encoded(PHOTO, "JPEG")
-    some = data[:2] + b"\xff" * 10 + data[2:]
-    np.testing.assert_array_equal(decode(images_tensor(some)), decode(images_tensor(data)))
+    few = data[:2] + b"\xff" * 10 + data[2:]
+    np.testing.assert_array_equal(decode(images_tensor(few)), decode(images_tensor(data)))
     many = data[:2] + b"\xff" * 5000 + data[2:]
     assert "more than 4096 fill bytes" in refused(images_tensor(many))
 
@@ -219,7 +219,7 @@ def test_a_jpeg_with_many_segments_of_exif_is_refused() -> None:
     assert "more than 32 EXIF segments" in refused(images_tensor(many))
 
 
-def test_an_image_with_thousands_of_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_with_too_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_header, "_MAX_CHUNKS", 50)
     many = png_bomb(8, 8, *[chunk(b"tEXt", b"")] * 50)
     assert "more than 50 chunks" in refused(images_tensor(many))
@@ -262,7 +262,7 @@ def test_a_corrupted_image_is_decoded_or_refused(image: bytes, data: st.DataObje
     assert error is None or "input 'image': element 0" in error.public
 
 
-def test_an_error_has_no_address_of_an_object() -> None:
+def test_an_error_does_not_contain_the_address_of_an_object() -> None:
     broken = png_bomb(8, 8).replace(b"IEND", b"IENE")
     for image in (broken, encoded(PHOTO)[:40] + bytes(100)):
         error = error_of(decode, images_tensor(image))

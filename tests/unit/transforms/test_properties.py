@@ -31,7 +31,7 @@ from infergate.transforms.text import Base64Decode, Base64Encode, TextDecode, Te
 from searching import examples
 
 Tensors = Mapping[str, Tensor]
-Make = Callable[[st.DataObject, Tensor], Step | None]
+DrawStep = Callable[[st.DataObject, Tensor], Step | None]
 NUMERIC = [each for each in Datatype if each is not Datatype.BYTES]
 _SMALL = st.integers(0, 3)
 
@@ -39,8 +39,8 @@ _SMALL = st.integers(0, 3)
 def _cast(data: st.DataObject, tensor: Tensor) -> Step | None:
     if tensor.datatype is Datatype.BYTES:
         return None
-    to = data.draw(st.sampled_from(NUMERIC))
-    return Cast(tensor=tensor.name, from_=tensor.datatype, to=to)
+    target = data.draw(st.sampled_from(NUMERIC))
+    return Cast(tensor=tensor.name, from_=tensor.datatype, to=target)
 
 
 def _scale(data: st.DataObject, tensor: Tensor) -> Step | None:
@@ -60,11 +60,11 @@ def _transpose(data: st.DataObject, tensor: Tensor) -> Step:
 def _reshape(data: st.DataObject, tensor: Tensor) -> Step:
     inner = tensor.shape[1:]
     count = math.prod(inner)
-    to = data.draw(st.sampled_from([(count,), (1, count), (*inner, 1)]))
+    target = data.draw(st.sampled_from([(count,), (1, count), (*inner, 1)]))
     if count and data.draw(st.booleans()):
-        to = (*to[:-1], ANY)
-    seen = tuple(data.draw(st.sampled_from([size, ANY])) for size in inner)
-    return Reshape(tensor=tensor.name, from_=seen, to=to)
+        target = (*target[:-1], ANY)
+    source = tuple(data.draw(st.sampled_from([size, ANY])) for size in inner)
+    return Reshape(tensor=tensor.name, from_=source, to=target)
 
 
 def _copy(data: st.DataObject, tensor: Tensor) -> Step:
@@ -116,13 +116,13 @@ def _top_k(data: st.DataObject, tensor: Tensor) -> Step | None:
     )
 
 
-BOTH: list[Make] = [_cast, _scale, _transpose, _reshape, _copy, _rename, _split, _text]
-OUTPUTS: list[Make] = [*BOTH, _softmax, _argmax, _top_k]
+INPUT_STEPS: list[DrawStep] = [_cast, _scale, _transpose, _reshape, _copy, _rename, _split, _text]
+OUTPUT_STEPS: list[DrawStep] = [*INPUT_STEPS, _softmax, _argmax, _top_k]
 
 
 @st.composite
 def tensors(draw: st.DrawFn) -> dict[str, Tensor]:
-    """Up to three tensors with the same batch, which hold small numbers or Base64."""
+    """Draw up to three tensors of small numbers or Base64 with the same batch size."""
     batch = draw(_SMALL)
     result = {}
     for name in "abc"[: draw(st.integers(1, 3))]:
@@ -137,7 +137,7 @@ def tensors(draw: st.DrawFn) -> dict[str, Tensor]:
     return result
 
 
-def draw_steps(data: st.DataObject, tensors: Tensors, kinds: list[Make]) -> list[Step]:
+def draw_steps(data: st.DataObject, tensors: Tensors, kinds: list[DrawStep]) -> list[Step]:
     """Draw steps that fit ``tensors``."""
     steps: list[Step] = []
     for _ in range(data.draw(st.integers(0, 5))):
@@ -181,7 +181,7 @@ def assert_agree(metadata: tuple[TensorMetadata, ...], tensors: Mapping[str, Ten
 
 
 def run(transforms: RouteTransforms, tensors: Tensors, *, is_input: bool) -> dict[str, Tensor]:
-    """Run the groups of one side, and check that no tensor exceeds the size measured before."""
+    """Run the groups of one side, and check that the tensors are no larger than measured."""
     result = tuple(tensors.values())
     for group in transforms.input_groups if is_input else transforms.output_groups:
         sizes = group.measure(result)
@@ -192,51 +192,51 @@ def run(transforms: RouteTransforms, tensors: Tensors, *, is_input: bool) -> dic
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), tensors())
-def test_inputs_that_fit_the_clients_metadata_become_inputs_that_fit_the_backends(
-    data: st.DataObject, sent: dict[str, Tensor]
+def test_inputs_agree_with_the_metadata_for_clients(
+    data: st.DataObject, inputs: dict[str, Tensor]
 ) -> None:
-    steps = draw_steps(data, sent, BOTH)
+    steps = draw_steps(data, inputs, INPUT_STEPS)
     added = Constant(tensor="z", datatype=Datatype.FP32, shape=(2,), value=(1.5,))
-    usual = Default(tensor="y", datatype=Datatype.BYTES, value=("text",))
+    default = Default(tensor="y", datatype=Datatype.BYTES, value=("text",))
     position = data.draw(st.integers(0, len(steps)))
     steps.insert(position, added)
-    transforms = RouteTransforms([*steps, usual], (), batch=True)
-    received = run(transforms, sent, is_input=True)
+    transforms = RouteTransforms([*steps, default], (), batch=True)
+    received = run(transforms, inputs, is_input=True)
     model = ModelMetadata("m", inputs=_metadata(received))
-    seen = transforms.transform_metadata(model)
+    metadata = transforms.transform_metadata(model)
     assert_agree(model.inputs, received)
-    given_by_default = {"y": received["y"]}
-    assert_agree(seen.inputs, sent | given_by_default)
+    default_input = {"y": received["y"]}
+    assert_agree(metadata.inputs, inputs | default_input)
     assert transforms.find_mismatch(model) is None
-    # An input with a default may also be sent.
-    assert run(transforms, sent | given_by_default, is_input=True) == received
+    # A client may also send an input that has a default.
+    assert run(transforms, inputs | default_input, is_input=True) == received
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), tensors())
-def test_outputs_of_the_backend_become_outputs_that_fit_the_clients_metadata(
+def test_outputs_agree_with_the_metadata_for_clients(
     data: st.DataObject, returned: dict[str, Tensor]
 ) -> None:
-    steps = draw_steps(data, returned, OUTPUTS)
+    steps = draw_steps(data, returned, OUTPUT_STEPS)
     transforms = RouteTransforms((), steps, batch=True)
     outputs = run(transforms, returned, is_input=False)
-    kept = data.draw(st.lists(st.sampled_from(sorted(outputs)), min_size=1, unique=True))
-    dropped = tuple(name for name in outputs if name not in kept)
-    last = data.draw(st.sampled_from([Select(names=tuple(kept)), Drop(names=dropped)]))
+    selected = data.draw(st.lists(st.sampled_from(sorted(outputs)), min_size=1, unique=True))
+    dropped = tuple(name for name in outputs if name not in selected)
+    last = data.draw(st.sampled_from([Select(names=tuple(selected)), Drop(names=dropped)]))
     transforms = RouteTransforms((), [*steps, last], batch=True)
     model = ModelMetadata("m", outputs=_metadata(returned))
-    seen = transforms.transform_metadata(model)
+    metadata = transforms.transform_metadata(model)
     outputs = run(transforms, returned, is_input=False)
-    assert_agree(seen.outputs, outputs)
-    assert outputs.keys() == set(kept)
+    assert_agree(metadata.outputs, outputs)
+    assert outputs.keys() == set(selected)
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), tensors())
-def test_requested_outputs_are_made_from_the_outputs_requested_from_the_backend(
+def test_the_outputs_requested_from_the_backend_suffice_for_those_of_the_client(
     data: st.DataObject, returned: dict[str, Tensor]
 ) -> None:
-    transforms = RouteTransforms((), draw_steps(data, returned, OUTPUTS), batch=True)
+    transforms = RouteTransforms((), draw_steps(data, returned, OUTPUT_STEPS), batch=True)
     outputs = run(transforms, returned, is_input=False)
     names = data.draw(st.lists(st.sampled_from(sorted(outputs)), min_size=1, unique=True))
     sources = transforms.backend_outputs([RequestedOutput(name) for name in names])
@@ -244,5 +244,5 @@ def test_requested_outputs_are_made_from_the_outputs_requested_from_the_backend(
     for group in transforms.requested_output_groups:
         group.measure(result)
         result = group.run(result)
-    found = {tensor.name: tensor for tensor in result}
-    assert {name: found[name] for name in names} == {name: outputs[name] for name in names}
+    by_name = {tensor.name: tensor for tensor in result}
+    assert {name: by_name[name] for name in names} == {name: outputs[name] for name in names}

@@ -1,4 +1,4 @@
-"""Each step, compared with numpy, and the errors that name the tensor."""
+"""The result of each step, compared with numpy, and the errors, which name the tensor."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(step: Step, *tensors: Tensor) -> dict[str, Tensor]:
     return {tensor.name: tensor for tensor in group.run(tensors)}
 
 
-def one(step: Step, *tensors: Tensor) -> Array:
+def output(step: Step, *tensors: Tensor) -> Array:
     (result,) = run(step, *tensors).values()
     return result.numpy()
 
@@ -88,7 +88,7 @@ def test_cast_converts_as_numpy_does(source: Datatype, to: Datatype) -> None:
 def test_a_value_that_an_integer_cannot_hold_is_an_error(value: float, to: Datatype) -> None:
     step, tensor = Cast(tensor="x", to=to), fp32([[1, value]])
     if to is Datatype.INT64 and abs(value) < 1000:
-        assert one(step, tensor).tolist() == [[1, int(value)]]
+        assert output(step, tensor).tolist() == [[1, int(value)]]
     else:
         assert f"input 'x': {to.value} cannot hold" in refused(step, tensor)
 
@@ -97,7 +97,7 @@ def test_the_limits_of_integers_are_exact() -> None:
     for to in INTEGERS:
         info = np.iinfo(NUMPY_DTYPES[to])
         limits = np.array([info.min, info.max], NUMPY_DTYPES[to])
-        result = one(Cast(tensor="x", to=to), tensor_from_array("x", to, limits))
+        result = output(Cast(tensor="x", to=to), tensor_from_array("x", to, limits))
         assert result.tolist() == [info.min, info.max]
     largest = tensor_from_array("x", Datatype.UINT64, np.array([2**63], np.uint64))
     error = refused(Cast(tensor="x", to=Datatype.INT64), largest)
@@ -110,8 +110,8 @@ def test_the_limits_of_integers_are_exact() -> None:
 def test_a_finite_value_never_becomes_infinite(value: float, to: Datatype) -> None:
     tensor = tensor_from_array("x", Datatype.FP64, np.array([np.inf, np.nan, value]))
     assert f"{to.value} cannot hold" in refused(Cast(tensor="x", to=to), tensor)
-    kept = tensor_from_array("x", Datatype.FP64, np.array([np.inf, np.nan, -np.inf]))
-    np.testing.assert_array_equal(one(Cast(tensor="x", to=to), kept), [np.inf, np.nan, -np.inf])
+    valid = tensor_from_array("x", Datatype.FP64, np.array([np.inf, np.nan, -np.inf]))
+    np.testing.assert_array_equal(output(Cast(tensor="x", to=to), valid), [np.inf, np.nan, -np.inf])
 
 
 def test_cast_checks_the_datatype_of_clients() -> None:
@@ -123,10 +123,10 @@ def test_cast_checks_the_datatype_of_clients() -> None:
 def test_scale_multiplies_then_adds_for_each_channel() -> None:
     array = RNG.normal(size=(2, 3, 4)).astype(np.float32)
     factor, offset = (0.5, 2.0, 3.0), (1.0, -1.0, 0.0)
-    result = one(Scale(tensor="x", factor=factor, offset=offset, axis=1), fp32(array))
+    result = output(Scale(tensor="x", factor=factor, offset=offset, axis=1), fp32(array))
     columns = [np.array(numbers, np.float32)[:, np.newaxis] for numbers in (factor, offset)]
     np.testing.assert_array_equal(result, array * columns[0] + columns[1])
-    result = one(Scale(tensor="x", factor=(1 / 255,)), fp32(array))
+    result = output(Scale(tensor="x", factor=(1 / 255,)), fp32(array))
     np.testing.assert_array_equal(result, array * np.float32(1 / 255))
     assert "3 numbers are configured" in refused(Scale(tensor="x", factor=factor), fp32(array))
     integers = tensor_from_array("x", Datatype.UINT8, np.zeros((1, 2)))
@@ -136,11 +136,11 @@ def test_scale_multiplies_then_adds_for_each_channel() -> None:
 
 def test_transpose_and_reshape_keep_the_batch() -> None:
     array = RNG.normal(size=(2, 4, 5, 3)).astype(np.float32)
-    result = one(Transpose(tensor="x", order=(0, 3, 1, 2)), fp32(array))
+    result = output(Transpose(tensor="x", order=(0, 3, 1, 2)), fp32(array))
     np.testing.assert_array_equal(result, array.transpose(0, 3, 1, 2))
-    result = one(Reshape(tensor="x", from_=(4, -1, 3), to=(-1, 3)), fp32(array))
+    result = output(Reshape(tensor="x", from_=(4, -1, 3), to=(-1, 3)), fp32(array))
     np.testing.assert_array_equal(result, array.reshape(2, 20, 3))
-    result = one(Reshape(tensor="x", to=(6, 20), batch=False), fp32(array))
+    result = output(Reshape(tensor="x", to=(6, 20), batch=False), fp32(array))
     np.testing.assert_array_equal(result, array.reshape(6, 20))
     steps: dict[str, Step] = {
         "expected shape [2, 60]": Reshape(tensor="x", from_=(60,), to=(3, 20)),
@@ -166,8 +166,8 @@ def test_bits_of_bf16_are_moved_unchanged() -> None:
 
 def test_softmax_is_stable() -> None:
     expected = np.exp(SCORES) / np.exp(SCORES).sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(one(Softmax(tensor="x"), fp32(SCORES)), expected, rtol=1e-6)
-    np.testing.assert_allclose(one(Softmax(tensor="x"), fp32([[1000, 1000]])), [[0.5, 0.5]])
+    np.testing.assert_allclose(output(Softmax(tensor="x"), fp32(SCORES)), expected, rtol=1e-6)
+    np.testing.assert_allclose(output(Softmax(tensor="x"), fp32([[1000, 1000]])), [[0.5, 0.5]])
     wide = tensor_from_array("x", Datatype.FP64, SCORES.astype(np.float64))
     assert run(Softmax(tensor="x"), wide)["x"].datatype is Datatype.FP64
     assert "is the batch" in refused(Softmax(tensor="x"), fp32([1, 2]))
@@ -189,9 +189,9 @@ def test_argmax_and_top_k_rank_as_numpy_does() -> None:
 
 def test_equal_scores_keep_their_order_and_nan_comes_last() -> None:
     scores = fp32([[np.nan, 1, 2, 2, -np.inf]])
-    assert one(TopK(tensor="x", k=5, indices="i"), scores).tolist() == [[2, 3, 1, 4, 0]]
+    assert output(TopK(tensor="x", k=5, indices="i"), scores).tolist() == [[2, 3, 1, 4, 0]]
     unsigned = tensor_from_array("x", Datatype.UINT8, np.array([[0, 255, 7]]))
-    assert one(TopK(tensor="x", k=3, values="v"), unsigned).tolist() == [[255, 7, 0]]
+    assert output(TopK(tensor="x", k=3, values="v"), unsigned).tolist() == [[255, 7, 0]]
 
 
 # ---- names and parts
@@ -200,8 +200,8 @@ def test_equal_scores_keep_their_order_and_nan_comes_last() -> None:
 def test_tensors_are_renamed_copied_selected_and_dropped() -> None:
     a, b = fp32([1], "a"), fp32([2], "b")
     swapped = run(Rename(names={"a": "b", "b": "a"}), a, b)
-    found = [(tensor.name, tensor.numpy().tolist()) for tensor in swapped.values()]
-    assert found == [("b", [1]), ("a", [2])]
+    values = [(tensor.name, tensor.numpy().tolist()) for tensor in swapped.values()]
+    assert values == [("b", [1]), ("a", [2])]
     assert [*run(Copy(tensor="a", to="c"), a, b)] == ["a", "c", "b"]
     assert [*run(Select(names=("b", "a")), a, b)] == ["b", "a"]
     assert [*run(Drop(names=("a",)), a, b)] == ["b"]
@@ -255,27 +255,27 @@ def test_concatenate_and_split_are_inverse() -> None:
 
 def test_base64_is_decoded_and_encoded() -> None:
     encoded = run(Base64Encode(tensor="x"), texts(b"", b"a", b"\xff" * 100))["x"]
-    assert one(Base64Decode(tensor="x"), encoded).tolist() == [b"", b"a", b"\xff" * 100]
-    assert one(Base64Decode(tensor="x"), texts(b"YW\r\nJj\n")).tolist() == [b"abc"]
+    assert output(Base64Decode(tensor="x"), encoded).tolist() == [b"", b"a", b"\xff" * 100]
+    assert output(Base64Decode(tensor="x"), texts(b"YW\r\nJj\n")).tolist() == [b"abc"]
     error = refused(Base64Decode(tensor="x"), texts(b"YQ==", b"!"))
     assert error == "input 'x': element 1 is not Base64"
 
 
 @pytest.mark.parametrize("datatype", [Datatype.UINT8, Datatype.INT32])
-def test_text_becomes_bytes_as_numbers_and_back(datatype: Datatype) -> None:
+def test_text_is_encoded_as_numbers_and_decoded(datatype: Datatype) -> None:
     words = "héllo".encode(), b"", b"12345678"
     numbers = run(TextEncode(tensor="x", length=8, datatype=datatype, pad=3), texts(*words))["x"]
     assert (numbers.datatype, numbers.shape) == (datatype, (3, 8))
     assert numbers.numpy()[0].tolist() == [*words[0], 3, 3]
-    decoded = one(TextDecode(tensor="x", length=8, datatype=datatype, pad=3), numbers)
+    decoded = output(TextDecode(tensor="x", length=8, datatype=datatype, pad=3), numbers)
     assert decoded.tolist() == list(words)
 
 
-def test_text_that_does_not_fit_is_an_error_or_cut() -> None:
+def test_text_that_does_not_fit_is_an_error_or_truncated() -> None:
     step = TextEncode(tensor="x", length=2)
     assert "element 1 has 3 bytes; at most 2 fit" in refused(step, texts(b"", b"abc"))
-    cut = TextEncode(tensor="x", length=2, too_long="truncate")
-    assert one(cut, texts(b"abc")).tolist() == [[97, 98]]
+    step = TextEncode(tensor="x", length=2, too_long="truncate")
+    assert output(step, texts(b"abc")).tolist() == [[97, 98]]
     wide = tensor_from_array("x", Datatype.INT32, np.array([[97, 256]]))
     step2 = TextDecode(tensor="x", length=2, datatype=Datatype.INT32)
     assert "row 0 has values that are not bytes" in refused(step2, wide)
@@ -321,7 +321,7 @@ def test_long_rows_for_many_texts_are_measured_without_allocating() -> None:
         (DecodeImage(tensor="x", datatype=Datatype.FP32, std=(0.0,)), "must not be 0"),
     ],
 )
-def test_wrong_settings_are_found(step: Step, problem: str) -> None:
+def test_find_problem_describes_wrong_settings(step: Step, problem: str) -> None:
     assert problem in step.find_problem(is_input=True)
 
 
@@ -341,10 +341,10 @@ def test_clients_see_an_image_and_its_classes() -> None:
         [Softmax(tensor="logits"), TopK(tensor="logits", k=3, indices="classes")],
         batch=True,
     )
-    seen = transforms.transform_metadata(MODEL)
-    assert seen.inputs == (TensorMetadata("photo", "BYTES", (-1,)),)
-    assert seen.outputs == (TensorMetadata("classes", "INT64", (-1, 3)), MODEL.outputs[1])
-    assert transforms.transform_metadata(MODEL) is seen
+    metadata = transforms.transform_metadata(MODEL)
+    assert metadata.inputs == (TensorMetadata("photo", "BYTES", (-1,)),)
+    assert metadata.outputs == (TensorMetadata("classes", "INT64", (-1, 3)), MODEL.outputs[1])
+    assert transforms.transform_metadata(MODEL) is metadata
     unchanged = RouteTransforms((), (), batch=True).transform_metadata(MODEL)
     assert unchanged.inputs[0] is MODEL.inputs[0]
 
@@ -383,9 +383,9 @@ def test_requested_outputs_are_mapped_to_the_backends() -> None:
     steps = [Rename(names={"a": "b"}), rank, Drop(names=("debug",))]
     transforms = RouteTransforms((), steps, batch=True)
     assert transforms.backend_outputs([]) == ()
-    both = [RequestedOutput("v", {"p": 1}), RequestedOutput("i")]
-    assert transforms.backend_outputs(both) == (RequestedOutput("a"),)
-    assert transforms.backend_outputs(both[:1]) == (RequestedOutput("a", {"p": 1}),)
+    requested = [RequestedOutput("v", {"p": 1}), RequestedOutput("i")]
+    assert transforms.backend_outputs(requested) == (RequestedOutput("a"),)
+    assert transforms.backend_outputs(requested[:1]) == (RequestedOutput("a", {"p": 1}),)
     for hidden in ("a", "b", "debug"):
         with pytest.raises(GatewayError, match=f"output '{hidden}': the model has no such output"):
             transforms.backend_outputs([RequestedOutput(hidden)])
@@ -402,7 +402,7 @@ def test_a_cast_to_bf16_rounds_once(datatype: Datatype) -> None:
     value = 2.0**30 + 2.0**22 + 1
     source = tensor_from_array("x", datatype, np.array([[value]], NUMPY_DTYPES[datatype]))
     cast = Cast(tensor="x", from_=datatype, to=Datatype.BF16)
-    assert one(cast, source).tolist() == [[2.0**30 + 2.0**23]]
+    assert output(cast, source).tolist() == [[2.0**30 + 2.0**23]]
 
 
 @pytest.mark.parametrize("shape", [(2**62, 0), (0, 2**40, 2**40)])
@@ -419,7 +419,7 @@ def test_top_k_of_an_empty_tensor_takes_no_memory() -> None:
     assert result["v"].shape == result["i"].shape == (2**40, 0)
 
 
-def test_moving_elements_of_bytes_runs_python_code() -> None:
+def test_transposing_bytes_is_not_run_inline() -> None:
     group = input_group(Transpose(tensor="x", order=(0, 1)))
     many = Tensor("x", Datatype.BYTES, (20_000, 1), pack_bytes([b""] * 20_000))
     sizes = group.measure([many])

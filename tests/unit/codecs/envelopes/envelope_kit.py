@@ -1,4 +1,4 @@
-"""Shorthands for requests to envelopes."""
+"""Build, parse and check requests to the codecs of envelopes."""
 
 import json
 from typing import Any

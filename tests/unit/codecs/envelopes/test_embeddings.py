@@ -66,9 +66,9 @@ def floats(*rows: Any) -> npt.NDArray[np.float32]:
     return np.array(rows, np.float32)
 
 
-@pytest.mark.parametrize("given", ["größe", ["größe"]])
-def test_one_text(given: Any) -> None:
-    tensor = input_of(request(input=given, user="u", encoding_format=None, dimensions=None))
+@pytest.mark.parametrize("texts", ["größe", ["größe"]])
+def test_one_text(texts: Any) -> None:
+    tensor = input_of(request(input=texts, user="u", encoding_format=None, dimensions=None))
     assert (tensor.name, tensor.datatype, tensor.shape) == ("text", Datatype.BYTES, (1, 1))
     assert [bytes(text) for text in unpack_bytes(tensor.data)] == ["größe".encode()]
 
@@ -81,11 +81,11 @@ def test_several_texts_get_the_rank_of_the_model(shape: tuple[int, ...]) -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "rows"), [([1, 2], [[1, 2]]), ([[1, 2]], [[1, 2]]), ([[1], [2]], [[1], [2]])]
+    ("tokens", "rows"), [([1, 2], [[1, 2]]), ([[1, 2]], [[1, 2]]), ([[1], [2]], [[1], [2]])]
 )
 @pytest.mark.parametrize("datatype", ["INT32", "INT64", "UINT16"])
-def test_tokens(given: Any, rows: Any, datatype: str) -> None:
-    tensor = input_of(request(input=given), metadata(datatype, (-1, -1)))
+def test_tokens(tokens: Any, rows: Any, datatype: str) -> None:
+    tensor = input_of(request(input=tokens), metadata(datatype, (-1, -1)))
     assert tensor.datatype.value == datatype
     assert tensor.numpy().tolist() == rows
 
@@ -158,7 +158,7 @@ def test_the_number_of_texts_is_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "model", "mentions"),
+    ("input_", "model", "mentions"),
     [
         ("a", TOKENS, "takes INT32 tokens, not text"),
         ([1], TEXTS, "takes text, not tokens"),
@@ -169,9 +169,9 @@ def test_the_number_of_texts_is_limited() -> None:
     ],
 )
 def test_requests_that_do_not_fit_the_model(
-    given: Any, model: ModelMetadata, mentions: str
+    input_: Any, model: ModelMetadata, mentions: str
 ) -> None:
-    refused(CODEC, request(input=given), mentions, metadata=model)
+    refused(CODEC, request(input=input_), mentions, metadata=model)
 
 
 def test_a_wrong_configuration_names_the_inputs() -> None:
@@ -194,8 +194,8 @@ def test_vectors_as_numbers() -> None:
 
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64])
 def test_vectors_as_base64_of_fp32(datatype: Datatype) -> None:
-    found = response_document(floats([1, 0.5], [-2.5, 0]), datatype, encoding_format="base64")
-    for item, row in zip(found["data"], ([1, 0.5], [-2.5, 0]), strict=True):
+    document = response_document(floats([1, 0.5], [-2.5, 0]), datatype, encoding_format="base64")
+    for item, row in zip(document["data"], ([1, 0.5], [-2.5, 0]), strict=True):
         assert np.frombuffer(base64.b64decode(item["embedding"]), "<f4").tolist() == row
 
 
@@ -261,12 +261,13 @@ def test_an_unauthenticated_client_is_challenged() -> None:
 
 def test_parsed_requests_and_codecs_can_be_pickled() -> None:
     codec = pickle.loads(pickle.dumps(CODEC))
-    for given, model in ((["a", "b"], TEXTS), ([[1], [2]], TOKENS)):
+    for input_, model in ((["a", "b"], TEXTS), ([[1], [2]], TOKENS)):
         partial = pickle.loads(
-            pickle.dumps(codec.parse_request(request(input=given), DEFAULT_LIMITS))
+            pickle.dumps(codec.parse_request(request(input=input_), DEFAULT_LIMITS))
         )
         assert (
-            partial.complete(model).operation == parse(CODEC, request(input=given), model).operation
+            partial.complete(model).operation
+            == parse(CODEC, request(input=input_), model).operation
         )
 
 

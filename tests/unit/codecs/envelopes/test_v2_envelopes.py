@@ -189,8 +189,8 @@ def test_messages_pass_through(codec: Any, path: str, binary_type: str) -> None:
     assert sent.path == "/v2/models/n/infer"
     assert sent.headers["inference-header-content-length"] == str(len(HEAD))
     head = b'{"model_name":"n","outputs":[]}'
-    answer = HttpResponse(200, {"inference-header-content-length": str(len(head))}, [head])
-    response = codec.rewrite_response(answer, checked, "m", "", DEFAULT_LIMITS)
+    wire_response = HttpResponse(200, {"inference-header-content-length": str(len(head))}, [head])
+    response = codec.rewrite_response(wire_response, checked, "m", "", DEFAULT_LIMITS)
     assert response.headers["content-type"] == f"{binary_type};json-header-size={len(head)}"
 
 

@@ -77,15 +77,15 @@ class Verifier:
         assert size >= 4
         self.require(vtable, size, 2)
         self.require(start, inline, 4)
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for index, (field, kind) in enumerate(SCHEMA[name]):
             entry = 4 + 2 * index
             relative = self.unpack("<H", vtable + entry) if entry < size else 0
             if relative:
                 assert 4 <= relative < inline
-                chosen = UNION[found["req_type"]] if kind == "union" else kind
-                found[field] = self.field(start + relative, chosen)
-        return found
+                chosen = UNION[values["req_type"]] if kind == "union" else kind
+                values[field] = self.field(start + relative, chosen)
+        return values
 
     def field(self, offset: int, kind: str) -> Any:
         if kind == "u8":

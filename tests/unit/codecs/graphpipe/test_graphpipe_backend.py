@@ -1,4 +1,4 @@
-"""Requests to GraphPipe servers, and the meaning of their responses."""
+"""Building requests to GraphPipe servers, and parsing their responses."""
 
 import json
 import tracemalloc
@@ -91,7 +91,7 @@ def test_requested_outputs(
 
 
 def test_an_unknown_output_is_not_requested() -> None:
-    """A server that ignores output names would return another output."""
+    """A server that ignores unknown names would return its other outputs instead."""
     error = refused(infer_fields, inference("b", "zz"), model(("a", "b")))
     assert (error.kind, error.public) == (Kind.BAD_REQUEST, "model 'm' has no output 'zz'")
 
@@ -118,9 +118,9 @@ def test_all_other_requests_become_metadata_requests() -> None:
         wire = build_request(operation)
         assert (wire.method, wire.path) == ("POST", "")
         assert verify(bytes(join_parts(wire.body)), "Request") == {"req_type": 2, "req": {}}
-        other = CODEC.build_alternative_request(operation, Kind.BACKEND_GARBAGE)
-        assert other is not None
-        assert (other.method, other.path, list(other.body)) == ("GET", "", [])
+        alternative = CODEC.build_alternative_request(operation, Kind.BACKEND_GARBAGE)
+        assert alternative is not None
+        assert (alternative.method, alternative.path, list(alternative.body)) == ("GET", "", [])
     assert CODEC.build_alternative_request(inference(), Kind.BACKEND_GARBAGE) is None
 
 
@@ -150,10 +150,10 @@ def output_indices(
     operation: messages.InferRequest, model_metadata: ModelMetadata, count: int
 ) -> list[tuple[str, int]]:
     """Return each output's name and the index of its tensor in the response."""
-    found = parse(response_with(count), operation, model_metadata)
-    assert isinstance(found, messages.InferResponse)
-    assert (found.model, found.version, found.id) == ("m", "3", "id")
-    return [(tensor.name, tensor.data[0]) for tensor in found.outputs]
+    result = parse(response_with(count), operation, model_metadata)
+    assert isinstance(result, messages.InferResponse)
+    assert (result.model, result.version, result.id) == ("m", "3", "id")
+    return [(tensor.name, tensor.data[0]) for tensor in result.outputs]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_outputs_are_named(
     ("requested", "model_metadata"),
     [((), model(("a",))), (("a",), model(("a",))), ((), model(("x", "y"), ("x", "y")))],
 )
-def test_a_response_without_any_output(
+def test_a_response_without_outputs_is_refused(
     requested: tuple[str, ...], model_metadata: ModelMetadata
 ) -> None:
     error = refused(output_indices, inference(*requested), model_metadata, 0)
@@ -194,7 +194,7 @@ def test_a_response_without_any_output(
     assert error.public == "the backend's response has no outputs"
 
 
-def test_outputs_that_cannot_be_named() -> None:
+def test_outputs_that_cannot_be_named_are_refused() -> None:
     error = refused(output_indices, inference("b"), model(("a", "b")), 3)
     assert error.kind is Kind.BACKEND_GARBAGE
     assert error.public == "1 outputs were requested, but the backend returned 3"
@@ -217,13 +217,13 @@ def test_outputs_that_cannot_be_named() -> None:
         (response([(1, [-1], b"")]), "tensor 'a'"),
     ],
 )
-def test_unreadable_responses(body: bytes, expected: str) -> None:
+def test_malformed_responses_are_refused(body: bytes, expected: str) -> None:
     error = refused(parse, ok(body), inference(), model(("a",)))
     assert (error.kind, error.origin) == (Kind.BACKEND_GARBAGE, Origin.BACKEND)
     assert expected in error.public
 
 
-def test_a_response_with_too_many_strings() -> None:
+def test_a_response_with_too_many_strings_is_refused() -> None:
     error = refused(parse, ok(response([(12, [2**40], [])])), inference(), model(("a",)))
     assert (error.kind, error.origin) == (Kind.TOO_LARGE, Origin.BACKEND)
 
@@ -232,7 +232,7 @@ def test_a_response_with_too_many_strings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "kind", "public"),
+    ("errors", "kind", "public"),
     [
         ([(400, b"no such input")], Kind.BAD_REQUEST, "no such input"),
         ([(404, b"x")], Kind.NOT_FOUND, "x"),
@@ -245,9 +245,9 @@ def test_a_response_with_too_many_strings() -> None:
 )
 @pytest.mark.parametrize("tensors", [None, [], [(1, [1], b"1")]])
 def test_errors_of_a_response(
-    expected: list[tuple[int, bytes | None]], kind: Kind, public: str, tensors: Any
+    errors: list[tuple[int, bytes | None]], kind: Kind, public: str, tensors: Any
 ) -> None:
-    error = refused(parse, ok(response(tensors, expected)), inference(), model(("a",)))
+    error = refused(parse, ok(response(tensors, errors)), inference(), model(("a",)))
     assert (error.kind, error.origin) == (kind, Origin.BACKEND)
     assert public in error.public
     assert len(error.public) <= MAX_MESSAGE_CHARACTERS
@@ -265,8 +265,8 @@ def test_long_errors_are_truncated() -> None:
 
 def test_unreadable_errors_next_to_outputs_are_ignored() -> None:
     with_outputs = response([(1, [1], b"1")], [(400, b"\xff")])
-    found = parse(ok(with_outputs), inference(), model(("a",)))
-    assert isinstance(found, messages.InferResponse)
+    result = parse(ok(with_outputs), inference(), model(("a",)))
+    assert isinstance(result, messages.InferResponse)
     error = refused(parse, ok(response(None, [(400, b"\xff")])), inference(), model(("a",)))
     assert error.kind is Kind.BACKEND_GARBAGE
 
@@ -317,8 +317,8 @@ def test_health(operation: Operation) -> None:
 
 def test_metadata() -> None:
     body = metadata([(b"x", 10), (b"s", 12), (b"odd", 0), (b"new", 200)])
-    found = parse(ok(body), ModelMetadataRequest("m", "2"))
-    assert found == ModelMetadata(
+    parsed = parse(ok(body), ModelMetadataRequest("m", "2"))
+    assert parsed == ModelMetadata(
         "m",
         inputs=tuple(
             TensorMetadata(name, datatype, ())
@@ -332,7 +332,7 @@ def test_metadata() -> None:
     assert parse(ok(body), messages.ServerMetadataRequest()) == server
 
 
-def test_metadata_of_many_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_with_too_many_tensors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_TENSORS", 3)
     with raises_kind(Kind.BACKEND_GARBAGE, match="4 inputs; the limit is 3"):
         parse(ok(metadata([(b"x", 1)] * 4)), ModelMetadataRequest("m"))
@@ -375,7 +375,7 @@ def test_metadata_in_both_formats_round_trips(form: str) -> None:
     metadata_format = MetadataFormat.JSON if form == "json" else MetadataFormat.FLATBUFFER
     wire = CODEC.build_response(expected, ParsedRequest(request, metadata_format))
     assert parse(wire, request) == expected
-    assert parse(wire, ModelMetadataRequest("")) == expected  # the server's name of the model
+    assert parse(wire, ModelMetadataRequest("")) == expected  # without a name in the request
 
 
 def as_json(fields: Any) -> HttpResponse:
@@ -402,18 +402,18 @@ def as_json(fields: Any) -> HttpResponse:
         {"Outputs": "x"},
     ],
 )
-def test_json_that_is_not_metadata(fields: Any) -> None:
+def test_json_that_is_not_metadata_is_refused(fields: Any) -> None:
     with raises_kind(Kind.BACKEND_GARBAGE, match="metadata"):
         parse(as_json(fields), ModelMetadataRequest("m"))
 
 
-def test_empty_json() -> None:
+def test_missing_fields_of_json_metadata_are_empty() -> None:
     assert parse(as_json({}), ModelMetadataRequest("m")) == ModelMetadata("m", max_batch_size=0)
     wire = as_json({"Server": 3, "Version": None})
     assert parse(wire, messages.ServerMetadataRequest()) == messages.ServerMetadata("", "")
 
 
-def test_json_that_is_too_long() -> None:
+def test_json_over_the_limit_is_refused() -> None:
     body = json.dumps(JSON).encode()
     exact_limit = Limits(json=len(body))
     assert parse(as_json(body), ModelMetadataRequest("m"), None, exact_limit)

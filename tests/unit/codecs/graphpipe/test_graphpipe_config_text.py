@@ -46,7 +46,7 @@ def read(config: bytes) -> Any:
         (b'{"a": 18446744073709551615}', {"a": 2**64 - 1}),
     ],
 )
-def test_reading(config: bytes, parameters: dict[str, Any]) -> None:
+def test_a_config_becomes_parameters(config: bytes, parameters: dict[str, Any]) -> None:
     assert read(config) == parameters
 
 
@@ -68,9 +68,8 @@ def test_reading(config: bytes, parameters: dict[str, Any]) -> None:
         (b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "nested deeper than 100 levels"),
     ],
 )
-def test_invalid_requests_are_refused(config: bytes, expected: str) -> None:
-    """The requests are refused for backends of other protocols. A GraphPipe server gets the config
-    unchanged."""
+def test_invalid_configs_are_only_for_graphpipe_servers(config: bytes, expected: str) -> None:
+    """The config cannot become parameters for a backend of another protocol."""
     parameters = read(config)
     assert isinstance(parameters, OpaqueParameters)
     for each in (parameters, pickle.loads(pickle.dumps(parameters))):
@@ -87,7 +86,7 @@ def test_the_maximum_depth() -> None:
     assert write_config(read(config)) == config
 
 
-def test_a_long_config_is_not_read() -> None:
+def test_long_configs_are_only_for_graphpipe_servers() -> None:
     assert len(read(b"x" * MAX_CONFIG_BYTES)[PARAMETER]) == MAX_CONFIG_BYTES
     long = read(b"x" * (MAX_CONFIG_BYTES + 1))
     assert isinstance(long, OpaqueParameters)
@@ -113,13 +112,13 @@ def test_a_long_config_is_not_read() -> None:
         ({"größe": "\u2028"}, '{"größe": "\u2028"}'.encode()),
     ],
 )
-def test_writing(parameters: dict[str, Any], config: bytes) -> None:
+def test_parameters_become_a_config(parameters: dict[str, Any], config: bytes) -> None:
     assert write_config(parameters) == config
     assert read(config) == parameters
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", b"x", object()])
-def test_values_that_json_cannot_represent(value: Any) -> None:
+def test_values_that_json_cannot_represent_are_refused(value: Any) -> None:
     with raises_kind(Kind.BAD_REQUEST, match="parameters cannot be expressed in JSON"):
         write_config({"a": value})
 
@@ -152,5 +151,5 @@ def test_a_config_round_trips(config: bytes) -> None:
 
 
 @given(st.binary(max_size=200) | st.text('{}[]":,1eE+-.0aN\\u ', max_size=60).map(str.encode))
-def test_any_bytes(config: bytes) -> None:
+def test_any_bytes_are_kept(config: bytes) -> None:
     assert write_config(read(config)) == config

@@ -156,8 +156,8 @@ def test_all_outputs_round_trip(case: tuple[InferRequest, InferResponse, ModelMe
     response_wire = CODEC.build_response(response, parsed)
     by_name = {tensor.name: tensor for tensor in response.outputs}
     ordered = tuple(by_name[declared.name] for declared in model.outputs)
-    found = CODEC.parse_response(response_wire, request, DEFAULT_LIMITS, model)
-    assert is_same(found, replace(response, outputs=ordered))
+    parsed_response = CODEC.parse_response(response_wire, request, DEFAULT_LIMITS, model)
+    assert is_same(parsed_response, replace(response, outputs=ordered))
 
 
 # ---- corrupted messages

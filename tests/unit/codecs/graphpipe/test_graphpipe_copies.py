@@ -40,7 +40,7 @@ def copies(work: Callable[[], T], tensor: Tensor) -> tuple[T, float]:
 
 
 @pytest.mark.parametrize(("tensor", "max_copies"), [(NUMBERS, 0.01), (STRINGS, 1.2)])
-def test_through_the_codec(tensor: Tensor, max_copies: float) -> None:
+def test_copies_of_tensor_data_by_the_codec(tensor: Tensor, max_copies: float) -> None:
     """Numbers are not copied. Strings are copied once when read and once when written, because
     their padding differs."""
 

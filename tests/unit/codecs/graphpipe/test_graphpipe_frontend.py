@@ -75,9 +75,9 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
     ):
         summary = SHARED.summarize(wire)
         assert (summary.operation, summary.model, summary.version) == (operation, model, version)
-        found = parse(wire, SHARED).operation
-        assert type(found) is operation
-        assert (found.model, found.version) == (model, version)  # type: ignore[union-attr]
+        parsed = parse(wire, SHARED).operation
+        assert type(parsed) is operation
+        assert (parsed.model, parsed.version) == (model, version)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_paths_of_a_shared_port(path: str, model: str, version: str) -> None:
         ("/graphpipe/%2e%2e", Kind.BAD_REQUEST, "may not be '..'"),
     ],
 )
-def test_no_such_path(path: str, kind: Kind, expected: str) -> None:
+def test_an_unknown_path_is_refused(path: str, kind: Kind, expected: str) -> None:
     for act in (SHARED.summarize, lambda wire: SHARED.parse_request(wire, DEFAULT_LIMITS)):
         error = refused(act, post(path=path))
         assert error.kind is kind
@@ -153,7 +153,7 @@ def test_compressed_bodies_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 3, 255])
-def test_a_request_of_an_unknown_type(kind: int) -> None:
+def test_a_request_of_an_unknown_type_is_refused(kind: int) -> None:
     with raises_kind(Kind.BAD_REQUEST, match=f"req_type is {kind}, neither 1"):
         DEDICATED.summarize(post(request(kind=kind)))
 
@@ -186,9 +186,9 @@ def test_input_names(names: list[bytes] | None, expected: tuple[str, ...] | None
     if expected is None:
         assert "input 'x' is given twice" in refused(inference, message).public
         return
-    found, _ = inference(message)
-    assert tuple(tensor.name for tensor in found.inputs) == expected
-    assert [bytes(tensor.data) for tensor in found.inputs] == [b"1234", b"5678"]
+    request, _ = inference(message)
+    assert tuple(tensor.name for tensor in request.inputs) == expected
+    assert [bytes(tensor.data) for tensor in request.inputs] == [b"1234", b"5678"]
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_input_names(names: list[bytes] | None, expected: tuple[str, ...] | None
 def test_output_names(
     names: list[bytes] | None, requested: tuple[str, ...], order: tuple[str, ...], is_explicit: bool
 ) -> None:
-    found, selection = inference(message_with(output_names=names))
-    assert found.outputs == tuple(map(messages.RequestedOutput, requested))
+    request, selection = inference(message_with(output_names=names))
+    assert request.outputs == tuple(map(messages.RequestedOutput, requested))
     assert selection == OutputSelection(order, is_explicit=is_explicit)
 
 
@@ -301,21 +301,21 @@ def test_metadata() -> None:
     assert parsed_request.response_options is MetadataFormat.FLATBUFFER
     response = DEDICATED.build_response(MODEL, parsed_request)
     assert response.headers["content-type"] == "application/octet-stream"
-    found = verify(body(response), "MetadataResponse")
-    for io in (*found["inputs"], *found["outputs"]):
+    document = verify(body(response), "MetadataResponse")
+    for io in (*document["inputs"], *document["outputs"]):
         io.setdefault("type", 0)  # the library omits default values
-    assert found == METADATA_FIELDS
+    assert document == METADATA_FIELDS
 
 
 def test_metadata_by_get() -> None:
     response = DEDICATED.build_response(MODEL, parse(post(b"", method="GET")))
     assert response.headers["content-type"] == "application/json"
     text = body(response).decode()
-    found = json.loads(text)
-    assert list(found) == ["Name", "Version", "Server", "Description", "Inputs", "Outputs"]
-    assert list(found["Inputs"][0]) == ["Name", "Description", "Shape", "Type"]
+    document = json.loads(text)
+    assert list(document) == ["Name", "Version", "Server", "Description", "Inputs", "Outputs"]
+    assert list(document["Inputs"][0]) == ["Name", "Description", "Shape", "Type"]
     metadata_json = json.loads(json.dumps(METADATA_FIELDS, default=bytes.decode))
-    lower_case = {key.lower(): value for key, value in found.items()}
+    lower_case = {key.lower(): value for key, value in document.items()}
     for key in ("inputs", "outputs"):
         lower_case[key] = [{k.lower(): v for k, v in io.items()} for io in lower_case[key]]
     assert lower_case == metadata_json

@@ -97,14 +97,14 @@ def test_data_is_a_separate_aligned_part() -> None:
     tensors.append(Tensor("big", Datatype.UINT8, (300,), memoryview(bytes(300))))
     parts = flatbuffer_writer.write_response(tensors)
     offset = 0
-    found = []
+    names = []
     for part in parts:
         for tensor in tensors:
             if part is tensor.data:
-                found.append(tensor.name)
+                names.append(tensor.name)
                 assert offset % 8 == 0
         offset += len(part)
-    assert found == [tensor.name for tensor in tensors]
+    assert names == [tensor.name for tensor in tensors]
 
 
 def test_a_tensor_used_twice_is_written_once() -> None:

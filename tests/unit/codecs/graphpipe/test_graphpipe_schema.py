@@ -23,18 +23,18 @@ KINDS = {"Type": "u8", "[uint8]": "[u8]", "[int64]": "[i64]", "int64": "i64"}
 
 @pytest.mark.skipif(shutil.which("flatc") is None, reason="flatc is not installed")
 def test_the_generated_code_is_up_to_date(tmp_path: Path) -> None:
-    out = tmp_path / "graphpipe_schema"
-    subprocess.run([sys.executable, ROOT / "fbs" / "generate.py", out], check=True)
-    created = {path.name: path.read_text("utf-8") for path in out.glob("*.py")}
+    folder = tmp_path / "graphpipe_schema"
+    subprocess.run([sys.executable, ROOT / "fbs" / "generate.py", folder], check=True)
+    created = {path.name: path.read_text("utf-8") for path in folder.glob("*.py")}
     assert created == {path.name: path.read_text("utf-8") for path in COMMITTED.glob("*.py")}
 
 
 def declared_tables() -> dict[str, list[tuple[str, str]]]:
     """Return the tables of the .fbs; a union counts as two fields."""
-    found = {}
+    tables = {}
     for name, body in re.findall(r"table (\w+) \{(.*?)\}", SOURCE, re.DOTALL):
         members = re.findall(r"(\w+): (\S+);", body)
-        found[name] = [
+        tables[name] = [
             each
             for field, kind in members
             for each in (
@@ -43,7 +43,7 @@ def declared_tables() -> dict[str, list[tuple[str, str]]]:
                 else [(field, KINDS.get(kind, kind))]
             )
         ]
-    return found
+    return tables
 
 
 def test_the_verifier_follows_the_schema() -> None:

@@ -91,10 +91,10 @@ def test_the_outline_has_no_strings_and_no_numbers() -> None:
     ],
 )
 def test_shapes_of_outlines(outline: bytes, shape: tuple[int, ...] | None) -> None:
-    found = read_shape(b":" + outline + b",", 1)
-    assert (found and found[0]) == shape
+    result = read_shape(b":" + outline + b",", 1)
+    assert (result and result[0]) == shape
     if shape:
-        assert found[1] == 1 + len(outline)
+        assert result[1] == 1 + len(outline)
 
 
 def test_text_with_too_much_structure_in_strings_has_no_outline() -> None:
@@ -312,8 +312,8 @@ def test_many_different_rows_are_read_in_linear_time() -> None:
     rows = [b'{"x": [[1, 2]], "y": [[[3]]]}', b'{"y": [[[3]]], "x": [[1, 2]]}'] * 10_000
     body = b'{"instances": [' + b",".join(rows) + b"]}"
     began = time.process_time()
-    found = read(body, {"x": FP32, "y": FP32})
-    assert found["x"][1] == (20_000, 1, 2)
+    result = read(body, {"x": FP32, "y": FP32})
+    assert result["x"][1] == (20_000, 1, 2)
     assert time.process_time() - began < 5  # 0.3 s; quadratic: minutes
 
 
@@ -393,9 +393,9 @@ def test_tensors_round_trip(shape: tuple[int, ...], datatype: Datatype, seed: in
         b'{"inputs": %b}' % write_columns([tensor]),
         b'{"inputs": %b}' % write_columns([tensor], is_named=True),
     ):
-        found, found_shape, elements = read(text, {"x": datatype})["x"]
+        result_datatype, result_shape, elements = read(text, {"x": datatype})["x"]
         until_empty = shape[: shape.index(0) + 1] if 0 in shape else shape
-        assert (found, found_shape) == (datatype, until_empty)
+        assert (result_datatype, result_shape) == (datatype, until_empty)
         assert 0 in shape or elements == values.tolist()
 
 

@@ -62,7 +62,7 @@ def parse(wire: HttpRequest, model: ModelMetadata = MODEL) -> ParsedRequest:
     return completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model)
 
 
-def response(*values: float, name: str = "y") -> InferResponse:
+def result(*values: float, name: str = "y") -> InferResponse:
     return InferResponse("m", outputs=(tensor_from_array(name, Datatype.FP64, np.array(values)),))
 
 
@@ -73,28 +73,28 @@ def body(wire: HttpRequest | HttpResponse) -> Any:
 # ---- events
 
 
-def test_a_binary_event_is_answered_with_one() -> None:
-    answer = CODEC.build_response(response(1.5), parse(post(ROWS, {**JSON, **EVENT})))
-    assert body(answer) == {"predictions": [1.5]}
-    assert len(answer.headers["ce-id"]) == 36
-    assert answer.headers == {
+def test_the_response_to_a_binary_event_is_a_binary_event() -> None:
+    response = CODEC.build_response(result(1.5), parse(post(ROWS, {**JSON, **EVENT})))
+    assert body(response) == {"predictions": [1.5]}
+    assert len(response.headers["ce-id"]) == 36
+    assert response.headers == {
         **JSON,
-        "ce-id": answer.headers["ce-id"],
+        "ce-id": response.headers["ce-id"],
         "ce-specversion": "1.0",
         "ce-source": "io.kserve.inference.m",
         "ce-type": "io.kserve.inference.response",
     }
 
 
-def test_a_structured_event_is_answered_with_one() -> None:
+def test_the_response_to_a_structured_event_is_a_structured_event() -> None:
     event = json.dumps({**STRUCTURED, "time": "2026-01-01T00:00:00Z", "data": {"inputs": [[1, 2]]}})
     wire = post(event.encode(), {"content-type": "application/cloudevents+json"})
     parsed = parse(wire)
     assert isinstance(parsed.operation, InferRequest)
     assert parsed.operation.inputs[0].shape == (1, 2)
-    answer = CODEC.build_response(response(1.5), parsed)
-    assert answer.headers == {"content-type": "application/cloudevents+json"}
-    document = body(answer)
+    response = CODEC.build_response(result(1.5), parsed)
+    assert response.headers == {"content-type": "application/cloudevents+json"}
+    document = body(response)
     assert document.pop("id")
     assert document == {
         "specversion": "1.0",
@@ -105,26 +105,26 @@ def test_a_structured_event_is_answered_with_one() -> None:
     }
 
 
-def test_an_event_in_plain_json_is_answered_without_one() -> None:
+def test_the_response_to_an_event_in_plain_json_is_not_an_event() -> None:
     event = {**STRUCTURED, "time": "2026-01-01T00:00:00Z", "data": {"instances": [[1, 2]]}}
-    answer = CODEC.build_response(response(1.5), parse(post(json.dumps(event).encode())))
-    assert (answer.headers, body(answer)) == (JSON, {"predictions": [1.5]})
+    response = CODEC.build_response(result(1.5), parse(post(json.dumps(event).encode())))
+    assert (response.headers, body(response)) == (JSON, {"predictions": [1.5]})
 
 
 def test_the_id_of_a_response_depends_only_on_the_event() -> None:
-    answers = [
-        CODEC.build_response(response(1), parse(post(ROWS, {**JSON, **EVENT, **more})))
+    responses = [
+        CODEC.build_response(result(1), parse(post(ROWS, {**JSON, **EVENT, **more})))
         for more in ({}, {"ce-subject": "x"}, {"ce-id": "a2"}, {"ce-source": "s2"})
     ]
-    ids = [answer.headers["ce-id"] for answer in answers]
+    ids = [response.headers["ce-id"] for response in responses]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 3
 
 
 def test_a_source_is_printable_ascii() -> None:
     wire = post(ROWS, {**JSON, **EVENT}, "/v1/models/caf%C3%A9:predict")
-    answer = CODEC.build_response(response(1), parse(wire))
-    assert answer.headers["ce-source"] == "io.kserve.inference.caf%C3%A9"
+    response = CODEC.build_response(result(1), parse(wire))
+    assert response.headers["ce-source"] == "io.kserve.inference.caf%C3%A9"
 
 
 @pytest.mark.parametrize(
@@ -207,18 +207,18 @@ def test_repeated_rows_do_not_pass_through(value: bytes) -> None:
 
 
 def test_nan_is_null() -> None:
-    answer = CODEC.build_response(response(float("nan"), 1.0), parse(post(ROWS)))
-    assert bytes(join_parts(answer.body)) == b'{"predictions":[null,1.0]}'
+    response = CODEC.build_response(result(float("nan"), 1.0), parse(post(ROWS)))
+    assert bytes(join_parts(response.body)) == b'{"predictions":[null,1.0]}'
 
 
 def test_outputs_without_common_rows_are_columns() -> None:
-    two = (response(1.0, 2.0).outputs[0], response(3.0, name="z").outputs[0])
-    answer = CODEC.build_response(InferResponse("m", outputs=two), parse(post(ROWS)))
-    assert body(answer) == {"predictions": {"y": [1.0, 2.0], "z": [3.0]}}
+    two = (result(1.0, 2.0).outputs[0], result(3.0, name="z").outputs[0])
+    response = CODEC.build_response(InferResponse("m", outputs=two), parse(post(ROWS)))
+    assert body(response) == {"predictions": {"y": [1.0, 2.0], "z": [3.0]}}
     model = ModelMetadata(
         "m", outputs=(TensorMetadata("y", "FP64", (-1,)), TensorMetadata("z", "FP64", (-1,)))
     )
-    read = CODEC.parse_response(answer, InferRequest("m"), DEFAULT_LIMITS, model)
+    read = CODEC.parse_response(response, InferRequest("m"), DEFAULT_LIMITS, model)
     assert [tensor.numpy().tolist() for tensor in read.outputs] == [[1.0, 2.0], [3.0]]
 
 
@@ -228,10 +228,10 @@ def test_a_shape_of_many_empty_lists_is_refused() -> None:
         CODEC.build_response(InferResponse("m", outputs=(bomb,)), parse(post(ROWS)))
 
 
-def test_bytes_that_are_no_text_are_base64() -> None:
+def test_bytes_that_are_not_text_are_base64() -> None:
     tensor = Tensor("y", Datatype.BYTES, (2,), pack_bytes((b"\xff", b"a")))
-    answer = CODEC.build_response(InferResponse("m", outputs=(tensor,)), parse(post(ROWS)))
-    assert body(answer) == {"predictions": [{"b64": "/w=="}, "a"]}
+    response = CODEC.build_response(InferResponse("m", outputs=(tensor,)), parse(post(ROWS)))
+    assert body(response) == {"predictions": [{"b64": "/w=="}, "a"]}
 
 
 def readiness_of(*entries: ModelIndexEntry) -> Any:
@@ -256,19 +256,19 @@ READY_OLD = ModelIndexEntry("m", "2", "READY"), ModelIndexEntry("m", "10", "UNAV
 def test_readiness_has_the_members_of_both_protocols(
     entries: tuple[ModelIndexEntry, ...], versions: list[tuple[str, str, str]]
 ) -> None:
-    answer = readiness_of(*entries)
+    response = readiness_of(*entries)
     statuses = [
         {"version": version, "state": state, "status": {"error_code": "OK", "error_message": text}}
         for version, state, text in versions
     ]
     document = {"name": "m", "ready": True, "model_version_status": statuses}
-    assert (answer.status, body(answer)) == (200, document)
+    assert (response.status, body(response)) == (200, document)
 
 
 def test_a_model_without_ready_versions_is_not_ready() -> None:
-    answer = readiness_of(ModelIndexEntry("m", "1", "UNAVAILABLE"))
-    assert answer.status == 503
-    assert body(answer) == {"error": "Model with name m is not ready."}
+    response = readiness_of(ModelIndexEntry("m", "1", "UNAVAILABLE"))
+    assert response.status == 503
+    assert body(response) == {"error": "Model with name m is not ready."}
 
 
 def test_readiness_and_liveness_of_other_codecs_requests() -> None:
@@ -278,9 +278,9 @@ def test_readiness_and_liveness_of_other_codecs_requests() -> None:
         (ServerLiveRequest(), True, 200, "status"),
         (ServerLiveRequest(), False, 503, "status"),
     ):
-        answer = CODEC.build_response(HealthStatus(ok=ok), ParsedRequest(operation))
-        assert answer.status == status
-        assert key in body(answer)
+        response = CODEC.build_response(HealthStatus(ok=ok), ParsedRequest(operation))
+        assert response.status == status
+        assert key in body(response)
 
 
 @pytest.mark.parametrize(
@@ -298,13 +298,13 @@ def test_readiness_and_liveness_of_other_codecs_requests() -> None:
         (GatewayError(Kind.RATE_LIMITED, "slow", retry_after=2), None, 429, {"error": "slow"}),
     ],
 )
-def test_errors_have_kserves_form(
+def test_errors_have_the_format_of_kserve(
     error: GatewayError, wire: HttpRequest | None, status: int, document: Any
 ) -> None:
-    answer = CODEC.build_error(error, wire)
-    assert (answer.status, body(answer)) == (status, document)
-    assert ("allow" in answer.headers) == (status == 405)
-    assert ("retry-after" in answer.headers) == (status == 429)
+    response = CODEC.build_error(error, wire)
+    assert (response.status, body(response)) == (status, document)
+    assert ("allow" in response.headers) == (status == 405)
+    assert ("retry-after" in response.headers) == (status == 429)
 
 
 # ---- requests
@@ -400,13 +400,13 @@ def test_requested_outputs_are_selected() -> None:
     model = ModelMetadata(
         "m", outputs=(TensorMetadata("a", "INT64", (-1,)), TensorMetadata("b", "INT64", (-1,)))
     )
-    answer = HttpResponse(200, JSON, [b'{"predictions":[{"a":1,"b":2}]}'])
+    response = HttpResponse(200, JSON, [b'{"predictions":[{"a":1,"b":2}]}'])
     for names, expected in ((("b",), ["b"]), (("b", "a"), ["b", "a"]), ((), ["a", "b"])):
         request = InferRequest("m", outputs=tuple(map(RequestedOutput, names)))
-        read = CODEC.parse_response(answer, request, DEFAULT_LIMITS, model)
+        read = CODEC.parse_response(response, request, DEFAULT_LIMITS, model)
         assert [tensor.name for tensor in read.outputs] == expected
     unknown = InferRequest("m", outputs=(RequestedOutput("c"),))
-    error = refused(CODEC.parse_response, answer, unknown, DEFAULT_LIMITS, model)
+    error = refused(CODEC.parse_response, response, unknown, DEFAULT_LIMITS, model)
     assert "no output 'c'" in error.public
 
 
@@ -427,36 +427,36 @@ def test_requested_outputs_are_selected() -> None:
     ],
 )
 def test_the_size_of_a_response_is_bounded(tensors: tuple[Tensor, ...]) -> None:
-    answer = InferResponse("m", outputs=tensors)
+    response = InferResponse("m", outputs=tensors)
     parsed = parse(post(ROWS))
-    low, high = CODEC.response_size(answer, parsed)
-    size = len(join_parts(CODEC.build_response(answer, parsed).body))
+    low, high = CODEC.response_size(response, parsed)
+    size = len(join_parts(CODEC.build_response(response, parsed).body))
     assert low <= size <= high + 64
     request = InferRequest("m", inputs=tensors)
     wire = CODEC.build_request(request, GENERIC, ModelMetadata("m"))
     assert len(join_parts(wire.body)) <= CODEC.max_backend_text_bytes(request, GENERIC) + 64
     assert CODEC.backend_text_bytes(request, GENERIC) == row_cost(tensors)
-    assert CODEC.response_text_bytes(answer, parsed) == CODEC.backend_text_bytes(request, GENERIC)
+    assert CODEC.response_text_bytes(response, parsed) == CODEC.backend_text_bytes(request, GENERIC)
 
 
-def test_the_size_of_other_messages() -> None:
+def test_the_size_of_messages_other_than_inferences() -> None:
     wire = post(ROWS, JSON, "/v1/models/m:explain")
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
     explanation = HttpResponse(200, JSON, [b"{}"])
-    answer = CODEC.parse_response(explanation, parsed.operation, DEFAULT_LIMITS)
-    assert CODEC.response_size(answer, parsed) == (2, 6)
+    response = CODEC.parse_response(explanation, parsed.operation, DEFAULT_LIMITS)
+    assert CODEC.response_size(response, parsed) == (2, 6)
     assert CODEC.request_text_bytes(wire) == len(ROWS)
     assert (CODEC.json_bytes(wire, 5), CODEC.json_bytes(wire, 500)) == (5, len(ROWS))
     assert CODEC.rewrite_bytes(HttpResponse(200, JSON, [ROWS]), wire) == 0
     assert CODEC.response_text_bytes(HealthStatus(ok=True), parsed) == 0
 
 
-def test_messages_that_the_protocol_cannot_express() -> None:
-    for act in (
+def test_messages_that_the_protocol_cannot_express_are_refused() -> None:
+    for call in (
         lambda: CODEC.build_response(ModelMetadata("m"), ParsedRequest(ServerLiveRequest())),
         lambda: CODEC.build_request(ModelMetadataRequest("m"), GENERIC),
     ):
-        error = refused(act)
+        error = refused(call)
         assert error.kind is Kind.UNSUPPORTED
     refused(CODEC.build_request, ModelReadyRequest(""), GENERIC)
     empty = InferResponse("m")
@@ -475,9 +475,9 @@ def test_a_request_passes_through_without_metadata() -> None:
     assert (sent.path, sent.headers) == ("/v1/models/other:predict", JSON)
     assert bytes(join_parts(sent.body)) == text
     response = HttpResponse(200, JSON, [b'{"any":1}'])
-    answer = CODEC.rewrite_response(response, checked, "", "", DEFAULT_LIMITS)
-    assert body(answer) == {"any": 1}
-    assert answer.headers["ce-source"] == "io.kserve.inference.m"
+    response = CODEC.rewrite_response(response, checked, "", "", DEFAULT_LIMITS)
+    assert body(response) == {"any": 1}
+    assert response.headers["ce-source"] == "io.kserve.inference.m"
 
 
 def test_a_version_needs_translation() -> None:
@@ -489,13 +489,13 @@ def test_an_event_that_is_not_validated_reaches_the_server() -> None:
     wire = post(ROWS, {**JSON, **EVENT, "x-other": "1"})
     sent = CODEC.rewrite_request(wire, "other", "", GENERIC)
     assert sent.headers == {**JSON, **EVENT}
-    answer = HttpResponse(200, {**JSON, **EVENT, "date": "now"}, [b"{}"])
-    assert CODEC.rewrite_response(answer, wire, "", "", DEFAULT_LIMITS).headers == sent.headers
+    response = HttpResponse(200, {**JSON, **EVENT, "date": "now"}, [b"{}"])
+    assert CODEC.rewrite_response(response, wire, "", "", DEFAULT_LIMITS).headers == sent.headers
 
 
 def test_errors_of_a_server_pass_through() -> None:
-    answer = HttpResponse(500, JSON, [b'{"error":"ValueError : x"}'])
-    error = refused(CODEC.rewrite_response, answer, post(ROWS), "", "", DEFAULT_LIMITS)
+    response = HttpResponse(500, JSON, [b'{"error":"ValueError : x"}'])
+    error = refused(CODEC.rewrite_response, response, post(ROWS), "", "", DEFAULT_LIMITS)
     assert (error.kind, error.public) == (Kind.BACKEND_ERROR, "ValueError : x")
 
 
@@ -504,15 +504,15 @@ def test_explanations_are_forwarded() -> None:
     parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
     sent = CODEC.build_request(parsed.operation, GENERIC)
     assert (sent.path, sent.body) == ("/v1/models/m:explain", [b'{"instances": [[1, 2]]}'])
-    answer = HttpResponse(200, JSON, [b'{"explanations": [0.1]}'])
-    read = CODEC.parse_response(answer, parsed.operation, DEFAULT_LIMITS)
+    response = HttpResponse(200, JSON, [b'{"explanations": [0.1]}'])
+    read = CODEC.parse_response(response, parsed.operation, DEFAULT_LIMITS)
     assert body(CODEC.build_response(read, parsed)) == {"explanations": [0.1]}
     with pytest.raises(GatewayError, match="Could not find explainer_host"):
         parsed.operation.parameters.is_passed_to("v2-rest")
 
 
 @pytest.mark.parametrize(
-    ("answer", "public"),
+    ("response", "public"),
     [
         (HttpResponse(502, {}, [b"<html>no</html>"]), "the backend responded with HTTP 502"),
         (HttpResponse(500, {}, [b"plain text\nmore"]), "plain text"),
@@ -523,26 +523,26 @@ def test_explanations_are_forwarded() -> None:
         (HttpResponse(503, {}, [b""]), "the backend responded with HTTP 503"),
     ],
 )
-def test_error_bodies_of_servers(answer: HttpResponse, public: str) -> None:
-    error = refused(CODEC.parse_response, answer, InferRequest("m"), DEFAULT_LIMITS, MODEL)
+def test_error_bodies_of_servers(response: HttpResponse, public: str) -> None:
+    error = refused(CODEC.parse_response, response, InferRequest("m"), DEFAULT_LIMITS, MODEL)
     assert error.public == public
 
 
 @pytest.mark.parametrize(
-    ("operation", "answer"),
+    ("operation", "response"),
     [
         (ModelReadyRequest("m"), HttpResponse(200, {}, [b'{"ready":false}'])),
         (ModelReadyRequest("m"), HttpResponse(503, {}, [b"{}"])),
         (ServerLiveRequest(), HttpResponse(500)),
     ],
 )
-def test_servers_that_are_not_ready(operation: Any, answer: HttpResponse) -> None:
-    assert CODEC.parse_response(answer, operation, DEFAULT_LIMITS) == HealthStatus(ok=False)
+def test_servers_that_are_not_ready(operation: Any, response: HttpResponse) -> None:
+    assert CODEC.parse_response(response, operation, DEFAULT_LIMITS) == HealthStatus(ok=False)
 
 
-def test_the_list_of_a_server() -> None:
-    answer = HttpResponse(200, {}, [b'{"models":["a","b"]}'])
-    index = CODEC.parse_response(answer, ModelIndexRequest(), DEFAULT_LIMITS)
+def test_the_models_of_a_server_are_listed() -> None:
+    response = HttpResponse(200, {}, [b'{"models":["a","b"]}'])
+    index = CODEC.parse_response(response, ModelIndexRequest(), DEFAULT_LIMITS)
     assert [entry.name for entry in index.models] == ["a", "b"]
     for text in (b'{"models":[1]}', b"[]", b'{"models":{}}', b"{}"):
         with raises_kind(Kind.BACKEND_GARBAGE):

@@ -37,7 +37,7 @@ from infergate.testing.vectors import completed, with_body
 
 
 def carried_value(value: Any) -> Any:
-    """Return ``value`` as the V1 protocol carries it."""
+    """Return the part of ``value`` that the V1 protocol can express."""
     match value:
         case ServerReadyRequest():
             return ServerLiveRequest()

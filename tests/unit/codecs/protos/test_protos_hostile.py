@@ -1,4 +1,4 @@
-"""Messages of the cheapest possible fields: every loop over fields stops early.
+"""Messages of many small fields: every loop over fields stops at a limit.
 
 A field can be two bytes long, so a message that inflates from a few kilobytes can hold tens of
 millions of fields.

@@ -136,12 +136,12 @@ def test_the_reader_agrees_with_the_runtime(data: bytes) -> None:
     except DecodeError:
         return
     try:
-        found = read_strings(data, frozenset({1, 2, 3}), MAX_FIELDS, 99)
+        strings = read_strings(data, frozenset({1, 2, 3}), MAX_FIELDS, 99)
         _, raw = split_raw_fields(data, 7, MAX_FIELDS)
     except MalformedMessageError as error:
         # groups, which do not exist in proto3
         assert "wire type" in str(error)  # noqa: PT017
         return
-    assert found.get(1, "") == expected.model_name
-    assert found.get(3, "") == expected.id
+    assert strings.get(1, "") == expected.model_name
+    assert strings.get(3, "") == expected.id
     assert [bytes(entry) for entry in raw] == list(expected.raw_input_contents)

@@ -107,10 +107,10 @@ def test_corrupted_messages(case: tuple[InferRequest, InferResponse], data: st.D
     validated = error_of(codec.validate, broken, DEFAULT_LIMITS)
     assert repr(parsed) == repr(validated)
     message = data.draw(strategies.corrupted_bytes(bytes(join_parts(written.message))))
-    answer: Any = with_body(written, (message,))
+    corrupted: Any = with_body(written, (message,))
     for act in (
-        lambda: codec.parse_response(answer, request, DEFAULT_LIMITS),
-        lambda: codec.rewrite_response(answer, wire, "n", "2", DEFAULT_LIMITS),
+        lambda: codec.parse_response(corrupted, request, DEFAULT_LIMITS),
+        lambda: codec.rewrite_response(corrupted, wire, "n", "2", DEFAULT_LIMITS),
     ):
         error = error_of(act)
         assert error is None or error.public

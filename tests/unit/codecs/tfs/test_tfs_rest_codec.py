@@ -228,7 +228,7 @@ def test_requested_outputs_that_the_signature_does_not_have() -> None:
     assert error.public.endswith("in signature: y Outputs expected to be in the set {n}.")
 
 
-def test_too_long_json() -> None:
+def test_json_over_the_limit_is_refused() -> None:
     limits = replace(DEFAULT_LIMITS, json=10)
     with raises_kind(Kind.TOO_LARGE, "exceed the limit of 10") as caught:
         CODEC.parse_request(post({"instances": [1]}), limits).complete(MODEL)
@@ -238,7 +238,7 @@ def test_too_long_json() -> None:
 # ---- costs
 
 
-def test_costs() -> None:
+def test_the_costs_of_messages_are_estimated() -> None:
     wire = post({"instances": [[1, 2, 3]] * 1000})
     size = len(wire.body[0])
     CODEC.summarize(wire)
@@ -281,7 +281,7 @@ def test_the_event_loop_leaves_many_rows_to_a_helper() -> None:
         partial.complete(MODEL)
 
 
-# ---- calls that only servers of the API answer
+# ---- calls that only servers of the API support
 
 
 def test_classify_and_regress() -> None:
@@ -296,8 +296,8 @@ def test_classify_and_regress() -> None:
         sent = CODEC.build_request(operation, GENERIC)
         assert sent.path == f"/v1/models/m/labels/stable:{action}"
         assert json.loads(sent.body[0]) == body
-        answer = HttpResponse(200, body=(b'{"results": [1.0]}',))
-        response = CODEC.parse_response(answer, operation, DEFAULT_LIMITS)
+        results = HttpResponse(200, body=(b'{"results": [1.0]}',))
+        response = CODEC.parse_response(results, operation, DEFAULT_LIMITS)
         parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
         assert document_of(CODEC.build_response(response, parsed)) == {"results": [1.0]}
         with raises_kind(Kind.BACKEND_GARBAGE):
@@ -382,8 +382,8 @@ def test_names_in_paths() -> None:
 
 def test_readiness_of_a_server() -> None:
     for status, ok in ((200, True), (400, True), (404, True), (501, True), (503, False)):
-        found = CODEC.parse_response(HttpResponse(status), ServerLiveRequest(), DEFAULT_LIMITS)
-        assert found == HealthStatus(ok=ok)
+        health = CODEC.parse_response(HttpResponse(status), ServerLiveRequest(), DEFAULT_LIMITS)
+        assert health == HealthStatus(ok=ok)
     with raises_kind(Kind.BACKEND_ERROR):
         CODEC.parse_response(HttpResponse(500), ServerReadyRequest(), DEFAULT_LIMITS)
 
@@ -448,8 +448,8 @@ def test_responses_that_cannot_be_read(operation: Operation, body: bytes) -> Non
 
 def test_the_largest_versions_and_dimensions_that_can_be_read() -> None:
     wire = HttpResponse(200, body=(METADATA_OF_VERSION % (b"9223372036854775807", b'"-1"'),))
-    found = CODEC.parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
-    assert (found.versions, found.inputs[0].shape) == (("9223372036854775807",), (-1,))
+    metadata = CODEC.parse_response(wire, ModelMetadataRequest("m"), DEFAULT_LIMITS)
+    assert (metadata.versions, metadata.inputs[0].shape) == (("9223372036854775807",), (-1,))
 
 
 def test_the_errors_of_versions_have_the_servers_codes() -> None:
@@ -461,14 +461,14 @@ def test_the_errors_of_versions_have_the_servers_codes() -> None:
     )
     parsed = CODEC.parse_request(HttpRequest("GET", "/v1/models/m"), DEFAULT_LIMITS)
     document = document_of(CODEC.build_response(ModelIndex(entries), parsed))
-    found = [entry["status"] for entry in document["model_version_status"]]
-    assert [(status["error_code"], status["error_message"]) for status in found] == [
+    statuses = [entry["status"] for entry in document["model_version_status"]]
+    assert [(status["error_code"], status["error_message"]) for status in statuses] == [
         ("RESOURCE_EXHAUSTED", "no memory"), ("UNAVAILABLE", "the version is not ready"),
         ("UNKNOWN", ""), ("OK", ""),
     ]  # fmt: skip
     assert (document["name"], document["ready"]) == ("m", True)
-    one = CODEC.parse_request(HttpRequest("GET", "/v1/models/m/versions/4"), DEFAULT_LIMITS)
-    assert "ready" not in document_of(CODEC.build_response(ModelIndex(entries[:1]), one))
+    parsed = CODEC.parse_request(HttpRequest("GET", "/v1/models/m/versions/4"), DEFAULT_LIMITS)
+    assert "ready" not in document_of(CODEC.build_response(ModelIndex(entries[:1]), parsed))
 
 
 def test_a_pickled_codec_keeps_its_options() -> None:

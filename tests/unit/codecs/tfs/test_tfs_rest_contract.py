@@ -33,15 +33,15 @@ from infergate.testing.vectors import completed, with_body
 CODEC: Any = REST.create({})
 
 
-def written_value(value: Any) -> Any:
-    """Return ``value`` as REST carries it, which cannot select outputs."""
+def expressible_value(value: Any) -> Any:
+    """Return the part of ``value`` that REST can express. REST cannot select outputs."""
     carried = carried_value(value)
     return replace(carried, outputs=()) if isinstance(value, InferRequest) else carried
 
 
 @pytest.mark.no_cover
 def test_contract() -> None:
-    check_codec(REST, round_trip=written_value, server_response=status_response)
+    check_codec(REST, round_trip=expressible_value, server_response=status_response)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,8 @@ def test_wrong_options(options: dict[str, Any], expected: str) -> None:
         REST.create(options)
 
 
-def written(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the tensors that lists can express. Tensors with NaN are left out, because JSON does
-    not keep the bits of NaN.
-    """
+def expressible_tensors(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the tensors that JSON lists can express. JSON does not keep the bits of NaN."""
     return tuple(
         replace(tensor, parameters={})
         for tensor in tensors
@@ -65,15 +63,15 @@ def written(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     )
 
 
-def described(tensors: tuple[Tensor, ...]) -> tuple[TensorMetadata, ...]:
+def tensor_metadata(tensors: tuple[Tensor, ...]) -> tuple[TensorMetadata, ...]:
     return tuple(TensorMetadata(t.name, t.datatype.value, (-1,) * len(t.shape)) for t in tensors)
 
 
 @st.composite
 def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetadata]:
-    inputs = written(draw(strategies.tensor_lists()))
-    outputs = written(draw(strategies.tensor_lists()))
-    model = ModelMetadata("m", inputs=described(inputs), outputs=described(outputs))
+    inputs = expressible_tensors(draw(strategies.tensor_lists()))
+    outputs = expressible_tensors(draw(strategies.tensor_lists()))
+    model = ModelMetadata("m", inputs=tensor_metadata(inputs), outputs=tensor_metadata(outputs))
     return InferRequest("m", inputs=inputs), InferResponse("m", outputs=outputs), model
 
 
@@ -106,10 +104,10 @@ def test_corrupted_messages(
     validated = error_of(lambda: completed(CODEC.validate(broken, DEFAULT_LIMITS), model))
     assert repr(parsed) == repr(validated)
     assert parsed is None or CODEC.build_error(parsed, broken).status in (400, 413, 501)
-    answer = CODEC.build_response(response, ParsedRequest(request))
-    body = data.draw(strategies.corrupted_bytes(bytes(join_parts(answer.body))))
+    wire_response = CODEC.build_response(response, ParsedRequest(request))
+    body = data.draw(strategies.corrupted_bytes(bytes(join_parts(wire_response.body))))
     failure = error_of(
-        CODEC.parse_response, with_body(answer, (body,)), request, DEFAULT_LIMITS, model
+        CODEC.parse_response, with_body(wire_response, (body,)), request, DEFAULT_LIMITS, model
     )
     assert failure is None or failure.kind in (Kind.BACKEND_GARBAGE, Kind.TOO_LARGE)
 
@@ -122,12 +120,14 @@ PATHS = st.lists(
 
 @settings(deadline=None)
 @given(PATHS, st.sampled_from(["GET", "POST", "PUT", "OPTIONS"]), st.binary(max_size=60))
-def test_any_bytes(path: str, method: str, body: bytes) -> None:
+def test_any_bytes_are_accepted_or_refused_with_an_error(
+    path: str, method: str, body: bytes
+) -> None:
     wire = HttpRequest(method, path, body=(body,))
     model = ModelMetadata("m", inputs=(TensorMetadata("x", Datatype.FP32.value, (-1,)),))
-    for act in (
+    for parse in (
         lambda: CODEC.summarize(wire),
         lambda: completed(CODEC.parse_request(wire, DEFAULT_LIMITS), model),
     ):
-        error = error_of(act)
+        error = error_of(parse)
         assert error is None or CODEC.build_error(error, wire).status >= 400

@@ -286,16 +286,16 @@ def test_metadata_and_status(case: dict[str, Any]) -> None:
         assert written == document
         return
     signatures = document["metadata"]["signature_def"]["signature_def"]
-    found = written["metadata"]["signature_def"]["signature_def"]
-    assert set(found) == set(signatures)
+    rewritten = written["metadata"]["signature_def"]["signature_def"]
+    assert set(rewritten) == set(signatures)
     for name, signature in signatures.items():
         for side in ("inputs", "outputs"):
             for alias, info in signature[side].items():
-                ours = found[name][side][alias]
+                ours = rewritten[name][side][alias]
                 assert ours["dtype"] == info["dtype"]
                 sizes = [dim["size"] for dim in info["tensor_shape"]["dim"]]
                 is_unknown = info["tensor_shape"]["unknown_rank"]
                 assert [dim["size"] for dim in ours["tensor_shape"]["dim"]] == (
                     ["-1"] if is_unknown else sizes
                 )
-        assert set(found[name]) == set(signature)
+        assert set(rewritten[name]) == set(signature)

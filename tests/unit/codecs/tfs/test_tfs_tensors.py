@@ -130,11 +130,11 @@ def proto(dtype: str, *dims: int, **values: Any) -> bytes:
         pytest.param(proto("DT_STRING", 2**40), id="empty strings"),
         pytest.param(proto("DT_STRING", 2**40, string_val=[b"a"]), id="a string to repeat"),
         pytest.param(proto("DT_STRING", 2**20, string_val=[b"a" * 100]), id="a long string"),
-        pytest.param(proto("DT_FLOAT", 2**62, 2**62), id="more than a number can hold"),
-        pytest.param(proto("DT_FLOAT", 17 * MIB, float_val=[1]), id="a little too much"),
+        pytest.param(proto("DT_FLOAT", 2**62, 2**62), id="more elements than 64 bits can count"),
+        pytest.param(proto("DT_FLOAT", 17 * MIB, float_val=[1]), id="slightly over the limit"),
     ],
 )
-def test_elements_are_bounded_before_they_are_filled(message: bytes) -> None:
+def test_elements_are_counted_before_they_are_allocated(message: bytes) -> None:
     def check() -> None:
         with raises_kind(Kind.TOO_LARGE, r"tensor 'x': .*limit"):
             read(message)

@@ -1,4 +1,4 @@
-"""Canonical messages as TensorFlow Serving's APIs carry them, for the codec contracts."""
+"""The canonical messages that remain after a round trip through TensorFlow Serving's APIs."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ SELECTORS = ("signature_name", "version_label")
 
 
 def carried_value(value: Any) -> Any:
-    """Return ``value`` as both APIs carry it."""
+    """Return the part of ``value`` that a message of either API, gRPC or REST, can express."""
     match value:
         case messages.ServerLiveRequest():
             return messages.ServerReadyRequest()
@@ -30,7 +30,7 @@ def carried_value(value: Any) -> Any:
 def status_response(
     operation: messages.Operation, response: messages.Response
 ) -> messages.Response:
-    """Return a server's response to a request for the states of versions."""
+    """Return the server's form of ``response``: states of versions, for a readiness check."""
     match operation, response:
         case messages.ModelReadyRequest(model, version), messages.HealthStatus(ok):
             state = "READY" if ok else "UNAVAILABLE"

@@ -1,4 +1,4 @@
-"""Requests to legacy servers, and responses that no capture contains."""
+"""Requests to legacy servers, and responses that the captures do not cover."""
 
 import math
 from dataclasses import replace
@@ -335,10 +335,10 @@ def test_a_missing_trailer_and_any_order_are_accepted() -> None:
         {"name": f"OUTPUT{i}", "raw": {"dims": [16], "batch_byte_size": 64}} for i in (0, 1)
     )
     data = [bytes((i,)) * 64 for i in (0, 1)]
-    found = parse(response_pair([second, first], data[1], data[0]), simple(), SIMPLE)
-    assert [tensor.name for tensor in found.outputs] == ["OUTPUT0", "OUTPUT1"]
-    assert [bytes(tensor.data) for tensor in found.outputs] == data
-    assert (found.model, found.version, found.id) == ("m", "3", "")
+    result = parse(response_pair([second, first], data[1], data[0]), simple(), SIMPLE)
+    assert [tensor.name for tensor in result.outputs] == ["OUTPUT0", "OUTPUT1"]
+    assert [bytes(tensor.data) for tensor in result.outputs] == data
+    assert (result.model, result.version, result.id) == ("m", "3", "")
 
 
 def test_the_response_has_the_requests_id() -> None:
@@ -390,9 +390,9 @@ CLASSIFIED = InferRequest(
 
 
 def test_classes() -> None:
-    (found,) = parse(response_pair([TOP], b""), CLASSIFIED, CLASSIFY).outputs
+    (result,) = parse(response_pair([TOP], b""), CLASSIFIED, CLASSIFY).outputs
     classes = pack_bytes([b"0.700000:1:dog"])
-    assert found == Tensor("OUTPUT0", Datatype.BYTES, (1, 1), classes)
+    assert result == Tensor("OUTPUT0", Datatype.BYTES, (1, 1), classes)
 
 
 @pytest.mark.parametrize("entries", [[], [{"cls": []}, {"cls": []}], [{"cls": [{}]}, {"cls": []}]])
@@ -417,8 +417,8 @@ def test_classes_only_in_the_trailer() -> None:
     _, full = response_pair([TOP], b"")
     header = pb.InferResponse.FromString(join_parts(full.message)).meta_data
     without_classes.body = [header.SerializeToString()]
-    found = HTTP_CODEC.parse_response(without_classes, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
-    assert list(unpack_bytes(found.outputs[0].data)) == [b"0.700000:1:dog"]
+    result = HTTP_CODEC.parse_response(without_classes, CLASSIFIED, DEFAULT_LIMITS, CLASSIFY)
+    assert list(unpack_bytes(result.outputs[0].data)) == [b"0.700000:1:dog"]
     for trailer in ([], [b"\xff"]):
         without_classes.body = trailer
         with pytest.raises(GatewayError, match="has classes for 0 batch entries"):
@@ -445,16 +445,16 @@ def test_a_long_binary_header_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> 
     wire, call = response_pair(
         [output(batch_classes=LONG * ROWS), VALUES], bytes(8 * ROWS), batch=ROWS
     )
-    (found,) = wire.headers["nv-inferresponse"].splitlines()
-    assert len(found) > 50_000
+    (result,) = wire.headers["nv-inferresponse"].splitlines()
+    assert len(result) > 50_000
     header = pb.InferResponse.FromString(join_parts(call.message)).meta_data.SerializeToString()
     wire.body = [bytes(8 * ROWS), header]
 
     def parse_with(limits: Limits) -> InferResponse:
-        found: InferResponse = HTTP_CODEC.parse_response(
+        result: InferResponse = HTTP_CODEC.parse_response(
             wire, VALUES_AND_CLASSES, limits, TWO_OUTPUTS
         )
-        return found
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(http_backend.text_format, "parse", lambda kind, _: kind(code=1))

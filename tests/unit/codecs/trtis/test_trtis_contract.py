@@ -125,7 +125,7 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
     batch = draw(st.none() | st.integers(1, 3))
 
     def tensors(prefix: str) -> list[Tensor]:
-        found = []
+        result = []
         for index in range(draw(st.integers(1, 3))):
             tensor = draw(strategies.tensors(frozenset(DATATYPE_NUMBERS)))
             tensor = replace(tensor, name=f"{prefix}{index}", parameters={})
@@ -133,8 +133,8 @@ def inferences(draw: st.DrawFn) -> tuple[InferRequest, InferResponse, ModelMetad
                 tensor = replace(
                     tensor, shape=(batch, *tensor.shape), data=bytes(tensor.data) * batch
                 )
-            found.append(tensor)
-        return found
+            result.append(tensor)
+        return result
 
     def metadata_of(tensor: Tensor) -> messages.TensorMetadata:
         free = [draw(st.sampled_from((dim, -1))) for dim in tensor.shape]

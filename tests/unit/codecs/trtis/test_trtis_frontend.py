@@ -1,4 +1,4 @@
-"""Responses to clients that no capture contains: compatibility levels, formats, errors, limits."""
+"""Responses of the frontend that the captures do not cover: levels, formats, errors, limits."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def http(wire: HttpRequest, **options: Any) -> HttpResponse:
 
 
 def test_the_event_loop_leaves_a_long_header_to_a_helper() -> None:
-    """Before the access check, a header is not read, even if it is malformed."""
+    """``summarize``, which runs before the access check, does not parse the header."""
     codec: Any = HTTP.create({})
     limits = event_loop_limits(DEFAULT_LIMITS)
     short, long = (infer(BOTH_INPUTS + " " * (size - len(BOTH_INPUTS))) for size in (8192, 8193))
@@ -129,7 +129,7 @@ def test_v1_15_rejects_a_duplicate_output() -> None:
     assert (status.code, status.msg) == (pb.CODES["INVALID_ARG"], REPEATED_OUTPUT)
 
 
-def test_an_output_as_values_and_as_classes_is_refused() -> None:
+def test_an_output_requested_as_values_and_as_classes_is_refused() -> None:
     header = BOTH_INPUTS + ' output { name: "OUTPUT0" } output { name: "OUTPUT0" cls { count: 1 } }'
     assert status_of(http(infer(header))).msg == REPEATED_OUTPUT
 
@@ -247,7 +247,7 @@ def test_an_unknown_status_code_is_a_bad_request() -> None:
     assert TrtisStatusError("UNKNOWN", "x").kind is Kind.BAD_REQUEST
 
 
-def test_a_truncated_request_has_no_id() -> None:
+def test_the_error_for_a_truncated_request_has_metadata() -> None:
     error = GatewayError(Kind.OVERLOADED, "busy")
     response = GRPC.create({}).build_error(error, RpcRequest(SERVICE + "StreamInfer", (b"\x0a",)))
     assert pb.InferResponse.FromString(join_parts(response.message)).HasField("meta_data")
@@ -257,7 +257,7 @@ def test_a_truncated_request_has_no_id() -> None:
     "message", [b"\xff", b"\x0a\x01\xff", b"\x1a\x02\x12\x05", b"\x1a\x01\x0a"]
 )
 @pytest.mark.parametrize("method", ["Infer", "StreamInfer"])
-def test_malformed_messages_of_clients(method: str, message: bytes) -> None:
+def test_malformed_messages_fail_with_internal(method: str, message: bytes) -> None:
     version = b"\x10\x01"
     wire = respond(GRPC.create({}), RpcRequest(SERVICE + method, (version + message,)))
     if not wire.code:  # the name can be read, so the unknown model is reported first
@@ -268,7 +268,7 @@ def test_malformed_messages_of_clients(method: str, message: bytes) -> None:
     assert (wire.code, wire.details) == (13, "Unable to parse request")
 
 
-def test_responses_of_other_methods_are_short() -> None:
+def test_requests_to_other_methods_have_a_size_limit() -> None:
     wire = RpcRequest(SERVICE + "Status", (b"\x0a" * 70_000,))
     status = pb.StatusResponse.FromString(join_parts(respond(GRPC.create({}), wire).message))
     assert status.request_status.code == pb.CODES["INVALID_ARG"]
@@ -280,9 +280,9 @@ def test_responses_of_other_methods_are_short() -> None:
 
 
 def partial_request(header: str, body: Buffer = b"") -> PartialInferRequest:
-    found = HTTP.create({}).parse_request(infer(header, body=body), DEFAULT_LIMITS)
-    assert isinstance(found, PartialInferRequest)
-    return found
+    request = HTTP.create({}).parse_request(infer(header, body=body), DEFAULT_LIMITS)
+    assert isinstance(request, PartialInferRequest)
+    return request
 
 
 @pytest.mark.parametrize("tensor", ["input", "output"])
@@ -296,7 +296,7 @@ def call_with(message: Any) -> RpcRequest:
     return call("Infer", message)
 
 
-def test_a_call_of_too_many_tensors_or_too_long_names() -> None:
+def test_a_call_with_too_many_tensors_or_fields_is_refused() -> None:
     many = pb.InferRequest(model_version=-1)
     for _ in range(5000):
         many.meta_data.input.add()
@@ -363,10 +363,10 @@ def test_inputs_are_views_of_the_body() -> None:
 
 
 def parse_request(header: str, model: str = "classify", body: bytes = bytes(16)) -> ParsedRequest:
-    found = HTTP.create({}).parse_request(
+    request = HTTP.create({}).parse_request(
         infer(header, f"/api/infer/{model}", body), DEFAULT_LIMITS
     )
-    return found.complete(MODELS[model].metadata)
+    return request.complete(MODELS[model].metadata)
 
 
 def classes(*elements: bytes, datatype: Datatype = Datatype.BYTES) -> InferResponse:
@@ -548,11 +548,11 @@ def test_versions_are_numbers(version: str, expected: list[int]) -> None:
             },
             'control_input { name: "S" } oldest { max_candidate_sequences: 3 }',
         ),
-        ({"max_sequence_idle_microseconds": "x"}, ""),  # as reported by a server
+        ({"max_sequence_idle_microseconds": "x"}, ""),  # an invalid value is omitted
         ({"oldest": 5, "direct": {}}, ""),
     ],
 )
-def test_a_model_with_sequences_is_marked(batching: Any, expected: str | None) -> None:
+def test_the_status_contains_the_sequence_batching(batching: Any, expected: str | None) -> None:
     message = model_status(ModelStatus(ModelMetadata("m", sequence_batching=batching)))
     config = message.model_status["m"].config
     assert config.HasField("sequence_batching") == (expected is not None)
@@ -632,7 +632,7 @@ def test_times_beyond_the_fields_range() -> None:
     assert f"compute {{ count: 1 total_time_ns: {2**64 - 1} }}" in entry
 
 
-def test_repeated_headers_are_joined() -> None:
+def test_a_header_value_joined_from_two_headers_is_accepted() -> None:
     assert http(infer(f"{BOTH_INPUTS}, {BOTH_INPUTS}")).headers == {"Content-Type": "text/plain"}
 
 

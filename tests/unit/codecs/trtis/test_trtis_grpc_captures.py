@@ -1,7 +1,5 @@
-"""Every captured gRPC call is answered by the frontend as by the real server.
-
-Responses are equal byte for byte except ``request_id``; differences are listed here with their
-reason, and in docs/fidelity-trtis.md.
+"""The frontend responds to captured gRPC calls like the real server, byte for byte except
+``request_id``. ``DIFFERENT`` and docs/fidelity-trtis.md list the exceptions.
 """
 
 import re
@@ -24,8 +22,8 @@ RESPONSES = {
     "Repository": pb.RepositoryResponse,
 }
 CODES = {"OK": 0, "UNIMPLEMENTED": 12, "INTERNAL": 13}
-NOT_MODELLED = re.compile(r"\d+_(seq_|stream_seq|infer_ensemble|status_(broken|sequence|all))")
-"""Models that the test's gateway does not imitate."""
+NOT_IMITATED = re.compile(r"\d+_(seq_|stream_seq|infer_ensemble|status_(broken|sequence|all))")
+"""Matches the captures of models that ``trtis_gateway`` does not imitate."""
 DIFFERENT = {
     "042_err_dup_input": "reported as a duplicate; the real server adds the sizes of both",
     "061_shm_register": "this gateway cannot register a region",
@@ -36,7 +34,7 @@ DIFFERENT = {
 SAME = [
     case
     for case in GRPC
-    if case.name not in DIFFERENT and case.requests and not NOT_MODELLED.match(case.name)
+    if case.name not in DIFFERENT and case.requests and not NOT_IMITATED.match(case.name)
 ]
 BY_NAME = {case.name: case for case in GRPC}
 
@@ -56,7 +54,7 @@ def response_message(name: str) -> pb.InferResponse:  # type: ignore[valid-type]
     return message_type(request.method).FromString(join_parts(response_to(request).message))
 
 
-def test_the_captures_are_complete() -> None:
+def test_enough_captures_are_compared() -> None:
     assert len(SAME) > 45
     assert set(DIFFERENT) < set(BY_NAME)
 
@@ -91,7 +89,7 @@ def test_captured_requests_get_the_captured_response(case: Call) -> None:
 # ---- differences
 
 
-def test_an_input_twice() -> None:
+def test_a_duplicate_input_is_refused() -> None:
     status = response_message("042_err_dup_input").request_status
     assert status.code == pb.CODES["INVALID_ARG"]
     assert status.msg == "input 'INPUT0' already exists in request"

@@ -1,7 +1,5 @@
-"""Every captured HTTP exchange is answered by the frontend as by the real server.
-
-Responses are equal byte for byte except ``request_id``; differences are listed here with their
-reason, and in docs/fidelity-trtis.md.
+"""The frontend responds to captured HTTP requests like the real server, byte for byte except
+``request_id``. ``DIFFERENT`` and docs/fidelity-trtis.md list the exceptions.
 """
 
 import re
@@ -15,13 +13,13 @@ from infergate.codecs.trtis import text_format
 from infergate.codecs.trtis.messages import CODES, RequestStatus, ServerStatus
 from infergate.core.wire import HttpResponse, join_parts
 
-NOT_MODELLED = re.compile("/api/(infer|status)/(sequence|ensemble_simple|slow|broken)")
-"""Models that the test's gateway does not imitate."""
+NOT_IMITATED = re.compile("/api/(infer|status)/(sequence|ensemble_simple|slow|broken)")
+"""Matches the paths of models that ``trtis_gateway`` does not imitate."""
 DIFFERENT = {
-    "059_infer_string_garbage": "strings whose lengths contradict their data are refused",
+    "059_infer_string_garbage": "string lengths that contradict the data are refused",
     "068_cls_count_zero": "the real server omits the values that its header announces",
     "069_cls_empty": "the same",
-    "116_err_dims_negative": "dimensions below 0 are refused as such, not as a size of 2^64",
+    "116_err_dims_negative": "refused as a wrong shape; the real server reports a size near 2^64",
     "144_shm_register": "this gateway cannot register a region",
     "145_shm_register_dup": "the same",
     "148_shm_status_one": "the same",
@@ -35,7 +33,7 @@ SAME = [
     for case in HTTP
     if case.name not in DIFFERENT
     and case.name not in STATUS
-    and not NOT_MODELLED.match(case.request.path)
+    and not NOT_IMITATED.match(case.request.path)
 ]
 BY_NAME = {case.name: case for case in HTTP}
 TRANSPORT_HEADERS = {"content-length", "connection"}
@@ -51,7 +49,7 @@ def mask_request_id(value: str) -> str:
     return re.sub(r" request_id: \d+$", " request_id: N", value)
 
 
-def test_the_captures_are_complete() -> None:
+def test_enough_captures_are_compared() -> None:
     assert len(SAME) > 110
     assert set(DIFFERENT) < set(BY_NAME)
 
@@ -86,7 +84,7 @@ def test_strings_that_contradict_their_size_are_refused() -> None:
     check_refusal("059_infer_string_garbage", "INVALID_ARG", expected)
 
 
-def test_dimensions_below_zero() -> None:
+def test_negative_dimensions_are_refused() -> None:
     expected = "unexpected shape for input 'INPUT0' for model 'identity_nobatch'. "
     check_refusal("116_err_dims_negative", "INVALID_ARG", f"{expected}Expected [-1], got [-1]")
 
@@ -111,12 +109,12 @@ STATUS_CASES = [
     BY_NAME[name]
     for name in sorted(STATUS)
     if BY_NAME[name].request.path not in {"/api/status", "/api/status/"}
-    and not NOT_MODELLED.match(BY_NAME[name].request.path)
+    and not NOT_IMITATED.match(BY_NAME[name].request.path)
 ]
 
 
 @pytest.mark.parametrize("case", STATUS_CASES, ids=str)
-def test_metadata_round_trips(case: Exchange) -> None:
+def test_captured_status_requests_get_the_captured_known_fields(case: Exchange) -> None:
     response = response_to(case)
     assert mask_request_id(response.headers["NV-Status"]) == mask_request_id(
         case.response.headers["nv-status"]

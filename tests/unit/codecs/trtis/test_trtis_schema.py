@@ -15,11 +15,11 @@ PACKAGE = "nvidia.inferenceserver"
 
 def declarations(file: Any) -> set[str]:
     """Return all declarations in the format of the published list, which covers five files."""
-    found: set[str] = set()
+    result: set[str] = set()
     for message in file.message_type:
-        found |= message_declarations(message, message.name)
+        result |= message_declarations(message, message.name)
     for enum in file.enum_type:
-        found |= {f"enum {enum.name}.{each.name}={each.number}" for each in enum.value}
+        result |= {f"enum {enum.name}.{each.name}={each.number}" for each in enum.value}
     for service in file.service:
         for method in service.method:
             request, response = (
@@ -29,12 +29,12 @@ def declarations(file: Any) -> set[str]:
                     (method.output_type, method.server_streaming),
                 )
             )
-            found.add(f"rpc {service.name}.{method.name}({request}) -> {response}")
-    return found
+            result.add(f"rpc {service.name}.{method.name}({request}) -> {response}")
+    return result
 
 
 def message_declarations(message: Any, name: str) -> set[str]:
-    found = {f"message {name}"}
+    result = {f"message {name}"}
     for field in message.field:
         kind = field.type_name.removeprefix(f".{PACKAGE}.")
         kind = kind or Field.Type.Name(field.type).removeprefix("TYPE_").lower()
@@ -42,12 +42,12 @@ def message_declarations(message: Any, name: str) -> set[str]:
         oneof = ""
         if field.HasField("oneof_index"):
             oneof = f" oneof:{message.oneof_decl[field.oneof_index].name}"
-        found.add(f"{name}.{field.name}={field.number} {repeated}{kind}{oneof}")
+        result.add(f"{name}.{field.name}={field.number} {repeated}{kind}{oneof}")
     for enum in message.enum_type:
-        found |= {f"enum {name}.{enum.name}.{each.name}={each.number}" for each in enum.value}
+        result |= {f"enum {name}.{enum.name}.{each.name}={each.number}" for each in enum.value}
     for nested in message.nested_type:
-        found |= message_declarations(nested, f"{name}.{nested.name}")
-    return found
+        result |= message_declarations(nested, f"{name}.{nested.name}")
+    return result
 
 
 def test_fields_equal_the_published_release() -> None:

@@ -42,11 +42,11 @@ OF_MEMORY = re.compile(r"\d+_shm_")
 @pytest.fixture(autouse=True)
 def regions() -> Iterator[dict[str, Path]]:
     assert len(KEY) == len(CAPTURED)
-    found = {key: Path(f"/dev/shm/{key}") for key in (KEY, f"{KEY}g")}
-    for path in found.values():
+    paths = {key: Path(f"/dev/shm/{key}") for key in (KEY, f"{KEY}g")}
+    for path in paths.values():
         path.write_bytes(np.array([*range(16), *[1] * 16, *[0] * 32], "<i4").tobytes())
-    yield found
-    for path in found.values():
+    yield paths
+    for path in paths.values():
         path.unlink()
 
 

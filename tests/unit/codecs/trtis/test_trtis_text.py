@@ -95,7 +95,7 @@ def test_bool_and_unnamed_enum_values() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_strings_are_printable_ascii_and_round_trip(value: str) -> None:
+def test_strings_are_printed_as_ascii_and_round_trip(value: str) -> None:
     line = text_format.to_line(RequestStatus(msg=value))
     assert line.isascii()
     assert line.isprintable()

@@ -1,7 +1,6 @@
-"""A minimal gateway with the captured models, to compare the responses of a frontend.
+"""A minimal gateway that serves imitations of the captured models through a frontend codec.
 
-Only the input and output of the codecs are compared. Routing and control are imitations of the
-gateway, which is tested in tests/unit/gateway.
+Routing and model control are simplified; tests/unit/gateway tests those of the real gateway.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from infergate.core.limits import DEFAULT_LIMITS
 from infergate.core.messages import InferRequest
 from infergate.core.tensor import Tensor, tensor_from_array
 
-POLLED = "explicit model load / unload is not allowed if polling is enabled"
+POLLING_ERROR = "explicit model load / unload is not allowed if polling is enabled"
 LABELS = ("cat", "dog", "bird with space", 'fish "q"')
 Tensors = Mapping[str, Tensor]
 
@@ -97,7 +96,7 @@ MODELS = {
             labels=LABELS,
         ),
         _model("identity_string", [("BYTES", [-1])], _copy),
-        _model("identity_all", [(one, [2]) for one in ALL_TYPES], _copy, batch=4),
+        _model("identity_all", [(datatype, [2]) for datatype in ALL_TYPES], _copy, batch=4),
         _model("identity_fp32", [("FP32", [-1, 3])], _copy),
         _model("identity_nobatch", [("INT32", [-1])], _copy, batch=0),
         _model("classify", [("FP32", [4])], _copy, labels=LABELS),
@@ -106,8 +105,8 @@ MODELS = {
         _model("failing", [("INT32", [1])], _fail),
     )
 }
-OTHERS = ("broken", "ensemble_simple", "sequence", "slow")
-"""Models that the real server also lists."""
+NOT_IMITATED = ("broken", "ensemble_simple", "sequence", "slow")
+"""Models that the real server lists, but this gateway does not serve."""
 
 
 def perform(operation: messages.Operation) -> messages.Response:
@@ -120,12 +119,12 @@ def perform(operation: messages.Operation) -> messages.Response:
             return messages.ModelIndex(
                 tuple(
                     messages.ModelIndexEntry(name, version, "READY")
-                    for name in (*MODELS, *OTHERS)
+                    for name in (*MODELS, *NOT_IMITATED)
                     for version in ("1", "2")
                 )
             )
         case messages.ModelLoadRequest() | messages.ModelUnloadRequest():
-            raise GatewayError(Kind.NO_BACKEND, POLLED)
+            raise GatewayError(Kind.NO_BACKEND, POLLING_ERROR)
         case messages.SharedMemoryStatusRequest():
             return messages.SharedMemoryStatus()
         case messages.SharedMemoryRegisterRequest():

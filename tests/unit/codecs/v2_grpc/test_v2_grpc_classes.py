@@ -1,4 +1,4 @@
-"""Classes are requested only from servers that support them."""
+"""Requests for classification are forwarded unchanged only to servers that support it."""
 
 from typing import Any
 
@@ -43,9 +43,7 @@ def is_passed_through(wire: RpcRequest, profile: Any) -> bool:
     ],
 )
 @pytest.mark.parametrize("length", [0, 100_000])
-def test_classes_are_requested_only_from_servers_that_support_them(
-    outputs: Any, length: int
-) -> None:
+def test_only_servers_that_support_classes_get_requests_for_them(outputs: Any, length: int) -> None:
     wire = request(*outputs, data=bytes(length))
     assert is_passed_through(wire, TRITON)
     assert not is_passed_through(wire, KSERVE)
@@ -71,7 +69,7 @@ def test_requests_without_classes_are_forwarded_to_any_server(outputs: Any, leng
 
 
 def test_an_unreadable_output_is_a_bad_request() -> None:
-    """Routes without validation forward such messages."""
+    """A route without validation forwards it to a server that supports classes."""
     output_bytes = b"\x12\xffclassification"
     wire = RpcRequest(INFER, [b"\x0a\x01m", bytes((6 << 3 | 2, len(output_bytes))), output_bytes])
     with raises_kind(Kind.BAD_REQUEST):

@@ -98,8 +98,8 @@ def test_any_request_arrives_bit_for_bit(request: InferRequest) -> None:
 @given(infer_responses(), st.sampled_from((RAW, TYPED)))
 def test_any_response_arrives_bit_for_bit(response: InferResponse, codec: Any) -> None:
     wire = join_message(codec.build_response(response, ParsedRequest(REQUEST)))
-    found = codec.parse_response(wire, REQUEST, LIMITS)
-    assert canonical.to_text(found) == canonical.to_text(response)
+    parsed = codec.parse_response(wire, REQUEST, LIMITS)
+    assert canonical.to_text(parsed) == canonical.to_text(response)
 
 
 @given(infer_responses(frozenset(Datatype) - {Datatype.FP16, Datatype.BF16}))
@@ -254,9 +254,9 @@ def test_metadata_distinguishes_parameters_and_properties() -> None:
         properties={"p": "plain", "e": "", "tab": "a\tb"},
     )
     wire = RAW.build_response(response, ParsedRequest(METADATA))
-    found = RAW.parse_response(wire, METADATA, LIMITS)
+    parsed = RAW.parse_response(wire, METADATA, LIMITS)
     expected = replace(response, parameters={"s": "text", "i": -3, "b": False, "d": 0.5})
-    assert canonical.is_same(found, expected)
+    assert canonical.is_same(parsed, expected)
 
 
 # ---- limits
@@ -304,8 +304,8 @@ def test_unknown_fields_in_typed_contents_are_skipped() -> None:
 def test_any_nonzero_byte_is_true_in_typed_bool() -> None:
     response = InferResponse("m", outputs=(Tensor("X", Datatype.BOOL, (3,), b"\x00\x02\xff"),))
     wire = TYPED.build_response(response, ParsedRequest(REQUEST))
-    found = TYPED.parse_response(wire, REQUEST, LIMITS)
-    assert bytes(found.outputs[0].data) == b"\0\1\1"
+    parsed = TYPED.parse_response(wire, REQUEST, LIMITS)
+    assert bytes(parsed.outputs[0].data) == b"\0\1\1"
 
 
 # ---- forwarding

@@ -33,13 +33,13 @@ SERVICE = "/inference.GRPCInferenceService/"
 
 def parse(method: str, message: Any) -> ParsedRequest:
     wire = RpcRequest(SERVICE + method, [message.SerializeToString()])
-    found = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    parsed = CODEC.parse_request(wire, DEFAULT_LIMITS)
     summary = CODEC.summarize(wire)
     assert (summary.operation, summary.model) == (
-        type(found.operation),
-        getattr(found.operation, "model", ""),
+        type(parsed.operation),
+        getattr(parsed.operation, "model", ""),
     )
-    return found
+    return parsed
 
 
 def build_request_message(operation: Operation, kind: Any, profile: Any = TRITON) -> Any:
@@ -69,14 +69,14 @@ def load_request() -> Any:
 
 
 def test_tritons_request_to_load() -> None:
-    found = parse("RepositoryModelLoad", load_request())
+    parsed = parse("RepositoryModelLoad", load_request())
     parameters = {"config": "{}", "file:1/m": b"\x00\xff", "n": -1, "b": True}
-    assert found.operation == ModelLoadRequest("m", "r", parameters)
+    assert parsed.operation == ModelLoadRequest("m", "r", parameters)
     response = build_response_message(
-        Acknowledgement(), found, service_pb2.RepositoryModelLoadResponse
+        Acknowledgement(), parsed, service_pb2.RepositoryModelLoadResponse
     )
     assert response.SerializeToString() == b""
-    rebuilt = build_request_message(found.operation, service_pb2.RepositoryModelLoadRequest)
+    rebuilt = build_request_message(parsed.operation, service_pb2.RepositoryModelLoadRequest)
     expected = load_request()
     del expected.parameters["nothing"]
     assert rebuilt == expected
@@ -85,10 +85,10 @@ def test_tritons_request_to_load() -> None:
 def test_tritons_request_to_unload() -> None:
     message = service_pb2.RepositoryModelUnloadRequest(model_name="m")
     message.parameters["unload_dependents"].bool_param = False
-    found = parse("RepositoryModelUnload", message)
-    assert found.operation == ModelUnloadRequest("m", "", {"unload_dependents": False})
+    parsed = parse("RepositoryModelUnload", message)
+    assert parsed.operation == ModelUnloadRequest("m", "", {"unload_dependents": False})
     assert (
-        build_request_message(found.operation, service_pb2.RepositoryModelUnloadRequest) == message
+        build_request_message(parsed.operation, service_pb2.RepositoryModelUnloadRequest) == message
     )
 
 
@@ -98,9 +98,9 @@ def test_tritons_request_to_unload() -> None:
 )
 def test_kserves_messages_round_trip(method: str, kind: Any) -> None:
     message = pb.KServeModelRequest(model_name="m")
-    found = parse(method, message)
-    assert found.operation == kind("m")
-    response = build_response_message(Acknowledgement(), found, pb.KServeModelResponse)
+    parsed = parse(method, message)
+    assert parsed.operation == kind("m")
+    response = build_response_message(Acknowledgement(), parsed, pb.KServeModelResponse)
     assert response == pb.KServeModelResponse(model_name="m", is_done=True)
     ignored = {"unload_dependents": False}
     assert build_request_message(kind("m", "", ignored), pb.KServeModelRequest, KSERVE) == message
@@ -143,8 +143,8 @@ def test_bad_messages(method: str, message: bytes) -> None:
 def test_files_and_names_have_different_limits() -> None:
     message = service_pb2.RepositoryModelLoadRequest(model_name="m")
     message.parameters["file:m"].bytes_param = bytes(MIB)
-    found = parse("RepositoryModelLoad", message)
-    assert found.operation.parameters["file:m"] == bytes(MIB)
+    parsed = parse("RepositoryModelLoad", message)
+    assert parsed.operation.parameters["file:m"] == bytes(MIB)
     wire = RpcRequest(SERVICE + "RepositoryModelLoad", [message.SerializeToString()])
     error = refused(lambda: CODEC.parse_request(wire, Limits(body=MIB)))
     assert error.kind is Kind.TOO_LARGE
@@ -171,9 +171,9 @@ FUTURE = b"\xfa\x3f\x03new"
 
 def test_a_configuration_uses_proto_field_names() -> None:
     message = service_pb2.ModelConfigResponse(config=config())
-    found = parse_response(message, ModelConfigRequest("m"))
-    settings = found.settings
-    assert (found.name, settings["max_batch_size"], settings["platform"]) == ("real", 8, "onnx")
+    parsed = parse_response(message, ModelConfigRequest("m"))
+    settings = parsed.settings
+    assert (parsed.name, settings["max_batch_size"], settings["platform"]) == ("real", 8, "onnx")
     assert settings["input"][0]["data_type"] == "TYPE_FP32"
     assert settings["output"][0]["data_type"] == 99
     assert settings["input"][0]["dims"] == [-1, 3]
@@ -186,9 +186,9 @@ def test_a_configuration_uses_proto_field_names() -> None:
 def test_unknown_fields_are_kept_and_names_are_the_clients() -> None:
     raw = config().SerializeToString() + FUTURE
     wire = RpcResponse([b"\x0a" + bytes([len(raw) & 0x7F | 0x80, len(raw) >> 7]) + raw])
-    found = CODEC.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
-    inputs = [{**found.settings["input"][0], "name": "image"}]
-    renamed = ModelConfig("m", {**found.settings, "name": "m", "input": inputs}, found.message)
+    parsed = CODEC.parse_response(wire, ModelConfigRequest("m"), DEFAULT_LIMITS)
+    inputs = [{**parsed.settings["input"][0], "name": "image"}]
+    renamed = ModelConfig("m", {**parsed.settings, "name": "m", "input": inputs}, parsed.message)
     response = CODEC.build_response(renamed, ParsedRequest(ModelConfigRequest("m")))
     assert FUTURE in bytes(join_parts(response.message))
     actual = build_response_message(
@@ -249,11 +249,11 @@ def test_statistics_round_trip() -> None:
     operation = parse("ModelStatistics", request).operation
     assert operation == ModelStatisticsRequest("m", "1")
     assert build_request_message(operation, service_pb2.ModelStatisticsRequest) == request
-    found = parse_response(message, operation)
-    assert found.models[0]["inference_stats"] == {"success": {"count": 3, "ns": 0}}
-    assert found.models[0]["last_inference"] == 2**63
+    parsed = parse_response(message, operation)
+    assert parsed.models[0]["inference_stats"] == {"success": {"count": 3, "ns": 0}}
+    assert parsed.models[0]["last_inference"] == 2**63
     rebuilt = build_response_message(
-        found, ParsedRequest(operation), service_pb2.ModelStatisticsResponse
+        parsed, ParsedRequest(operation), service_pb2.ModelStatisticsResponse
     )
     assert rebuilt == message
 
@@ -265,15 +265,15 @@ def test_trace_settings_round_trip() -> None:
     message = service_pb2.TraceSettingRequest(model_name="m")
     message.settings["trace_level"].value.extend(["A", "B"])
     message.settings["trace_file"].SetInParent()
-    found = parse("TraceSetting", message)
-    assert found.operation == TraceSettingsRequest(
+    parsed = parse("TraceSetting", message)
+    assert parsed.operation == TraceSettingsRequest(
         "m", {"trace_file": [], "trace_level": ["A", "B"]}
     )
-    assert build_request_message(found.operation, service_pb2.TraceSettingRequest) == message
+    assert build_request_message(parsed.operation, service_pb2.TraceSettingRequest) == message
     settings = Settings({"trace_level": ["OFF"]})
-    response = build_response_message(settings, found, service_pb2.TraceSettingResponse)
+    response = build_response_message(settings, parsed, service_pb2.TraceSettingResponse)
     assert response.settings["trace_level"].value == ["OFF"]
-    assert parse_response(response, found.operation) == settings
+    assert parse_response(response, parsed.operation) == settings
 
 
 def test_log_settings_round_trip() -> None:
@@ -281,12 +281,12 @@ def test_log_settings_round_trip() -> None:
     message.settings["log_info"].bool_param = False
     message.settings["log_verbose_level"].uint32_param = 1
     message.settings["log_file"].string_param = "f"
-    found = parse("LogSettings", message)
+    parsed = parse("LogSettings", message)
     values = {"log_file": "f", "log_info": False, "log_verbose_level": 1}
-    assert found.operation == LogSettingsRequest(values)
-    assert build_request_message(found.operation, service_pb2.LogSettingsRequest) == message
-    response = build_response_message(Settings(values), found, service_pb2.LogSettingsResponse)
-    assert parse_response(response, found.operation) == Settings(values)
+    assert parsed.operation == LogSettingsRequest(values)
+    assert build_request_message(parsed.operation, service_pb2.LogSettingsRequest) == message
+    response = build_response_message(Settings(values), parsed, service_pb2.LogSettingsResponse)
+    assert parse_response(response, parsed.operation) == Settings(values)
     message.settings["nothing"].SetInParent()
     assert parse("LogSettings", message).operation == LogSettingsRequest(values)
 

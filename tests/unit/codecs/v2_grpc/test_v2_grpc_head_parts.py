@@ -75,8 +75,8 @@ def test_unusual_messages_are_written_by_protobuf(request_: InferRequest) -> Non
 
 
 def test_data_is_not_copied() -> None:
-    found = infer_request.write_request(InferRequest("m", inputs=(X, Y, X)))
-    assert [part for part in found if part is X.data or part is Y.data] == [X.data, Y.data, X.data]
+    parts = infer_request.write_request(InferRequest("m", inputs=(X, Y, X)))
+    assert [part for part in parts if part is X.data or part is Y.data] == [X.data, Y.data, X.data]
 
 
 def test_an_empty_response_is_a_message() -> None:

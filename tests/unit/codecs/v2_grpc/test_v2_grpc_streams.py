@@ -146,11 +146,11 @@ def test_tritons_stream_responses(final: bool | None) -> None:
     if final is not None:
         response.parameters[FINAL].bool_param = final
     response.parameters["k"].int64_param = 1
-    found = parse_message(pb.ModelStreamInferResponse(infer_response=response))
-    assert found.is_last is (final is True)
-    assert (found.model, found.version, found.id) == ("m", "1", "i")
-    assert found.parameters == {"k": 1}
-    assert [bytes(each.data) for each in found.outputs] == [b"\7\0\0\0"]
+    result = parse_message(pb.ModelStreamInferResponse(infer_response=response))
+    assert result.is_last is (final is True)
+    assert (result.model, result.version, result.id) == ("m", "1", "i")
+    assert result.parameters == {"k": 1}
+    assert [bytes(each.data) for each in result.outputs] == [b"\7\0\0\0"]
 
 
 def test_tritons_empty_final_response_is_not_a_response() -> None:
@@ -162,13 +162,13 @@ def test_tritons_empty_final_response_is_not_a_response() -> None:
 def test_an_empty_response_that_is_not_final_is_a_response() -> None:
     response = pb.ModelInferResponse(model_name="m", id="i")
     response.parameters[FINAL].bool_param = False
-    found = parse_message(pb.ModelStreamInferResponse(infer_response=response))
-    assert found == InferResponse("m", id="i")
+    result = parse_message(pb.ModelStreamInferResponse(infer_response=response))
+    assert result == InferResponse("m", id="i")
 
 
 def test_mlservers_responses_are_not_mistaken_for_errors() -> None:
-    found = parse_message(server_response())
-    assert (found.model, found.version, found.id, found.is_last) == ("m", "1", "i", False)
+    result = parse_message(server_response())
+    assert (result.model, result.version, result.id, result.is_last) == ("m", "1", "i", False)
     without_version = pb.ModelInferResponse(model_name="m", id="i")
     assert parse_message(without_version) == InferResponse("m", id="i")
 

@@ -1,5 +1,5 @@
-"""Typed contents agree with the protobuf runtime. The cost of messages that are cheap to write and
-expensive to read is limited."""
+"""The reader of typed contents agrees with the protobuf runtime, and limits the cost of messages
+that are small but expensive to read."""
 
 import struct
 from itertools import pairwise
@@ -79,7 +79,7 @@ def refused(data: bytes, *mentions: str, kind: Kind = Kind.BAD_REQUEST) -> None:
     ],
     ids=["bytes", "ints", "long-ints", "bools"],
 )
-def test_elements_that_the_shape_does_not_announce_are_not_converted(
+def test_more_elements_than_the_shape_has_are_not_converted(
     contents: bytes, datatype: str, expected: str
 ) -> None:
     data = message(contents_field(contents), datatype=datatype)
@@ -91,7 +91,7 @@ def test_elements_that_the_shape_does_not_announce_are_not_converted(
     ("contents", "datatype"),
     [(field_prefix(6, 3) + bytes(3), "FP32"), (b"\x42\0" + field_prefix(8, 3) + b"ab", "BYTES")],
 )
-def test_the_error_for_a_short_element_names_the_tensor(contents: bytes, datatype: str) -> None:
+def test_the_error_for_a_truncated_element_names_the_tensor(contents: bytes, datatype: str) -> None:
     data = message(contents_field(contents), datatype=datatype, shape=2)
     refused(data, "tensor 'X': ", "is cut short")
 
@@ -100,13 +100,13 @@ def test_the_protobuf_runtime_never_sees_typed_contents(monkeypatch: pytest.Monk
     lengths = []
     runtime = infer_request.ModelInferRequest
 
-    class Watched:
+    class RecordingMessage:
         @staticmethod
         def FromString(data: bytes) -> Any:  # noqa: N802 - protobuf's name
             lengths.append(len(data))
             return runtime.FromString(data)
 
-    monkeypatch.setattr(infer_request, "ModelInferRequest", Watched)
+    monkeypatch.setattr(infer_request, "ModelInferRequest", RecordingMessage)
     contents = field_prefix(6, 400_000) + bytes(400_000)
     tensor_data = read(message(contents_field(contents), shape=100_000, datatype="FP32")).data
     assert len(tensor_data) == 400_000
@@ -150,7 +150,7 @@ MANY = MAX_FIELDS + 1
         "unknown-in-contents",
         "unknown-in-bytes",
         "parameters-of-an-output",
-        "together",
+        "inputs-and-outputs",
     ],
 )
 def test_fields_inside_fields_are_counted_over_the_message(data: bytes) -> None:
@@ -188,14 +188,14 @@ def test_bytes_elements_are_limited_over_all_tensors(
 
 
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ServerLive", "RepositoryIndex"])
-def test_requests_other_than_inferences_are_small(method: str) -> None:
+def test_requests_other_than_inferences_have_a_size_limit(method: str) -> None:
     wire = RpcRequest(f"/inference.GRPCInferenceService/{method}", (b"\x7a\x00" * 40_000,))
     for act in (CODEC.summarize, lambda wire: CODEC.parse_request(wire, DEFAULT_LIMITS)):
         with raises_kind(Kind.TOO_LARGE):
             act(wire)
 
 
-def test_responses_are_bounded_too() -> None:
+def test_a_response_with_more_elements_than_the_shape_is_refused() -> None:
     body = string_field(1, "Y") + string_field(2, "INT64") + b"\x18\x01"
     body += contents_field(field_prefix(3, 400_000) + b"\1" * 400_000)
     wire = RpcResponse((field_prefix(5, len(body)) + body,))
@@ -257,7 +257,7 @@ def test_integers_in_every_encoding(data: st.DataObject, datatype: Datatype) -> 
 
 
 def unpacked(number: int, packed: bytes) -> bytes:
-    """Encode the integers of a packed field as one field each."""
+    """Encode each integer of the packed field as a field of its own."""
     if not packed:
         return b""
     body = packed[2:]
@@ -268,7 +268,8 @@ def unpacked(number: int, packed: bytes) -> bytes:
 @given(st.lists(st.lists(st.sampled_from((b"", b"a", b"b" * 127, b"c" * 128, b"d" * 300)))))
 def test_bytes_in_any_pieces(lists: list[list[bytes]]) -> None:
     pieces = [
-        contents_field(pb.InferTensorContents(bytes_contents=p).SerializeToString()) for p in lists
+        contents_field(pb.InferTensorContents(bytes_contents=piece).SerializeToString())
+        for piece in lists
     ]
     expected = [element for piece in lists for element in piece]
     wire = message(b"".join(pieces), shape=len(expected), datatype="BYTES")
@@ -277,13 +278,13 @@ def test_bytes_in_any_pieces(lists: list[list[bytes]]) -> None:
 
 @pytest.mark.parametrize("count", [1, varints._SLICE, 3 * varints._SLICE + 1])
 @pytest.mark.parametrize("largest", [1, 2**7, 2**21 + 5, 2**63, 2**64 - 1])
-def test_long_runs(count: int, largest: int) -> None:
+def test_long_lists_of_varints(count: int, largest: int) -> None:
     values = [(index * 7919) % largest if index % 3 else largest for index in range(count)]
     packed = pb.InferTensorContents(uint64_contents=values).SerializeToString()
-    (only,) = scan_fields(packed, 1)
-    run = packed[only.value_start :]
-    assert varints.count(run) == count
-    assert varints.read(run, count, "<u8").tolist() == values
+    (field,) = scan_fields(packed, 1)
+    encoded = packed[field.value_start :]
+    assert varints.count(encoded) == count
+    assert varints.read(encoded, count, "<u8").tolist() == values
 
 
 FIELDS = st.sampled_from(
@@ -331,9 +332,9 @@ def test_the_typed_reader_accepts_what_the_runtime_accepts(
     piece = typed_contents.TypedContents((memoryview(contents),), FieldBudget(100))
     try:
         has_elements = piece.has_elements()
-        found = typed_contents.read_contents("X", datatype, len(expected_values), piece)
+        data = typed_contents.read_contents("X", datatype, len(expected_values), piece)
     except MalformedMessageError as error:
-        # groups, and lengths of six bytes, which protobuf's other parsers refuse as well
+        # This reader rejects groups and six-byte lengths, as protobuf's other parsers do.
         message_text = str(error)
         assert expected is None or "wire type" in message_text or "at byte" in message_text
         return
@@ -349,9 +350,9 @@ def test_the_typed_reader_accepts_what_the_runtime_accepts(
         return
     assert has_elements == bool(expected.ListFields())
     if datatype is Datatype.BYTES:
-        assert bytes(found) == pack_bytes(expected_values)
+        assert bytes(data) == pack_bytes(expected_values)
     elif form.element == 0:
-        assert np.frombuffer(found, dtype=NUMPY_DTYPES[datatype]).tolist() == expected_values
+        assert np.frombuffer(data, dtype=NUMPY_DTYPES[datatype]).tolist() == expected_values
     else:
         letter = {4: "f", 8: "d"}[datatype.itemsize]
-        assert bytes(found) == struct.pack(f"<{len(expected_values)}{letter}", *expected_values)
+        assert bytes(data) == struct.pack(f"<{len(expected_values)}{letter}", *expected_values)

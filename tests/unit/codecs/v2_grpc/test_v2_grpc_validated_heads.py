@@ -85,30 +85,30 @@ def fields_of(message: Sequence[Any]) -> Any:
     version, only the last value is returned.
     """
     data = bytes(join_parts(message))
-    found: dict[int, list[bytes]] = {}
+    result: dict[int, list[bytes]] = {}
     try:
         for field in scan_fields(data, len(data)):
             value = data[field.value_start : field.end]
             if field.number > 3:
-                found.setdefault(field.number, []).append(value)
+                result.setdefault(field.number, []).append(value)
             elif value:
-                found[field.number] = [value]
+                result[field.number] = [value]
     except MalformedMessageError as error:
         return str(error)
-    return found
+    return result
 
 
 def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of ``act`` in a comparable form, or its error."""
     try:
-        found = act(*arguments)
+        result = act(*arguments)
     except GatewayError as error:
         return (error.kind, error.public, error.detail, error.origin)
-    if isinstance(found, InferRequest | InferResponse):
-        return canonical.to_text(found)
-    if isinstance(found, RpcRequest | RpcResponse):
-        return type(found), fields_of(found.message)
-    return found
+    if isinstance(result, InferRequest | InferResponse):
+        return canonical.to_text(result)
+    if isinstance(result, RpcRequest | RpcResponse):
+        return type(result), fields_of(result.message)
+    return result
 
 
 def request_outcomes(codec: V2Grpc, message: bytes, limits: Limits) -> list[Any]:
@@ -436,8 +436,8 @@ def test_a_known_layout_gives_the_same_split(
     other = bytearray(message)
     for position, byte in changes:
         other[position % len(other)] = byte
-    found = layouts.split(bytes(other))
-    assert found is None or found == split_message(bytes(other), raw_field)
+    result = layouts.split(bytes(other))
+    assert result is None or result == split_message(bytes(other), raw_field)
 
 
 def test_a_known_layout_accepts_another_id_and_other_data() -> None:

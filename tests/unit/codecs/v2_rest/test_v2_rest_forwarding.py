@@ -1,4 +1,4 @@
-"""V2 REST on both sides: names are rewritten, tensors are not."""
+"""V2 REST on both sides: names are rewritten, and tensors are forwarded unchanged."""
 
 import gzip
 import json
@@ -249,7 +249,7 @@ def test_names_in_unusual_positions_are_found_by_parsing(text: str) -> None:
     assert (unchecked["id"], unchecked["model_name"]) == ("i", "m")
 
 
-def test_a_duplicate_name_in_a_response() -> None:
+def test_a_duplicate_name_in_a_response_is_refused() -> None:
     text = f'{{"model_name":"a","model_name":"b",{OUTPUTS}}}'
     with pytest.raises(GatewayError, match="twice"):
         rewrite(ok(text))
@@ -270,18 +270,18 @@ def test_the_response_id_is_the_clients_or_absent(
     if backend_id is not None:
         names.insert(0 if id_first else 1, f' "id" : {backend_id} ')
     text = f"{{{','.join(names)},{OUTPUTS}}}"
-    out = body(rewrite(ok(text), "", "", request_for(client_id)))
-    document = json.loads(out, object_pairs_hook=list)
+    rewritten = body(rewrite(ok(text), "", "", request_for(client_id)))
+    document = json.loads(rewritten, object_pairs_hook=list)
     assert dict(document).get("id", "") == client_id
     assert len(document) == len(dict(document))
-    assert OUTPUTS.encode() in out  # unchanged
+    assert OUTPUTS.encode() in rewritten  # unchanged
     if backend_id == '"mine"' == f'"{client_id}"':
-        assert out == text.encode()
+        assert rewritten == text.encode()
     # a route without validation keeps the response unchanged
     assert body(rewrite(ok(text), "", "")) == text.encode()
 
 
-def test_bytes_that_are_not_utf8_are_written_as_when_translated() -> None:
+def test_bytes_that_are_not_utf8_are_written_like_in_a_translation() -> None:
     tensor = b'{"name":"Y","datatype":"BYTES","shape":[1],"data":["\xff"]}'
     text = b'{"model_name":"m","outputs":[%b]}' % tensor
     document = json.loads(body(rewrite(ok(text), request=request_for("i"))))
@@ -289,9 +289,9 @@ def test_bytes_that_are_not_utf8_are_written_as_when_translated() -> None:
     (output,) = document["outputs"]
     assert (output["data"], output["parameters"]) == (["/w=="], {"content_type": "base64"})
     binary = request_for("i", ',"parameters":{"binary_data_output":true}')
-    out = rewrite(ok(text), request=binary)
-    assert body(out).endswith(b"\x01\0\0\0\xff")
-    assert int(out.headers[HEADER]) == len(body(out)) - 5
+    rewritten = rewrite(ok(text), request=binary)
+    assert body(rewritten).endswith(b"\x01\0\0\0\xff")
+    assert int(rewritten.headers[HEADER]) == len(body(rewritten)) - 5
     # the bytes after the JSON need not be text
     head = text.replace(b'"data":["\xff"]', b'"parameters":{"binary_data_size":5}')
     response = HttpResponse(200, {HEADER: str(len(head))}, [head + b"\x01\0\0\0\xff"])
@@ -307,12 +307,12 @@ def test_binary_responses_keep_their_blobs(prefix: str) -> None:
         '"shape":[2],"parameters":{"binary_data_size":2}}]}'
     ).encode()
     headers = {HEADER: str(len(head)), "content-type": "application/octet-stream", "date": "x"}
-    out = rewrite(HttpResponse(200, headers, [head + b"\xff\x00"]), "a longer name")
-    length = int(out.headers[HEADER])
-    document = json.loads(body(out)[:length])
+    rewritten = rewrite(HttpResponse(200, headers, [head + b"\xff\x00"]), "a longer name")
+    length = int(rewritten.headers[HEADER])
+    document = json.loads(body(rewritten)[:length])
     assert (document["model_name"], document["model_version"]) == ("a longer name", "2")
-    assert body(out)[length:] == b"\xff\x00"
-    assert set(out.headers) == {HEADER, "content-type"}
+    assert body(rewritten)[length:] == b"\xff\x00"
+    assert set(rewritten.headers) == {HEADER, "content-type"}
 
 
 def test_responses_are_decoded_and_encoded_for_each_side() -> None:

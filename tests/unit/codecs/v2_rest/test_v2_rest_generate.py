@@ -47,12 +47,12 @@ def parsed_request(
 ) -> ParsedRequest:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     wire = post(text, f"/v2/models/m/versions/7/{verb}")
-    found = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    assert isinstance(found, PartialInferRequest)
-    found = pickle.loads(pickle.dumps(found))  # long requests are completed in a helper
-    assert (found.model, found.version, found.text_bytes) == ("m", "7", len(text))
+    partial = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    assert isinstance(partial, PartialInferRequest)
+    partial = pickle.loads(pickle.dumps(partial))  # long requests are completed in a helper
+    assert (partial.model, partial.version, partial.text_bytes) == ("m", "7", len(text))
     assert not CODEC.summarize(wire).can_pass_through
-    return found.complete(model)
+    return partial.complete(model)
 
 
 def request_of(body: Any) -> InferRequest:
@@ -426,6 +426,6 @@ def test_a_streamed_response_is_always_json() -> None:
 def test_a_raw_request_streamed() -> None:
     path = "/v2/models/m/infer_stream"
     wire = post(bytes(8), path, inference_header_content_length="0")
-    found = CODEC.parse_request(wire, DEFAULT_LIMITS)
-    parsed = found.complete(ModelMetadata("m", inputs=(TensorMetadata("x", "FP32", (2,)),)))
+    partial = CODEC.parse_request(wire, DEFAULT_LIMITS)
+    parsed = partial.complete(ModelMetadata("m", inputs=(TensorMetadata("x", "FP32", (2,)),)))
     assert parsed.wants_stream

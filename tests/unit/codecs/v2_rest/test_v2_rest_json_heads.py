@@ -59,15 +59,15 @@ def ok(text: bytes, data: bytes) -> HttpResponse:
 def outcome(act: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of ``act`` in a comparable form, or its error."""
     try:
-        found = act(*arguments)
+        result = act(*arguments)
     except GatewayError as error:
         return (error.kind, error.public, error.detail, error.origin)
-    if isinstance(found, ParsedRequest):
-        assert isinstance(found.operation, InferRequest)
-        return canonical.to_text(found.operation), found.response_options, found.wants_stream
-    if isinstance(found, InferResponse):
-        return canonical.to_text(found)
-    return found
+    if isinstance(result, ParsedRequest):
+        assert isinstance(result.operation, InferRequest)
+        return canonical.to_text(result.operation), result.response_options, result.wants_stream
+    if isinstance(result, InferResponse):
+        return canonical.to_text(result)
+    return result
 
 
 def request_outcomes(codec: V2RestCodec, wire: HttpRequest, limits: Limits = LIMITS) -> list[Any]:
@@ -193,11 +193,11 @@ def test_a_cached_response_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) 
 def test_data_that_does_not_match_a_cached_head_is_rejected(data: bytes) -> None:
     same_request(post(head(), DATA))
     same_response(ok(head('"model_name":"m",', OUTPUTS), DATA))
-    for found in (
+    for result in (
         same_request(post(head(), data)),
         same_response(ok(head('"model_name":"m",', OUTPUTS), data))[:2],
     ):
-        assert all(type(each) is tuple for each in found), found
+        assert all(type(each) is tuple for each in result), result
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ def test_other_heads(rest: str) -> None:
 
 
 def test_a_response_without_a_model_name_has_the_requests() -> None:
-    found = same_response(ok(head('"id":"1",', OUTPUTS), DATA))
-    assert '"other"' not in found[0]
+    result = same_response(ok(head('"id":"1",', OUTPUTS), DATA))
+    assert '"other"' not in result[0]
 
 
 # ---- bounds
@@ -348,5 +348,5 @@ def test_a_pickled_codec_has_an_empty_cache() -> None:
 
 def test_an_entry_is_not_used_under_other_limits() -> None:
     same_request(post(head(), DATA))
-    found = same_request(post(head(), DATA), event_loop_limits(Limits(tensors=1)))
-    assert all("limit" in each[1] for each in found)
+    result = same_request(post(head(), DATA), event_loop_limits(Limits(tensors=1)))
+    assert all("limit" in each[1] for each in result)

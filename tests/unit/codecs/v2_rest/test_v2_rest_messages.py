@@ -83,7 +83,7 @@ def test_server_paths() -> None:
         "/v2/" + "x" * 1000,
     ],
 )
-def test_no_such_path(path: str) -> None:
+def test_an_unknown_path_is_refused(path: str) -> None:
     error = refused(get(path), path[:200], kind=Kind.NOT_FOUND)
     assert len(error.public) < 250
 
@@ -98,7 +98,7 @@ def test_no_such_path(path: str) -> None:
         ("PUT", "/v2/logging", "GET, POST"),
     ],
 )
-def test_wrong_method(method: str, path: str, allow: str) -> None:
+def test_a_wrong_method_is_refused(method: str, path: str, allow: str) -> None:
     wire = HttpRequest(method, path)
     error = refused(wire, method, allow, kind=Kind.METHOD_NOT_ALLOWED)
     response = CODEC.build_error(error, wire)
@@ -283,12 +283,12 @@ def test_content_encodings_are_decoded(encoding: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["br", "gzip, deflate", "x" * 500])
-def test_other_encodings(encoding: str) -> None:
+def test_unknown_encodings_are_refused(encoding: str) -> None:
     refused(post(PLAIN, content_encoding=encoding), kind=Kind.UNSUPPORTED_ENCODING)
 
 
 @pytest.mark.parametrize("data", [b"", b"x", zlib.compress(PLAIN)[:-1], raw_deflate(PLAIN) + b"!"])
-def test_corrupt_deflate(data: bytes) -> None:
+def test_corrupt_deflate_is_refused(data: bytes) -> None:
     refused(post(data, content_encoding="deflate"), "deflate body")
 
 
@@ -311,7 +311,7 @@ def test_responses_in_several_gzip_members() -> None:
         # 300,000 members: each costs more than its bytes
         (gzipped(b"") * 300_000, "more than 4096 members"),
     ],
-    ids=["cut", "corrupt", "a byte", "zlib", "too many"],
+    ids=["truncated", "corrupt", "one byte", "zlib", "too many members"],
 )
 def test_invalid_bytes_after_the_first_gzip_member(data: bytes, expected: str) -> None:
     refused(post(data, content_encoding="gzip"), expected)

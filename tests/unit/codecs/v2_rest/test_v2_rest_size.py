@@ -1,4 +1,4 @@
-"""The size of a JSON response is estimated before it is written."""
+"""Estimates of the size of JSON responses before they are written."""
 
 from hypothesis import given, reject
 

@@ -1,4 +1,4 @@
-"""Shorthands for the wire messages of these tests."""
+"""Build, parse and check wire messages of V2 REST."""
 
 from typing import Any
 
