@@ -77,8 +77,8 @@ def test_the_file_of_one_server() -> None:
 
 
 def test_kserve_v1_is_served_under_v1_if_the_server_speaks_it() -> None:
-    spoken = server(ProbedModel("m"), protocol="kserve-v1", url="http://a:80", name="KServe V1")
-    config = parse_routes(compose(spoken).text)
+    kserve = server(ProbedModel("m"), protocol="kserve-v1", url="http://a:80", name="KServe V1")
+    config = parse_routes(compose(kserve).text)
     assert config.listeners.http is not None
     assert config.listeners.http.v1 == "kserve-v1"
     assert config.listeners.additional["tfs-rest"].protocols == ("tfs-rest",)

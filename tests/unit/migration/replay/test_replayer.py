@@ -293,11 +293,11 @@ async def test_a_rule_that_does_not_apply_to_a_datatype_stops_the_replay() -> No
 
 
 async def test_progress_is_reported_for_every_part_of_the_files() -> None:
-    seen: list[int] = []
+    positions: list[int] = []
     damaged = DamagedFilePart("f", DamagedPart(5, 3, "x"))
     entries = iter([*recorded(exchange(1)), damaged])
-    await Replayer(entries, Target(Server()), FAST, lambda _, count: seen.append(count)).run()
-    assert sorted(seen) == [3, 10]
+    await Replayer(entries, Target(Server()), FAST, lambda _, count: positions.append(count)).run()
+    assert sorted(positions) == [3, 10]
 
 
 async def test_the_number_of_routes_in_the_summary_is_limited(
