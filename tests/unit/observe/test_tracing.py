@@ -47,8 +47,6 @@ QUIET = {"log": {"access": False}, "helpers": 0, "tracing": {"enabled": True}}
 
 
 class Spans:
-    """The finished spans of a tracer provider."""
-
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(shutdown_on_exit=False)
